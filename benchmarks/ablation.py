@@ -38,13 +38,13 @@ from mlx_tools.backends import (
     Chunk,
     CompletionRequest,
     CompletionsBackend,
-    FoundVerdict,
     TokenScore,
+    VerdictChoice,
     find_served_format,
     inspect_server,
 )
 from mlx_tools.evaluate.bfcl_data import BfclItem, Half, have_wheel, run_bfcl
-from mlx_tools.evaluate.results import Results, described
+from mlx_tools.evaluate.results import Results, describe_run
 from mlx_tools.messages import ToolCall, ToolSpec, replace
 from mlx_tools.prompt import NAMED_FORMATS, WRITTEN_STYLES, opening
 
@@ -91,7 +91,7 @@ def switched(row: Row) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if build := others.get(row.examples):
             stack.enter_context(mock.patch.object(opening, "build_examples", build))
-            stack.enter_context(mock.patch.dict(opening._kept, clear=True))
+            stack.enter_context(mock.patch.dict(opening._parts_cache, clear=True))
         yield
 
 
@@ -99,7 +99,7 @@ class Switched:
     """A `Proposer` that asks as a row has it."""
 
     def __init__(self, row: Row, backend: Backend, settings: RunSettings, limits: Limits) -> None:
-        given = {"strategy": "auto", "style": "jsonl", "verdict": FoundVerdict(), **row.settings}
+        given = {"strategy": "auto", "style": "jsonl", "verdict": VerdictChoice(), **row.settings}
         self.settings = replace(settings, **given)
         self._row = row
         self._propose = Proposer(backend, settings=self.settings, limits=limits)
@@ -174,7 +174,7 @@ async def measure(options: argparse.Namespace) -> Sequence[Mapping[str, Any]]:
     items = [item for category in options.category for item in drawn(category, options)]
     proposers = {name: Switched(ROWS[name], backend, settings, limits) for name in options.rows}
     more = {"model": options.model, "url": bool(options.url), "half": options.half}
-    about = described(settings, limits, seed=options.seed, **more)
+    about = describe_run(settings, limits, seed=options.seed, **more)
     with Results(options.out, "ablation", about) as results:
         return await run_bfcl(items, proposers, results)
 

@@ -29,7 +29,7 @@ from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.conversation import PromptProfile
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.page import PATH, Page, Person
-from mlx_tools.gateway.run_work import RunWork
+from mlx_tools.gateway.run_work import RunExecution
 from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.gateway.server import Gateway, application
@@ -409,7 +409,7 @@ def gateway(folder: Path) -> Any:
     )
     meters, store = Meters(), session_store(loaded)
     hooks = Webhooks.of(loaded)
-    work = RunWork(loaded, models, lambda text: None, hooks, lambda header: Registry())
+    work = RunExecution(loaded, models, lambda text: None, hooks, lambda header: Registry())
     runs = Runs(work, Admission(2, 10, time.monotonic), meters)
     page = Page(runs, models, Person(store.secret, time.time), lambda session, name: folder)
     places = Admission(4, 8, time.monotonic)

@@ -28,7 +28,7 @@ sys.path[:0] = [str(ROOT)]
 
 from mlx_tools.app import AccessRules, RunOptions, config  # noqa: E402
 from mlx_tools.cli.call_text import in_message, in_words  # noqa: E402
-from mlx_tools.mcp import Delegation, McpServer, Wording, serve_http  # noqa: E402
+from mlx_tools.mcp import ApprovalText, Delegation, McpServer, serve_http  # noqa: E402
 from mlx_tools.tools import ToolContext, ToolError, tool  # noqa: E402
 from scripts.stretch import paragraph  # noqa: E402
 
@@ -125,7 +125,7 @@ def served() -> Iterator[str]:
         delegation = Delegation(RunOptions(configuration=loaded), lambda name: loaded, note)
         for one in TOOLS:
             delegation.registry.add(one)
-        server = McpServer(delegation, Wording(in_message, in_words), by_person=False)
+        server = McpServer(delegation, ApprovalText(in_message, in_words), by_person=False)
         anyio.run(serve_http, server, "127.0.0.1", 0, AccessRules(), note)
 
     threading.Thread(target=serve, daemon=True).start()

@@ -45,8 +45,8 @@ from mlx_tools.backends import (
     DEFAULT_MODEL,
     CompletionRequest,
     CompletionsBackend,
-    FoundVerdict,
     ServerBackend,
+    VerdictChoice,
     file_sha256,
     find_chat_format,
     find_served_format,
@@ -57,7 +57,7 @@ from mlx_tools.backends import (
 from mlx_tools.backends.models.embedded import SMOLLM2, fetch
 from mlx_tools.backends.server import free_port
 from mlx_tools.evaluate.bfcl_data import BfclItem, have_wheel, load_items, run_bfcl, sample
-from mlx_tools.evaluate.results import Results, described
+from mlx_tools.evaluate.results import Results, describe_run
 from mlx_tools.messages import replace
 from mlx_tools.paths import cache_dir, private_dir
 from mlx_tools.prompt import ChatFormat
@@ -190,7 +190,7 @@ async def measured(
         total_timeout=1200,
         max_tokens=options.max_tokens,
     )
-    settings = RunSettings(style="jsonl", chat_format=running.chat_format, verdict=FoundVerdict())
+    settings = RunSettings(style="jsonl", chat_format=running.chat_format, verdict=VerdictChoice())
     proposers = {
         name: Proposer(running.backend, settings=replace(settings, strategy=name), limits=limits)
         for name in strategies
@@ -204,7 +204,7 @@ async def measured(
         if done % 10 == 0 or done == total:
             say(f"{running.name}: {done} of {total}, {time.monotonic() - began:.0f} s")
 
-    with Results(None, "bfcl", described(settings, limits)) as results:
+    with Results(None, "bfcl", describe_run(settings, limits)) as results:
         found = await run_bfcl(items, proposers, results, step)
     return [{key: one.get(key) for key in (*KEPT, *COST)} for one in found]
 

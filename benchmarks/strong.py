@@ -55,7 +55,7 @@ from strong_text import in_order, shuffled
 
 from mlx_tools import CompletionsBackend, Limits, RunSettings
 from mlx_tools.app.proposal import Proposal, Proposer
-from mlx_tools.backends import Backend, FoundVerdict
+from mlx_tools.backends import Backend, VerdictChoice
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.evaluate.bfcl_data import BfclItem, have_wheel
 from mlx_tools.evaluate.bfcl_score import score
@@ -240,7 +240,7 @@ async def ask(case: Case, row: Row, options: argparse.Namespace) -> dict[str, An
         chat_format=_native_format() if row.style == "native" else NAMED_FORMATS["chatml"],
         style=row.style,  # type: ignore[arg-type]
         strategy=row.strategy,  # type: ignore[arg-type]
-        verdict=FoundVerdict(),
+        verdict=VerdictChoice(),
     )
     limits = Limits(max_tokens=options.max_tokens)
     began = time.perf_counter()

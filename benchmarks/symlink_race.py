@@ -27,8 +27,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from mlx_tools.store.changes import place_of, put
-from mlx_tools.store.roots import Absent, Refused, Root, RootName, Unfit
+from mlx_tools.store.changes import place_of, write_file
+from mlx_tools.store.roots import PathAbsent, PathRefused, Root, RootName, WrongFileKind
 
 SECRET = b"outside"
 INSIDE = b"inside"
@@ -114,11 +114,11 @@ class Walk:
 
     def write(self, path: str) -> None:
         with place_of(self.root, path.split("/"), {}) as place:
-            put(place, b"written", new=False, expected=None)
+            write_file(place, b"written", new=False, expected=None)
 
     def delete(self, path: str) -> None:
         with place_of(self.root, path.split("/"), {}) as place:
-            put(place, None, expected=None)
+            write_file(place, None, expected=None)
 
 
 class Naive:
@@ -130,7 +130,7 @@ class Naive:
     def _checked(self, path: str) -> Path:
         whole = self.root / path
         if whole.is_symlink() or not whole.resolve().is_relative_to(self.root):
-            raise Refused("a link")
+            raise PathRefused("a link")
         return whole
 
     def read(self, path: str) -> bytes:
@@ -151,7 +151,7 @@ def race(arena: Arena, way: Walk | Naive, reads: int, changes: int) -> dict[str,
         count = counts[kind]
         count.tried += 1
         result = None
-        with contextlib.suppress(Refused, Unfit, Absent, OSError):
+        with contextlib.suppress(PathRefused, WrongFileKind, PathAbsent, OSError):
             result = call(path)
             count.done += 1
         count.leaked += result == SECRET if kind == "reads" else arena.touched()

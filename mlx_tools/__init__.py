@@ -29,9 +29,9 @@ if TYPE_CHECKING:
         ServerBackend,
     )
     from mlx_tools.controller import (
-        AlwaysApprove,
         ApprovalAnswer,
         ApprovalRequest,
+        ApproveAlways,
         Approver,
         Controller,
         Conversation,
@@ -77,11 +77,11 @@ if TYPE_CHECKING:
 __version__: Final = VERSION
 
 __all__ = [
-    "AlwaysApprove",
     "AnswerPiece",
     "Answered",
     "ApprovalAnswer",
     "ApprovalRequest",
+    "ApproveAlways",
     "Approver",
     "BackendError",
     "CallRead",
@@ -134,7 +134,7 @@ __getattr__, __dir__ = names_of(
             "ServerBackend",
         ),
         "controller": (
-            "AlwaysApprove",
+            "ApproveAlways",
             "ApprovalAnswer",
             "ApprovalRequest",
             "Approver",

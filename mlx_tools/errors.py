@@ -56,15 +56,15 @@ EXIT_PAUSED: Final = 4
 EXIT_INTERRUPTED: Final = 130
 
 
-def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
+def did_you_mean(word: str, candidates: Iterable[str], fallback: str = "") -> str:
     """A hint for a word that is none of those that are known: the closest of them, else what is
-    said ``otherwise``, else the first of them."""
+    said ``fallback``, else the first of them."""
     from difflib import get_close_matches
 
-    names = list(known)
+    names = list(candidates)
     if close := get_close_matches(word, names, n=1):
         return f"did you mean {close[0]}?"
-    return otherwise or f"there are {', '.join(names[:20])}{' …' if len(names) > 20 else ''}"
+    return fallback or f"there are {', '.join(names[:20])}{' …' if len(names) > 20 else ''}"
 
 
 class MlxToolsError(Exception):
@@ -165,13 +165,13 @@ class ScheduleError(MlxToolsError):
 
 @contextlib.contextmanager
 def translate_os_error(
-    kind: type[MlxToolsError], what: str, hint: str | None = None
+    kind: type[MlxToolsError], action: str, hint: str | None = None
 ) -> Iterator[None]:
     """What the system refuses meanwhile, as an error of this kind: what cannot be done, and why."""
     try:
         yield
     except OSError as error:
-        raise kind(f"{what}: {error.strerror}", hint=hint) from None
+        raise kind(f"{action}: {error.strerror}", hint=hint) from None
 
 
 # --- what a caller gave, checked where it comes in ---
@@ -184,16 +184,16 @@ _SHOWN = 80
 def wrong_argument(name: str, value: object, hint: str) -> UsageError:
     """The error for a ``value`` that cannot be what the caller calls ``name``; ``hint`` says what
     can."""
-    return UsageError(f"{name} cannot be {shown(value)}", hint=hint)
+    return UsageError(f"{name} cannot be {for_message(value)}", hint=hint)
 
 
-def shown(value: object, most: int = _SHOWN) -> str:
+def for_message(value: object, max_chars: int = _SHOWN) -> str:
     """A caller's value for a message, at most so many characters of it."""
     try:
         text = repr(value)
     except Exception:  # a foreign object's own, or a very long number: it must not hide the fault
         text = f"a value of the type {type(value).__name__}"
-    return text if len(text) <= most else f"{text[:most]}…"
+    return text if len(text) <= max_chars else f"{text[:max_chars]}…"
 
 
 def require_instance(name: str, value: object, kind: type[T], hint: str) -> T:

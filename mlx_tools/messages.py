@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 import msgspec
 from msgspec import Struct, structs
 
-from mlx_tools.errors import ErrorCode, ToolDefinitionError, shown
+from mlx_tools.errors import ErrorCode, ToolDefinitionError, for_message
 
 _BREAKS: Final = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "\x85\u2028\u2029"})
 
@@ -157,11 +157,11 @@ def own_name(name: str, aliases: Mapping[str, str] = ALIASES) -> str:
     return aliases.get(name, name)
 
 
-def tool_named(name: str, known: Container[str], aliases: Mapping[str, str] = ALIASES) -> str:
-    """Which of the ``known`` names is meant; ``name`` as it is where none is. A tool that bears the
-    very name comes first."""
+def tool_named(name: str, known_names: Container[str], aliases: Mapping[str, str] = ALIASES) -> str:
+    """Which of the ``known_names`` names is meant; ``name`` as it is where none is. A tool that
+    bears the very name comes first."""
     own = aliases.get(name, name)
-    return own if name not in known and own in known else name
+    return own if name not in known_names and own in known_names else name
 
 
 def names_of(name: str, aliases: Mapping[str, str] = ALIASES) -> tuple[str, ...]:
@@ -204,7 +204,7 @@ class ToolSpec:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not TOOL_NAME.fullmatch(self.name):
             raise ToolDefinitionError(
-                f"{shown(self.name)} cannot name a tool",
+                f"{for_message(self.name)} cannot name a tool",
                 hint="use 1 to 64 of A-Z a-z 0-9 _ . -",
             )
 

@@ -78,8 +78,8 @@ def knowledge_base_file() -> Path:
     return data_dir() / "knowledge-base.sqlite3"
 
 
-def open_regular(path: str | os.PathLike[str], most: int | None = None) -> BinaryIO:
-    """Open a regular file of at most ``most`` bytes for reading, also by way of a link.
+def open_regular(path: str | os.PathLike[str], max_bytes: int | None = None) -> BinaryIO:
+    """Open a regular file of at most ``max_bytes`` bytes for reading, also by way of a link.
 
     Whoever wrote a repository can put a pipe, a device or a file without end in the place of any
     file that we read: opening the first waits for ever, reading the others fills the memory.
@@ -88,35 +88,35 @@ def open_regular(path: str | os.PathLike[str], most: int | None = None) -> Binar
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     file = os.open(path, flags)
     try:
-        check_regular(file, most)
+        check_regular(file, max_bytes)
     except OSError:
         os.close(file)
         raise
     return os.fdopen(file, "rb")
 
 
-def check_regular(file: int, most: int | None = None) -> None:
-    """Raise OSError for an open file that is not regular, or larger than ``most`` bytes."""
+def check_regular(file: int, max_bytes: int | None = None) -> None:
+    """Raise OSError for an open file that is not regular, or larger than ``max_bytes`` bytes."""
     info = os.fstat(file)
     if stat.S_ISDIR(info.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(info.st_mode):
         raise OSError(errno.EINVAL, "it is no regular file")
-    if most is not None and info.st_size > most:
-        raise _too_large(most)
+    if max_bytes is not None and info.st_size > max_bytes:
+        raise _too_large(max_bytes)
 
 
-def read_regular(path: str | os.PathLike[str], most: int = MAX_READ) -> bytes:
-    """The bytes of a regular file, at most ``most``. Raises what `open_regular` raises."""
-    with open_regular(path, most) as file:
-        data = file.read(most + 1)  # some files of /proc say that they are empty
-    if len(data) > most:
-        raise _too_large(most)
+def read_regular(path: str | os.PathLike[str], max_bytes: int = MAX_READ) -> bytes:
+    """The bytes of a regular file, at most ``max_bytes``. Raises what `open_regular` raises."""
+    with open_regular(path, max_bytes) as file:
+        data = file.read(max_bytes + 1)  # some files of /proc say that they are empty
+    if len(data) > max_bytes:
+        raise _too_large(max_bytes)
     return data
 
 
-def _too_large(most: int) -> OSError:
-    size = f"{most >> 20} MB" if most >= 1 << 20 else f"{most} bytes"
+def _too_large(max_bytes: int) -> OSError:
+    size = f"{max_bytes >> 20} MB" if max_bytes >= 1 << 20 else f"{max_bytes} bytes"
     return OSError(errno.EFBIG, f"it is larger than {size}")
 
 
@@ -134,10 +134,10 @@ def open_private(path: Path) -> BinaryIO:
     return os.fdopen(file, "rb")
 
 
-def read_private(path: Path, most: int) -> bytes:
-    """The first ``most`` bytes of such a file. Raises what `open_private` raises."""
+def read_private(path: Path, max_bytes: int) -> bytes:
+    """The first ``max_bytes`` bytes of such a file. Raises what `open_private` raises."""
     with open_private(path) as file:
-        return file.read(most)
+        return file.read(max_bytes)
 
 
 @contextlib.contextmanager
@@ -271,8 +271,9 @@ def to_install(extra: str) -> str:
     return command_to_install(extra, found, Path(sys.prefix), sys.executable)
 
 
-def command_to_install(extra: str, found: Distribution, prefix: Path, python: str) -> str:
-    """`to_install` for the program as ``found`` in an environment at ``prefix``, with its Python.
+def command_to_install(extra: str, distribution: Distribution, prefix: Path, python: str) -> str:
+    """`to_install` for the program as ``distribution`` in an environment at ``prefix``, with its
+    Python.
 
     Another ``pip`` than the environment's own would install it where nothing finds it: pipx and uv
     keep one for each program, and say so by a file in it.
@@ -281,7 +282,7 @@ def command_to_install(extra: str, found: Distribution, prefix: Path, python: st
 
     source: dict[str, Any] = {}
     with contextlib.suppress(ValueError):
-        source = dict(json.loads(found.read_text("direct_url.json") or "{}"))
+        source = dict(json.loads(distribution.read_text("direct_url.json") or "{}"))
     url = str(source.get("url") or "")
     if vcs := source.get("vcs_info"):
         url = f"{vcs.get('vcs')}+{url}@{vcs.get('requested_revision') or vcs.get('commit_id')}"
@@ -297,7 +298,7 @@ def command_to_install(extra: str, found: Distribution, prefix: Path, python: st
         f"{url.removeprefix('file://')}[{extra}]" if editable else f"{APP}[{extra}]{where}"
     )
     what = f"-e {what}" if editable else what
-    if (found.read_text("INSTALLER") or "").strip() == "uv":
+    if (distribution.read_text("INSTALLER") or "").strip() == "uv":
         return f"uv pip install --python {quote(python)} {what}"
     own = shutil.which("pip")
     pip = own is not None and Path(own).parent == Path(python).parent

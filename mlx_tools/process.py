@@ -255,12 +255,12 @@ def _relay(line: str, errors: str, *command: str) -> None:
     _die()
 
 
-def _lines(source: int, most: int) -> bool:
+def _lines(source: int, max_bytes: int) -> bool:
     """Pass on lines until there are no more, or nobody reads them; False where one is too long."""
     length = 0
     while data := os.read(source, _CHUNK):
         head, newline, _ = data.partition(b"\n")
-        if length + len(head) > most:
+        if length + len(head) > max_bytes:
             return False
         length = len(data) - data.rfind(b"\n") - 1 if newline else length + len(data)
         try:

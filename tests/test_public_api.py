@@ -18,11 +18,11 @@ from tests.tables import table
 ROOT = Path(__file__).resolve().parent.parent
 
 PUBLIC = [
-    "AlwaysApprove",
     "AnswerPiece",
     "Answered",
     "ApprovalAnswer",
     "ApprovalRequest",
+    "ApproveAlways",
     "Approver",
     "BackendError",
     "CallRead",

@@ -144,7 +144,7 @@ class Autostart(Struct, frozen=True, kw_only=True):
             return self._bootstrapped()
         unit = self._file.name
         words = (("daemon-reload",), ("enable", unit), ("restart", unit))
-        return self._left(*(("systemctl", "--user", *one) for one in words))
+        return self._run_failing(*(("systemctl", "--user", *one) for one in words))
 
     def uninstall(self) -> list[str]:
         """Stop it, and start it no more; return what the user is still to do. Raises `UsageError`
@@ -154,7 +154,7 @@ class Autostart(Struct, frozen=True, kw_only=True):
         stops: tuple[str, ...] = ("systemctl", "--user", "disable", "--now", self._file.name)
         if self._is_mac:
             stops = ("launchctl", "bootout", self._target)
-        left = self._left(stops)
+        left = self._run_failing(stops)
         for path in self.texts(()):
             path.unlink(missing_ok=True)
         return left
@@ -203,16 +203,16 @@ class Autostart(Struct, frozen=True, kw_only=True):
         """The domain of launchd's, and the file, that it is known by there."""
         return f"gui/{os.getuid()}", str(self._file)
 
-    def _left(self, *commands: tuple[str, ...]) -> list[str]:
+    def _run_failing(self, *commands: tuple[str, ...]) -> list[str]:
         return [shlex.join(command) for command in commands if not self.run(command)]
 
 
 def launch_agent(
-    label: str, command: Sequence[str], log: Path, every: int, variables: Mapping[str, str]
+    label: str, command: Sequence[str], log: Path, interval: int, variables: Mapping[str, str]
 ) -> str:
     """A launchd agent that keeps this command running, or runs it every so many minutes; what a
     Mac slept through is made up for once it wakes."""
-    minutes = [{"Minute": minute} for minute in range(0, 60, every)] if every else []
+    minutes = [{"Minute": minute} for minute in range(0, 60, interval)] if interval else []
     when = {"StartCalendarInterval": minutes, "StandardOutPath": str(log)}
     kept = {"KeepAlive": {"SuccessfulExit": False}, "ThrottleInterval": 30}
     agent = {
@@ -221,21 +221,23 @@ def launch_agent(
         "EnvironmentVariables": {**variables},
         "RunAtLoad": True,
         "StandardErrorPath": str(log),
-        **(when if every else kept),
+        **(when if interval else kept),
     }
     return plistlib.dumps(agent).decode()
 
 
 def systemd_unit(
-    command: Sequence[str], every: int, variables: Mapping[str, str] | None = None
+    command: Sequence[str], interval: int, variables: Mapping[str, str] | None = None
 ) -> str:
     """A systemd unit that keeps this command running, or that a timer has run once."""
     lines = (f'Environment="{_assigned(n, v)}"\n' for n, v in (variables or {}).items())
     environment = "".join(lines)
     words = " ".join(f'"{_escaped(word)}"' for word in command)
     # 1 and 4 are runs that stopped, or that wait for a person: our own list tells of them
-    kind = "Type=oneshot\nSuccessExitStatus=1 4" if every else "Restart=on-failure\nRestartSec=30"
-    wanted = "" if every else "\n[Install]\nWantedBy=default.target\n"
+    kind = (
+        "Type=oneshot\nSuccessExitStatus=1 4" if interval else "Restart=on-failure\nRestartSec=30"
+    )
+    wanted = "" if interval else "\n[Install]\nWantedBy=default.target\n"
     return f"""\
 [Unit]
 Description=mlx-tools
@@ -246,14 +248,14 @@ Description=mlx-tools
 {wanted}"""
 
 
-def systemd_timer(every: int) -> str:
+def systemd_timer(interval: int) -> str:
     """A systemd timer that starts the unit of its name every so many minutes."""
     return f"""\
 [Unit]
 Description=mlx-tools
 
 [Timer]
-OnCalendar=*:0/{every}
+OnCalendar=*:0/{interval}
 AccuracySec=1s
 Persistent=true
 

@@ -17,7 +17,6 @@ from mlx_tools.backends import (
     DEFAULT_STYLE,
     Backend,
     CompletionsBackend,
-    FoundVerdict,
     Health,
     LocalBackend,
     ModelFiles,
@@ -28,6 +27,7 @@ from mlx_tools.backends import (
     StyleChoice,
     UpstreamPool,
     VendorBackend,
+    VerdictChoice,
     complete_one,
     find_openblas,
     has_logprobs,
@@ -62,37 +62,37 @@ def failed_check(name: str, error: MlxToolsError) -> Check:
 
 
 async def check_all(
-    chosen: SelectedBackend,
+    selected: SelectedBackend,
     *,
     sessions: SessionStore,
     chat_format: str = "",
-    named: bool = False,
+    is_explicit: bool = False,
     control_tokens: Sequence[str] = (),
     native: Check | None = None,
 ) -> list[Check]:
     """Every check of a backend that was chosen, in the order they are shown.
 
-    ``chat_format`` says in words which one is used and where it comes from, ``named`` whether a
-    person named it; ``control_tokens`` are those that it writes, tried on the server; ``native``
-    is what `check_native_tools` says of it. ``sessions`` is where transcripts are kept.
-    A server of our own is started, and left running; a model in this process is loaded.
+    ``chat_format`` says in words which one is used and where it comes from, ``is_explicit`` whether
+    a person named it; ``control_tokens`` are those that it writes, tried on the server; ``native``
+    is what `check_native_tools` says of it. ``sessions`` is where transcripts are kept. A server of
+    our own is started, and left running; a model in this process is loaded.
     """
-    backend, told = chosen.backend, [native] if native is not None else []
+    backend, told = selected.backend, [native] if native is not None else []
     model = [
-        check_model(chosen, named=named),
-        check_chat_format(chosen.files, chat_format, named=named),
+        check_model(selected, is_explicit=is_explicit),
+        check_chat_format(selected.files, chat_format, is_explicit=is_explicit),
     ]
     if backend.kind == "local":
         return [*await check_local(backend), *model, *told, check_store(sessions)]
     if backend.kind == "native":
-        return [await check_vendor(backend), check_model(chosen), check_store(sessions)]
+        return [await check_vendor(backend), check_model(selected), check_store(sessions)]
     checks, client = await check_server(backend)
     checks += model
     if client is not None:
         checks.append(await check_completion(client))
         checks += await check_abilities(client, control_tokens)
-    health = chosen.health if client is None else await client.health()
-    web = check_origins(health, own=backend.kind == "server")
+    health = selected.health if client is None else await client.health()
+    web = check_origins(health, own_origins=backend.kind == "server")
     starts = check_autostart([Autostart(name="serve"), Autostart(name="schedule", every=5)])
     return [*checks, *told, web, check_openblas(), check_store(sessions), *starts]
 
@@ -215,66 +215,72 @@ async def check_abilities(client: CompletionsBackend, tokens: Sequence[str]) -> 
     return checks
 
 
-def check_tried(tried: NativeVerdict | None) -> Check:
+def check_tried(verdict: NativeVerdict | None) -> Check:
     """Return whether the server's own function calling works with its model."""
-    if tried is None:
+    if verdict is None:
         return Check("native calls", "skip", "not tried: see the route")
-    status: Status = "ok" if tried.passed else "warn"
-    return Check("native calls", status, f"{tried.reason} (tried {tried.measured_at})")
+    status: Status = "ok" if verdict.passed else "warn"
+    return Check("native calls", status, f"{verdict.reason} (tried {verdict.measured_at})")
 
 
-def check_model(chosen: SelectedBackend, *, named: bool = False) -> Check:
+def check_model(selected: SelectedBackend, *, is_explicit: bool = False) -> Check:
     """Return whether it is known which model is served, and whether its files are here; where the
-    chat format is ``named``, a run needs no files."""
-    if chosen.model is None:
+    chat format is ``is_explicit``, a run needs no files."""
+    if selected.model is None:
         said = "the server does not say which model it serves"
         return Check("model", "warn", said, "name it with --model")
-    if chosen.files is None:
-        detail = f"{chosen.model}; its files are not on this machine"
+    if selected.files is None:
+        detail = f"{selected.model}; its files are not on this machine"
         hint = "its chat format is guessed from its name; name one with --chat-format"
-        return Check("model", "ok", detail) if named else Check("model", "warn", detail, hint)
-    return Check("model", "ok", f"{chosen.model} ({chosen.files.path})")
+        return Check("model", "ok", detail) if is_explicit else Check("model", "warn", detail, hint)
+    return Check("model", "ok", f"{selected.model} ({selected.files.path})")
 
 
-def check_chat_format(files: ModelFiles | None, used: str, *, named: bool = False) -> Check:
+def check_chat_format(
+    files: ModelFiles | None, format_name: str, *, is_explicit: bool = False
+) -> Check:
     """Where the chat format comes from: the model's own template is the best source, and what a
-    person ``named`` is not doubted."""
-    if named:
+    person ``is_explicit`` is not doubted."""
+    if is_explicit:
         own = files is not None and files.chat_template is not None
         rest = ", in place of the model's own template" if own else ""
-        return Check("chat format", "ok", f"{used}{rest}")
+        return Check("chat format", "ok", f"{format_name}{rest}")
     if files is not None and files.chat_template is not None:
-        return Check("chat format", "ok", used or "the model's own template")
+        return Check("chat format", "ok", format_name or "the model's own template")
     if files is not None:
         hint = "a base model has none: use an instruct version, or name one with --chat-format"
-        return Check("chat format", "warn", used or "the model has no template", hint)
+        return Check("chat format", "warn", format_name or "the model has no template", hint)
     hint = "name the model with --model, or the format with --chat-format"
-    return Check("chat format", "warn", used or "no template is at hand", hint)
+    return Check("chat format", "warn", format_name or "no template is at hand", hint)
 
 
 def check_verdict(
-    found: FoundVerdict, style: StyleChoice = "auto", strategy: StrategyChoice = "auto"
+    verdict_choice: VerdictChoice, style: StyleChoice = "auto", strategy: StrategyChoice = "auto"
 ) -> Check:
     """Which verdict is in force; ``style`` and ``strategy`` are those of the settings."""
     named = [f"{name} {value}" for name, value in (("style", style), ("strategy", strategy))]
     named = [one for one in named if not one.endswith(" auto")]
     over = f"; the settings name {' and '.join(named)}" if named else ""
-    verdict, again = found.verdict, "mlx-tools doctor --probe"
+    verdict, again = verdict_choice.verdict, "mlx-tools doctor --probe"
     if verdict is None:
-        if found.problem:
-            return Check("verdict", "warn", found.problem)
+        if verdict_choice.problem:
+            return Check("verdict", "warn", verdict_choice.problem)
         detail = f"none: style {DEFAULT_STYLE}, strategy auto{over}"
-        if found.model is None:
+        if verdict_choice.model is None:
             detail, again = f"{detail}; nothing tells which model it is", f"{again} --model NAME"
         hint = f"{again} measures which style and strategy the model follows best"
         return Check("verdict", "ok", detail, hint)
-    where = f"kept in {found.place}" if found.source == "stored" else "comes with mlx-tools"
+    where = (
+        f"kept in {verdict_choice.place}"
+        if verdict_choice.source == "stored"
+        else "comes with mlx-tools"
+    )
     detail = (
         f"style {verdict.style}, strategy {verdict.strategy}, as measured on "
         f"{verdict.measured_at[:10]} with {verdict.questions} questions ({where}){over}"
     )
-    if found.problem:
-        return Check("verdict", "warn", f"{detail}; {found.problem}")
+    if verdict_choice.problem:
+        return Check("verdict", "warn", f"{detail}; {verdict_choice.problem}")
     if verdict.prompts != words_digest():
         return Check("verdict", "warn", f"{detail}; the prompts have changed since", again)
     return Check("verdict", "ok", detail)
@@ -298,7 +304,7 @@ def check_native_tools(chat_format: ChatFormat) -> Check:
     return Check("native tools", "ok", f"the template tells of tools (calls: {form}): style native")
 
 
-def check_origins(health: Health | None, *, own: bool) -> Check:
+def check_origins(health: Health | None, *, own_origins: bool) -> Check:
     """Return whether any web page may read the server's answers."""
     if health is None or health.status == "unreachable":
         return Check("web pages", "skip", "the server does not answer")
@@ -308,7 +314,7 @@ def check_origins(health: Health | None, *, own: bool) -> Check:
         return Check("web pages", "warn", said, hint)
     own_said = "none can use our server: it allows an origin nobody has"
     other = "the server does not let every web page read its answers"
-    return Check("web pages", "ok", own_said if own else other)
+    return Check("web pages", "ok", own_said if own_origins else other)
 
 
 def check_openblas(platform: str = sys.platform) -> Check:

@@ -188,7 +188,11 @@ class Configuration:
             there = ", ".join(self.profiles) or "none"
             raise UsageError(f"there is no profile {name[:100]!r}", hint=f"profiles: {there}")
         own = sum(layer.kind in ("default", "user") for layer in self.layers)
-        layers = [*self.layers[:own], _filled(self.profiles[name], os.environ), *self.layers[own:]]
+        layers = [
+            *self.layers[:own],
+            _fill_environment(self.profiles[name], os.environ),
+            *self.layers[own:],
+        ]
         return replace(merge(layers), watched=self.watched, profiles=self.profiles)
 
     def is_set(self, key: str) -> bool:
@@ -221,12 +225,14 @@ def load(
     # Below the project's files, which tighten a profile as they do all else of the user's file.
     profiles = own[0].profiles if own else {}
     chosen = _profile(profiles, [*own, *over], user)
-    own, chosen, over = ([_filled(one, environ) for one in some] for some in (own, chosen, over))
+    own, chosen, over = (
+        [_fill_environment(one, environ) for one in some] for some in (own, chosen, over)
+    )
     found = merge([defaults(), *own, *chosen, *project, *over])
     return replace(found, watched=watched, profiles=profiles)
 
 
-def _filled(layer: Layer, environ: Mapping[str, str]) -> Layer:
+def _fill_environment(layer: Layer, environ: Mapping[str, str]) -> Layer:
     """The layer, with a key that is written as ``${NAME}`` taken from the environment."""
     values, problems = dict(layer.values), list(layer.problems)
     for key, value in layer.values.items():
@@ -307,7 +313,7 @@ def merge(layers: Sequence[Layer]) -> Configuration:
     for layer in layers:
         problems += [*layer.problems, *_bad_choice(layer)]
         if layer.kind == "project":
-            problems += _loosened(layer, values)
+            problems += _find_loosened(layer, values)
         if layer.adds and "policy.preset" not in layer.values:
             choices[:] = [_with_more(choice, layer) for choice in choices]
             every, _ = _with_more((values.get("policy.allow"), None), layer)
@@ -435,8 +441,8 @@ def defaults() -> Layer:
 def read_file(path: Path, kind: Kind) -> Layer:
     """The settings of a TOML file. Faults are listed in the layer, not raised."""
 
-    def fault(what: str) -> Layer:
-        return Layer(kind, str(path), problems=(f"{path}: {what}",))
+    def fault(problem: str) -> Layer:
+        return Layer(kind, str(path), problems=(f"{path}: {problem}",))
 
     try:
         info = path.stat()
@@ -476,20 +482,22 @@ def _read_toml(text: str, kind: Kind, source: str) -> Layer:
         fault = f"{source}: {PROFILES}: no tables of settings (write [{PROFILES}.NAME])"
         return replace(layer, problems=(*layer.problems, fault))
     profiles = {
-        name: _of_table(settings, kind, f"{source}: {PROFILES}.{name}", without="profile")
+        name: _of_table(settings, kind, f"{source}: {PROFILES}.{name}", left_out_key="profile")
         for name, settings in written.items()
     }
     faults = [fault for one in profiles.values() for fault in (*one.problems, *_bad_choice(one))]
     return replace(layer, problems=(*layer.problems, *faults), profiles=profiles)
 
 
-def _of_table(document: Mapping[str, Any], kind: Kind, source: str, *, without: str = "") -> Layer:
-    """The settings in a table, sections and dotted keys alike; ``without`` is none of them."""
+def _of_table(
+    document: Mapping[str, Any], kind: Kind, source: str, *, left_out_key: str = ""
+) -> Layer:
+    """The settings in a table, sections and dotted keys alike; ``left_out_key`` is none of them."""
     values: dict[str, Any] = {}
     problems: list[str] = []
     for key, value in _flattened(document):
         row = table().get(key)
-        if row is None or key == without:
+        if row is None or key == left_out_key:
             problems.append(f"{source}: {_unknown_key(key, value)}")
             continue
         try:
@@ -648,10 +656,16 @@ def _unknown_key(key: str, value: Any) -> str:
     return f"{key}: no such {what} ({hint})"
 
 
-def _not_allowed(row: SettingRow, shown: str, scale: int = 1) -> str:
-    guess = _guess(shown.strip("'\""), row.choices)
-    shown = "(hidden)" if row.setting.secret else shown if len(shown) <= 80 else shown[:77] + "..."
-    return f"{shown} is not allowed (allowed: {row.allowed(scale)}{guess})"
+def _not_allowed(row: SettingRow, allowed_text: str, scale: int = 1) -> str:
+    guess = _guess(allowed_text.strip("'\""), row.choices)
+    allowed_text = (
+        "(hidden)"
+        if row.setting.secret
+        else allowed_text
+        if len(allowed_text) <= 80
+        else allowed_text[:77] + "..."
+    )
+    return f"{allowed_text} is not allowed (allowed: {row.allowed(scale)}{guess})"
 
 
 def _guess(text: str, words: Iterable[str]) -> str:
@@ -664,7 +678,7 @@ def _guess(text: str, words: Iterable[str]) -> str:
 # held against what holds without it, and whatever would loosen that is a fault.
 
 
-def _loosened(layer: Layer, base: Mapping[str, Any]) -> list[str]:
+def _find_loosened(layer: Layer, base: Mapping[str, Any]) -> list[str]:
     """The faults of a project's file, given the values that hold without it."""
     return [
         f"{layer.source}: {key}: {fault}"
@@ -694,7 +708,7 @@ def _fault(row: SettingRow, value: Any, base: Mapping[str, Any]) -> str | None:
             fine = set(before or ()) <= set(value)
             return None if fine else _loosens(f"{', '.join(before or ())}, and more")
         case "allow":
-            return _widened(_allowed_tools({row.key: value}), _allowed_tools(base))
+            return _describe_widened(_allowed_tools({row.key: value}), _allowed_tools(base))
         case _:  # "any" gives no power, "add" only adds to what is refused
             return None
 
@@ -703,14 +717,16 @@ def _loosens(allowed: str) -> str:
     return f"a project's file can only tighten this (allowed: {allowed})"
 
 
-def _oftener(value: Any, before: Any) -> str | None:
+def _oftener(value: Any, old_value: Any) -> str | None:
     """A rate, or one of a table of rates, that allows more calls than the one before it."""
     if isinstance(value, Mapping):
-        faults = ((name, _oftener(value[name], (before or {}).get(name))) for name in sorted(value))
+        faults = (
+            (name, _oftener(value[name], (old_value or {}).get(name))) for name in sorted(value)
+        )
         return next((f"{name}: {fault}" for name, fault in faults if fault), None)
-    if before is None or Rate.parse(value).within(Rate.parse(before)):
+    if old_value is None or Rate.parse(value).within(Rate.parse(old_value)):
         return None
-    return _loosens(f"no more calls than {before}, in a time no shorter")
+    return _loosens(f"no more calls than {old_value}, in a time no shorter")
 
 
 def _allowed_tools(values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -721,29 +737,29 @@ def _allowed_tools(values: Mapping[str, Any]) -> tuple[str, ...]:
     return PRESETS[preset].tools if preset is not None and preset in PRESETS else ()
 
 
-def _widened(wanted: Collection[str], before: Collection[str]) -> str | None:
-    more = [name for name in wanted if not _covered(name, before)]
+def _describe_widened(new_names: Collection[str], old_names: Collection[str]) -> str | None:
+    more = [name for name in new_names if not _is_covered(name, old_names)]
     if not more:
         return None
     return (
         f"a project's file can only tighten this: {', '.join(more)} is not allowed without it "
-        f"(allowed: {', '.join(before) or 'no tool'})"
+        f"(allowed: {', '.join(old_names) or 'no tool'})"
     )
 
 
-def _covered(name: str, before: Collection[str]) -> bool:
+def _is_covered(name: str, old_names: Collection[str]) -> bool:
     """Return whether what ``name`` means may be allowed already.
 
     Only a list of exact names says for sure that it is not. Whatever is said here, the policy of a
     run holds what a project's file allows to what holds without it (`Configuration.policy`).
     """
-    if any(covers(other, name) for other in before) or "*" in before:
+    if any(covers(other, name) for other in old_names) or "*" in old_names:
         return True
     if name.startswith(PLUGIN):
-        return name.partition("/")[0] in before  # some tools of a plugin that is allowed whole
+        return name.partition("/")[0] in old_names  # some tools of a plugin that is allowed whole
     if is_glob(name):
         return False
-    return any(p.startswith(PLUGIN) or fnmatch.fnmatchcase(name, p) for p in before)
+    return any(p.startswith(PLUGIN) or fnmatch.fnmatchcase(name, p) for p in old_names)
 
 
 # --- a file of settings, edited -------------------------------------------------------------------

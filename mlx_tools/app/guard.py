@@ -201,15 +201,15 @@ class Guard:
         if is_full and not begun:
             await self._refuse(scope, send, _FULL)
 
-    async def _refuse(self, scope: Scope, send: Any, refused: Refusal) -> None:
+    async def _refuse(self, scope: Scope, send: Any, refusal: Refusal) -> None:
         if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008, "reason": refused.code})
+            await send({"type": "websocket.close", "code": 1008, "reason": refusal.code})
             return
-        body = json.dumps(self._error_body(refused)).encode()
+        body = json.dumps(self._error_body(refusal)).encode()
         headers = [(b"content-type", b"application/json")]
-        if refused.status == 401:
+        if refusal.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
-        elif refused.status == 503:
+        elif refusal.status == 503:
             headers.append((b"retry-after", b"1"))
-        await send({"type": "http.response.start", "status": refused.status, "headers": headers})
+        await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})

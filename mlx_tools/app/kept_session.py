@@ -21,7 +21,7 @@ from mlx_tools.app.wiring import (
     approval_templates,
     choose,
     jobs_of,
-    recorded,
+    recorded_options,
     registry_of,
     roots_of,
     session_store,
@@ -32,7 +32,7 @@ from mlx_tools.controller import (
     Controller,
     Conversation,
     DirectCall,
-    NobodyThere,
+    PauseApprover,
     call_tool,
     check_begun_here,
 )
@@ -46,14 +46,14 @@ NO_MODEL: Final = "none"
 """The backend's kind in the header of a call without a model."""
 
 
-class _Nobody:
+class _NoBackend:
     """A model that is not asked."""
 
     def complete(self, request: CompletionRequest) -> AsyncIterator[Chunk]:
         raise BackendError("no model is asked here")
 
 
-class KeptSession(Struct, frozen=True):
+class SavedSession(Struct, frozen=True):
     """A session to go on with: its id or its transcript's path, how its model is reached, and what
     its policy is narrowed by, where by anything. ``note`` takes what a person should know.
     ``other`` reaches it at another address, where that one does not."""
@@ -74,7 +74,7 @@ class KeptSession(Struct, frozen=True):
         `mlx_tools.app.opened`."""
         configuration = self.run.configuration
         registry = registry_of(configuration, jobs_of(configuration, self.header))
-        chosen = await self._chosen()
+        chosen = await self._select_backend()
         try:
             chosen.free_markers(self.header.style)
             yield self._controller(wrap(chosen.backend), registry, approver)
@@ -82,7 +82,7 @@ class KeptSession(Struct, frozen=True):
             await registry.aclose()
             await chosen.backend.aclose()
 
-    async def _chosen(self) -> SelectedBackend:
+    async def _select_backend(self) -> SelectedBackend:
         """The backend, or the one at the other address where there is none at the first."""
         try:
             return await choose(self.run, self.note)
@@ -99,7 +99,7 @@ class KeptSession(Struct, frozen=True):
         configuration = self.run.configuration
         registry = registry_of(configuration, jobs_of(configuration, self.header))
         try:
-            controller = self._controller(_Nobody(), registry, NobodyThere())
+            controller = self._controller(_NoBackend(), registry, PauseApprover())
             async with await self.begin(controller) as conversation:
                 yield conversation
         finally:
@@ -118,7 +118,7 @@ class KeptSession(Struct, frozen=True):
 
     async def begin(self, controller: Controller) -> Conversation:
         """The session, open."""
-        return await controller.reopen(self.place, within=self.within)
+        return await controller.reopen(self.place, narrowed_policy=self.within)
 
 
 def header_of(place: str, records: Sequence[Record], secret: bytes) -> Header:
@@ -150,7 +150,7 @@ def as_options(header: Header) -> Mapping[str, str | Sequence[str]]:
         "tools.functions": list(header.functions),
     }
     kept = {key: some for key, some in places.items() if some}
-    return {"tools.roots": list(header.roots), **kept, **recorded(header), **named}
+    return {"tools.roots": list(header.roots), **kept, **recorded_options(header), **named}
 
 
 # --- a call without a model ----------------------------------------------------------------------
@@ -162,13 +162,13 @@ async def call_recorded(
     name: str,
     arguments: Mapping[str, Any],
     *,
-    how: str,
+    source: str,
     approver: Approver | None = None,
     on_progress: OnProgress | None = None,
 ) -> tuple[DirectCall, SessionFiles]:
     """Call a tool under the policy and the limits of a configuration; see
-    `mlx_tools.controller.call_tool`. ``how`` is what the header says of how it came about. Raises
-    `StorageError` where nothing can be written down."""
+    `mlx_tools.controller.call_tool`. ``source`` is what the header says of how it came about.
+    Raises `StorageError` where nothing can be written down."""
     store, policy = session_store(configuration), configuration.policy()
     files = store.create()
     try:
@@ -176,7 +176,7 @@ async def call_recorded(
             Header(
                 session=files.session,
                 created=datetime.now(UTC).isoformat(timespec="seconds"),
-                backend={"kind": NO_MODEL, "how": how},
+                backend={"kind": NO_MODEL, "how": source},
                 roots=configuration.settings.tools.roots,
                 policy=policy.to_json(),
                 policy_hash=policy.digest(),

@@ -214,13 +214,13 @@ class _OneTurn:
 
     def __init__(self, backend: Backend, store: _MemoryStore) -> None:
         self._backend = ErrorMappingBackend(backend)
-        self._asked = backend
+        self._was_asked = backend
         self._store = store
         self.requests = 0
         self.failure: BackendError | None = None
 
     def __getattr__(self, name: str) -> Any:  # what the backend can do, and which model it serves
-        return getattr(self._asked, name)
+        return getattr(self._was_asked, name)
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
         if self._store.turn_is_over():

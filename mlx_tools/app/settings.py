@@ -29,7 +29,7 @@ from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.policy import (
     ASKABLE,
     RATES,
-    checked,
+    check_patterns,
     checked_effects,
     checked_rates,
 )
@@ -92,10 +92,10 @@ def setting(
     ge: float | None = None,
     le: float | None = None,
     repr: bool = True,  # noqa: A002
-    **more: Any,
+    **options: Any,
 ) -> Any:
     """A field of the settings, with bounds, and what `Setting` says of it."""
-    extra: Any = {"setting": Setting(project, help, **more)}
+    extra: Any = {"setting": Setting(project, help, **options)}
     return Field(ge=ge, le=le, repr=repr, json_schema_extra=extra)
 
 
@@ -158,7 +158,7 @@ Tested = Mapping[str, Any]
 
 TOOLS: Tested = {
     "allowed": f"a list of tools, each {_TOOL}",
-    "test": lambda value: checked(value, "tools"),
+    "test": lambda value: check_patterns(value, "tools"),
 }
 EFFECTS: Tested = {"allowed": f"a list of {', '.join(ASKABLE)}", "test": checked_effects}
 SESSION = "session"

@@ -120,17 +120,17 @@ def steps_of(records: Sequence[Record]) -> list[ReportStep]:
     return steps
 
 
-def folded(text: str, name: str = "", *, aside: bool = False) -> Block:
-    """A text as a block: folded where it is long, or stands ``aside``, and cut where it is
+def fold_text(text: str, name: str = "", *, is_aside: bool = False) -> Block:
+    """A text as a block: folded where it is long, or stands ``is_aside``, and cut where it is
     endless."""
     lines = text.count("\n") + 1
-    long = aside or len(text) > SHORT_CHARS or lines > SHORT_LINES
+    long = is_aside or len(text) > SHORT_CHARS or lines > SHORT_LINES
     size = f"{len(text):,} characters" + (f", {lines:,} lines" if lines > 1 else "")
     fold = (f"{name}: {size}" if name else size) if long else ""
     if len(text) <= MAX_CHARS:
-        return Block(text, fold=fold, aside=aside)
+        return Block(text, fold=fold, aside=is_aside)
     head, tail = text[: MAX_CHARS - TAIL], text[-TAIL:]
-    return Block(head, fold=fold, left_out=len(text) - MAX_CHARS, tail=tail, aside=aside)
+    return Block(head, fold=fold, left_out=len(text) - MAX_CHARS, tail=tail, aside=is_aside)
 
 
 # --- a step a record ---
@@ -151,7 +151,7 @@ def _step(record: Record) -> ReportStep:
             return ReportStep("call", "Repair", record.name)
         case SummaryRecord():
             lines = (f"[from {p.get('offset')}] {as_text(p.get('summary'))}" for p in record.parts)
-            blocks = [folded("\n".join(lines))] if record.parts else []
+            blocks = [fold_text("\n".join(lines))] if record.parts else []
             notes = _notes((record.problem, record.problem))
             label = f"Summary {record.call}"
             return ReportStep("model", label, "of a long output", notes, blocks=blocks)
@@ -159,7 +159,7 @@ def _step(record: Record) -> ReportStep:
             counts = (("before", record.before), ("after", record.after))
             notes = [f"{count} tokens {when}" for when, count in counts if count is not None]
             gone = "\n".join(f"{call}: {text}" for call, text in record.observations.items())
-            blocks = [folded(text) for text in (record.content, gone) if text]
+            blocks = [fold_text(text) for text in (record.content, gone) if text]
             return ReportStep("host", "Compacted", record.reason, notes, blocks=blocks)
         case CorrectionRecord():
             notes = _notes((record.forged, "an observation was forged"))
@@ -213,11 +213,11 @@ def _completion(record: CompletionRecord) -> ReportStep:
         text = text.removeprefix(prefix)  # here the text has what both wrote
     blocks = _asides(("Thought", record.reasoning))
     if prefix or text:
-        blocks.append(replace(folded(text, "Text"), prefix=prefix, aside=True))
+        blocks.append(replace(fold_text(text, "Text"), prefix=prefix, aside=True))
     blocks += _asides(("Left unread", "\n".join(record.dropped)))
     if record.prompt is not None:
         added = "Prompt, what is added to it" if record.shared_prefix_chars else "Prompt"
-        blocks.append(folded(record.prompt, added, aside=True))
+        blocks.append(fold_text(record.prompt, added, is_aside=True))
     words, bad = "" if prefix or text else "nothing", record.error is not None
     words = words if record.error is None else _error(record.error)
     return ReportStep("model", "Model wrote", "", [*notes, *_took(record)], words, blocks, bad)
@@ -226,7 +226,7 @@ def _completion(record: CompletionRecord) -> ReportStep:
 def _end(record: AnswerRecord | StoppedRecord) -> ReportStep:
     if isinstance(record, StoppedRecord):
         waiting = _notes((record.waiting_for, f"waiting for the {record.waiting_for}"))
-        blocks = [folded(record.partial, "What had come")] if record.partial else []
+        blocks = [fold_text(record.partial, "What had come")] if record.partial else []
         words = f"{record.message}\n{stopped_in_words([record])}".strip()
         return ReportStep("end", "Stopped", record.reason, waiting, words, blocks, bad=True)
     notes = _notes(
@@ -237,7 +237,7 @@ def _end(record: AnswerRecord | StoppedRecord) -> ReportStep:
     blocks = [_prose(record.content)]
     words = "" if record.content.strip() else EMPTY_ANSWER
     if record.sources:
-        blocks.append(folded(as_json(record.sources, indent=2), "Sources"))
+        blocks.append(fold_text(as_json(record.sources, indent=2), "Sources"))
     return ReportStep("answer", "Answer", notes=notes, words=words, blocks=blocks)
 
 
@@ -284,18 +284,20 @@ def _of_a_call(
         (size not in (None, len(record.content or "")), f"{size} characters in all"),
         (record.artifact, "kept whole"),
     )
-    blocks = [folded(record.content)] if record.content is not None else []
+    blocks = [fold_text(record.content)] if record.content is not None else []
     blocks += _asides(("The whole output", record.whole), ("Would change", record.would_change))
     words, bad = "" if record.error is None else _error(record.error), record.error is not None
     notes = [*_took(record), *notes]
     return ReportStep("tool", f"Result {record.call}", record.name, notes, words, blocks, bad)
 
 
-def _asides(*named: tuple[str, Any]) -> list[Block]:
+def _asides(*blocks_by_title: tuple[str, Any]) -> list[Block]:
     """The values that there are, each as a folded text under its name."""
     return [
-        folded(value if isinstance(value, str) else as_json(value, indent=2), name, aside=True)
-        for name, value in named
+        fold_text(
+            value if isinstance(value, str) else as_json(value, indent=2), name, is_aside=True
+        )
+        for name, value in blocks_by_title
         if value
     ]
 
@@ -307,11 +309,11 @@ def _notes(*notes: tuple[Any, str]) -> list[str]:
 
 def _arguments(arguments: Mapping[str, Any]) -> list[Block]:
     line = as_json(arguments)
-    return [Block(line) if len(line) <= ON_ONE_LINE else folded(as_json(arguments, indent=2))]
+    return [Block(line) if len(line) <= ON_ONE_LINE else fold_text(as_json(arguments, indent=2))]
 
 
 def _prose(text: str) -> Block:
-    return replace(folded(text), prose=True, fold="")
+    return replace(fold_text(text), prose=True, fold="")
 
 
 def _error(error: ErrorInfo) -> str:
@@ -361,10 +363,10 @@ def escape_invisible(text: str, mark: str = "{}") -> str:
     """The text, with the number of each character that is not seen in its place, within ``mark``,
     and how often it stands there."""
 
-    def numbered(found: re.Match[str]) -> str:
+    def numbered(match: re.Match[str]) -> str:
         out, marks = [], 0
-        last = text[found.start() - 1 : found.start()]
-        for char, run in groupby(found[0]):
+        last = text[match.start() - 1 : match.start()]
+        for char, run in groupby(match[0]):
             count = len(list(run))
             kind = unicodedata.category(char)
             if char in _JOINERS:  # behind what it joins; emoji have a joiner behind a selector

@@ -284,7 +284,7 @@ def _gateway_of(configuration: Configuration) -> str | None:
 
 
 @asynccontextmanager
-async def opened(
+async def open_controller(
     options: RunOptions,
     *,
     approver: Approver,
@@ -299,7 +299,7 @@ async def opened(
     registry = registry_of(configuration)
     _note_unfindable(configuration, registry, note)
     _note_disabled(configuration, registry, note)
-    async with found(options, note) as (chosen, settings):
+    async with open_selected_backend(options, note) as (chosen, settings):
         yield controller_of(configuration, registry, wrap(chosen.backend), settings, approver)
 
 
@@ -333,7 +333,7 @@ def with_settings(settings: RunSettings, configuration: Configuration) -> RunSet
 
 
 @asynccontextmanager
-async def found(
+async def open_selected_backend(
     options: RunOptions, note: Note
 ) -> AsyncIterator[tuple[SelectedBackend, RunSettings]]:
     """The backend that the settings ask for, closed at the end, and how a run speaks with it.
@@ -375,25 +375,25 @@ def _note_disabled(configuration: Configuration, registry: Registry, note: Note)
             note(f"{name} of the preset {preset} is disabled: {why}")
 
 
-async def run_settings(options: RunOptions, chosen: SelectedBackend, note: Note) -> RunSettings:
+async def run_settings(options: RunOptions, selected: SelectedBackend, note: Note) -> RunSettings:
     """Return how a run speaks with the model that was chosen.
 
     Where its chat format is a guess, ``note`` is told where a person reads it: nobody else can act
     on it, and a program may rely on silence. `doctor` says it everywhere.
     """
     settings = options.configuration.settings
-    model = chosen.model or options.model_name
+    model = selected.model or options.model_name
     found = await find_served_format(
-        chosen.backend, settings.model.chat_format, files=chosen.files, model=model
+        selected.backend, settings.model.chat_format, files=selected.files, model=model
     )
     if found.doubt and options.person:
         note(found.doubt)
-    verdict = find_verdict(chosen.identity(options.model_name))
+    verdict = find_verdict(selected.identity(options.model_name))
     if verdict.problem and "auto" in (settings.model.prompt_style, settings.model.strategy):
         note(verdict.problem)
     style = decide(settings.model.prompt_style, "free", verdict).style
-    chosen.free_markers(style)
-    route = await route_of(options, chosen)
+    selected.free_markers(style)
+    route = await route_of(options, selected)
     return RunSettings(
         **options.configuration.run_values(),
         verdict=verdict,
@@ -402,13 +402,13 @@ async def run_settings(options: RunOptions, chosen: SelectedBackend, note: Note)
         require_tools=options.require_tools,
         output_schema=options.output_schema,
         model=model,
-        backend=chosen.described(),
+        backend=selected.described(),
         route=route.to_json(),
         **_places_of(options.configuration),
     )
 
 
-async def route_of(options: RunOptions, chosen: SelectedBackend) -> Route:
+async def route_of(options: RunOptions, selected: SelectedBackend) -> Route:
     """By which path the model that was chosen is asked. Raises `UsageError` where the settings
     leave none."""
     configuration = options.configuration
@@ -422,16 +422,16 @@ async def route_of(options: RunOptions, chosen: SelectedBackend) -> Route:
             )
         wanted = "native"
     return await find_route(
-        chosen.backend,
+        selected.backend,
         wanted,
-        model=chosen.identity(options.model_name),
-        template=chosen.template,
+        model=selected.identity(options.model_name),
+        template=selected.template,
         prompts=routing.local_enabled,
     )
 
 
 async def try_native(
-    options: RunOptions, chosen: SelectedBackend, *, again: bool = False
+    options: RunOptions, selected: SelectedBackend, *, retry: bool = False
 ) -> NativeVerdict | None:
     """Whether the server's own function calling works with its model: tried once, then known. Of
     several servers the first that does not do it, or the last.
@@ -440,26 +440,26 @@ async def try_native(
     but messages, nothing tells which model it has, or its template knows no tools. Raises
     `BackendError` where the server fails, and `UsageError` where the verdict cannot be kept.
     """
-    model = chosen.identity(options.model_name)
-    if chosen.health is not None and chosen.health.is_gateway:
+    model = selected.identity(options.model_name)
+    if selected.health is not None and selected.health.is_gateway:
         return None  # its calls are what we made of its model's
-    template = chosen.template
+    template = selected.template
     toolless = template is not None and not tells_of_tools(template)
-    if model is None or chosen.backend.kind == "native" or toolless:
+    if model is None or selected.backend.kind == "native" or toolless:
         return None
     store, found = VerdictStore(), None
-    for server, backend in servers_of(chosen.backend):
-        known = None if again else store.native(server, model)
+    for server, backend in servers_of(selected.backend):
+        known = None if retry else store.native(server, model)
         if known is None:
             at = datetime.now(UTC).isoformat(timespec="seconds")
-            known = await probe_native(backend, server=server, model=model, at=at)
+            known = await probe_native(backend, server=server, model=model, measured_at=at)
             store.put_native(known)
         found = known if found is None or found.passed else found
     return found
 
 
 async def with_route_tried(
-    options: RunOptions, chosen: SelectedBackend, settings: RunSettings, within: float
+    options: RunOptions, selected: SelectedBackend, settings: RunSettings, seconds: float
 ) -> RunSettings:
     """The settings with the route that follows from a trial, which is made where the route is left
     to ``auto`` and none was made, within so many seconds. A server that fails in it changes none.
@@ -470,9 +470,9 @@ async def with_route_tried(
         return settings
     import anyio
 
-    with anyio.move_on_after(within), contextlib.suppress(BackendError, UsageError):
-        await try_native(options, chosen)
-    return replace(settings, route=(await route_of(options, chosen)).to_json())
+    with anyio.move_on_after(seconds), contextlib.suppress(BackendError, UsageError):
+        await try_native(options, selected)
+    return replace(settings, route=(await route_of(options, selected)).to_json())
 
 
 # --- what is kept: sessions, and jobs that are made in them ---------------------------------------
@@ -493,14 +493,14 @@ def session_store(configuration: Configuration) -> SessionStore:
     return PostgresStore(settings.sessions, **own)
 
 
-class Keyed(Protocol):
+class HasSecret(Protocol):
     """A store of sessions, as far as it has the key of their approvals."""
 
     @property
     def secret(self) -> bytes: ...
 
 
-def approval_templates(store: Keyed) -> TemplateFile:
+def approval_templates(store: HasSecret) -> TemplateFile:
     """The user's approval templates, sealed with the key of the sessions' approvals."""
     return TemplateFile(config_dir() / "approvals.json", lambda: store.secret)
 
@@ -517,7 +517,8 @@ def jobs_of(configuration: Configuration, header: Header | None = None) -> Jobs:
         store=job_store(session_store(configuration)),
         configured_policy=configuration.configured_policy(),
         roots=roots_of(configuration),
-        options=lasting(configuration) | (recorded(header) if header is not None else {}),
+        options=reusable_options(configuration)
+        | (recorded_options(header) if header is not None else {}),
     )
 
 
@@ -541,7 +542,7 @@ def _places_of(configuration: Configuration) -> dict[str, Any]:
     return {"roots": roots_of(configuration), "functions": functions_of(configuration)}
 
 
-def lasting(configuration: Configuration) -> dict[str, str]:
+def reusable_options(configuration: Configuration) -> dict[str, str]:
     """The way to the model, and the limits, as options would give them: what was
     set here holds for the job, wherever it runs."""
     found = {}
@@ -558,7 +559,7 @@ def lasting(configuration: Configuration) -> dict[str, str]:
     return found
 
 
-def recorded(header: Header) -> dict[str, str]:
+def recorded_options(header: Header) -> dict[str, str]:
     """Return how a session speaks to its model, and its limits, as options would give them."""
     said: dict[str, Any] = {
         "model.strategy": header.strategy,

@@ -143,7 +143,7 @@ async def complete_one(backend: Backend, timeout: float) -> None:
             pass
 
 
-async def started(backend: Backend) -> None:
+async def start_backend(backend: Backend) -> None:
     """Have the backend load its model, or start its server, where it is one that does.
 
     Raises:
@@ -159,7 +159,7 @@ async def started(backend: Backend) -> None:
 
 def raise_as_own(error: Exception, name: str) -> NoReturn:
     """Raises ``error``, or the error of our tree that stands for it."""
-    own = _own(error)
+    own = _as_own_error(error)
     if own is error:
         raise own
     if own is not None:
@@ -170,10 +170,12 @@ def raise_as_own(error: Exception, name: str) -> NoReturn:
     raise kind(text, hint="its traceback is this error's cause") from error
 
 
-def _own(error: BaseException) -> MlxToolsError | None:
+def _as_own_error(error: BaseException) -> MlxToolsError | None:
     """The error of our tree that ``error`` is, or that a group of errors holds."""
     if isinstance(error, MlxToolsError):
         return error
     if isinstance(error, BaseExceptionGroup):
-        return next((own for one in error.exceptions if (own := _own(one)) is not None), None)
+        return next(
+            (own for one in error.exceptions if (own := _as_own_error(one)) is not None), None
+        )
     return None

@@ -16,7 +16,7 @@ from mlx_tools.backends.adapters import complete_one
 from mlx_tools.backends.chat_wire import chat_body
 from mlx_tools.backends.completions import CompletionsBackend
 from mlx_tools.backends.interface import Backend, CompletionRequest, GrammarText
-from mlx_tools.backends.transport import Dropped, ServerFailed, json_object
+from mlx_tools.backends.transport import ConnectionDropped, ServerFailed, json_object
 from mlx_tools.backends.verdicts import NativeVerdict
 from mlx_tools.backends.wire import GRAMMAR_HINT, GrammarOption, grammar_fields, read_usage
 from mlx_tools.errors import (
@@ -219,7 +219,7 @@ class _Failed(Exception):
     """The server's own calling does not work; says why."""
 
 
-class _Trial:
+class _NativeTrial:
     """The questions, and who is asked."""
 
     def __init__(self, backend: Backend, timeout: float) -> None:
@@ -312,15 +312,15 @@ class _Trial:
 
 
 async def probe_native(
-    backend: Backend, *, server: str, model: str, at: str, timeout: float = 120.0
+    backend: Backend, *, server: str, model: str, measured_at: str, timeout: float = 120.0
 ) -> NativeVerdict:
     """Asks the model behind ``backend`` to call tools by way of its server's chat interface.
 
-    ``server`` and ``model`` are what the verdict is kept by, ``at`` is the wall clock, ``timeout``
-    is that of one request in seconds. Raises `BackendError` where the server fails, but for one
-    that refuses such requests or answers nonsense: that is a verdict.
+    ``server`` and ``model`` are what the verdict is kept by, ``measured_at`` is the wall clock,
+    ``timeout`` is that of one request in seconds. Raises `BackendError` where the server fails, but
+    for one that refuses such requests or answers nonsense: that is a verdict.
     """
-    probe = _Trial(backend, timeout)
+    probe = _NativeTrial(backend, timeout)
     passed, obeys, reason = False, False, ""
     try:
         for case in probe.asked["calls"]:
@@ -331,7 +331,7 @@ async def probe_native(
         reason += ", and a tool choice is obeyed" if obeys else "; a tool choice is not obeyed"
     except _Failed as error:
         reason = str(error)
-    except (BackendTimeout, BackendDead, BackendUnreachable, Dropped, ServerFailed):
+    except (BackendTimeout, BackendDead, BackendUnreachable, ConnectionDropped, ServerFailed):
         raise
     except (BackendRefused, BackendBroken) as error:
         reason = f"tools are not taken: {clean(error.message, 160)}"
@@ -342,7 +342,7 @@ async def probe_native(
         obeys=obeys,
         completes=passed and await completes_text(backend, timeout),
         reason=reason,
-        measured_at=at,
+        measured_at=measured_at,
     )
 
 

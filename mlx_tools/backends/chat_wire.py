@@ -119,7 +119,7 @@ class TurnText:
     def call(self, number: int | None, call_id: str, name: str, arguments: str) -> str:
         """More of the call with this number, or a new one."""
         self.size += PIECE_BYTES + len(call_id) + len(name) + len(arguments)
-        call = self._of(number, call_id, name)
+        call = self._find_call(number, call_id, name)
         if call is None or call.closed:
             return ""
         call.id, call.name = call.id or call_id, call.name or name
@@ -132,7 +132,7 @@ class TurnText:
             written += self._close() + self._write(self._open[0])
         return written
 
-    def _of(self, number: int | None, call_id: str, name: str) -> _ChatCallPieces | None:
+    def _find_call(self, number: int | None, call_id: str, name: str) -> _ChatCallPieces | None:
         """The call that a piece belongs to, None where it belongs to none."""
         last = self.calls[-1] if self.calls else None
         found = last
@@ -229,7 +229,7 @@ class ChatCollector(Collector):
             reason = "stop"  # they are all there
         return Chunk(text, reason, self._usage)
 
-    def _said(self, choice: dict[str, Any]) -> str:
+    def _extract_text(self, choice: dict[str, Any]) -> str:
         whole = choice.get("message")
         if isinstance(whole, dict):
             # an end without a reason promises nothing

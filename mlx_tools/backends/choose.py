@@ -99,12 +99,12 @@ class SelectedBackend(Struct, frozen=True, kw_only=True):
         """The model's chat template, where it is known."""
         return self.files.chat_template if self.files is not None else None
 
-    def identity(self, named: str | None = None) -> str | None:
-        """What identifies the model, None where nothing does. ``named`` is the name that somebody
+    def identity(self, name: str | None = None) -> str | None:
+        """What identifies the model, None where nothing does. ``name`` is the name that somebody
         gave it, where its server says none."""
         known = self.files is not None and not self.alike
         folder = self.files.path if known and self.files is not None else None
-        return model_identity(self.model or named, folder)
+        return model_identity(self.model or name, folder)
 
     def described(self) -> dict[str, str]:
         """The backend as a session's header has it."""
@@ -175,16 +175,16 @@ async def choose_backend(
         health = await CompletionsBackend(gateway).health(PROBE_TIMEOUT)
         backend = CompletionsBackend(gateway, model, api_key=gateway_key)
         if health.is_gateway and health.ok and await _gateway_serves(backend, note):
-            return await _served(backend, health, how="found")
+            return await _served(backend, health, source="found")
     if kind in ("completions", "native") or (kind == "auto" and model not in EMBEDDED):
         gateways = gateway is not None or kind != "auto"
         server = await _local_server(usual, model, api_key, pick_server, gateways)
         if server is not None:
             how: How = "found" if kind == "auto" else "named"
-            return await _served(server.backend, server.health, how=how, pick=pick)
+            return await _served(server.backend, server.health, source=how, pick=pick)
     if kind in ("completions", "native"):
         return await inspect_server(CompletionsBackend(usual[0], model, api_key=api_key))
-    return _own(kind, model, usual, note, server_options)
+    return _own_server(kind, model, usual, note, server_options)
 
 
 def _vendor(
@@ -220,7 +220,7 @@ async def inspect_server(
     return await _served(backend, health, forbid, pick=pick)
 
 
-def _own(
+def _own_server(
     kind: BackendKind,
     model: str | None,
     usual: Sequence[str],
@@ -295,7 +295,7 @@ async def _served(
     health: Health,
     forbid: Collection[str] = CALL_MARKERS,
     *,
-    how: How = "named",
+    source: How = "named",
     pick: Pick | None = None,
 ) -> SelectedBackend:
     """The model behind ``backend``: the one that it names, else the one that its server runs. Sets
@@ -309,7 +309,7 @@ async def _served(
     running, program = RunningModel(), await find_program(backend, health)
     entry: str | None
     if name is not None:
-        entry = await _settled(backend, name, health, listed)
+        entry = await _settle_model(backend, name, health, listed)
     elif health.is_gateway:
         entry = listed[0] if listed else None
         backend.model = entry
@@ -338,12 +338,14 @@ async def _served(
     said = f" (model {name})" if name else ""
     what = {"mlx-lm": "the server", "other": "the server", "gateway": "the gateway"}
     using = (
-        f"using {what.get(program, program)} at {backend.address}{said}" if how == "found" else ""
+        f"using {what.get(program, program)} at {backend.address}{said}"
+        if source == "found"
+        else ""
     )
     note = "; ".join(filter(None, (using, doubt, broken)))
     return SelectedBackend(
         backend=backend,
-        how=how,
+        how=source,
         note=note,
         model=name,
         files=files,
@@ -352,25 +354,25 @@ async def _served(
     )
 
 
-async def _settled(
-    backend: CompletionsBackend, name: str, health: Health, listed: tuple[str, ...]
+async def _settle_model(
+    backend: CompletionsBackend, name: str, health: Health, model_names: tuple[str, ...]
 ) -> str:
     """What the server calls the model ``name``; sets what is sent."""
     loopback = backend.address.loopback
-    entry = match_model(name, listed, loopback=loopback)
+    entry = match_model(name, model_names, loopback=loopback)
     if entry is not None:
         runs = health.is_mlx_lm and is_path(entry)  # the folder that it was started with
         backend.model = None if runs else entry
         return entry
     if not health.is_mlx_lm:
-        if listed:
+        if model_names:
             raise UsageError(
                 f"the server at {backend.address} does not know the model {clean(name, 100)}: "
-                f"it knows {some(listed)}",
+                f"it knows {some(model_names)}",
                 hint="name one of these with --model, or leave it out",
             )
         return name
-    known = None if listed else await _recognised(backend)
+    known = None if model_names else await _recognised(backend)
     if known is not None and match_model(name, (known,), loopback=True):
         backend.model = None
         return known
@@ -404,18 +406,18 @@ async def _recognised(backend: CompletionsBackend) -> str | None:
     return None
 
 
-def which_runs(listed: Sequence[str], *, mlx_lm: bool) -> tuple[str | None, str]:
+def which_runs(model_names: Sequence[str], *, mlx_lm: bool) -> tuple[str | None, str]:
     """Which of the listed models is the one in use, and a line where that is in doubt.
 
     mlx-lm's server lists the whole Hugging Face cache, and last the folder it was started with.
     """
-    if len(listed) < 2:
-        return (listed[0] if listed else None), ""
+    if len(model_names) < 2:
+        return (model_names[0] if model_names else None), ""
     if not mlx_lm:
-        return listed[0], f"the server has {len(listed)} models: name one with --model"
-    if is_path(listed[-1]):
-        return listed[-1], ""
+        return model_names[0], f"the server has {len(model_names)} models: name one with --model"
+    if is_path(model_names[-1]):
+        return model_names[-1], ""
     return None, (
-        f"the server lists {len(listed)} models and not which it runs: "
+        f"the server lists {len(model_names)} models and not which it runs: "
         "name it with --model, for its chat format"
     )

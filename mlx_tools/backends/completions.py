@@ -17,12 +17,12 @@ from mlx_tools.backends.transport import (
     START_HINT,
     WATCH,
     Address,
-    Begun,
+    ConnectionDropped,
     Deadlines,
     DiedAtWork,
-    Dropped,
+    EmptyResponse,
     Exchange,
-    NothingCame,
+    ResponseStart,
     Retry,
     ServerFailed,
     dead,
@@ -202,9 +202,9 @@ class CompletionsBackend:
             with limits.step(silent=True):
                 await find_grammar_option(self)
         if request.top_logprobs:
-            yield await self._scored(request, limits)
+            yield await self._score_completion(request, limits)
             return
-        async with self._begun(request, limits) as begun:
+        async with self._start_response(request, limits) as begun:
             if begun.whole:
                 yield (await self._read_whole(begun, request)).chunk
                 return
@@ -229,7 +229,7 @@ class CompletionsBackend:
         """
         check_request(request)
         limits = limits or self._limits(request)
-        async with self._begun(request, limits, whole=True, **options) as begun:
+        async with self._start_response(request, limits, whole=True, **options) as begun:
             return await self._read_whole(begun, request)
 
     async def aclose(self) -> None:
@@ -246,7 +246,7 @@ class CompletionsBackend:
         except UsageError:
             raise
         except Exception as error:
-            why, hint = self._why(error)
+            why, hint = self._explain_failure(error)
             return Health("unreachable", why, hint=hint)
         value = json_object(body)
         said, named = value.get("status"), value.get("server")
@@ -273,7 +273,7 @@ class CompletionsBackend:
 
         mlx-lm's cannot where no Hugging Face cache folder exists: it answers 200 and no body.
         """
-        names = [row.get("id") for row in await self._listed(timeout)]
+        names = [row.get("id") for row in await self._fetch_models(timeout)]
         return tuple(name for name in names if isinstance(name, str) and name)
 
     async def context(self, timeout: float = 2.0) -> int | None:
@@ -284,7 +284,7 @@ class CompletionsBackend:
             from mlx_tools.backends.ollama_raw import loaded_models
 
             return (await loaded_models(self, timeout)).get(self.model or "")
-        rows = await self._listed(timeout)
+        rows = await self._fetch_models(timeout)
         own = [row for row in rows if row.get("id") == self.model] or rows[: len(rows) == 1]
         said = [row.get(key) for row in own for key in _CONTEXT_KEYS]
         settings = (await self.get_object("/props", timeout)).get("default_generation_settings")
@@ -318,7 +318,7 @@ class CompletionsBackend:
                         raise ValueError("the answer is too long")
                 return answer.status_code, answer.headers, bytes(body)
 
-    async def _listed(self, timeout: float) -> list[dict[str, Any]]:
+    async def _fetch_models(self, timeout: float) -> list[dict[str, Any]]:
         """The rows of ``/v1/models``."""
         rows = (await self.get_object("/v1/models", timeout)).get("data")
         return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
@@ -335,7 +335,7 @@ class CompletionsBackend:
             return {}
         return json_object(body) if status == 200 else {}
 
-    def _why(self, error: Exception) -> tuple[str, str]:
+    def _explain_failure(self, error: Exception) -> tuple[str, str]:
         """Why nothing was answered, and what helps."""
         if isinstance(error, TimeoutError):
             return f"{self.address} did not answer in time", START_HINT
@@ -347,9 +347,9 @@ class CompletionsBackend:
     # --- one completion -----------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _begun(
+    async def _start_response(
         self, request: CompletionRequest, limits: Deadlines, *, whole: bool = False, **options: Any
-    ) -> AsyncGenerator[Begun, None]:
+    ) -> AsyncGenerator[ResponseStart, None]:
         """The answer to a request, from its first byte on; ``options`` are added to the body.
 
         ``whole``: it is not to be streamed. What fails within is translated and diagnosed too.
@@ -374,10 +374,10 @@ class CompletionsBackend:
         limits: Deadlines,
         *,
         silent: bool,
-    ) -> Begun:
+    ) -> ResponseStart:
         """The beginning of an answer; asked for again where that may help."""
         tries = nudges = 0
-        broke_off: Dropped | None = None
+        broke_off: ConnectionDropped | None = None
         while True:
             try:
                 return await self._exchange.begin(
@@ -386,13 +386,15 @@ class CompletionsBackend:
             except BackendError as error:
                 if isinstance(error, BackendUnreachable) and broke_off is not None:
                     raise broke_off from error  # it has ended, perhaps by this very request
-                broke_off = error if isinstance(error, Dropped) else None
+                broke_off = error if isinstance(error, ConnectionDropped) else None
                 health = await self._health_after(error)
                 if health is not None and (died := health.as_error(str(self.address))):
                     raise died from error
                 # mlx-lm's answers nothing at all, where it was to answer whole
                 stock = silent and health is not None and health.is_mlx_lm
-                if isinstance(error, NothingCame) or (stock and isinstance(error, Dropped)):
+                if isinstance(error, EmptyResponse) or (
+                    stock and isinstance(error, ConnectionDropped)
+                ):
                     if nudges > len(NUDGES):
                         said = "began an answer and gave nothing, again and again"
                         raise BackendRefused(
@@ -406,7 +408,7 @@ class CompletionsBackend:
                 if isinstance(error, BackendRefused) and not isinstance(error, ServerFailed):
                     raise await self._with_names(error) from error.__cause__
                 delay = self._retry.delay(tries)
-                passing = isinstance(error, Dropped | ServerFailed)
+                passing = isinstance(error, ConnectionDropped | ServerFailed)
                 if not passing or tries >= self._retry.times or delay >= limits.left:
                     raise
             tries += 1
@@ -416,15 +418,15 @@ class CompletionsBackend:
         kind = Collector if request.messages is None else ChatCollector
         return kind(str(self.address), request.max_tokens)
 
-    async def _read_whole(self, begun: Begun, request: CompletionRequest) -> Answer:
+    async def _read_whole(self, response: ResponseStart, request: CompletionRequest) -> Answer:
         """All of an answer that came whole, or that is a stream though nobody asked for one."""
         body = bytearray()
-        async for piece in begun:
+        async for piece in response:
             body += piece
             if len(body) > MAX_ANSWER:
                 raise BackendBroken(f"{self.address} sent more than {MAX_ANSWER} bytes")
         collector = self._collector(request)
-        if begun.whole:
+        if response.whole:
             return Answer(collector.take_whole(bytes(body)), collector.choice)
         text = "".join(collector.feed(bytes(body)))
         text += "" if collector.done else "".join(collector.feed(None))
@@ -503,7 +505,7 @@ class CompletionsBackend:
 
     # --- likelihoods --------------------------------------------------------------------------
 
-    async def _scored(self, request: CompletionRequest, limits: Deadlines) -> Chunk:
+    async def _score_completion(self, request: CompletionRequest, limits: Deadlines) -> Chunk:
         """The completion as one chunk; without scores where the server gives none, and without text
         where it is known to give none.
 
@@ -548,11 +550,11 @@ class CompletionsBackend:
         return chunk, answer.choice.get("logprobs") is not None
 
 
-async def _next(begun: Begun, collector: Collector) -> bytes | None:
+async def _next(response: ResponseStart, collector: Collector) -> bytes | None:
     """The next bytes; None at the end, or once nothing that matters can follow."""
     finished = collector.finish is not None
     try:
-        return await begun.next(GRACE if finished else None)
+        return await response.next(GRACE if finished else None)
     except StopAsyncIteration:
         return None
     except Exception:

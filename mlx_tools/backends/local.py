@@ -38,11 +38,11 @@ PATIENCE: Final = 10.0
 """Seconds that `LocalBackend.aclose` waits for the thread, which ends after its forward pass."""
 
 
-class NobodyWaits(Exception):
+class RequestCancelled(Exception):
     """The request was cancelled."""
 
 
-class Work:
+class LocalRequest:
     """One completion, or without a request the loading of the model, and who waits for it.
 
     What is told: a chunk, which is empty where it is a mere sign of life (the turn has come, the
@@ -74,17 +74,17 @@ class Work:
     def watch(self) -> None:
         """Between forward passes: a sign of life, or the end where nobody waits."""
         if self.cancelled:
-            raise NobodyWaits
+            raise RequestCancelled
         self.put(Chunk())
 
 
-class Worker(threading.Thread):
+class InferenceThread(threading.Thread):
     """Does the work that is in its queue, up to None. ``load`` makes the model, in this thread."""
 
     def __init__(self, load: Callable[[], Engine]) -> None:
         super().__init__(name="mlx-tools-model", daemon=True)
         self.engine: Engine | None = None
-        self.queue: SimpleQueue[Work | None] = SimpleQueue()
+        self.queue: SimpleQueue[LocalRequest | None] = SimpleQueue()
         self._load = load
 
     def run(self) -> None:
@@ -93,7 +93,7 @@ class Worker(threading.Thread):
                 work.put(self._done(work))
         self.engine = None
 
-    def _done(self, work: Work) -> MlxToolsError | None:
+    def _done(self, work: LocalRequest) -> MlxToolsError | None:
         try:
             self.engine = self.engine or self._load()
             work.put(Chunk())
@@ -103,7 +103,7 @@ class Worker(threading.Thread):
                         work.put(chunk)
                         if work.cancelled:
                             break
-        except NobodyWaits:
+        except RequestCancelled:
             pass
         except MlxToolsError as error:
             return error
@@ -147,9 +147,9 @@ class LocalBackend:
         self._note = note
         self._openblas = openblas
         self._gate = threading.Lock()
-        self._worker: Worker | None = None
-        self._work: set[Work] = set()
-        self._told = 0
+        self._worker: InferenceThread | None = None
+        self._work: set[LocalRequest] = set()
+        self._notified = 0
         self._closed = False
 
     def __repr__(self) -> str:
@@ -189,7 +189,7 @@ class LocalBackend:
                 f"{self.model} was not loaded within {self._load_timeout:g} s",
                 hint="use a smaller model, or a server that keeps it loaded",
             )
-        lines, self._told = self.notes[self._told :], len(self.notes)
+        lines, self._notified = self.notes[self._notified :], len(self.notes)
         if self._note is not None:
             for line in lines:
                 self._note(line)
@@ -236,15 +236,15 @@ class LocalBackend:
                     await anyio.sleep(0.01)
 
     @contextmanager
-    def _submitted(self, request: CompletionRequest | None) -> Iterator[Work]:
+    def _submitted(self, request: CompletionRequest | None) -> Iterator[LocalRequest]:
         """Work in the queue, cancelled at the end, where it has not ended."""
         with self._gate:
             if self._closed:
                 raise BackendUnreachable(f"{NAME} was closed", hint="make a new LocalBackend")
             if self._worker is None:
-                self._worker = Worker(self._loaded)
+                self._worker = InferenceThread(self._load_engine)
                 self._worker.start()
-            work = Work(request)
+            work = LocalRequest(request)
             self._work.add(work)
             self._worker.queue.put(work)
         try:
@@ -253,7 +253,7 @@ class LocalBackend:
             work.cancelled = True
             self._work.discard(work)
 
-    def _loaded(self) -> Engine:
+    def _load_engine(self) -> Engine:
         from mlx_tools.backends.local_engine import Engine
 
         line = load_openblas(self._openblas)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mlx_tools.backends.interface import Chunk, CompletionRequest, TokenScore
-from mlx_tools.backends.local import NobodyWaits
+from mlx_tools.backends.local import RequestCancelled
 from mlx_tools.backends.scores import spelled_bytes
 from mlx_tools.backends.wire import check_request
 from mlx_tools.errors import BackendBroken, MissingDependency, ModelError, UsageError
@@ -53,7 +53,7 @@ class Grammars:
             ) from error
         self._compile = LLInterpreter
         self._limits = LLParserLimits(max_items_in_row=_MOST_WAYS)
-        self._compiled: OrderedDict[tuple[str, bool, bool], Any] = OrderedDict()
+        self._matchers: OrderedDict[tuple[str, bool, bool], Any] = OrderedDict()
 
     def start(
         self, lark: str, prompt: Sequence[int], *, fast_forward: bool, take_back: bool
@@ -69,9 +69,9 @@ class Grammars:
             UsageError: llguidance cannot read the grammar.
         """
         key = (lark, fast_forward, take_back)
-        if key not in self._compiled:
+        if key not in self._matchers:
             try:
-                self._compiled[key] = self._compile(
+                self._matchers[key] = self._compile(
                     self._tokenizer,
                     lark,
                     enable_backtrack=take_back and fast_forward,
@@ -81,19 +81,19 @@ class Grammars:
                 )
             except Exception as error:
                 raise UsageError(f"the grammar cannot be used: {clean(str(error))}") from error
-        self._compiled.move_to_end(key)
-        while len(self._compiled) > KEPT:
-            self._compiled.popitem(last=False)
-        return GrammarRun(self._tokenizer, self._compiled[key], prompt, heal=fast_forward)
+        self._matchers.move_to_end(key)
+        while len(self._matchers) > KEPT:
+            self._matchers.popitem(last=False)
+        return GrammarRun(self._tokenizer, self._matchers[key], prompt, heal=fast_forward)
 
 
 class GrammarRun:
     """One completion. ``tokens`` are the prompt's as the model should read them, which may end
     before the prompt does, or go on to what must follow; then those that came."""
 
-    def __init__(self, tokenizer: Any, compiled: Any, prompt: Sequence[int], *, heal: bool) -> None:
+    def __init__(self, tokenizer: Any, matcher: Any, prompt: Sequence[int], *, heal: bool) -> None:
         self._tokenizer = tokenizer
-        self._interpreter = compiled.deep_copy()
+        self._interpreter = matcher.deep_copy()
         self._decoder = _Decoder("replace")
         self.tokens: list[int] = list(prompt)
         if heal:
@@ -102,12 +102,12 @@ class GrammarRun:
         before, now = self._bytes(prompt[common:]), self._bytes(self.tokens[common:])
         matches = before.startswith(now) or now.startswith(before)
         if heal and not matches:  # the tokenizer does not read its own text as it wrote it
-            self._interpreter = compiled.deep_copy()
+            self._interpreter = matcher.deep_copy()
             self.tokens, common, before, now = list(prompt), len(prompt), b"", b""
         if not (heal and matches):
             self._interpreter.start_without_prompt()
-        self._given = len(before)
-        self._written = bytearray(now)
+        self._emitted = len(before)
+        self._written_text = bytearray(now)
         self._sizes = [len(self._bytes([token])) for token in self.tokens[common:]]
 
     def mask(self) -> bytes | None:
@@ -140,17 +140,17 @@ class GrammarRun:
         """Whether nothing may follow."""
         return bool(self._interpreter.has_pending_stop())
 
-    def text(self, without: int = 0) -> str:
+    def text(self, dropped_tokens: int = 0) -> str:
         """The text that has come since this was asked last, as far as its characters are whole, but
-        for that of the last ``without`` tokens."""
-        end = len(self._written) - sum(self._sizes[len(self._sizes) - without :])
-        piece = bytes(self._written[self._given : end])
-        self._given = max(self._given, end)
+        for that of the last ``dropped_tokens`` tokens."""
+        end = len(self._written_text) - sum(self._sizes[len(self._sizes) - dropped_tokens :])
+        piece = bytes(self._written_text[self._emitted : end])
+        self._emitted = max(self._emitted, end)
         return self._decoder.decode(piece)
 
-    def rest(self, without: int = 0) -> str:
+    def rest(self, dropped_tokens: int = 0) -> str:
         """What is left of the text at its end."""
-        return self.text(without) + self._decoder.decode(b"", final=True)
+        return self.text(dropped_tokens) + self._decoder.decode(b"", final=True)
 
     def _commit(self, token: int | None) -> tuple[int, list[int]]:
         back, tokens = self._interpreter.commit_token(token)
@@ -158,24 +158,24 @@ class GrammarRun:
             del self.tokens[-back:]
             size = sum(self._sizes[-back:])
             del self._sizes[-back:]
-            del self._written[len(self._written) - size :]
+            del self._written_text[len(self._written_text) - size :]
         for one in tokens:
             piece = self._bytes([one])
             self.tokens.append(one)
             self._sizes.append(len(piece))
-            self._written += piece
+            self._written_text += piece
         return back, list(tokens)
 
     def _bytes(self, tokens: Sequence[int]) -> bytes:
         return bytes(self._tokenizer.decode_bytes(list(tokens)))
 
 
-def shared(one: Sequence[int], other: Sequence[int]) -> int:
+def shared(tokens: Sequence[int], others: Sequence[int]) -> int:
     """How many tokens two sequences begin with alike."""
-    for number, (mine, yours) in enumerate(zip(one, other, strict=False)):
+    for number, (mine, yours) in enumerate(zip(tokens, others, strict=False)):
         if mine != yours:
             return number
-    return min(len(one), len(other))
+    return min(len(tokens), len(others))
 
 
 SMALLEST_TEMPERATURE: Final = 1e-4
@@ -226,10 +226,10 @@ class Engine:
                 fast_forward=self._fast_forward,
                 take_back=self._reading.can_shorten,
             )
-            steps = self._held(run, len(prompt), request, choose, watch)
+            steps = self._complete_constrained(run, len(prompt), request, choose, watch)
         try:
             yield from steps
-        except (GeneratorExit, NobodyWaits):
+        except (GeneratorExit, RequestCancelled):
             raise
         except BaseException:
             self._reading.forget()  # nobody knows what it has read
@@ -275,7 +275,7 @@ class Engine:
 
     # --- held to a grammar --------------------------------------------------------------------
 
-    def _held(
+    def _complete_constrained(
         self,
         run: GrammarRun,
         prompt_size: int,
@@ -316,15 +316,15 @@ class Engine:
                 logits = self._reading.read(tokens, watch)
         yield Chunk(run.rest(surplus), finish, Usage(prompt_size, cached, count - surplus))
 
-    def _scores(self, logits: Any, most: int) -> Scores:
+    def _scores(self, logits: Any, top_logprobs: int) -> Scores:
         """The likeliest tokens by the model itself, before any grammar."""
-        if most < 1:
+        if top_logprobs < 1:
             return ()
         mx = arrays()
         wide = logits.astype(mx.float32)
         logprobs = wide - mx.logsumexp(wide)
-        most = min(most, logprobs.shape[0])
-        best = mx.argpartition(-logprobs, kth=most - 1)[:most]
+        top_logprobs = min(top_logprobs, logprobs.shape[0])
+        best = mx.argpartition(-logprobs, kth=top_logprobs - 1)[:top_logprobs]
         pairs = zip(best.tolist(), logprobs[best].tolist(), strict=True)
         ranked = sorted(pairs, key=lambda pair: -pair[1])
         told = [
@@ -414,7 +414,7 @@ _SHORTENABLE: Final = frozenset(("KVCache", "QuantizedKVCache", "ConcatenateKVCa
 """mlx-lm's caches that can be cut back from wherever they stand."""
 
 Watch = Callable[[], None]
-"""Called between forward passes; raises `NobodyWaits` where that is so."""
+"""Called between forward passes; raises `RequestCancelled` where that is so."""
 
 
 class CachedPrefix:
@@ -526,24 +526,24 @@ class TokenTexts:
         """A token's own text, with U+FFFD for bytes that are no whole character."""
         if self._bytes is None:
             return str(self._tokenizer.decode([token]))
-        return self._of(token).decode("utf-8", "replace")
+        return self._token_bytes(token).decode("utf-8", "replace")
 
     def data(self, token: int) -> bytes | None:
         """A token's bytes; None where the tokenizer does not say them."""
         if self._bytes is not None:
-            return self._of(token)
+            return self._token_bytes(token)
         text = self.text(token)
         return None if "\ufffd" in text else text.encode()
 
-    def stream(self, before: Sequence[int]) -> TextStream:
-        """The text that follows the tokens ``before``."""
-        return TextStream(self, () if self._bytes is not None else before[-CONTEXT:])
+    def stream(self, context_tokens: Sequence[int]) -> TextStream:
+        """The text that follows the tokens ``context_tokens``."""
+        return TextStream(self, () if self._bytes is not None else context_tokens[-CONTEXT:])
 
     def joined(self, tokens: Sequence[int]) -> str | None:
         """The text of tokens by a tokenizer that only decodes; None for one with a table."""
         return None if self._bytes is not None else str(self._tokenizer.decode(tokens))
 
-    def _of(self, token: int) -> bytes:
+    def _token_bytes(self, token: int) -> bytes:
         table = self._bytes or ()
         return table[token] if token < len(table) else b""  # a model may have more than are used
 
@@ -563,22 +563,22 @@ class TextStream:
     """Text as its tokens come. Where the tokenizer only decodes, it is what a token adds to the
     text of those before it."""
 
-    def __init__(self, texts: TokenTexts, before: Sequence[int]) -> None:
+    def __init__(self, texts: TokenTexts, context_tokens: Sequence[int]) -> None:
         self._texts = texts
         self._decoder = _Decoder("replace")
-        self._tokens = list(before)
+        self._tokens = list(context_tokens)
         self._start, self._read = 0, len(self._tokens)
 
     def add(self, token: int) -> str:
         """What a token adds; nothing before its last character is whole."""
         self._tokens.append(token)
-        return self._more(final=False)
+        return self._decode_new(final=False)
 
     def finish(self) -> str:
         """What was held back."""
-        return self._more(final=True)
+        return self._decode_new(final=True)
 
-    def _more(self, *, final: bool) -> str:
+    def _decode_new(self, *, final: bool) -> str:
         whole = self._texts.joined(self._tokens[self._start :])
         if whole is None:
             new, self._tokens = self._tokens, []

@@ -22,9 +22,9 @@ def find_openblas(platform: str = sys.platform) -> str | None:
     return ctypes.util.find_library("openblas") or next(files, None)
 
 
-def slow_without(found: str | None) -> str:
+def slow_without(library: str | None) -> str:
     """A line for a person where MLX would need what was not found, else nothing."""
-    if found is not None or not sys.platform.startswith("linux"):
+    if library is not None or not sys.platform.startswith("linux"):
         return ""
     return (
         "OpenBLAS is not installed: reading a prompt takes about ten times as long "

@@ -26,10 +26,10 @@ from mlx_tools.backends.transport import (
     START_HINT,
     Address,
     Clock,
-    Dropped,
-    NotHere,
+    ConnectionDropped,
     Retry,
     ServerFailed,
+    TryAnotherServer,
     now,
     parse_address,
 )
@@ -59,11 +59,11 @@ FAILURES: Final = 3
 KEY_CHARS: Final = 4096
 """Characters of a prompt that say which conversation it is, where nothing else does."""
 
-_PASSED_ON: Final = (BackendUnreachable, BackendDead, BackendBroken, ServerFailed, NotHere)
+_PASSED_ON: Final = (BackendUnreachable, BackendDead, BackendBroken, ServerFailed, TryAnotherServer)
 """After these another server may do what one did not. A request that took all of its time is not
 asked again, and what one refuses another would."""
 
-_PASSING: Final = (Dropped, ServerFailed)
+_PASSING: Final = (ConnectionDropped, ServerFailed)
 """What may work where it is sent once more, to the same server too."""
 
 
@@ -80,7 +80,7 @@ class Upstream:
     checking: anyio.Event | None = None
     _failures: int = 0
     _pause: float = PAUSE
-    _until: float = -math.inf
+    _retry_at: float = -math.inf
 
     @property
     def address(self) -> str:
@@ -89,7 +89,7 @@ class Upstream:
     @property
     def is_due(self) -> bool:
         """True unless it is out, and its pause is not over."""
-        return not self.problem or self.clock() >= self._until
+        return not self.problem or self.clock() >= self._retry_at
 
     def succeed(self) -> None:
         self.problem, self.elsewhere, self._failures, self._pause = "", False, 0, PAUSE
@@ -102,7 +102,7 @@ class Upstream:
         self._failures += 1
         if at_once or self.problem or self._failures >= FAILURES:
             self.problem, self.elsewhere = problem, False
-            self._until = self.clock() + self._pause
+            self._retry_at = self.clock() + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def note(self, error: BackendError) -> None:
@@ -134,11 +134,11 @@ class UpstreamPool:
         upstreams: Sequence[Upstream],
         *,
         model: str | None = None,
-        others: Sequence[Upstream] = (),
+        other_upstreams: Sequence[Upstream] = (),
         spread: bool = False,
         retry: Retry | None = None,
     ) -> None:
-        self.upstreams, self.others = tuple(upstreams), tuple(others)
+        self.upstreams, self.others = tuple(upstreams), tuple(other_upstreams)
         self.model = model
         self._spread = spread
         self._retry = retry or Retry()
@@ -237,8 +237,8 @@ class UpstreamPool:
             return [*self.upstreams]
         key = (request.conversation or request.prompt[:KEY_CHARS]).encode("utf-8", "replace")
 
-        def weight(one: Upstream) -> bytes:
-            return hashlib.blake2b(one.address.encode() + b"\0" + key, digest_size=8).digest()
+        def weight(upstream: Upstream) -> bytes:
+            return hashlib.blake2b(upstream.address.encode() + b"\0" + key, digest_size=8).digest()
 
         return sorted(self.upstreams, key=weight, reverse=True)
 
@@ -348,7 +348,7 @@ async def choose_pool(
         looked.append(await inspect_server(one.backend, pick=pick))
     others = [one for one in answering if one not in serving]
     members = [one for one in every if one not in others]
-    pool = UpstreamPool(members, model=name, others=others, spread=spread)
+    pool = UpstreamPool(members, model=name, other_upstreams=others, spread=spread)
     silent = [f"{one.address} does not answer" for one in every if one not in answering]
     note = "; ".join(filter(None, (looked[0].note, *silent)))
     return replace(looked[0], backend=pool, note=note, model=name)

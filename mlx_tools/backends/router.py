@@ -16,11 +16,11 @@ from mlx_tools.backends.models.files import ModelFiles, read_context, read_model
 from mlx_tools.backends.transport import Address
 from mlx_tools.backends.verdicts import (
     DEFAULT_STYLE,
-    FoundVerdict,
     NativeVerdict,
     PromptChoice,
     StrategyChoice,
     StyleChoice,
+    VerdictChoice,
     VerdictStore,
     decide,
     find_verdict,
@@ -64,7 +64,7 @@ def found_within(seconds: float, option: str = "--timeout") -> Iterator[None]:
 # --- chat format ------------------------------------------------------------------------------
 
 
-class FoundFormat(Struct, frozen=True):
+class FormatChoice(Struct, frozen=True):
     """A chat format and, in a few words, where it comes from.
 
     ``doubt`` is one line for a person where it is a mere guess, empty elsewhere.
@@ -84,20 +84,21 @@ _NAMED: Final = "named"
 
 
 def find_chat_format(
-    wanted: str = "auto", *, files: ModelFiles | None = None, model: str | None = None
-) -> FoundFormat:
+    requested_format: str = "auto", *, files: ModelFiles | None = None, model: str | None = None
+) -> FormatChoice:
     """The chat format to use.
 
-    ``wanted`` names one, or is ``auto``: then the model's own template decides, where its files are
-    on this machine, and else its name. Control tokens that the files name are neutralised with any
-    format. Raises `ChatFormatError` for a name that is unknown and a template that is of no use.
+    ``requested_format`` names one, or is ``auto``: then the model's own template decides, where its
+    files are on this machine, and else its name. Control tokens that the files name are neutralised
+    with any format. Raises `ChatFormatError` for a name that is unknown and a template that is of
+    no use.
     """
     source, doubt = _NAMED, ""
-    if wanted in NAMED_FORMATS:
-        found = NAMED_FORMATS[wanted]
-    elif wanted != "auto":
+    if requested_format in NAMED_FORMATS:
+        found = NAMED_FORMATS[requested_format]
+    elif requested_format != "auto":
         raise ChatFormatError(
-            f"{wanted!r} is no chat format", hint=f"use auto, {', '.join(NAMED_FORMATS)}"
+            f"{requested_format!r} is no chat format", hint=f"use auto, {', '.join(NAMED_FORMATS)}"
         )
     elif files is not None and files.chat_template is not None:
         source = "the model's own template"
@@ -126,32 +127,37 @@ def find_chat_format(
             control_tokens=tuple(dict.fromkeys(filter(None, tokens))),
             bos="" if files.adds_bos else found.bos,
         )
-    return FoundFormat(found, source, doubt)
+    return FormatChoice(found, source, doubt)
 
 
 async def find_served_format(
-    backend: Backend, wanted: str = "auto", *, files: ModelFiles | None, model: str | None
-) -> FoundFormat:
+    backend: Backend, requested_format: str = "auto", *, files: ModelFiles | None, model: str | None
+) -> FormatChoice:
     """Like `find_chat_format`, for the model behind ``backend``.
 
     Where nothing names the model, mlx-lm's server is asked in a few short requests which format
     its own chat endpoint writes.
     """
     own: Any = backend
-    if wanted == "auto" and files is None and model and attribute_of(backend, "is_ollama"):
+    if (
+        requested_format == "auto"
+        and files is None
+        and model
+        and attribute_of(backend, "is_ollama")
+    ):
         from mlx_tools.backends.ollama_raw import FORMAT_TIMEOUT, format_name
 
         if (name := await format_name(own, model, FORMAT_TIMEOUT)) is not None:
             found = format_for_name(model)
             found = found if found.user == NAMED_FORMATS[name].user else NAMED_FORMATS[name]
-            return FoundFormat(found, f"the template that Ollama shows ({name})")
-    unknown = wanted == "auto" and files is None and model is None
+            return FormatChoice(found, f"the template that Ollama shows ({name})")
+    unknown = requested_format == "auto" and files is None and model is None
     if unknown and traits_of(backend).asks_server:
         from mlx_tools.backends.capabilities import is_mlx_lm, probe_chat_format
 
         if await is_mlx_lm(own) and (probed := await probe_chat_format(own)) is not None:
-            return FoundFormat(probed, f"the server's own chat endpoint ({probed.name})")
-    return find_chat_format(wanted, files=files, model=model)
+            return FormatChoice(probed, f"the server's own chat endpoint ({probed.name})")
+    return find_chat_format(requested_format, files=files, model=model)
 
 
 # --- the model --------------------------------------------------------------------------------
@@ -254,7 +260,7 @@ def servers_of(backend: Backend) -> tuple[tuple[str, Backend], ...]:
 
 async def find_route(
     backend: Backend,
-    wanted: RouteChoice = "auto",
+    choice: RouteChoice = "auto",
     *,
     model: str | None,
     template: str | None = None,
@@ -273,12 +279,12 @@ async def find_route(
     """
     servers = servers_of(backend)
     completes = attribute_of(backend, "completes", True) is not False
-    if wanted == "prompted" and not prompts:
+    if choice == "prompted" and not prompts:
         raise UsageError(
             "no model may be prompted: routing.local_enabled is false",
             hint="set it to true, or leave routing.route at auto",
         )
-    if wanted == "prompted" and not completes:
+    if choice == "prompted" and not completes:
         raise UsageError(
             "the server takes messages alone, no prompts", hint="routing.route: auto or native"
         )
@@ -288,27 +294,27 @@ async def find_route(
             attribute_of(backend, "obeys_choice", False),
         )
         return Route(path="native", reason=reason, completes=False, obeys=bool(obeys))
-    if not servers and (wanted == "native" or not prompts):
+    if not servers and (choice == "native" or not prompts):
         raise UsageError(
             "there is no native path to a model in this process: it is prompted",
             hint="name a server with --url, or allow prompts: routing.route, routing.local_enabled",
         )
-    known = _known(store or VerdictStore(), [name for name, _ in servers], model)
+    known = _find_native(store or VerdictStore(), [name for name, _ in servers], model)
     if not prompts:
         reason, obeys = "prompts to a local model are turned off", bool(known and known.obeys)
         return Route(path="native", reason=reason, completes=False, obeys=obeys)
-    if wanted == "prompted" or not servers:
-        reason = "as asked" if wanted == "prompted" else "it runs in this process"
+    if choice == "prompted" or not servers:
+        reason = "as asked" if choice == "prompted" else "it runs in this process"
         return Route(path="prompted", reason=reason)
     if known is not None:
-        native = wanted == "native" or known.passed
+        native = choice == "native" or known.passed
         return Route(
             path="native" if native else "prompted",
-            reason="as asked" if wanted == "native" else known.reason,
+            reason="as asked" if choice == "native" else known.reason,
             completes=known.completes,
             obeys=known.obeys,
         )
-    if wanted == "native":
+    if choice == "native":
         from mlx_tools.backends.capabilities import completes_text
 
         return Route(path="native", reason="as asked", completes=await completes_text(backend))
@@ -324,7 +330,9 @@ async def find_route(
     return Route(path="prompted", reason=reason)
 
 
-def _known(store: VerdictStore, servers: Sequence[str], model: str | None) -> NativeVerdict | None:
+def _find_native(
+    store: VerdictStore, servers: Sequence[str], model: str | None
+) -> NativeVerdict | None:
     """What holds of all the servers, None where one was not tried."""
     found = [store.native(server, model) for server in servers] if model is not None else []
     tried = [one for one in found if one is not None]
@@ -353,7 +361,7 @@ class PromptPreferences(Protocol):
     @property
     def strategy(self) -> StrategyChoice: ...
     @property
-    def verdict(self) -> FoundVerdict | None: ...
+    def verdict(self) -> VerdictChoice | None: ...
     @property
     def model(self) -> str | None: ...
     @property

@@ -32,12 +32,12 @@ class ScoreForm(Enum):
     NONE = "none"
 
 
-def score_fields(form: ScoreForm, wanted: int) -> dict[str, Any]:
+def score_fields(form: ScoreForm, count: int) -> dict[str, Any]:
     """What to add to a request's body."""
-    wanted = max(1, min(wanted, MOST_SCORES))
+    count = max(1, min(count, MOST_SCORES))
     if form is ScoreForm.MLX:
-        return {"logprobs": True, "top_logprobs": wanted}
-    return {"logprobs": wanted} if form is ScoreForm.COMPLETIONS else {}
+        return {"logprobs": True, "top_logprobs": count}
+    return {"logprobs": count} if form is ScoreForm.COMPLETIONS else {}
 
 
 class ScoreReader:
@@ -99,14 +99,14 @@ _Alternative = tuple[str, float, bytes | None, int | None]
 """Token, likelihood, its bytes where the server gives them, its number."""
 
 
-def _rows(found: Mapping[str, Any]) -> list[list[_Alternative]]:
+def _rows(logprobs: Mapping[str, Any]) -> list[list[_Alternative]]:
     rows: Iterable[Iterable[Any]]
-    if isinstance(content := found.get("content"), list):
+    if isinstance(content := logprobs.get("content"), list):
         rows = [
             _list(row.get("top_logprobs")) if isinstance(row, Mapping) else () for row in content
         ]
-    elif all(isinstance(token, str) for token in _list(found.get("tokens"))):
-        tables = [t if isinstance(t, Mapping) else {} for t in _list(found.get("top_logprobs"))]
+    elif all(isinstance(token, str) for token in _list(logprobs.get("tokens"))):
+        tables = [t if isinstance(t, Mapping) else {} for t in _list(logprobs.get("top_logprobs"))]
         rows = [[{"token": t, "logprob": p} for t, p in table.items()] for table in tables]
     else:
         rows = []  # the tables' keys are ids

@@ -175,12 +175,12 @@ class ServerBackend:
     async def aclose(self) -> None:
         """Stop the server and wait until it is gone. A closed backend does not start again."""
         self._closed = True
-        async with self._alone():
+        async with self._exclusive():
             await self._stop()
 
     async def _put_away(self, client: CompletionsBackend) -> None:
         """Stop the server of a client and keep its log, unless another request has done so."""
-        async with self._alone():
+        async with self._exclusive():
             if self._running is not None and self._running.client is client:
                 await self._stop(keep_log=True)
 
@@ -204,8 +204,8 @@ class ServerBackend:
         """The client of the running server, which is started where none runs; see `start`."""
         running = self._running
         if running is None:
-            async with self._alone():
-                running = self._running = self._running or await self._started()
+            async with self._exclusive():
+                running = self._running = self._running or await self._ensure_started()
         running.client.forbidden_tokens = self.forbidden_tokens
         return running.client
 
@@ -220,7 +220,7 @@ class ServerBackend:
                     running.log.unlink()
 
     @asynccontextmanager
-    async def _alone(self) -> AsyncGenerator[None, None]:
+    async def _exclusive(self) -> AsyncGenerator[None, None]:
         """One start or stop at a time, whichever event loop or thread it comes from."""
         import anyio
 
@@ -231,7 +231,7 @@ class ServerBackend:
         finally:
             self._gate.release()
 
-    async def _started(self) -> ServerProcess:
+    async def _ensure_started(self) -> ServerProcess:
         if self._closed:
             raise BackendUnreachable("the server was closed", hint="make a new ServerBackend")
         if self._program[0] == "mlx_lm":

@@ -116,8 +116,10 @@ def parse_address(url: str) -> Address:
         interface, text = own[1].lower(), text[own.end() :]
     shown = re.sub(r"//[^/@]*@", "//…@", text)[:200]  # before an @ could stand a password
 
-    def refused(why: str, hint: str = "an address looks like http://127.0.0.1:8080") -> UsageError:
-        return UsageError(f"the server's address {shown!r} {why}", hint=hint)
+    def refused(
+        reason: str, hint: str = "an address looks like http://127.0.0.1:8080"
+    ) -> UsageError:
+        return UsageError(f"the server's address {shown!r} {reason}", hint=hint)
 
     if not text.isprintable() or " " in text or "\\" in text:
         raise refused("holds white space or control characters")
@@ -180,8 +182,8 @@ class Deadlines:
         return self._end - self._now()
 
     @contextmanager
-    def step(self, most: float | None = None, *, silent: bool = False) -> Iterator[None]:
-        """Bound one wait by what is left of the whole, the idle limit, and ``most`` seconds.
+    def step(self, max_seconds: float | None = None, *, silent: bool = False) -> Iterator[None]:
+        """Bound one wait by what is left of the whole, the idle limit, and ``max_seconds`` seconds.
 
         ``silent``: no sign of life can be expected yet, so the idle limit does not count.
 
@@ -191,7 +193,7 @@ class Deadlines:
         import anyio
 
         left, idle = self.left, self._request.idle_timeout
-        bound = left if silent else min(left, idle, idle if most is None else most)
+        bound = left if silent else min(left, idle, idle if max_seconds is None else max_seconds)
         if bound > 0:
             with anyio.move_on_after(bound) as scope:
                 yield
@@ -233,15 +235,15 @@ class Retry(Struct, frozen=True, kw_only=True):
 # --- foreign errors ---------------------------------------------------------------------------
 
 
-class Dropped(BackendBroken):
+class ConnectionDropped(BackendBroken):
     """The connection broke off."""
 
 
-class NothingCame(BackendBroken):
+class EmptyResponse(BackendBroken):
     """The server began an answer and ended it without a byte: mlx-lm's, for a prompt it caches."""
 
 
-class NotHere(BackendRefused):
+class TryAnotherServer(BackendRefused):
     """The server is busy, or has no such model: another one may take the request."""
 
 
@@ -258,8 +260,8 @@ _HTTPX: Final[Mapping[str, tuple[type[MlxToolsError], str, str | None]]] = {
         "allow more time with --timeout, or see the server's log",
     ),
     "ConnectError": (BackendUnreachable, "no server answers at {0}", START_HINT),
-    "NetworkError": (Dropped, "the connection to {0} broke off", LOG_HINT),
-    "RemoteProtocolError": (Dropped, "{0} broke off, or does not speak HTTP", LOG_HINT),
+    "NetworkError": (ConnectionDropped, "the connection to {0} broke off", LOG_HINT),
+    "RemoteProtocolError": (ConnectionDropped, "{0} broke off, or does not speak HTTP", LOG_HINT),
     "ProxyError": (BackendUnreachable, "the proxy on the way to {0} refused", START_HINT),
     "LocalProtocolError": (UsageError, "the request to {0} cannot be sent", None),
     "UnsupportedProtocol": (UsageError, "{0} is no http or https address", None),
@@ -370,7 +372,7 @@ def dead(address: str, kind: type[BackendDead] = BackendDead) -> BackendDead:
     )
 
 
-def refused(
+def as_refusal(
     status: int,
     body: bytes,
     address: str,
@@ -397,7 +399,7 @@ def refused(
         hint = "it may not have that model: leave --model out, or name one of its /v1/models"
     elif status in (429, 503):
         hint = "the server is busy or still loading its model; ask again in a while"
-    kind = NotHere if status in (404, 429) else BackendRefused
+    kind = TryAnotherServer if status in (404, 429) else BackendRefused
     error = (ServerFailed if status >= 500 else kind)(message, hint=hint)
     error.status = status
     if re.fullmatch(r"(?a)[\w ,:+-]{1,40}", later := headers.get("retry-after", "")):
@@ -445,7 +447,7 @@ def error_text(value: Any, depth: int = 4) -> str:
 
 
 @dataclass(slots=True)
-class Begun:
+class ResponseStart:
     """An answer of which the ``first`` bytes are there. ``silent``: no sign of life can be expected
     before it is there as a whole."""
 
@@ -471,12 +473,12 @@ class Begun:
             except StopAsyncIteration:
                 return
 
-    async def next(self, most: float | None = None) -> bytes:
-        """The bytes after those that came, within ``most`` seconds where given.
+    async def next(self, max_seconds: float | None = None) -> bytes:
+        """The bytes after those that came, within ``max_seconds`` seconds where given.
 
         Raises `StopAsyncIteration` at the end.
         """
-        with self.limits.step(most, silent=self.silent):
+        with self.limits.step(max_seconds, silent=self.silent):
             return await watched(self._piece, self.watch)
 
     async def _piece(self) -> bytes:
@@ -513,7 +515,7 @@ class Exchange:
     ) -> None:
         self._address = address
         self._headers = headers
-        self._given = client
+        self._client = client
         self._kept: dict[
             asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None, None]]
         ] = {}
@@ -526,14 +528,14 @@ class Exchange:
         *,
         silent: bool,
         watch: Watch | None = None,
-    ) -> Begun:
+    ) -> ResponseStart:
         """Send a request for a completion, and wait for the first byte of what is no error.
 
         ``silent``: no sign of life can be expected before the answer is there as a whole.
         ``watch`` is called while the server is silent, and raises if it cannot answer any more.
 
         Raises:
-            Dropped, ServerFailed, NothingCame: it may work when it is sent once more.
+            ConnectionDropped, ServerFailed, EmptyResponse: it may work when it is sent once more.
             BackendError: it came to nothing otherwise.
         """
         path, body = self.target(body)
@@ -549,7 +551,7 @@ class Exchange:
             with limits.step(silent=silent):
                 response = await watched(send, watch)
             try:
-                return await self._begun(response, limits, silent, watch)
+                return await self._start_response(response, limits, silent, watch)
             except BaseException:
                 await response.aclose()
                 raise
@@ -562,9 +564,9 @@ class Exchange:
         """Return the bytes of an answer in the form of OpenAI's interface."""
         return stream
 
-    async def _begun(
+    async def _start_response(
         self, response: httpx.Response, limits: Deadlines, silent: bool, watch: Watch | None
-    ) -> Begun:
+    ) -> ResponseStart:
         headers, stream, first = response.headers, response.aiter_bytes(), b""
         if response.status_code == 200:
             stream = self.decoded(response.request.url.path, stream)
@@ -584,10 +586,10 @@ class Exchange:
                 break
         if response.status_code != 200:
             said, path = first[:ERROR_BYTES], response.request.url.path
-            raise refused(response.status_code, said, str(self._address), headers, path)
+            raise as_refusal(response.status_code, said, str(self._address), headers, path)
         if not first:
-            raise NothingCame(f"{self._address} answered without a byte", hint=LOG_HINT)
-        begun = Begun(response, stream, first, limits, silent, watch)
+            raise EmptyResponse(f"{self._address} answered without a byte", hint=LOG_HINT)
+        begun = ResponseStart(response, stream, first, limits, silent, watch)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "text/html" and not begun.whole:
             raise BackendBroken(
@@ -617,8 +619,8 @@ class Exchange:
     async def client(self) -> httpx.AsyncClient:
         from asyncio import get_running_loop
 
-        if self._given is not None:
-            return self._given
+        if self._client is not None:
+            return self._client
         loop = get_running_loop()
         if loop not in self._kept or self._kept[loop][0].is_closed:
             self._kept = {old: kept for old, kept in self._kept.items() if not old.is_closed()}
@@ -639,7 +641,7 @@ class Exchange:
         import httpx
 
         if self._way is None:
-            self._way = way_to(self._address, keyed=not _PLAIN.issuperset(self._headers))
+            self._way = way_to(self._address, has_key=not _PLAIN.issuperset(self._headers))
         with proxy_named():
             return httpx.AsyncClient(
                 **self._way,
@@ -648,17 +650,17 @@ class Exchange:
             )
 
 
-def way_to(address: Address, *, keyed: bool) -> dict[str, Any]:
+def way_to(address: Address, *, has_key: bool) -> dict[str, Any]:
     """What an HTTP client (httpx's, or one with the same options) is made with to go to a server.
 
     Certificates and proxies are those that the environment names. No proxy is asked for this
-    machine, nor over plain http where a key goes along (``keyed``): the proxy could read it.
+    machine, nor over plain http where a key goes along (``has_key``): the proxy could read it.
     Raises `UsageError` for certificates that cannot be used.
     """
     import httpx
 
     plain = address.base.startswith("http:")
-    proxied = not address.loopback and not (plain and keyed)
+    proxied = not address.loopback and not (plain and has_key)
     with proxy_named():
         # a TLS context takes 15 to 50 ms: not for plain http to this machine
         context = httpx.create_ssl_context(verify=not (plain and address.loopback))

@@ -22,9 +22,9 @@ from mlx_tools.backends.transport import (
     LOG_HINT,
     Address,
     Deadlines,
+    as_refusal,
     parse_address,
     proxy_named,
-    refused,
     translate,
     way_to,
 )
@@ -89,7 +89,7 @@ class VendorBackend(ABC):
             return
         limits, turn, size = Deadlines(request, name), _Turn(), 0
         messages = request.messages or ({"role": "user", "content": prompt},)
-        with self._translated():
+        with self._map_errors():
             events = aiter(self._events(request, messages))
             try:
                 while (event := await _next(events, limits)) is not None:
@@ -108,7 +108,7 @@ class VendorBackend(ABC):
     async def health(self, timeout: float = 5.0) -> Health:
         """How the server is, by whether it lists its models."""
         try:
-            with self._asked(timeout):
+            with self._limit_time(timeout):
                 await self._names()
         except BackendRefused as error:
             return Health("unknown", error.message)
@@ -119,7 +119,7 @@ class VendorBackend(ABC):
     async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
         """The models it lists, empty where it will not say."""
         try:
-            with self._asked(timeout):
+            with self._limit_time(timeout):
                 return tuple(await self._names())
         except (BackendError, TimeoutError):
             return ()
@@ -149,15 +149,15 @@ class VendorBackend(ABC):
         return self._client[1]
 
     @contextmanager
-    def _asked(self, timeout: float) -> Iterator[None]:
+    def _limit_time(self, timeout: float) -> Iterator[None]:
         """Bounds a question that is no completion."""
         import anyio
 
-        with anyio.fail_after(timeout), self._translated():
+        with anyio.fail_after(timeout), self._map_errors():
             yield
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _map_errors(self) -> Iterator[None]:
         """Turns the SDK's errors, raised within, into ours."""
         try:
             yield
@@ -173,7 +173,7 @@ class VendorBackend(ABC):
             said = getattr(error, "body", None) or getattr(error, "error", None) or str(error)
             body = said if isinstance(said, str) else json.dumps(said, default=str)
             headers = getattr(getattr(error, "response", None), "headers", {})
-            return refused(status, body.encode("utf-8", "replace"), name, headers)
+            return as_refusal(status, body.encode("utf-8", "replace"), name, headers)
         if status == -1:  # in the stream
             return BackendRefused(f"{name} broke off with an error: {error}"[:400])
         return translate(error.__cause__ if isinstance(error.__cause__, Exception) else error, name)
@@ -235,7 +235,7 @@ class AnthropicBackend(VendorBackend):
 
         official = str(self.address) == _OFFICIAL
         key = self._api_key or (os.environ.get("ANTHROPIC_API_KEY") if official else None)
-        way = way_to(self.address, keyed=key is not None)
+        way = way_to(self.address, has_key=key is not None)
         # It asks the environment's proxies whatever trust_env says.
         straight = {} if way["trust_env"] else dict.fromkeys(("all://", "http://", "https://"))
         with proxy_named():
@@ -292,18 +292,18 @@ class AnthropicBackend(VendorBackend):
         return ""
 
 
-def _anthropic_usage(said: Any, before: Usage | None) -> Usage | None:
+def _anthropic_usage(usage_data: Any, prior_usage: Usage | None) -> Usage | None:
     """Token counts; Anthropic counts what was cached apart from the rest of the prompt."""
 
     def count(name: str) -> int | None:
-        value = getattr(said, name, None)
+        value = getattr(usage_data, name, None)
         return value if isinstance(value, int) else None
 
     read, wrote = count("cache_read_input_tokens"), count("cache_creation_input_tokens")
     fresh = count("input_tokens")
-    before = before or Usage()
+    prior_usage = prior_usage or Usage()
     if not fresh:  # the end repeats nothing of the prompt
-        return Usage(before.prompt_tokens, before.cached_tokens, count("output_tokens"))
+        return Usage(prior_usage.prompt_tokens, prior_usage.cached_tokens, count("output_tokens"))
     return Usage(fresh + (read or 0) + (wrote or 0), read, count("output_tokens"))
 
 
@@ -376,7 +376,7 @@ class OllamaBackend(VendorBackend):
     async def context(self, timeout: float = 2.0) -> int | None:
         """How many tokens its model takes as it is loaded now; None where it is not."""
         try:
-            with self._asked(timeout):
+            with self._limit_time(timeout):
                 running = (await self.client.ps()).models
         except (BackendError, TimeoutError):
             return None
@@ -392,7 +392,7 @@ class OllamaBackend(VendorBackend):
 
         # Without one of ours the SDK sends OLLAMA_API_KEY to whatever server it is.
         headers = {"Authorization": f"Bearer {self._api_key or 'none'}"}
-        way = way_to(self.address, keyed=self._api_key is not None)
+        way = way_to(self.address, has_key=self._api_key is not None)
         with proxy_named():
             return AsyncClient(host=str(self.address), headers=headers, **way)
 

@@ -152,7 +152,7 @@ def _parsed(text: bytes, kind: type[T]) -> T:
 # --- what it decides --------------------------------------------------------------------------
 
 
-class FoundVerdict(Struct, frozen=True, kw_only=True):
+class VerdictChoice(Struct, frozen=True, kw_only=True):
     """What is known of a model: its verdict, or None.
 
     ``model`` is what identifies the model, None where nothing does. ``source`` is ``stored`` or
@@ -177,20 +177,28 @@ class PromptChoice(Struct, frozen=True):
 
 
 def decide(
-    style: StyleChoice, strategy: StrategyChoice, found: FoundVerdict, *, grammars: bool = False
+    style: StyleChoice,
+    strategy: StrategyChoice,
+    verdict_choice: VerdictChoice,
+    *,
+    grammars: bool = False,
 ) -> PromptChoice:
     """The style and strategy of a run, where ``auto`` leaves them to what is known of the model.
 
     What is named wins. ``grammars``: the backend can hold a model to one.
     """
-    verdict = found.verdict
+    verdict = verdict_choice.verdict
     if "auto" not in (style, strategy):
         return PromptChoice(cast(Style, style), strategy, weak=verdict is not None and verdict.weak)
-    why: dict[str, Any] = {"passed_over": found.problem} if found.problem else {}
+    why: dict[str, Any] = {"passed_over": verdict_choice.problem} if verdict_choice.problem else {}
     if verdict is None:
         return PromptChoice(DEFAULT_STYLE if style == "auto" else style, strategy, why=why)
     chosen = verdict.style if style == "auto" else style
-    why |= {"model": verdict.model, "source": found.source, "measured_at": verdict.measured_at}
+    why |= {
+        "model": verdict.model,
+        "source": verdict_choice.source,
+        "measured_at": verdict.measured_at,
+    }
     if style == "auto":
         why["style"] = verdict.reason
     if strategy == "auto":
@@ -216,20 +224,20 @@ class VerdictStore(Struct, frozen=True):
         readable = re.sub(r"[^A-Za-z0-9._]+", "-", model).strip("-.")[:60]
         return self.folder / f"{readable or 'model'}-{digest}.json"
 
-    def get(self, model: str) -> FoundVerdict:
+    def get(self, model: str) -> VerdictChoice:
         """The verdict on ``model``, if one is kept; ``problem`` tells of a file of no use."""
         path = self.path(model)
         try:
             verdict = parse_verdict(read_regular(path, MAX_BYTES), model)
         except FileNotFoundError:
-            return FoundVerdict(model=model)
+            return VerdictChoice(model=model)
         except (OSError, NoVerdict) as error:
             why = clean(getattr(error, "strerror", None) or str(error), 200)
             line = (
                 f"the verdict {path} is passed over: {why}; mlx-tools doctor --probe measures again"
             )
-            return FoundVerdict(model=model, place=str(path), problem=line)
-        return FoundVerdict(model=model, verdict=verdict, source="stored", place=str(path))
+            return VerdictChoice(model=model, place=str(path), problem=line)
+        return VerdictChoice(model=model, verdict=verdict, source="stored", place=str(path))
 
     def put(self, verdict: Verdict) -> Path:
         """Keeps a verdict in place of the model's earlier one, and returns its file.
@@ -280,22 +288,22 @@ class VerdictStore(Struct, frozen=True):
         return path
 
 
-def find_verdict(model: str | None, store: VerdictStore | None = None) -> FoundVerdict:
+def find_verdict(model: str | None, store: VerdictStore | None = None) -> VerdictChoice:
     """What is known of the model with this identity: what was measured here, else what comes along,
     which is a verdict on the embedded model. Never raises."""
     if model is None:
-        return FoundVerdict()
+        return VerdictChoice()
     try:
         found = (store or VerdictStore()).get(model)
     except MlxToolsError as error:
-        found = FoundVerdict(model=model, problem=str(error))
+        found = VerdictChoice(model=model, problem=str(error))
     from mlx_tools.backends.models.embedded import EMBEDDED  # which knows how to download
 
     if found.verdict is None and model in EMBEDDED:
         place = SHIPPED.format(model)
         with contextlib.suppress(ConfigError, NoVerdict):
             shipped = parse_verdict(read_data(place).encode(), model)
-            return FoundVerdict(
+            return VerdictChoice(
                 model=model, verdict=shipped, source="shipped", place=place, problem=found.problem
             )
     return found

@@ -23,9 +23,9 @@ from mlx_tools.errors import (
     BackendError,
     BackendRefused,
     UsageError,
+    for_message,
     require_instance,
     require_text,
-    shown,
 )
 from mlx_tools.messages import FinishReason, Usage, replace
 from mlx_tools.process import clean
@@ -45,8 +45,8 @@ def grammar_fields(option: GrammarOption, grammar: GrammarText) -> dict[str, Any
     return {option: grammar.gbnf}
 
 
-def _is_whole(value: object, least: int = 0) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+def _is_whole(value: object, minimum: int = 0) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 
 
 def _is_number(value: Any) -> bool:
@@ -94,7 +94,7 @@ def check_request(request: CompletionRequest) -> str:
         raise UsageError("the prompt is empty", hint="there must be something to complete")
     for name, (fits, allowed) in _ALLOWED.items():
         if not fits(value := getattr(request, name)):
-            raise UsageError(f"{name} is {shown(value)}", hint=f"it must be {allowed}")
+            raise UsageError(f"{name} is {for_message(value)}", hint=f"it must be {allowed}")
     return prompt
 
 
@@ -190,22 +190,25 @@ class EventReader:
             try:
                 yield data.decode("utf-8")
             except UnicodeDecodeError:
-                raise self._broken("an event is not UTF-8, or ends within a character") from None
+                raise self._broken_stream(
+                    "an event is not UTF-8, or ends within a character"
+                ) from None
         elif name == b"data":
             self._data.append(value.removeprefix(b" "))
             self._size += len(value) + 1  # an empty line takes room too
             self._check(self._size, "an event")
         elif line and name not in _FIELDS and not (colon and not name):  # a comment: a keep-alive
             shown = line[:60].decode("utf-8", "backslashreplace")
-            raise self._broken(f"{shown!r} is no line of an event stream")
+            raise self._broken_stream(f"{shown!r} is no line of an event stream")
 
-    def _check(self, size: int, what: str) -> None:
+    def _check(self, size: int, part: str) -> None:
         if size > MAX_EVENT:
-            raise self._broken(f"{what} is longer than {MAX_EVENT} bytes")
+            raise self._broken_stream(f"{part} is longer than {MAX_EVENT} bytes")
 
-    def _broken(self, why: str) -> BackendBroken:
+    def _broken_stream(self, reason: str) -> BackendBroken:
         return BackendBroken(
-            f"{self._address} sent no completion: {clean(why)}", hint="is it a completions server?"
+            f"{self._address} sent no completion: {clean(reason)}",
+            hint="is it a completions server?",
         )
 
 
@@ -334,11 +337,11 @@ class Collector:
             return ""
         choice = choices[0] if isinstance(choices, list) else None
         if not isinstance(choice, dict):
-            raise self._broken("choices that cannot be read", value)
+            raise self._broken_answer("choices that cannot be read", value)
         if self.finish is not None:
             return ""
         self.choice = choice
-        said = self._said(choice)
+        said = self._extract_text(choice)
         self.finish = self._finish_of(choice)
         text, size = self._whole_characters(said)
         if said:
@@ -350,7 +353,7 @@ class Collector:
             self._cut = self._cut or self._bytes > 0
         return text
 
-    def _said(self, choice: dict[str, Any]) -> str:
+    def _extract_text(self, choice: dict[str, Any]) -> str:
         """The text that an event adds."""
         text = choice.get("text")
         if text is None and ("delta" in choice or "message" in choice):
@@ -358,16 +361,16 @@ class Collector:
                 f"{self._address} answers in chat form where a text completion was asked for"
             )
         if not isinstance(text, str | None):
-            raise self._broken("a text that is no string", choice)
+            raise self._broken_answer("a text that is no string", choice)
         return text or ""
 
     def _object(self, data: str) -> dict[str, Any]:
         try:
             value = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise self._broken("what is no JSON", data) from error
+            raise self._broken_answer("what is no JSON", data) from error
         if not isinstance(value, dict):
-            raise self._broken("what is no object", data)
+            raise self._broken_answer("what is no object", data)
         if value.get("error"):
             said = clean(error_text(value))
             raise BackendRefused(f"{self._address} broke off with an error: {said}")
@@ -377,17 +380,17 @@ class Collector:
         """Why a completion ended, None where it goes on."""
         reason = choice.get("finish_reason") or None
         if not isinstance(reason, str | None):
-            raise self._broken("a finish reason that is no string", choice)
+            raise self._broken_answer("a finish reason that is no string", choice)
         if reason is not None and reason.lower() in _FAILED:
             raise BackendRefused(f"{self._address} gave the completion up: {clean(reason, 40)}")
         return None if reason is None else _FINISH.get(reason.lower(), "length")
 
-    def _broken(self, what: str, data: object) -> BackendBroken:
+    def _broken_answer(self, content: str, data: object) -> BackendBroken:
         try:
             shown = data if isinstance(data, str) else json.dumps(data)
         except RecursionError:
             shown = "too deep to be told"
-        return BackendBroken(f"{self._address} sent {what}: {clean(shown, 80)!r}", hint=LOG_HINT)
+        return BackendBroken(f"{self._address} sent {content}: {clean(shown, 80)!r}", hint=LOG_HINT)
 
     def _whole_characters(self, text: str) -> tuple[str, int]:
         """The text as far as its last character is whole, and its bytes; the rest is held back.

@@ -67,15 +67,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _print(f"mlx-tools {version()}\n")
     from mlx_tools.cli.root import run
 
-    return run(arguments, within=argv is not None)
+    return run(arguments, is_nested=argv is not None)
 
 
 def help_text(columns: int | None = None) -> str:
     """Return what `mlx-tools --help` prints, folded to so many columns where that is a number."""
-    from mlx_tools.cli.output import folded, join_columns
+    from mlx_tools.cli.output import join_columns, wrap_line
 
-    def rows(said: Mapping[str, str]) -> list[str]:
-        return [join_columns(f"  {name:<21}", line, columns) for name, line in said.items()]
+    def rows(texts: Mapping[str, str]) -> list[str]:
+        return [join_columns(f"  {name:<21}", line, columns) for name, line in texts.items()]
 
     begins = "Usage: mlx-tools COMMAND [OPTIONS] [ARGUMENTS]"
     about = "Reliable tool use for local models that only complete text."
@@ -84,11 +84,11 @@ def help_text(columns: int | None = None) -> str:
         "3 backend unreachable or failed, 4 paused for an approval, 130 interrupted.",
     )
     parts = [
-        [folded(begins, columns)],
-        [folded(about, columns)],
+        [wrap_line(begins, columns)],
+        [wrap_line(about, columns)],
         ["Commands:", *rows(COMMANDS)],
         ["Options:", *rows(_OPTIONS)],
-        [folded(line, columns) for line in ends],
+        [wrap_line(line, columns) for line in ends],
     ]
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
@@ -106,7 +106,7 @@ def _print(text: str, code: int = 0) -> int:
         stream.write(text)
         stream.flush()
     except OSError as error:  # a full disk, or nobody who reads
-        from mlx_tools.cli.root import refused
+        from mlx_tools.cli.root import handle_os_error
 
-        return refused(error)
+        return handle_os_error(error)
     return code

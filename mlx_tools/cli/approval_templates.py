@@ -13,10 +13,10 @@ from msgspec import to_builtins
 
 from mlx_tools.app import approval_templates, registry_of, roots_of
 from mlx_tools.cli import options
-from mlx_tools.cli.call_text import ShownLine, as_name, in_words, on_one_line, show_all
-from mlx_tools.cli.inputs import confirmed, parse_json
+from mlx_tools.cli.call_text import TextLine, as_name, in_words, on_one_line, show_all
+from mlx_tools.cli.inputs import confirm, parse_json
 from mlx_tools.cli.options import AsJsonLines, Yes, argument, option
-from mlx_tools.cli.output import complain, counted, note, print_json, print_text
+from mlx_tools.cli.output import complain, count_noun, note, print_json, print_text
 from mlx_tools.cli.sessions import kept_sessions
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
 from mlx_tools.policy import ApprovalTemplate, pin_of
@@ -42,8 +42,8 @@ def list_templates(as_lines: AsJsonLines = False) -> None:
         note("there are no approval templates")
     if strangers := file.strangers:
         note(
-            f"{counted(strangers, 'entry')} of {file.path} was not added here, and holds nothing "
-            "(approvals revoke --all removes it)"
+            f"{count_noun(strangers, 'entry')} of {file.path} was not added here, and holds "
+            "nothing (approvals revoke --all removes it)"
         )
 
 
@@ -91,8 +91,8 @@ def add(
             hint="name those in which this holds: --root DIR",
         )
     if not yes:
-        show_all(map(ShownLine, _lines(template)))
-    if not confirmed("Add this standing yes?", yes, undone="nothing was added"):
+        show_all(map(TextLine, _lines(template)))
+    if not confirm("Add this standing yes?", yes, warning="nothing was added"):
         return EXIT_STOPPED
     made = approval_templates(kept_sessions()).add(template)
     print_text("\n".join(_lines(made)))
@@ -102,26 +102,26 @@ def add(
 @app.command()
 def revoke(
     ids: Annotated[list[str] | None, argument("ID…", "The templates, as list shows them.")] = None,
-    every: Annotated[bool, option("--all", "All of them.")] = False,
+    revoke_all: Annotated[bool, option("--all", "All of them.")] = False,
 ) -> None:
     """Take templates back: from now on their calls are asked about again."""
-    if every == bool(ids):
+    if revoke_all == bool(ids):
         raise UsageError("which templates?", hint="name their ids, or say --all")
     file, wanted = approval_templates(kept_sessions()), frozenset(ids or ())
-    gone = file.revoke(None if every else wanted)
+    gone = file.revoke(None if revoke_all else wanted)
     if gone < len(wanted):
         raise UsageError(
-            f"{counted(gone, 'template')} revoked; the other ids name none",
+            f"{count_noun(gone, 'template')} revoked; the other ids name none",
             hint="mlx-tools approvals list",
         )
-    complain(f"{counted(gone, 'template')} revoked", kind="done")
+    complain(f"{count_noun(gone, 'template')} revoked", kind="done")
 
 
-def _arguments(given: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
     """The patterns, by argument. Raises `UsageError` for what no call could have."""
     known = schema.get("properties") or {}
     found: dict[str, Any] = {}
-    for one in given:
+    for one in words:
         parts = re.fullmatch(r"([^=:]+)(:?=)(.*)", one, re.DOTALL)
         if parts is None:
             raise UsageError(f"{one!r} says nothing of an argument", hint="write ARGUMENT=PATTERN")

@@ -12,7 +12,7 @@ from typing import Any, Final, TextIO
 from mlx_tools.app import Configuration
 from mlx_tools.cli import inputs
 from mlx_tools.cli.call_text import (
-    ShownLine,
+    TextLine,
     as_name,
     exact,
     in_brief,
@@ -20,16 +20,16 @@ from mlx_tools.cli.call_text import (
     in_words,
     show,
     size_of,
-    wrapped,
+    wrap_lines,
 )
 from mlx_tools.cli.inputs import EditFailed, at_terminal, editor_of, in_editor, read_key
-from mlx_tools.cli.output import folded, steerable
+from mlx_tools.cli.output import steerable, wrap_line
 from mlx_tools.controller import (
-    AlwaysApprove,
     ApprovalAnswer,
     ApprovalRequest,
+    ApproveAlways,
     Approver,
-    NobodyThere,
+    PauseApprover,
 )
 from mlx_tools.errors import UsageError
 
@@ -55,7 +55,7 @@ def approver_of(configuration: Configuration, user: Approver) -> Approver:
     wish = configuration.settings.policy.approve
     if wish != "never" and at_terminal():
         return user
-    return AlwaysApprove() if wish == "always" else NobodyThere()
+    return ApproveAlways() if wish == "always" else PauseApprover()
 
 
 def _plain(request: ApprovalRequest) -> bool:
@@ -96,10 +96,10 @@ class Questions:
         always = ApprovalAnswer(True, "--approve always")
         return [always if request in unasked else next(answers) for request in requests]
 
-    def more_steps(self, made: int) -> int:
-        """Return how many steps more a question may take that has made ``made``: as many again, or
-        none. At the end of the input it is none. Raises KeyboardInterrupt for Ctrl-C."""
-        said = f"\n{made} steps were taken, and there is no answer yet."
+    def more_steps(self, steps_taken: int) -> int:
+        """Return how many steps more a question may take that has made ``steps_taken``: as many
+        again, or none. At the end of the input it is none. Raises KeyboardInterrupt for Ctrl-C."""
+        said = f"\n{steps_taken} steps were taken, and there is no answer yet."
         prompt = partial(self._prompt, "y go on  n answer now ")
         while True:
             try:
@@ -109,7 +109,7 @@ class Questions:
             key = "n" if key is None else key.lower()
             if key in ("y", "n"):
                 self._say("go on" if key == "y" else "answer now")
-                return made if key == "y" else 0
+                return steps_taken if key == "y" else 0
             said = "?"
 
     def _answers(self, requests: Sequence[ApprovalRequest]) -> Iterator[ApprovalAnswer]:
@@ -135,13 +135,15 @@ class Questions:
             pass
         yield from repeat(ApprovalAnswer(None))
 
-    def _decide(self, asked: ApprovalRequest, place: str) -> tuple[ApprovalAnswer, ApprovalRequest]:
+    def _decide(
+        self, approval_request: ApprovalRequest, place: str
+    ) -> tuple[ApprovalAnswer, ApprovalRequest]:
         """Return what the user decides about one call, and that call as it was edited."""
-        request, draft = asked, ""
+        request, draft = approval_request, ""
         while True:
-            edited = request is not asked
+            edited = request is not approval_request
             show_brief = partial(self._show_brief, request, place=place, edited=edited)
-            key = self._key(asked, show_brief, omits=bool(request.omitted))
+            key = self._key(approval_request, show_brief, omits=bool(request.omitted))
             match key:
                 case "y" if request.omitted and not self._typed_out():
                     self._say("Nothing was decided.")
@@ -155,7 +157,7 @@ class Questions:
                     if reason is not None:
                         return ApprovalAnswer(False, reason or REFUSED), request
                 case "e":
-                    request, draft = self._edit(asked, request, draft)
+                    request, draft = self._edit(approval_request, request, draft)
                 case "d":
                     full = partial(in_full, request, place=place, edited=edited)
                     self._page(partial(full, by_model=self._look is not None))
@@ -204,7 +206,7 @@ class Questions:
         return "".join(c if c.isprintable() else " " for c in line).strip()
 
     def _edit(
-        self, asked: ApprovalRequest, request: ApprovalRequest, draft: str
+        self, approval_request: ApprovalRequest, request: ApprovalRequest, draft: str
     ) -> tuple[ApprovalRequest, str]:
         """The request as it is after editing, and a draft where that is not yet what it should
         be."""
@@ -217,10 +219,12 @@ class Questions:
             return request, draft
         try:
             value = inputs.parse_object(changed, "the arguments")
-            if exact(value) == exact(asked.arguments):  # unlike ==, this tells 1 from 1.0 and true
+            if exact(value) == exact(
+                approval_request.arguments
+            ):  # unlike ==, this tells 1 from 1.0 and true
                 self._say("These are the call's own arguments.")
-                return asked, ""
-            return self._look(asked, value), ""
+                return approval_request, ""
+            return self._look(approval_request, value), ""
         except UsageError as error:
             self._say(in_words(f"{error}. The call is as it was; e goes on with your text."))
             return request, changed or text
@@ -231,14 +235,14 @@ class Questions:
         print(file=screen)
         show(in_brief(request, size_of(self._screen), place=place, edited=edited), screen)
 
-    def _page(self, lines: Callable[[], Iterable[ShownLine]]) -> None:
+    def _page(self, lines: Callable[[], Iterable[TextLine]]) -> None:
         """Show lines a screen at a time, as wide as the screen is then."""
-        rows, columns, shown = list[ShownLine](), 0, 0
+        rows, columns, shown = list[TextLine](), 0, 0
         while True:
             size = size_of(self._screen)
             if columns != size.columns:
                 columns = size.columns
-                rows = [*wrapped(lines(), columns)]
+                rows = [*wrap_lines(lines(), columns)]
             page = rows[shown : shown + max(1, size.lines - 2)]
             shown += len(page)
             left = len(rows) - shown
@@ -284,7 +288,7 @@ def _offer(keys: str, request: ApprovalRequest, columns: int, *, omits: bool) ->
     wide = "  ".join(words.values())
     if len(wide) < columns:
         return wide
-    return folded(" ".join(f"{key}){rest}" for key, rest in rests.items()), columns - 1)
+    return wrap_line(" ".join(f"{key}){rest}" for key, rest in rests.items()), columns - 1)
 
 
 # --- arguments changed by hand: in the user's editor, or on a line where there is none ----------

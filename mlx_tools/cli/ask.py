@@ -34,7 +34,7 @@ from mlx_tools.store import RootName
 from mlx_tools.transcript import Event, Finished
 
 if TYPE_CHECKING:
-    from mlx_tools.app import KeptSession
+    from mlx_tools.app import SavedSession
 
 app = typer.Typer(add_completion=False)
 
@@ -82,8 +82,8 @@ def ask(
     options_given: options.Options,
 ) -> int:
     """Answer one question and return the exit code of how it ended."""
-    begun, choice = _begun(go_on, session, options_given, tool_choice, require_tools, schema)
-    text, piped = _question(options.joined(question))
+    begun, choice = _pick_session(go_on, session, options_given, tool_choice, require_tools, schema)
+    text, piped = _question(options.join_words(question))
     plain = not (as_json or as_events)
     view = LiveView.here(steps=steps, answer=plain)
     clean = trace_cleaner(begun.run.configuration)
@@ -102,7 +102,7 @@ def ask(
             begun,
             lambda turn: turn.stream(text, tool_choice=choice, untyped_suffix_chars=piped),
             view,
-            seen=seen,
+            on_event=seen,
             wrap=(lambda backend: backend) if trace is None else trace.traced,
         )
     if trace is not None and trace.problem is not None:
@@ -113,34 +113,36 @@ def ask(
     return outcome.exit_code
 
 
-def _begun(
+def _pick_session(
     go_on: bool,
     session: str | None,
-    given: options.Options,
+    options_given: options.Options,
     tool_choice: str,
     require_tools: str,
     schema: Path | None,
-) -> tuple[KeptSession | NewSession, str | None]:
+) -> tuple[SavedSession | NewSession, str | None]:
     """The session that a question is asked in, and the tool choice of this question alone."""
     if go_on or session is not None:
-        from mlx_tools.cli.resume import going_on, refuse_beside
+        from mlx_tools.cli.resume import refuse_beside, resolve_session
 
         refuse_beside(schema=schema, require_tools=require_tools)
-        return going_on(session, go_on, given), None if tool_choice == "auto" else tool_choice
-    run = options.run_options(given, tool_choice, require_tools)
+        return resolve_session(
+            session, go_on, options_given
+        ), None if tool_choice == "auto" else tool_choice
+    run = options.run_options(options_given, tool_choice, require_tools)
     if schema is not None:
         fits = check_output_schema(inputs.read_json(schema), f"--schema: {schema}")
         run = replace(run, output_schema=fits)
     return NewSession(run), None
 
 
-def _question(given: str | None) -> tuple[str, int]:
+def _question(question_text: str | None) -> tuple[str, int]:
     """The question: as given, from standard input, or both; and how much of it was piped in beside
     what was given."""
-    if given is None and not inputs.stdin_is_piped():
+    if question_text is None and not inputs.stdin_is_piped():
         raise UsageError("there is no question", hint='mlx-tools ask "QUESTION"')
-    question = inputs.as_question("-" if given is None else given)
-    if given in (None, "-") or not inputs.stdin_is_piped():
+    question = inputs.as_question("-" if question_text is None else question_text)
+    if question_text in (None, "-") or not inputs.stdin_is_piped():
         return question, 0
     context = inputs.read_text()
     return (f"{question}\n\n{context}", len(context)) if context.strip() else (question, 0)
@@ -206,7 +208,7 @@ class FullTrace:
 
     def traced(self, backend: Backend) -> Backend:
         """The backend, what is asked of it and what it gives written down."""
-        return _Traced(backend, self)
+        return _TracingBackend(backend, self)
 
     def __enter__(self) -> Self:
         return self
@@ -215,7 +217,7 @@ class FullTrace:
         self._file.close()
 
 
-class _Traced:
+class _TracingBackend:
     def __init__(self, backend: Backend, trace: FullTrace) -> None:
         self._backend = backend
         self._trace = trace

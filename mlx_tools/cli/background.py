@@ -25,10 +25,10 @@ import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from msgspec import Struct
 
-from mlx_tools.app import RunOptions, opened
+from mlx_tools.app import RunOptions, open_controller
 from mlx_tools.backends import Backend
 from mlx_tools.cli.approve import Questions, approver_of
-from mlx_tools.cli.inputs import ctrl_c_later, handled
+from mlx_tools.cli.inputs import ctrl_c_later, handle_signal
 from mlx_tools.cli.output import begin_line, complain, note
 from mlx_tools.cli.root import Interrupted
 from mlx_tools.cli.type_ahead import TypeAhead
@@ -37,7 +37,7 @@ from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Approver, Cont
 from mlx_tools.transcript import Event, Finished, Outcome
 
 if TYPE_CHECKING:
-    from mlx_tools.app import KeptSession
+    from mlx_tools.app import SavedSession
 
 _PATIENCE: Final = 10.0
 """Seconds without a sign of life after which a run that was told to stop is left alone."""
@@ -47,15 +47,15 @@ _TICK: Final = 0.1
 
 
 class NewSession(Struct, frozen=True):
-    """A session of its own, as `KeptSession` is one to go on with."""
+    """A session of its own, as `SavedSession` is one to go on with."""
 
     run: RunOptions
 
     def opened(
         self, approver: Approver, wrap: Callable[[Backend], Backend] = lambda backend: backend
     ) -> AbstractAsyncContextManager[Controller]:
-        """See `KeptSession.opened`."""
-        return opened(self.run, approver=approver, note=note, wrap=wrap)
+        """See `SavedSession.opened`."""
+        return open_controller(self.run, approver=approver, note=note, wrap=wrap)
 
     async def begin(self, controller: Controller) -> Conversation:
         """The session, open."""
@@ -63,15 +63,15 @@ class NewSession(Struct, frozen=True):
 
 
 def answer(
-    session: NewSession | KeptSession,
+    session: NewSession | SavedSession,
     stream: Callable[[Conversation], AsyncGenerator[Event]],
     view: LiveView,
     *,
-    seen: Callable[[Event], None] = lambda event: None,
+    on_event: Callable[[Event], None] = lambda event: None,
     wrap: Callable[[Backend], Backend] = lambda backend: backend,
 ) -> Outcome:
     """Return the outcome of a conversation in a session, of which ``stream`` gives the events: each
-    goes to ``seen``, and is shown. ``wrap`` is as for `mlx_tools.app.opened`.
+    goes to ``on_event``, and is shown. ``wrap`` is as for `mlx_tools.app.opened`.
 
     Ctrl-C ends it, says where its transcript is, and is raised again.
     """
@@ -84,7 +84,7 @@ def answer(
         ):
             try:
                 for event in turns.follow(lambda: stream(conversation), view):
-                    seen(event)
+                    on_event(event)
                     view.show(event)
             except KeyboardInterrupt:
                 view.end()
@@ -124,14 +124,16 @@ class Turns:
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         """Asks the user, from the loop; see `mlx_tools.controller.approvals.Approver`."""
-        answers: Sequence[ApprovalAnswer] = await self._asked(lambda: self._questions.ask(requests))
+        answers: Sequence[ApprovalAnswer] = await self._ask_main_thread(
+            lambda: self._questions.ask(requests)
+        )
         return answers
 
-    async def more_steps(self, made: int) -> int:
-        """Asks the user, from the loop; see `mlx_tools.controller.approvals.AsksForSteps`."""
-        return int(await self._asked(lambda: self._questions.more_steps(made)))
+    async def more_steps(self, steps_taken: int) -> int:
+        """Asks the user, from the loop; see `mlx_tools.controller.approvals.StepApprover`."""
+        return int(await self._ask_main_thread(lambda: self._questions.more_steps(steps_taken)))
 
-    async def _asked(self, ask: Callable[[], Any]) -> Any:
+    async def _ask_main_thread(self, ask: Callable[[], Any]) -> Any:
         """Have the main thread ask the user something; return the answer."""
         question = _Question(ask)
         decided = anyio.Event()
@@ -163,7 +165,7 @@ class Turns:
         try:
             with ctrl_c_later():
                 future = self.portal.start_task_soon(self._run, stream)
-            with handled(signal.SIGCONT, view.displaced):
+            with handle_signal(signal.SIGCONT, view.displaced):
                 while (item := self._next(view)) is not None:
                     if isinstance(item, _Question):
                         view.asks()

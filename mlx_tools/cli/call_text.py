@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from msgspec import Struct
 
-from mlx_tools.cli.output import cell, cells, columns_of, cut, folded, painted
+from mlx_tools.cli.output import cell, cells, color_text, columns_of, cut, wrap_line
 
 if TYPE_CHECKING:
     from mlx_tools.controller import ApprovalRequest
@@ -62,7 +62,7 @@ def exact(value: Any, *, fold: bool = True) -> str:
 
     With ``fold`` long runs are written as the module says. Without it the text is JSON.
     """
-    return _written(value, 0, fold)
+    return _format_value(value, 0, fold)
 
 
 def on_one_line(value: Any) -> str:
@@ -81,18 +81,18 @@ def as_name(name: str) -> str:
     return text if len(text) <= 200 else f"{text[:199]}… ({len(name)} characters)"
 
 
-def _written(value: Any, depth: int, fold: bool) -> str:
+def _format_value(value: Any, depth: int, fold: bool) -> str:
     if not isinstance(value, Mapping | list | tuple) or not value or depth >= MAX_INDENT:
         return _scalar(value, fold)
     if isinstance(value, Mapping):
         opening, closing = "{", "}"
         items = [
-            f"{_scalar(str(key), fold)}: {_written(item, depth + 1, fold)}"
+            f"{_scalar(str(key), fold)}: {_format_value(item, depth + 1, fold)}"
             for key, item in value.items()
         ]
     else:
         opening, closing = "[", "]"
-        items = [_written(item, depth + 1, fold) for item in value]
+        items = [_format_value(item, depth + 1, fold) for item in value]
     begin = "\n" + "  " * depth
     lines = f",{begin}  ".join(items)
     return f"{opening}{begin}  {lines}{begin}{closing}"
@@ -100,21 +100,21 @@ def _written(value: Any, depth: int, fold: bool) -> str:
 
 def _scalar(value: Any, fold: bool) -> str:
     text = escape_invisible(_dumped(value))
-    return _RUNS.sub(_folded, text) if fold else text
+    return _RUNS.sub(_fold_run, text) if fold else text
 
 
 def _dumped(value: Any) -> str:
     return json.dumps(dict(value) if isinstance(value, Mapping) else value, ensure_ascii=False)
 
 
-def _folded(found: re.Match[str]) -> str:
-    unit, brace = found[1], found[2]
-    run = found[0].removesuffix(brace)
+def _fold_run(match: re.Match[str]) -> str:
+    unit, brace = match[1], match[2]
+    run = match[0].removesuffix(brace)
     count = len(run) // len(unit)
     if count >= _RUN:
         run = f"{_SPACE if unit == ' ' else unit}{{{count}}}"
     elif unit == " ":
-        return found[0]
+        return match[0]
     return run + ("\\u007b" if brace else "")
 
 
@@ -175,7 +175,7 @@ SUSPECT: Final = (
 )
 
 
-class ShownLine(Struct, frozen=True):
+class TextLine(Struct, frozen=True):
     """A line before it is wrapped. ``foreign``: the model or a file wrote it; ``begun``: but words
     of ours stand before it."""
 
@@ -196,7 +196,7 @@ def size_of(screen: TextIO) -> os.terminal_size:
 
 def in_brief(
     request: ApprovalRequest, size: os.terminal_size, *, place: str = "", edited: bool = False
-) -> list[ShownLine]:
+) -> list[TextLine]:
     """The rows of a call that fit on a screen: what is called, with the beginning of each argument;
     what it would change, else its arguments, as far as there is room; and in a line each what must
     be known before a yes.
@@ -209,15 +209,15 @@ def in_brief(
     of_many = f" ({place})" if place else ""
     head = f"Run {as_name(request.name)}{again}{yours}{of_many}? "
     arguments, whole = _beginnings(request.arguments, size.columns - 3 - len(head))
-    top = [*wrapped([ShownLine(head + arguments, "bold", True, True)], size.columns)]
-    known = [*wrapped(_to_know(request), size.columns)]
+    top = [*wrap_lines([TextLine(head + arguments, "bold", True, True)], size.columns)]
+    known = [*wrap_lines(_to_know(request), size.columns)]
     body, much = _body(request, whole)
     room = max(2, size.lines - len(top) - len(known) - _BESIDE)
-    shown = [*islice(wrapped(body, size.columns), room + 1)]
+    shown = [*islice(wrap_lines(body, size.columns), room + 1)]
     if len(shown) > room:
         rest = "d shows more" if request.omitted else "d shows all"
-        more = ShownLine(f"! This is the beginning of {much}; {rest}", "yellow")
-        shown[room - 1 :] = wrapped([more], size.columns)
+        more = TextLine(f"! This is the beginning of {much}; {rest}", "yellow")
+        shown[room - 1 :] = wrap_lines([more], size.columns)
     return [*top, *shown, *known]
 
 
@@ -244,13 +244,13 @@ def _item(key: str, value: Any) -> tuple[str, int]:
     """An argument, as far as it is looked at, and its length; 0 where it is short."""
     plain = key.isascii() and key.isidentifier()
     text = f"{key if plain else json.dumps(key)}: {_dumped(value)}"
-    seen = _RUNS.sub(_folded, escape_invisible(text[:_LOOKED_AT]))
+    seen = _RUNS.sub(_fold_run, escape_invisible(text[:_LOOKED_AT]))
     if len(text) > _LOOKED_AT:
         return seen, len(text)
     return seen, len(seen) if cells(seen) > _SHORT else 0
 
 
-def _body(request: ApprovalRequest, whole: bool) -> tuple[Iterator[ShownLine], str]:
+def _body(request: ApprovalRequest, whole: bool) -> tuple[Iterator[TextLine], str]:
     """The lines of what a call would change, else of its arguments where the line of the call has
     not all of them, and how much that is."""
     if request.preview:
@@ -259,7 +259,7 @@ def _body(request: ApprovalRequest, whole: bool) -> tuple[Iterator[ShownLine], s
         return diff(request.preview), f"{len(lines)} lines" + (f" ({counts})" if counts else "")
     text = "" if whole else exact(request.arguments)
     lines = text.split("\n") if text else []
-    return (ShownLine(line, foreign=True) for line in lines), f"{len(text)} characters"
+    return (TextLine(line, foreign=True) for line in lines), f"{len(text)} characters"
 
 
 def _counts_of(lines: Sequence[str]) -> str:
@@ -269,21 +269,21 @@ def _counts_of(lines: Sequence[str]) -> str:
     return f"+{added} -{removed}" if changes else ""
 
 
-def _to_know(request: ApprovalRequest) -> Iterator[ShownLine]:
+def _to_know(request: ApprovalRequest) -> Iterator[TextLine]:
     """What a person must know before a yes, each on a line."""
     if request.omitted:
-        yield ShownLine(omission(request), "yellow")
+        yield TextLine(omission(request), "yellow")
     if request.in_doubt:
-        yield ShownLine("! It was started before, and may have done its work", "yellow")
+        yield TextLine("! It was started before, and may have done its work", "yellow")
     elif request.suspect or request.changed:
-        yield ShownLine(f"! {cut(in_words(request.reason), _REASON_CHARS)}", "yellow")
+        yield TextLine(f"! {cut(in_words(request.reason), _REASON_CHARS)}", "yellow")
     text, preview = _dumped(request.arguments), request.preview.translate(_USUAL)
     if (
         escape_invisible(text) != text
         or _CONTROL.search(text)
         or escape_invisible(preview) != preview
     ):
-        yield ShownLine("! It holds characters that are not seen, here written \\u…", "yellow")
+        yield TextLine("! It holds characters that are not seen, here written \\u…", "yellow")
 
 
 def omission(request: ApprovalRequest) -> str:
@@ -294,35 +294,35 @@ def omission(request: ApprovalRequest) -> str:
 
 def in_full(
     request: ApprovalRequest, *, place: str = "", edited: bool = False, by_model: bool = True
-) -> Iterator[ShownLine]:
+) -> Iterator[TextLine]:
     """All that is known of a call. ``by_model``: a model asks for it, not the person."""
     of_many = f" ({place})" if place else ""
     who = "The model asks" if by_model else "You ask"
     reason = in_words(request.reason)
-    yield ShownLine(f"{who} to call {as_name(request.name)}{of_many}: {reason}.", "bold")
+    yield TextLine(f"{who} to call {as_name(request.name)}{of_many}: {reason}.", "bold")
     if request.suspect or request.in_doubt:
-        yield ShownLine(IN_DOUBT if request.in_doubt else SUSPECT, "yellow")
-    yield ShownLine("Your arguments:" if edited else "Arguments:", "bold")
-    yield from (ShownLine(text, foreign=True) for text in exact(request.arguments).split("\n"))
+        yield TextLine(IN_DOUBT if request.in_doubt else SUSPECT, "yellow")
+    yield TextLine("Your arguments:" if edited else "Arguments:", "bold")
+    yield from (TextLine(text, foreign=True) for text in exact(request.arguments).split("\n"))
     if request.preview:
         counts = f" ({in_words(request.counts)})" if request.counts else ""
-        yield ShownLine(f"What it would change{counts}:", "bold")
+        yield TextLine(f"What it would change{counts}:", "bold")
         yield from diff(request.preview)
     if request.omitted:
-        yield ShownLine(omission(request), "yellow")
-    yield ShownLine(f"digest {in_words(request.digest)}")
+        yield TextLine(omission(request), "yellow")
+    yield TextLine(f"digest {in_words(request.digest)}")
     if request.expires_at:
-        yield ShownLine(f"an approval holds until {in_words(request.expires_at)}")
+        yield TextLine(f"an approval holds until {in_words(request.expires_at)}")
 
 
 def in_message(request: ApprovalRequest) -> str:
     """A call as a message that is shown elsewhere: in a line, then whole."""
     arguments, _ = _beginnings(request.arguments, _WIDE_LINE)
-    head = ShownLine(f"Run {as_name(request.name)}? {arguments}")
-    return "\n".join(row.text for row in wrapped([head, *in_full(request)], None))
+    head = TextLine(f"Run {as_name(request.name)}? {arguments}")
+    return "\n".join(row.text for row in wrap_lines([head, *in_full(request)], None))
 
 
-def diff(text: str) -> Iterator[ShownLine]:
+def diff(text: str) -> Iterator[TextLine]:
     """The lines of a unified diff, with its colours."""
     header = True
     for line in text.removesuffix("\n").split("\n"):
@@ -333,20 +333,21 @@ def diff(text: str) -> Iterator[ShownLine]:
             colour = "bold"
         elif line.startswith(("+", "-")):
             colour = "green" if line[0] == "+" else "red"
-        yield ShownLine(in_words(line.replace("\t", "→   ")), colour, foreign=True)
+        yield TextLine(in_words(line.replace("\t", "→   ")), colour, foreign=True)
 
 
-def changed(before: BoundSource, after: BoundSource) -> Iterator[ShownLine]:
+def diff_sources(old_source: BoundSource, new_source: BoundSource) -> Iterator[TextLine]:
     """What a source's tools are otherwise than they were agreed to, as a diff; nothing where they
     are as they were."""
     from difflib import unified_diff
 
     old, new = (
-        [row for tool in one.tools for row in _written_out(tool)] for one in (before, after)
+        [row for tool in one.tools for row in _written_out(tool)]
+        for one in (old_source, new_source)
     )
     text = "\n".join(unified_diff(old, new, "agreed to", "now", n=2, lineterm=""))
     if text:
-        yield ShownLine("What changed:", "bold")
+        yield TextLine("What changed:", "bold")
         yield from diff(text)
 
 
@@ -356,29 +357,29 @@ def _written_out(tool: BoundTool) -> list[str]:
     return text.split("\n")
 
 
-def wrapped(lines: Iterable[ShownLine], columns: int | None) -> Iterator[ShownLine]:
+def wrap_lines(lines: Iterable[TextLine], columns: int | None) -> Iterator[TextLine]:
     """The lines as rows of at most ``columns`` columns, None for rows of any length."""
     for line in lines:
         first, others = ("" if line.begun else "| ", ": ") if line.foreign else ("", "  ")
         if columns is None:
-            yield ShownLine(first + line.text, line.colour)
+            yield TextLine(first + line.text, line.colour)
             continue
         room = max(MIN_COLUMNS, columns - 1) - len(others)
         by_words = not line.foreign and columns >= _WIDE
-        parts = folded(line.text, room).split("\n") if by_words else [line.text]
+        parts = wrap_line(line.text, room).split("\n") if by_words else [line.text]
         for number, piece in enumerate(piece for part in parts for piece in _pieces(part, room)):
-            yield ShownLine((others if number else first) + piece, line.colour)
+            yield TextLine((others if number else first) + piece, line.colour)
 
 
-def show_all(lines: Iterable[ShownLine]) -> None:
+def show_all(lines: Iterable[TextLine]) -> None:
     """Print lines on standard error, as rows of its terminal where that is one."""
-    show(wrapped(lines, columns_of(sys.stderr)), sys.stderr)
+    show(wrap_lines(lines, columns_of(sys.stderr)), sys.stderr)
 
 
-def show(rows: Iterable[ShownLine], screen: TextIO) -> None:
+def show(rows: Iterable[TextLine], screen: TextIO) -> None:
     """Print rows, in their colours where the screen has colours."""
     for row in rows:
-        print(painted(row.text, row.colour, screen), file=screen)
+        print(color_text(row.text, row.colour, screen), file=screen)
 
 
 def _pieces(text: str, room: int) -> Iterator[str]:

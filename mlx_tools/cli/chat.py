@@ -21,7 +21,15 @@ from mlx_tools.cli.chat_commands import (
     roots,
     run_slash_command,
 )
-from mlx_tools.cli.output import begin_line, columns_of, complain, counted, cut, folded, painted
+from mlx_tools.cli.output import (
+    begin_line,
+    color_text,
+    columns_of,
+    complain,
+    count_noun,
+    cut,
+    wrap_line,
+)
 from mlx_tools.cli.talk import ChatSession
 from mlx_tools.cli.type_ahead import TypeAhead
 from mlx_tools.errors import EXIT_OK, BackendError, MlxToolsError
@@ -29,7 +37,7 @@ from mlx_tools.paths import state_dir
 from mlx_tools.transcript import Answered, AnswerRecord, Outcome, UserRecord, at_rest
 
 if TYPE_CHECKING:
-    from mlx_tools.app import KeptSession, RunOptions
+    from mlx_tools.app import RunOptions, SavedSession
 
 app = typer.Typer(add_completion=False)
 
@@ -49,25 +57,25 @@ def chat(
 ) -> int:
     """Talk until the input ends."""
     if go_on or session is not None:
-        from mlx_tools.cli.resume import going_on, refuse_beside
+        from mlx_tools.cli.resume import refuse_beside, resolve_session
 
         choice = "" if tool_choice == "auto" else tool_choice
         refuse_beside(tool_choice=choice, require_tools=require_tools)
-        return talk_on(going_on(session, go_on, options_given))
+        return talk_on(resolve_session(session, go_on, options_given))
     return _talk(options.run_options(options_given, tool_choice, require_tools))
 
 
-def talk_on(kept: KeptSession) -> int:
+def talk_on(saved: SavedSession) -> int:
     """Talk on in a session that is kept."""
-    return _talk(kept.run, kept)
+    return _talk(saved.run, saved)
 
 
-def _talk(run: RunOptions, kept: KeptSession | None = None) -> int:
+def _talk(run: RunOptions, saved: SavedSession | None = None) -> int:
     keyboard = TypeAhead.here()
     quiet = keyboard.quiet() if keyboard else nullcontext()
     with quiet, start_blocking_portal() as portal:
         with keyboard.held() if keyboard else nullcontext():
-            talk = ChatSession(run, portal, kept)
+            talk = ChatSession(run, portal, saved)
             talk.turns.type_ahead = keyboard
         with closing(talk):
             return _at_keyboard(talk) if sys.stdin.isatty() else _from_pipe(talk)
@@ -83,8 +91,8 @@ def _at_keyboard(talk: ChatSession) -> int:
     commands = {name: command.help for name, command in COMMANDS.items()}
     editor = LineEditor(history, commands, complete, talk.status_text, ahead)
     for row in (*banner(talk), *reminder(talk)):
-        text = folded(row, columns_of(sys.stderr), "  ")
-        print(painted(text, "dim", sys.stderr), file=sys.stderr)
+        text = wrap_line(row, columns_of(sys.stderr), "  ")
+        print(color_text(text, "dim", sys.stderr), file=sys.stderr)
     _survived(ahead, talk.take_up)
     while True:
         try:
@@ -99,10 +107,10 @@ def _at_keyboard(talk: ChatSession) -> int:
             return EXIT_OK
 
 
-def _survived(ahead: TypeAhead | None, does: Callable[[], object]) -> None:
+def _survived(type_ahead: TypeAhead | None, does: Callable[[], object]) -> None:
     """Do what a person asked for; what stops it, or fails, is told and does not end the talk."""
     try:
-        with ahead.held() if ahead else nullcontext():
+        with type_ahead.held() if type_ahead else nullcontext():
             does()
     except KeyboardInterrupt:
         begin_line()
@@ -115,7 +123,7 @@ def _from_pipe(talk: ChatSession) -> int:
     """A program writes: one question a line. The exit code is that of the last turn that failed."""
     code = EXIT_OK
     for data in sys.stdin.buffer:
-        text = inputs.decoded(data, "standard input")  # else what follows is no question either
+        text = inputs.decode_text(data, "standard input")  # else what follows is no question either
         try:
             outcome = say(talk, text)
         except ExitChat:
@@ -150,7 +158,7 @@ def reminder(talk: ChatSession) -> Iterator[str]:
     asked = [record.content for record in said if isinstance(record, UserRecord)]
     if not asked:
         return
-    yield f"going on with {talk.conversation.session}, {counted(len(asked), 'question')} so far:"
+    yield f"going on with {talk.conversation.session}, {count_noun(len(asked), 'question')} so far:"
     yield f"> {_brief(asked[-1])}"
     last = at_rest(said)
     if isinstance(last, AnswerRecord):

@@ -209,7 +209,7 @@ def permissions(talk: ChatSession) -> list[Permission]:
     unasked = talk.configuration.settings.policy.approve == "always"
     for name, spec in specs.items():
         if (off := disabled.get(name)) is not None:
-            rows.append(Permission(name, off=_here(off)))
+            rows.append(Permission(name, off=_to_chat_hint(off)))
             continue
         runs: list[str] = []
         asked: list[str] = []
@@ -240,7 +240,7 @@ def _forbidden(configuration: Configuration, spec: ToolSpec) -> str:
     return f"{denied.reason} ({', '.join(files)})"
 
 
-def _here(reason: str) -> str:
+def _to_chat_hint(reason: str) -> str:
     """A reason with the command of a talk in place of the option."""
     return reason.replace("--root DIR", "/root DIR")
 
@@ -252,22 +252,22 @@ def _tools(talk: ChatSession, _: str) -> None:
         _row(as_name(row.name), str(row), width)
 
 
-def _allow(talk: ChatSession, rest: str) -> None:
+def _allow(talk: ChatSession, words: str) -> None:
     registry, configuration = talk.controller.registry, talk.configuration
-    names = _tools_named(talk, rest)
+    names = _tools_named(talk, words)
     denied = [one for one in _denied_here(configuration) if one not in names]
     wider = configuration.over({"policy.deny": ",".join(denied)}, allow=names)
     for name in names:
         if (off := registry.disabled.get(name)) is not None:
-            raise UsageError(f"{name} is off: {_here(off)}")
+            raise UsageError(f"{name} is off: {_to_chat_hint(off)}")
         if why := _forbidden(wider, registry.all_specs()[name]):
             raise UsageError(f"{name} cannot be allowed here: {why}")
     talk.go_on_under(wider)
     _tell_permissions(talk, names)
 
 
-def _deny(talk: ChatSession, rest: str) -> None:
-    names = _tools_named(talk, rest)
+def _deny(talk: ChatSession, words: str) -> None:
+    names = _tools_named(talk, words)
     denied = dict.fromkeys([*_denied_here(talk.configuration), *names])
     talk.go_on_under(talk.configuration.over({"policy.deny": ",".join(denied)}))
     _tell_permissions(talk, names)
@@ -279,11 +279,11 @@ def _denied_here(configuration: Configuration) -> Sequence[str]:
     return denied
 
 
-def _tools_named(talk: ChatSession, rest: str) -> list[str]:
+def _tools_named(talk: ChatSession, words: str) -> list[str]:
     """The names of tools that were typed. Raises `UsageError` where there is no such tool."""
     registry = talk.controller.registry
     specs = registry.all_specs()
-    named = [registry.named(name) for name in rest.replace(",", " ").split()]
+    named = [registry.named(name) for name in words.replace(",", " ").split()]
     for name in named:
         if name not in specs:
             hint = did_you_mean(name, specs, "/tools lists them")
@@ -323,11 +323,11 @@ def _from_home(path: str) -> str:
     return in_words(str(Path("~", full.relative_to(home)) if full.is_relative_to(home) else full))
 
 
-def _root(talk: ChatSession, rest: str) -> str:
-    if rest:
-        given, seen = RootName.parse(rest.removeprefix("-")), folders(talk.configuration)
+def _root(talk: ChatSession, words: str) -> str:
+    if words:
+        given, seen = RootName.parse(words.removeprefix("-")), folders(talk.configuration)
         where = RootName(given.path).absolute()
-        if not rest.startswith("-"):
+        if not words.startswith("-"):
             seen[where] = given.absolute()
         elif seen.pop(where, None) is None:
             raise UsageError(f"{in_words(given.path)} is no folder that tools see")
@@ -335,9 +335,9 @@ def _root(talk: ChatSession, rest: str) -> str:
     return "\n".join(roots(talk)) or "no folder: /root DIR names one, /root DIR:rw to write in"
 
 
-def _commands(talk: ChatSession, rest: str) -> None:
+def _commands(talk: ChatSession, words: str) -> None:
     programs = [*talk.configuration.settings.tools.commands]
-    names = rest.replace(",", " ").split()
+    names = words.replace(",", " ").split()
     for name in names:
         if not name.startswith("-"):
             programs = [*dict.fromkeys((*programs, name))]
@@ -354,16 +354,16 @@ def _commands(talk: ChatSession, rest: str) -> None:
         _tell_permissions(talk, [config.RUN_COMMAND])
 
 
-def _functions(talk: ChatSession, rest: str) -> None:
+def _functions(talk: ChatSession, words: str) -> None:
     files = [*functions_of(talk.configuration)]
-    if rest:
-        (file,) = function_files([rest.removeprefix("-")])
-        if not rest.startswith("-"):
+    if words:
+        (file,) = function_files([words.removeprefix("-")])
+        if not words.startswith("-"):
             files = [*dict.fromkeys((*files, file))]
         elif file in files:
             files.remove(file)
         else:
-            told = cut(in_words(rest[1:]), 80)
+            told = cut(in_words(words[1:]), 80)
             raise UsageError(f"{told} is no file of functions here", hint="/functions lists these")
         talk.go_on_under(talk.configuration.over({"tools.functions": files}))
     told = "\n".join(map(_from_home, files))
@@ -384,9 +384,9 @@ def _function_files(talk: ChatSession, beginning: str) -> list[str]:
 # --- the model, and what it is told ---------------------------------------------------------------
 
 
-def _model(talk: ChatSession, rest: str) -> None:
-    if rest:
-        talk.go_on_with(rest)
+def _model(talk: ChatSession, words: str) -> None:
+    if words:
+        talk.go_on_with(words)
         print_prose(talk.model or "the server does not say which model it runs")
         (_, served), (_, here) = _models(talk)
         name = talk.model
@@ -410,10 +410,10 @@ def _models(talk: ChatSession) -> Iterator[tuple[str, Sequence[str]]]:
     yield "on this machine", [name for name in here if name not in served]
 
 
-def _system(talk: ChatSession, rest: str) -> str:
+def _system(talk: ChatSession, words: str) -> str:
     built_in = load_words().persona
-    if rest:
-        text = built_in if rest == "-" else rest
+    if words:
+        text = built_in if words == "-" else words
         talk.go_on_under(talk.configuration.over({"prompt.system": text}))
     return talk.configuration.settings.prompt.system or built_in
 
@@ -455,8 +455,8 @@ def _limits(talk: ChatSession, _: str) -> None:
     note("/set NAME VALUE changes one for this conversation")
 
 
-def _set(talk: ChatSession, rest: str) -> str:
-    name, _, value = rest.partition(" ")
+def _set(talk: ChatSession, words: str) -> str:
+    name, _, value = words.partition(" ")
     rows = _limit_rows()
     if name not in rows or not value.strip():
         hint = did_you_mean(name, rows, "/limits lists them")
@@ -483,12 +483,12 @@ def _clear(talk: ChatSession, _: str) -> str:
     return "a new conversation begins"
 
 
-def _where(talk: ChatSession, _: str) -> str:
+def _describe_transcript(talk: ChatSession, _: str) -> str:
     return talk.conversation.transcript or f"session {talk.conversation.session}"
 
 
-def _save(talk: ChatSession, rest: str) -> str:
-    path = expand_user(rest)
+def _save(talk: ChatSession, words: str) -> str:
+    path = expand_user(words)
     text = "\n\n".join(as_markdown(talk.said))
     if not text:
         raise UsageError("nothing was said yet")
@@ -576,7 +576,7 @@ def copy(text: str, environ: Mapping[str, str]) -> str:
 def _undo(talk: ChatSession, _: str) -> None:
     store, present = kept_sessions(), talk.conversation.session
     for session in reversed(talk.sessions):
-        with Undo(store, session, own=present) as undoing:
+        with Undo(store, session, session_id=present) as undoing:
             if steps := undoing.steps(of_question=True):
                 hint = f"mlx-tools undo {session} --yes"
                 with talk.turns.keyboard():
@@ -585,9 +585,9 @@ def _undo(talk: ChatSession, _: str) -> None:
     note("nothing that this talk changed can be undone")
 
 
-def _steps(talk: ChatSession, rest: str) -> str:
-    if rest:
-        talk.steps = one_of("/steps", rest, _SWITCH) == "on"
+def _steps(talk: ChatSession, words: str) -> str:
+    if words:
+        talk.steps = one_of("/steps", words, _SWITCH) == "on"
     return "every step is shown" if talk.steps else "a call is shown in a line"
 
 
@@ -654,7 +654,7 @@ COMMANDS: Final[Mapping[str, ChatCommand]] = {
             "/steps", "[on|off]", "every step, or a line a call", _steps, lambda *_: _SWITCH
         ),
         ChatCommand("/clear", "", "begin a new conversation", _clear),
-        ChatCommand("/transcript", "", "where this is kept", _where),
+        ChatCommand("/transcript", "", "where this is kept", _describe_transcript),
         ChatCommand("/help", "", "this list", _help),
         ChatCommand("/quit", "", "leave (or Ctrl-D)", _quit),
     )

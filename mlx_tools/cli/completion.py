@@ -98,7 +98,7 @@ def items(words: Sequence[str], incomplete: str, table: Mapping[str, Any]) -> li
         elif word.startswith("-"):
             name, sign, _ = word.partition("=")
             given.add(name)
-            option = _named(here, name)
+            option = _find_option(here, name)
             due = option["values"] - len(sign)
         elif here["commands"]:
             path = f"{path} {word}".strip()
@@ -109,9 +109,9 @@ def items(words: Sequence[str], incomplete: str, table: Mapping[str, Any]) -> li
             operands += 1
     name, sign, value = incomplete.partition("=")
     if sign and (due or name.startswith("-")):
-        incomplete, option, due = value, option if due else _named(here, name), 1
+        incomplete, option, due = value, option if due else _find_option(here, name), 1
     if due > 0:
-        found = _said(option["words"])
+        found = _describe_items(option["words"])
     elif incomplete.startswith("-"):
         found = [
             (name, option["help"])
@@ -122,18 +122,20 @@ def items(words: Sequence[str], incomplete: str, table: Mapping[str, Any]) -> li
     elif here["commands"]:
         found = list(here["commands"].items())
     else:
-        found = [item for words in here["arguments"][operands:][:1] for item in _said(words)]
+        found = [
+            item for words in here["arguments"][operands:][:1] for item in _describe_items(words)
+        ]
     return [item for item in found if item[0].startswith(incomplete)]
 
 
 _NONE: Final[Mapping[str, Any]] = {"names": [], "values": 0, "words": []}
 
 
-def _named(command: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _find_option(command: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return next((one for one in command["options"] if name in one["names"]), _NONE)
 
 
-def _said(words: Iterable[str] | str) -> list[Item]:
+def _describe_items(words: Iterable[str] | str) -> list[Item]:
     if not isinstance(words, str):
         return [(word, "") for word in words]
     from mlx_tools.errors import MlxToolsError

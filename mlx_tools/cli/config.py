@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from mlx_tools.app import Configuration, SettingRow, as_toml, config, with_value
-from mlx_tools.cli.inputs import EditFailed, at_terminal, confirmed, in_editor
+from mlx_tools.cli.inputs import EditFailed, at_terminal, confirm, in_editor
 from mlx_tools.cli.options import AsJsonLines, argument
 from mlx_tools.cli.output import complain, note, print_json, print_text, warn_all
 from mlx_tools.errors import EXIT_OK, EXIT_USAGE, ConfigError, UsageError
@@ -28,7 +28,7 @@ def show(as_json: AsJsonLines = False) -> None:
     """Print every setting, its value, and where the value came from."""
     loaded = config.load()
     warn_all(loaded.warnings)
-    rows = [_described(row, loaded) for row in config.table().values()]
+    rows = [_describe_row(row, loaded) for row in config.table().values()]
     rows += [_profile(name, layer) for name, layer in loaded.profiles.items()]
     if as_json:
         for row in rows:
@@ -123,19 +123,19 @@ def edit() -> int:
         except config.ConfigErrors as error:
             for problem in error.problems:
                 complain(problem)
-            again = confirmed("Edit it again? Else your file stays as it was.")
+            again = confirm("Edit it again? Else your file stays as it was.")
         except EditFailed as error:
             raise UsageError(f"nothing was changed: {error}") from None
     return EXIT_USAGE
 
 
-def _described(row: SettingRow, loaded: Configuration) -> dict[str, Any]:
-    value = loaded.values.get(row.key)
+def _describe_row(row: SettingRow, configuration: Configuration) -> dict[str, Any]:
+    value = configuration.values.get(row.key)
     secret = row.setting.secret and bool(value)
     return {
         "key": row.key,
         "value": HIDDEN if secret else value,
-        "from": [{"kind": o.kind, "name": o.name} for o in loaded.origins.get(row.key, ())],
+        "from": [{"kind": o.kind, "name": o.name} for o in configuration.origins.get(row.key, ())],
         "env": row.env,
         "option": row.setting.flag or None,
         "allowed": row.allowed(),

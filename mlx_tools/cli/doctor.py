@@ -33,11 +33,11 @@ from mlx_tools.app import (
     written_tokens,
 )
 from mlx_tools.backends import (
-    FoundVerdict,
     Route,
     SelectedBackend,
     StrategyChoice,
     Verdict,
+    VerdictChoice,
     VerdictStore,
     find_served_format,
     find_verdict,
@@ -47,12 +47,12 @@ from mlx_tools.backends import (
 )
 from mlx_tools.cli import options, version
 from mlx_tools.cli.options import option
-from mlx_tools.cli.output import counting, note, print_json, print_prose, print_text, table
+from mlx_tools.cli.output import note, print_json, print_prose, print_text, progress_counter, table
 from mlx_tools.errors import EXIT_BACKEND, EXIT_OK, EXIT_STOPPED, BackendTimeout, MlxToolsError
 from mlx_tools.evaluate import (
     STRATEGIES,
     Cell,
-    Measured,
+    ProbeResult,
     load_questions,
     make_verdict,
     measure,
@@ -72,9 +72,9 @@ _WITHIN: Final = 1800.0
 @dataclass(slots=True)
 class _Findings:
     checks: list[Check] = field(default_factory=list)
-    verdict: FoundVerdict = field(default_factory=FoundVerdict)
+    verdict: VerdictChoice = field(default_factory=VerdictChoice)
     route: Route | None = None
-    probed: Probed | None = None
+    probed: ProbeReport | None = None
     versions: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -93,21 +93,21 @@ def doctor(
             "Measure which style and strategy the model follows best, and keep the verdict.",
         ),
     ] = False,
-    within: Annotated[
+    seconds: Annotated[
         float, option("--within SECONDS", "How long the probe may take.", min=1)
     ] = _WITHIN,
     *,
     options_given: options.Options,
 ) -> int:
     """Print the findings; exit code 3 where one of them stops a run."""
-    if not isfinite(within):  # which `min` lets pass
+    if not isfinite(seconds):  # which `min` lets pass
         raise typer.BadParameter("give a number of seconds", param_hint="--within")
     run = RunOptions(
         configuration=options.load(options_given),
         person=sys.stderr.isatty(),
         pick=options.pick_at_terminal(),
     )
-    found = anyio.run(_find, run, within if probed else None)
+    found = anyio.run(_find, run, seconds if probed else None)
     if as_json:
         print_json(_as_json(found))
     else:
@@ -123,20 +123,20 @@ def doctor(
     return EXIT_STOPPED if found.probed is not None and found.probed.verdict is None else EXIT_OK
 
 
-def _as_json(found: _Findings) -> dict[str, Any]:
-    kept = found.verdict
+def _as_json(findings: _Findings) -> dict[str, Any]:
+    kept = findings.verdict
     place = {"source": kept.source, "place": kept.place}
     value = {
-        "ok": not found.failed,
-        "checks": [to_builtins(check) for check in found.checks],
+        "ok": not findings.failed,
+        "checks": [to_builtins(check) for check in findings.checks],
         "verdict": kept.verdict and kept.verdict.to_json() | place,
-        "route": found.route and found.route.to_json(),
-        "versions": found.versions,
+        "route": findings.route and findings.route.to_json(),
+        "versions": findings.versions,
     }
-    return value if found.probed is None else value | {"probe": found.probed.to_json()}
+    return value if findings.probed is None else value | {"probe": findings.probed.to_json()}
 
 
-async def _find(run: RunOptions, within: float | None) -> _Findings:
+async def _find(run: RunOptions, seconds: float | None) -> _Findings:
     try:
         chosen = await choose(run, note)
     except MlxToolsError as error:
@@ -145,10 +145,10 @@ async def _find(run: RunOptions, within: float | None) -> _Findings:
         model_name = chosen.identity(run.model_name)
         host = {"python": platform.python_version(), "platform": platform.platform()}
         found = _Findings(versions=_versions(chosen) | {"model": model_name} | host)
-        await _check(run, chosen, found, again=within is not None)
-        if within is not None and not found.failed:
+        await _check(run, chosen, found, retry=seconds is not None)
+        if seconds is not None and not found.failed:
             try:
-                found.probed = await probe(run, chosen, within)
+                found.probed = await probe(run, chosen, seconds)
                 found.checks.append(found.probed.check())
             except BackendTimeout as error:
                 found.checks.append(failed_check("probe", error))
@@ -161,38 +161,38 @@ async def _find(run: RunOptions, within: float | None) -> _Findings:
 
 
 async def _check(
-    run: RunOptions, chosen: SelectedBackend, found: _Findings, *, again: bool
+    run: RunOptions, selected: SelectedBackend, findings: _Findings, *, retry: bool
 ) -> None:
-    """Makes the checks. A server's own function calling is tried where it was not, or ``again``."""
+    """Makes the checks. A server's own function calling is tried where it was not, or ``retry``."""
     served = await find_served_format(
-        chosen.backend,
+        selected.backend,
         run.configuration.settings.model.chat_format,
-        files=chosen.files,
-        model=chosen.model or run.model_name,
+        files=selected.files,
+        model=selected.model or run.model_name,
     )
-    found.checks += await check_all(
-        chosen,
+    findings.checks += await check_all(
+        selected,
         sessions=session_store(run.configuration),
         chat_format=f"{served.chat_format.name}, {'as' if served.named else 'by'} {served.source}",
-        named=served.named,
+        is_explicit=served.named,
         control_tokens=written_tokens(served.chat_format),
         native=check_native_tools(served.chat_format),
     )
-    if not {check.name for check in found.checks if check.status == "fail"} <= {"completion"}:
+    if not {check.name for check in findings.checks if check.status == "fail"} <= {"completion"}:
         return
     try:
-        tried = await try_native(run, chosen, again=again)
-        found.checks.append(check_tried(tried))
+        tried = await try_native(run, selected, retry=retry)
+        findings.checks.append(check_tried(tried))
         if tried is not None and tried.passed:
-            found.checks[:] = map(_spared, found.checks)
+            findings.checks[:] = map(_spared, findings.checks)
     except MlxToolsError as error:
-        found.checks.append(Check("native calls", "skip", f"cannot be told: {error.message}"))
+        findings.checks.append(Check("native calls", "skip", f"cannot be told: {error.message}"))
     try:
-        found.route = await route_of(run, chosen)
-        said = f"{found.route.path}: {found.route.reason}"
-        found.checks.append(Check("route", "ok", said))
+        findings.route = await route_of(run, selected)
+        said = f"{findings.route.path}: {findings.route.reason}"
+        findings.checks.append(Check("route", "ok", said))
     except MlxToolsError as error:
-        found.checks.append(failed_check("route", error))
+        findings.checks.append(failed_check("route", error))
 
 
 def _spared(check: Check) -> Check:
@@ -207,11 +207,11 @@ def _spared(check: Check) -> Check:
 # --- the probe ----------------------------------------------------------------------------------
 
 
-class Probed(Struct, frozen=True, kw_only=True):
+class ProbeReport(Struct, frozen=True, kw_only=True):
     """The result of a probe. ``verdict`` is None where it did not come to its end, or nothing tells
     which model it was; ``stored`` is where the verdict is kept, and ``problem`` why it is not."""
 
-    measured: Measured
+    measured: ProbeResult
     questions: int
     verdict: Verdict | None = None
     stored: str | None = None
@@ -247,40 +247,42 @@ class Probed(Struct, frozen=True, kw_only=True):
         }
 
 
-async def probe(run: RunOptions, chosen: SelectedBackend, within: float) -> Probed:
+async def probe(run: RunOptions, selected: SelectedBackend, seconds: float) -> ProbeReport:
     """Measures the model that was chosen, within so many seconds, and keeps the verdict.
 
     Raises `BackendTimeout` where finding out what the server serves takes all of them.
     """
     began, asked = monotonic(), load_questions()
-    forbidden = tuple(getattr(chosen.backend, "forbidden_tokens", ()))
+    forbidden = tuple(getattr(selected.backend, "forbidden_tokens", ()))
     strategies: list[StrategyChoice] = [*STRATEGIES]
-    with found_within(within, "--within"):
-        settings = replace(await run_settings(run, chosen, note), project_context="", verdict=None)
-        if await takes_grammar(chosen.backend):
+    with found_within(seconds, "--within"):
+        settings = replace(
+            await run_settings(run, selected, note), project_context="", verdict=None
+        )
+        if await takes_grammar(selected.backend):
             strategies.append("grammar")
 
     def prepare(style: Style) -> None:
         """Forbid a model its own markers for calls, but in the style that has them."""
-        chosen.backend.forbidden_tokens = forbidden if native_markers(style) else ()
+        selected.backend.forbidden_tokens = forbidden if native_markers(style) else ()
 
     total = len(asked.questions) * len(styles_for(settings)) * len(strategies)
-    with counting("probing", total) as step:
+    with progress_counter("probing", total) as step:
         measured = await measure(
-            chosen.backend,
+            selected.backend,
             asked.questions,
             settings=settings,
             limits=run.configuration.limits(),
             strategies=strategies,
-            seconds=within - (monotonic() - began),
+            seconds=seconds - (monotonic() - began),
             step=step,
             prepare=prepare,
         )
-    found = Probed(measured=measured, questions=len(asked.questions))
+    found = ProbeReport(measured=measured, questions=len(asked.questions))
     if not measured.complete:
         return found
-    model = chosen.identity(run.model_name)
-    verdict = make_verdict(model or "", measured, asked, settings, _versions(chosen))
+    model = selected.identity(run.model_name)
+    verdict = make_verdict(model or "", measured, asked, settings, _versions(selected))
     found = replace(found, verdict=verdict)
     if model is None:
         return replace(found, problem="nothing tells which model this is; name it with --model")
@@ -290,21 +292,21 @@ async def probe(run: RunOptions, chosen: SelectedBackend, within: float) -> Prob
         return replace(found, problem=str(error))
 
 
-def _versions(chosen: SelectedBackend) -> dict[str, Any]:
+def _versions(selected: SelectedBackend) -> dict[str, Any]:
     """Return what the model was measured on."""
     found: dict[str, Any] = {"mlx_tools": version()}
-    if chosen.backend.kind != "completions":
+    if selected.backend.kind != "completions":
         for name in ("mlx", "mlx-lm"):
             try:
                 found[name] = metadata.version(name)
             except metadata.PackageNotFoundError:
                 found[name] = None
-    elif chosen.health is not None:
-        found["server"] = chosen.health.server
+    elif selected.health is not None:
+        found["server"] = selected.health.server
     return found
 
 
-def _table(probed: Probed) -> str:
+def _table(probed: ProbeReport) -> str:
     """The figures for a person, and what follows."""
     head = ("style", "strategy", "right", "valid", "time", "tokens")
     rows = [head, *(_row(cell) for cell in probed.measured.cells)]

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal, cast, get_args
 import anyio
 import typer
 
-from mlx_tools.app import Proposer, RunOptions, config, found
+from mlx_tools.app import Proposer, RunOptions, config, open_selected_backend
 from mlx_tools.backends import Backend, StrategyChoice, file_sha256
 from mlx_tools.cli import options, version
 from mlx_tools.cli.options import option
-from mlx_tools.cli.output import counting, note, print_json, print_text
+from mlx_tools.cli.output import note, print_json, print_text, progress_counter
 from mlx_tools.controller import RunSettings
 from mlx_tools.errors import UsageError
 from mlx_tools.evaluate import (
@@ -25,7 +25,7 @@ from mlx_tools.evaluate import (
     Half,
     Result,
     Results,
-    described,
+    describe_run,
     have_wheel,
     load_items,
     load_tasks,
@@ -89,7 +89,7 @@ def bfcl(
         ),
     ] = None,
     strategy: Strategies = None,
-    out: Out = None,
+    output: Out = None,
     as_json: options.AsJson = False,
     *,
     options_given: options.Options,
@@ -108,16 +108,16 @@ def bfcl(
     ]
 
     async def ask(
-        backend: Backend, each: Mapping[str, RunSettings], results: Results, step: Step
+        backend: Backend, settings_by_name: Mapping[str, RunSettings], results: Results, step: Step
     ) -> Sequence[Result]:
         limits = run.configuration.limits()
         proposers = {
             name: Proposer(backend, settings=settings, limits=limits)
-            for name, settings in each.items()
+            for name, settings in settings_by_name.items()
         }
         return await run_bfcl(items, proposers, results, step)
 
-    asking = partial(_measured, "bfcl", run, strategies, out, len(items), ask, data=data)
+    asking = partial(_run_benchmark, "bfcl", run, strategies, output, len(items), ask, data=data)
     head, results = anyio.run(asking)
     drawn = {"categories": list(categories), "limit": limit, "seed": seed, "half": half}
     _tell({**head, "sample": drawn}, results, as_json=as_json)
@@ -134,7 +134,7 @@ def tasks(
         Path | None, option("--transcripts DIR", "Keep the transcript of each run in DIR.")
     ] = None,
     strategy: Strategies = None,
-    out: Out = None,
+    output: Out = None,
     as_json: options.AsJson = False,
     *,
     options_given: options.Options,
@@ -145,15 +145,21 @@ def tasks(
     data = f"sha256:{file_sha256(FILE)}"
 
     async def ask(
-        backend: Backend, each: Mapping[str, RunSettings], results: Results, step: Step
+        backend: Backend, settings_by_name: Mapping[str, RunSettings], results: Results, step: Step
     ) -> Sequence[Result]:
         limits = run.configuration.limits()
         return await run_tasks(
-            known, backend, each, results, limits=limits, transcripts=transcripts, step=step
+            known,
+            backend,
+            settings_by_name,
+            results,
+            limits=limits,
+            transcripts=transcripts,
+            step=step,
         )
 
     strategies, items = _strategies(strategy, run), len(known.tasks)
-    asking = partial(_measured, "tasks", run, strategies, out, items, ask, tasks=data)
+    asking = partial(_run_benchmark, "tasks", run, strategies, output, items, ask, tasks=data)
     head, results = anyio.run(asking)
     _tell(head, results, as_json=as_json)
 
@@ -178,27 +184,27 @@ def _strategies(text: str | None, run: RunOptions) -> Sequence[StrategyChoice]:
     return cast(Sequence[StrategyChoice], names)
 
 
-async def _measured(
+async def _run_benchmark(
     benchmark: Literal["bfcl", "tasks"],
     run: RunOptions,
     strategies: Sequence[StrategyChoice],
-    out: Path | None,
+    output: Path | None,
     items: int,
     ask: Ask,
-    **more: Any,
+    **options: Any,
 ) -> tuple[Mapping[str, Any], Sequence[Result]]:
     """Return what was asked, of which model and how, and what came of it."""
-    async with found(run, note) as (chosen, settings):
+    async with open_selected_backend(run, note) as (chosen, settings):
         each: dict[str, RunSettings] = {
             name: replace(settings, strategy=name) for name in strategies
         }
         if "auto" in strategies and settings.verdict and settings.verdict.verdict:
-            more["verdict"] = settings.verdict.verdict.measured_at
+            options["verdict"] = settings.verdict.verdict.measured_at
         limits = run.configuration.limits()
-        asked = described(settings, limits, version=version(), **more)
+        asked = describe_run(settings, limits, version=version(), **options)
         with (
-            Results(out, benchmark, asked) as results,
-            counting("asking", items * len(strategies)) as step,
+            Results(output, benchmark, asked) as results,
+            progress_counter("asking", items * len(strategies)) as step,
         ):
             done = await ask(chosen.backend, each, results, step)
     return {"benchmark": benchmark, "settings": asked}, done

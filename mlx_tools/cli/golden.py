@@ -12,7 +12,14 @@ from typing import Annotated, Any, Final, cast
 import anyio
 import typer
 
-from mlx_tools.app import Configuration, RunOptions, Share, found, registry_of, session_store
+from mlx_tools.app import (
+    Configuration,
+    RunOptions,
+    Share,
+    open_selected_backend,
+    registry_of,
+    session_store,
+)
 from mlx_tools.backends import (
     STRATEGIES,
     STYLES,
@@ -24,7 +31,15 @@ from mlx_tools.backends import (
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.background import NewSession, answer
 from mlx_tools.cli.options import argument, option
-from mlx_tools.cli.output import complain, counted, counting, note, print_json, print_text, shown
+from mlx_tools.cli.output import (
+    complain,
+    count_noun,
+    for_terminal,
+    note,
+    print_json,
+    print_text,
+    progress_counter,
+)
 from mlx_tools.cli.view import LiveView
 from mlx_tools.controller import Conversation
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MlxToolsError, UsageError
@@ -43,7 +58,7 @@ from mlx_tools.golden import (
     read_golden,
     replay,
     replay_file,
-    settled,
+    settle,
     write_golden,
     write_report,
 )
@@ -104,7 +119,7 @@ def run(
         checks = anyio.run(_check_live, goldens, asked, served, ways, samples, tell)
     else:
         checks = []
-        with counting("replaying", len(files)) as step:
+        with progress_counter("replaying", len(files)) as step:
             for path in files:
                 checks.append(replay_file(path, with_records=report is not None))
                 tell(checks[-1])
@@ -130,10 +145,10 @@ async def _check_live(
     """Asks all, cell by cell: every model in each of the ``ways``, a style and a strategy. None is
     what the settings say, for a style what was recorded."""
     checks: list[GoldenCheck] = []
-    with counting("asking", len(goldens) * len(models) * len(ways)) as step:
+    with progress_counter("asking", len(goldens) * len(models) * len(ways)) as step:
         for model in models:
             named = run if model is None else replace(run, model=model)
-            async with found(named, note) as (chosen, settings):
+            async with open_selected_backend(named, note) as (chosen, settings):
                 for (style, strategy), golden in product(ways, goldens):
                     own = replace(
                         settings,
@@ -158,7 +173,7 @@ def accept(paths: Paths = None, yes: options.Yes = False) -> int:
     for path in find_golden(paths or [FOLDER]):
         try:
             golden = read_golden(path)
-            differing, now = replay(golden).differences, settled(golden).now
+            differing, now = replay(golden).differences, settle(golden).now
         except MlxToolsError as error:
             said = str(error)
             complain(said if said.startswith(str(path)) else f"{path}: {said}")
@@ -176,11 +191,11 @@ def accept(paths: Paths = None, yes: options.Yes = False) -> int:
         _show_differences(differing)
     if not found:
         note("nothing to accept")
-    elif inputs.confirmed(
+    elif inputs.confirm(
         f"Write {len(found)} of them?",
         yes,
-        undone="nothing was written",
-        alone=f"{len(found)} would be written, and ",
+        warning="nothing was written",
+        no_terminal_hint=f"{len(found)} would be written, and ",
         hint="--yes writes them",
     ):
         for now, path in found:
@@ -192,14 +207,14 @@ def accept(paths: Paths = None, yes: options.Yes = False) -> int:
 @app.command()
 def report(
     paths: Paths = None,
-    out: Annotated[Path, option("--out FILE", "Where the report goes.")] = Path(
+    output_file: Annotated[Path, option("--out FILE", "Where the report goes.")] = Path(
         "golden-report.html"
     ),
 ) -> None:
     """Replay transcripts, and write a report of them as one HTML file."""
     checks = [replay_file(path, with_records=True) for path in find_golden(paths or [FOLDER])]
-    write_report(checks, out)
-    complain(str(out), kind="report")
+    write_report(checks, output_file)
+    complain(str(output_file), kind="report")
 
 
 @app.command()
@@ -214,7 +229,7 @@ def export(
     if format != LORA:
         raise UsageError(f"--format: {format!r} is not allowed", hint=f"allowed: {LORA}")
     done = export_lora(map(read_golden, find_golden(paths or [FOLDER])), folder)
-    said = f"{counted(done.train, 'completion')} to train with, {done.valid} to validate with"
+    said = f"{count_noun(done.train, 'completion')} to train with, {done.valid} to validate with"
     complain(f"{said}, {done.left_out} left out, in {folder}", kind="done")
 
 
@@ -231,7 +246,7 @@ def record(
     session: Annotated[
         str, option("--session ID", "Ask nothing: keep this session (its id, last, a path).")
     ] = "",
-    into: Annotated[Path, option("--into DIR", "The folder that it is kept in.")] = FOLDER,
+    folder: Annotated[Path, option("--into DIR", "The folder that it is kept in.")] = FOLDER,
     about: Annotated[str, option("--about TEXT", "What it shows, in a sentence.")] = "",
     expect: Annotated[
         str,
@@ -244,17 +259,19 @@ def record(
     options_given: options.Options,
 ) -> None:
     """Ask questions, or take a past session, and keep the run."""
-    target, wanted = _target(into, name), _expected(expect)
+    target, wanted = _target(folder, name), _expected(expect)
     if bool(questions) == bool(session):
         raise UsageError("give the questions to ask, or --session ID", hint="one of the two")
     run = options.run_options(options_given)
     if questions:
-        session = _asked(run, [inputs.as_question(question) for question in questions])
+        session = _ask_questions(run, [inputs.as_question(question) for question in questions])
     try:
-        golden = _kept(session, target, run.configuration, name=name, about=about, expect=wanted)
+        golden = _load_golden(
+            session, target, run.configuration, name=name, about=about, expect=wanted
+        )
     except CannotSettle as error:
         for line in difference_lines(error.differences):
-            print(shown(line), file=sys.stderr)
+            print(for_terminal(line), file=sys.stderr)
         raise
     for outcome in golden.golden.outcomes:
         calls = ", ".join(call["name"] for call in outcome.get("calls", ()))
@@ -267,11 +284,11 @@ def keep_session(configuration: Configuration, session: str, name: str) -> Path:
     """Keep a session of the user as a golden transcript, where `record` keeps one, and return its
     path. Raises `MlxToolsError`."""
     target = _target(FOLDER, name).absolute()
-    _kept(session_store(configuration).find(session), target, configuration, name=name)
+    _load_golden(session_store(configuration).find(session), target, configuration, name=name)
     return target
 
 
-def _kept(
+def _load_golden(
     session: str,
     target: Path,
     configuration: Configuration,
@@ -301,12 +318,12 @@ def _kept(
     return golden
 
 
-def _target(into: Path, name: str) -> Path:
+def _target(folder: Path, name: str) -> Path:
     """The file. Raises `UsageError` for a name that leads elsewhere, or is taken."""
     parts = name.removesuffix(".jsonl").split("/")
     if not name.isprintable() or any(not p or p.startswith((".", "~")) for p in parts):
         raise UsageError(f"{name!r} cannot name a transcript", hint="use letters, digits, - and _")
-    path = into.joinpath(*parts[:-1], f"{parts[-1]}.jsonl")
+    path = folder.joinpath(*parts[:-1], f"{parts[-1]}.jsonl")
     if path.exists():
         raise UsageError(f"{path} is there already", hint="give another name, or delete it")
     return path
@@ -322,7 +339,7 @@ def _expected(text: str) -> Sequence[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _asked(run: RunOptions, questions: Sequence[str]) -> str:
+def _ask_questions(run: RunOptions, questions: Sequence[str]) -> str:
     """Asks questions in one session, until one waits for an approval, and returns its id."""
 
     async def asking(conversation: Conversation) -> AsyncGenerator[Event]:
@@ -353,18 +370,18 @@ def _show_check(check: GoldenCheck) -> None:
         _show_differences(sample.differences)
 
 
-def _show_differences(found: Sequence[Difference]) -> None:
+def _show_differences(differences: Sequence[Difference]) -> None:
     """Print differences with their diffs, in colours, the first few of them."""
-    for line in difference_lines(found):
+    for line in difference_lines(differences):
         colour = {"  -": "red", "  +": "green"}.get(line[:3], "" if line[:1] == " " else "bold")
         print_text(f"  {line}", colour=colour)
 
 
-def _show_sums(every: Sequence[GoldenCheck]) -> None:
+def _show_sums(checks: Sequence[GoldenCheck]) -> None:
     """Print how many passed, by cell where there are several, and what the others come from."""
-    live = any(check.mode == "live" for check in every)
-    for cell in dict.fromkeys(check.cell for check in every) if live else ():
-        own = [check.share for check in every if check.cell == cell]
+    live = any(check.mode == "live" for check in checks)
+    for cell in dict.fromkeys(check.cell for check in checks) if live else ():
+        own = [check.share for check in checks if check.cell == cell]
         hits, total = sum(share.hits for share in own), sum(share.total for share in own)
         low, high = Share(hits, total).interval
         percent = f"{100 * hits / total:.0f} %" if total else "-"
@@ -372,11 +389,11 @@ def _show_sums(every: Sequence[GoldenCheck]) -> None:
         print_text(f"{cell.label}: {hits} of {total} runs passed, {percent} ({span})")
     if live:
         print_text(_INTERVALS, colour="dim")
-    passed = sum(check.passed for check in every)
-    rooms = Counter(room for check in every for room in check.rooms)
-    errors = sum(any(sample.error for sample in check.samples) for check in every)
+    passed = sum(check.passed for check in checks)
+    rooms = Counter(room for check in checks for room in check.rooms)
+    errors = sum(any(sample.error for sample in check.samples) for check in checks)
     parts = [f"{room} {rooms[room]}" for room in ROOMS if rooms[room]]
     parts += [f"unreadable {errors}"] if errors else []
     tail = f"; failed: {', '.join(parts)}" if parts else ""
-    colour = "green" if passed == len(every) else "red"
-    print_text(f"{passed} of {len(every)} passed{tail}", colour=colour)
+    colour = "green" if passed == len(checks) else "red"
+    print_text(f"{passed} of {len(checks)} passed{tail}", colour=colour)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, TextIO
 
 from mlx_tools.cli.call_text import in_words
-from mlx_tools.cli.output import columns_of, folded, note, steerable
+from mlx_tools.cli.output import columns_of, note, steerable, wrap_line
 from mlx_tools.errors import UsageError
 from mlx_tools.paths import read_regular
 from mlx_tools.protocol import HOOKS, Unreadable
@@ -47,7 +47,7 @@ def read_bytes(path: Path | None) -> bytes:
     try:
         if _OPEN_FILE.fullmatch(str(path)):  # of the shell, for <(COMMAND): it may be a pipe
             with path.open("rb") as file:
-                return _bounded(file, str(path))
+                return _read_bounded(file, str(path))
         return read_regular(path, MAX_BYTES)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
@@ -55,10 +55,10 @@ def read_bytes(path: Path | None) -> bytes:
 
 def read_text(path: Path | None = None) -> str:
     """The text of a file, or of standard input. Raises `UsageError` where it is not UTF-8."""
-    return decoded(read_bytes(path), "standard input" if path is None else str(path))
+    return decode_text(read_bytes(path), "standard input" if path is None else str(path))
 
 
-def decoded(data: bytes, name: str) -> str:
+def decode_text(data: bytes, name: str) -> str:
     """Bytes as text. Raises `UsageError` where they are not UTF-8."""
     try:
         return data.decode("utf-8")
@@ -84,10 +84,10 @@ def _stdin_bytes() -> bytes:
         ready, _, _ = select.select([stream.fileno()], [], [], _PATIENCE)
         if not ready:
             note("reading standard input (end it, or redirect it from /dev/null)")
-    return _bounded(stream, "standard input")
+    return _read_bounded(stream, "standard input")
 
 
-def _bounded(stream: BinaryIO, name: str) -> bytes:
+def _read_bounded(stream: BinaryIO, name: str) -> bytes:
     data = stream.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise UsageError(f"{name}: larger than {MAX_BYTES >> 20} MB")
@@ -139,14 +139,14 @@ def as_question(text: str) -> str:
     return as_text(read_text() if text == "-" else text, "question")
 
 
-def as_text(text: str, what: str) -> str:
+def as_text(text: str, subject: str) -> str:
     """Return what was typed. Raises `UsageError` where it is no text, or empty."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise UsageError(f"the {what} is not UTF-8") from None
+        raise UsageError(f"the {subject} is not UTF-8") from None
     if not text.strip():
-        raise UsageError(f"the {what} is empty", hint="give it as an argument or by a pipe")
+        raise UsageError(f"the {subject} is empty", hint="give it as an argument or by a pipe")
     return text
 
 
@@ -198,7 +198,7 @@ def read_key(
             asking = False
 
     try:
-        with terminal_kept(keyboard), handled(signal.SIGCONT, begin), _signalled() as signals:
+        with terminal_kept(keyboard), handle_signal(signal.SIGCONT, begin), _signalled() as signals:
             try:
                 begin()
                 while not keys and (text := _come(file, signals)):
@@ -285,7 +285,7 @@ def terminal_kept(keyboard: TextIO) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def handled(number: int, handler: Callable[..., None]) -> Iterator[None]:
+def handle_signal(number: int, handler: Callable[..., None]) -> Iterator[None]:
     """Inside, a signal is handled so; in another thread than the main one nothing is changed."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -302,36 +302,37 @@ def ctrl_c_later() -> Iterator[None]:
     """Inside, Ctrl-C is held back; at the end it comes. For what must not be left half done, such
     as work that is started and that Ctrl-C is to end."""
     pressed: list[int] = []
-    with handled(signal.SIGINT, lambda number, frame: pressed.append(number)):
+    with handle_signal(signal.SIGINT, lambda number, frame: pressed.append(number)):
         yield
     if pressed:
         signal.raise_signal(signal.SIGINT)
 
 
-def confirmed(
+def confirm(
     question: str,
     yes: bool = False,
     *,
-    undone: str = "nothing was changed",
-    alone: str = "",
+    warning: str = "nothing was changed",
+    no_terminal_hint: str = "",
     hint: str = "add --yes",
 ) -> bool:
     """Return whether it is to be done: that was said with ``--yes``, or the user at the terminal
-    presses y. After any other key a note says what was left ``undone``.
+    presses y. After any other key a note says what was left ``warning``.
 
     What was typed before the question is shown answers nothing. Raises `UsageError` where nobody
-    can be asked, saying what is left undone (``alone``), and KeyboardInterrupt for Ctrl-C.
+    can be asked, saying what is left undone (``no_terminal_hint``), and KeyboardInterrupt for
+    Ctrl-C.
     """
     if yes:
         return True
     if not at_terminal():
-        raise UsageError(f"{alone}there is no terminal to confirm on", hint=hint)
-    asked = folded(f"{in_words(question)} [y/N]", columns_of(sys.stderr), "  ")
+        raise UsageError(f"{no_terminal_hint}there is no terminal to confirm on", hint=hint)
+    asked = wrap_line(f"{in_words(question)} [y/N]", columns_of(sys.stderr), "  ")
     ask = partial(print, asked, end=" ", file=sys.stderr, flush=True)
     key = read_key(sys.stdin, sys.stderr, ask) or ""
     print(key, file=sys.stderr)
     if key.lower() != "y":
-        note(undone)
+        note(warning)
         return False
     return True
 
@@ -342,9 +343,9 @@ def picked(question: str, answers: Sequence[str]) -> str | None:
     None for an empty line, and for what is none of them. Raises KeyboardInterrupt for Ctrl-C.
     """
     width = columns_of(sys.stderr)
-    print(folded(in_words(question), width), file=sys.stderr)
+    print(wrap_line(in_words(question), width), file=sys.stderr)
     for number, answer in enumerate(answers, start=1):
-        print(folded(f"  {number}. {in_words(answer)}", width, "     "), file=sys.stderr)
+        print(wrap_line(f"  {number}. {in_words(answer)}", width, "     "), file=sys.stderr)
     print(f"1-{len(answers)}:", end=" ", file=sys.stderr, flush=True)
     line = (read_line(sys.stdin) or "").strip()
     if line.isdecimal() and 0 < int(line) <= len(answers):
@@ -394,7 +395,7 @@ def in_editor(text: str, name: str, keyboard: TextIO, screen: TextIO) -> str:
         path.touch(mode=0o600)
         path.write_text(text + "\n", encoding="utf-8")
         # Ctrl-C in an editor is the editor's; a handler, unlike "ignored", is not inherited by it
-        with terminal_kept(keyboard), handled(signal.SIGINT, lambda *_: None):
+        with terminal_kept(keyboard), handle_signal(signal.SIGINT, lambda *_: None):
             code = subprocess.run(  # noqa: S603 (the user's own command)
                 [*command, str(path)], stdin=keyboard.fileno(), stdout=screen, stderr=screen
             ).returncode

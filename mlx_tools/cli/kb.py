@@ -15,14 +15,14 @@ from mlx_tools.cli.output import (
     PROSE,
     amount,
     complain,
-    counted,
+    count_noun,
+    for_terminal,
     note,
     print_json,
     print_prose,
     print_row,
     print_text,
     progress_bar,
-    shown,
 )
 from mlx_tools.cli.root import Interrupted
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED
@@ -31,7 +31,7 @@ from mlx_tools.toolbox import (
     DEFAULT_CORPUS,
     DEFAULT_LIMIT,
     MAX_LIMIT,
-    Added,
+    AddReport,
     Hit,
     KnowledgeBase,
 )
@@ -44,7 +44,7 @@ _TOLD = 10
 
 @app.command()
 def add(
-    given: Annotated[list[str], argument("PATH…", "Files and folders.")],
+    path_arguments: Annotated[list[str], argument("PATH…", "Files and folders.")],
     corpus: Annotated[
         str, option("--corpus NAME", "The corpus, a collection with a name, to add them to.")
     ] = DEFAULT_CORPUS,
@@ -54,12 +54,12 @@ def add(
     try:
         with progress_bar("reading") as report:
             done = KnowledgeBase().add(
-                given, corpus, on_progress=lambda n, total, _: report(n, total)
+                path_arguments, corpus, on_progress=lambda n, total, _: report(n, total)
             )
     except KeyboardInterrupt:
         complain("what was taken in is kept; adding again goes on", kind="interrupted")
         raise Interrupted from None
-    named = {str(Path(one).resolve()) for one in given}
+    named = {str(Path(one).resolve()) for one in path_arguments}
     told = [one for one in done.skipped if one.reason != BINARY or one.path in named]
     binary = sum(1 for one in done.skipped if one.reason == BINARY)
     if as_json:
@@ -109,7 +109,7 @@ def list_all(as_json: AsJsonLines = False) -> None:
             known = to_builtins(one)
             print_json({("size_bytes" if key == "size" else key): known[key] for key in known})
         else:
-            files, passages = counted(one.files, "file"), counted(one.passages, "passage")
+            files, passages = count_noun(one.files, "file"), count_noun(one.passages, "passage")
             head = f"{one.name:<20} {files:>10} {passages:>14} {amount(one.size):>10}"
             print_row(head, f" {one.changed}")
     if not corpora:
@@ -121,11 +121,11 @@ def remove(corpus: Annotated[str, argument("CORPUS", "The corpus.")], yes: Yes =
     """Remove a corpus; the files themselves stay where they are."""
     base = KnowledgeBase()
     files = next((one.files for one in base.corpora() if one.name == corpus), None)
-    if files is not None and not _agreed(f"the corpus {corpus} ({counted(files, 'file')})", yes):
+    if files is not None and not _agreed(f"the corpus {corpus} ({count_noun(files, 'file')})", yes):
         return EXIT_STOPPED
     with progress_bar("removing") as report:
         removed = base.remove(corpus, on_progress=lambda n, total, _: report(n, total))
-    print_text(f"{corpus}: {counted(removed, 'file')} removed from the knowledge base")
+    print_text(f"{corpus}: {count_noun(removed, 'file')} removed from the knowledge base")
     return EXIT_OK
 
 
@@ -137,28 +137,28 @@ def forget(
     """Remove a file from the knowledge base; the file itself stays where it is."""
     base = KnowledgeBase()
     found = base.forget(path, dry_run=True)
-    what = found[0] if len(found) == 1 else f"{counted(len(found), 'file')} below {path}"
+    what = found[0] if len(found) == 1 else f"{count_noun(len(found), 'file')} below {path}"
     if not _agreed(what, yes):
         return EXIT_STOPPED
     removed = base.forget(path)
-    print_text(f"{counted(len(removed), 'file')} removed from the knowledge base")
+    print_text(f"{count_noun(len(removed), 'file')} removed from the knowledge base")
     return EXIT_OK
 
 
-def _agreed(what: str, yes: bool) -> bool:
-    question = f"Remove {what} from the knowledge base?"
-    return inputs.confirmed(question, yes, undone="nothing was removed")
+def _agreed(subject: str, yes: bool) -> bool:
+    question = f"Remove {subject} from the knowledge base?"
+    return inputs.confirm(question, yes, warning="nothing was removed")
 
 
 def _place(hit: Hit) -> str:
     """Where it stands, on one line, whatever the file is called."""
-    path = shown(hit.path, keep=PROSE.strip(LINES))
+    path = for_terminal(hit.path, keep=PROSE.strip(LINES))
     if hit.page is not None:
         return f"{path}, page {hit.page}"
     return path if hit.snippet_line is None else f"{path}:{hit.snippet_line}"
 
 
-def _summary(done: Added, binary: int) -> str:
+def _summary(done: AddReport, binary: int) -> str:
     parts = [f"{done.added} added", f"{done.changed} changed", f"{done.unchanged} unchanged"]
     parts.append(f"{done.removed} removed")
     others = len(done.skipped) - binary

@@ -37,7 +37,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
 from mlx_tools.cli.inputs import EditFailed, in_editor, read_line
-from mlx_tools.cli.output import PROSE, complain, shown, stdout, steerable
+from mlx_tools.cli.output import PROSE, complain, for_terminal, stdout, steerable
 from mlx_tools.cli.type_ahead import TypeAhead
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.paths import private_dir
@@ -89,7 +89,7 @@ class LineEditor:
                 history=_PrivateHistory(history),
                 key_bindings=_keys(self._keyboard, type_ahead.screen),
                 enable_suspend=True,
-                input_processors=[_Shown()],
+                input_processors=[_LineDisplay()],
                 style=Style.from_dict({"status": "ansibrightblack"}),
                 input=self._keyboard,
                 output=_output(type_ahead.screen),
@@ -140,7 +140,7 @@ def _plain() -> str:
             say(PROMPT, end="")
         while (line := read_line(sys.stdin)) is not None:
             text += line
-            if not (_opened(text) or select.select([sys.stdin], [], [], _REST)[0]):
+            if not (_has_open_quotes(text) or select.select([sys.stdin], [], [], _REST)[0]):
                 return text
             text += "\n"
     except KeyboardInterrupt:
@@ -152,7 +152,7 @@ def _plain() -> str:
     return text
 
 
-def _opened(text: str) -> bool:
+def _has_open_quotes(text: str) -> bool:
     """Return whether a text began with quotes that are still to be closed."""
     return text.lstrip().startswith(QUOTES) and text.count(QUOTES) % 2 == 1
 
@@ -174,7 +174,9 @@ def _output(screen: TextIO) -> Vt100_Output:
 
 def _put_below(session: PromptSession[str], status: Callable[[], str]) -> None:
     """Have a line of status below the text; the session's own needs the cursor's place."""
-    line = Window(FormattedTextControl(lambda: shown(status())), height=1, style="class:status")
+    line = Window(
+        FormattedTextControl(lambda: for_terminal(status())), height=1, style="class:status"
+    )
     below = ConditionalContainer(line, ~is_done & Condition(lambda: bool(status())))
     session.layout = Layout(HSplit([session.layout.container, below]), session.default_buffer)
     session.app.layout = session.layout
@@ -190,7 +192,7 @@ def _keys(keyboard: Vt100Input, screen: TextIO) -> KeyBindings:
         text = event.current_buffer
         if text.complete_state is not None and text.complete_state.current_completion is not None:
             text.complete_state = None  # that word, and the text goes on
-        elif _opened(text.text) or event.key_processor.input_queue or _readable(keyboard):
+        elif _has_open_quotes(text.text) or event.key_processor.input_queue or _readable(keyboard):
             text.newline(copy_margin=False)  # it is in the midst of a text that is pasted
         else:
             text.validate_and_handle()
@@ -240,7 +242,7 @@ class _Keyboard(Vt100Input):
         return super().closed
 
 
-class _Shown(Processor):
+class _LineDisplay(Processor):
     """Shows a line with tabs as blanks, what a terminal would obey spelled out, and of a long one
     what stands around the cursor."""
 
@@ -255,9 +257,9 @@ class _Shown(Processor):
         last = first + LONG_LINE
         drawn: StyleAndTextTuples = []
         places = [0] * first
-        for style, char in _between(transformation_input.fragments, first, last):
+        for style, char in _slice_fragments(transformation_input.fragments, first, last):
             places.append(len(drawn))
-            text = _TAB if char == "\t" else shown(char, keep=PROSE)
+            text = _TAB if char == "\t" else for_terminal(char, keep=PROSE)
             drawn += [(style, one) for one in text]
         places += [len(drawn)] * (len(line) - last + 1 if last < len(line) else 1)
         return Transformation(
@@ -267,7 +269,9 @@ class _Shown(Processor):
         )
 
 
-def _between(fragments: StyleAndTextTuples, first: int, last: int) -> Iterator[tuple[str, str]]:
+def _slice_fragments(
+    fragments: StyleAndTextTuples, first: int, last: int
+) -> Iterator[tuple[str, str]]:
     """The characters from one place to another, each with its style."""
     place = 0
     for style, text, *_ in fragments:
@@ -289,13 +293,13 @@ class _Words(Completer):
         if command.startswith("/") and not blank:
             for name, help_text in self._commands.items():
                 if name.startswith(command):
-                    yield Completion(name, -len(command), display_meta=shown(help_text))
+                    yield Completion(name, -len(command), display_meta=for_terminal(help_text))
             return
         if not command.startswith("/"):
             command, beginning = "", document.get_word_before_cursor(WORD=True)
         with suppress(MlxToolsError, OSError):  # then nothing is offered
             for text in self._complete(command, beginning):
-                if shown(text) == text:  # what the terminal would obey is left to be typed
+                if for_terminal(text) == text:  # what the terminal would obey is left to be typed
                     yield Completion(text, -len(beginning))
 
 
@@ -316,7 +320,7 @@ class _PrivateHistory(FileHistory):
             self._path.chmod(0o600)
             texts = list(super().load_history_strings())
             if self._path.stat().st_size > 2 * HISTORY_CHARS:
-                texts = self._shortened(texts)
+                texts = self._limit_history(texts)
         except (OSError, MlxToolsError):
             return []
         return texts
@@ -326,7 +330,7 @@ class _PrivateHistory(FileHistory):
         with suppress(OSError):
             super().store_string(string)
 
-    def _shortened(self, texts: list[str]) -> list[str]:
+    def _limit_history(self, texts: list[str]) -> list[str]:
         kept = texts[: bisect_right([*accumulate(map(len, texts))], HISTORY_CHARS)]
         os.truncate(self._path, 0)
         for text in reversed(kept):

@@ -22,7 +22,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, ClassVar, Final, TextIO
 
 from mlx_tools.cli.call_text import size_of
-from mlx_tools.cli.output import PROSE, cells, folded, painted, shown
+from mlx_tools.cli.output import PROSE, cells, color_text, for_terminal, wrap_line
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
@@ -62,52 +62,52 @@ _STYLES: Final = {
 class PlainScreen:
     """Words, each as soon as it is whole, in rows that fit."""
 
-    def __init__(self, out: TextIO, colour: str = "") -> None:
-        self._out = out
+    def __init__(self, output: TextIO, colour: str = "") -> None:
+        self._output = output
         self._colour = colour
-        self._used = 0  # columns of the row
+        self._column = 0  # columns of the row
         self._blank = ""  # white space that a word may follow
         self._word = ""  # one that goes on
 
     def write(self, text: str) -> None:
         """Take in more of the text."""
-        *parts, self._word = re.split(r"([ \t]+|\n)", self._word + shown(text, keep=PROSE))
-        self._put(parts)
+        *parts, self._word = re.split(r"([ \t]+|\n)", self._word + for_terminal(text, keep=PROSE))
+        self._write_parts(parts)
 
     def displaced(self) -> None:
         """Others have written to the terminal: what stands above is not what was shown last."""
-        self._used = 0
+        self._column = 0
 
     def finish(self) -> None:
         """Show all of it, and begin a line: what is written next is another text."""
         word, self._word = self._word, ""
-        self._put([word, "\n"] if word or self._used else [])
+        self._write_parts([word, "\n"] if word or self._column else [])
 
-    def _put(self, parts: Iterable[str]) -> None:
-        columns, out = size_of(self._out).columns, ""
+    def _write_parts(self, parts: Iterable[str]) -> None:
+        columns, out = size_of(self._output).columns, ""
         for part in parts:
             size = cells(part)
             if part == "\n":
                 out += part
-                self._used, self._blank = 0, ""
+                self._column, self._blank = 0, ""
             elif part.isspace():
                 self._blank = part
             elif part:
-                room = self._used + len(self._blank) + size <= columns
-                before = self._blank if room or not self._used else "\n"
+                room = self._column + len(self._blank) + size <= columns
+                before = self._blank if room or not self._column else "\n"
                 out += before + part
-                self._used = size + (0 if before == "\n" else self._used + len(before))
+                self._column = size + (0 if before == "\n" else self._column + len(before))
                 self._blank = ""
         if out:
-            self._out.write(painted(out, self._colour, self._out))
-            self._out.flush()
+            self._output.write(color_text(out, self._colour, self._output))
+            self._output.flush()
 
 
 class MarkdownScreen:
     """Markdown on a terminal that obeys; used as a `PlainScreen`. ``clock`` counts seconds."""
 
-    def __init__(self, out: TextIO, clock: Callable[[], float] = monotonic) -> None:
-        self._out = out
+    def __init__(self, output: TextIO, clock: Callable[[], float] = monotonic) -> None:
+        self._output = output
         self._clock = clock
         self._text = ""  # the blocks that are not finished
         self._live: list[str] = []  # their rows, as they stand above the cursor
@@ -121,7 +121,7 @@ class MarkdownScreen:
         _ = self._parser, _renderer()
 
     def write(self, text: str) -> None:
-        self._text += shown(text, keep=PROSE)
+        self._text += for_terminal(text, keep=PROSE)
         self._waits = True
         self.tick()
 
@@ -155,7 +155,7 @@ class MarkdownScreen:
     def _draw(self, whole: int, *, last: bool = False) -> None:
         """Draw what has come; up to ``whole`` the text has whole lines."""
         began = self._clock()
-        size = size_of(self._out)
+        size = size_of(self._output)
         columns = max(size.columns - 1, 4)
         done: list[str] = []
         *finished, rest = self._blocks(self._text[:whole])
@@ -168,8 +168,8 @@ class MarkdownScreen:
             tail = self._text[whole:]
             self._text = rest + tail
             going_on = rest + tail if tail.strip(_MARKS) else rest
-            self._add(live, going_on, columns, most=size.lines)
-        self._put(done, live[-(size.lines - 1) :], columns)
+            self._add(live, going_on, columns, max_rows=size.lines)
+        self._replace_rows(done, live[-(size.lines - 1) :], columns)
         self._waits = False
         now = self._clock()
         self._due = now + max(_PAUSE, _SHARE * (now - began))
@@ -181,13 +181,15 @@ class MarkdownScreen:
         lines = text.splitlines(keepends=True)
         return ["".join(lines[a:b]) for a, b in pairwise([0, *starts[1:], len(lines)])]
 
-    def _add(self, rows: list[str], block: str, columns: int, *, most: int | None = None) -> None:
-        """Add a block; of one that goes on, ``most`` rows are seen."""
+    def _add(
+        self, rows: list[str], block: str, columns: int, *, max_rows: int | None = None
+    ) -> None:
+        """Add a block; of one that goes on, ``max_rows`` rows are seen."""
         if block.strip():
-            rows += [""] * self._spaced + self._rows(block, columns, most)
-            self._spaced = self._spaced or most is None
+            rows += [""] * self._spaced + self._rows(block, columns, max_rows)
+            self._spaced = self._spaced or max_rows is None
 
-    def _put(self, done: list[str], live: list[str], columns: int) -> None:
+    def _replace_rows(self, done: list[str], live: list[str], columns: int) -> None:
         """Have these rows where those stand that were not finished."""
         rows = [*done, *live]
         same = 0
@@ -205,50 +207,52 @@ class MarkdownScreen:
             text += "\x1b[J"
         self._live, self._columns = live, columns
         if text:
-            self._out.write(text)
-            self._out.flush()
+            self._output.write(text)
+            self._output.flush()
 
-    def _rows(self, block: str, columns: int, most: int | None) -> list[str]:
+    def _rows(self, block: str, columns: int, max_rows: int | None) -> list[str]:
         """A block as rows for a terminal of so many columns; its source where that says more."""
         tokens = self._lines(block)
         heads = sum(token.type == "th_open" for token in tokens)
         deepest = max((token.level for token in tokens), default=0)
         longest = max((len(token.content) for token in tokens if token.type == "inline"), default=0)
         crowded = heads * _NARROWEST > columns or deepest > min(_DEEPEST, columns // 4)
-        rows = [] if crowded or longest > _LONGEST else self._laid_out(block, columns, most)
+        rows = [] if crowded or longest > _LONGEST else self._laid_out(block, columns, max_rows)
         drawn = "\n".join(rows).strip("\n")
-        source = "\n".join(folded(line, columns) for line in block.rstrip().split("\n"))
+        source = "\n".join(wrap_line(line, columns) for line in block.rstrip().split("\n"))
         return (drawn or source).split("\n")
 
-    def _laid_out(self, block: str, columns: int, most: int | None) -> list[str]:
+    def _laid_out(self, block: str, columns: int, max_rows: int | None) -> list[str]:
         from rich.segment import Segment
 
         console, markdown = _renderer()
-        markdown.parsed = [_seen(token) for token in self._parser.parse(block)]
+        markdown.parsed = [_prepare_token(token) for token in self._parser.parse(block)]
         for token in markdown.parsed:
-            if most is not None and token.type == "fence":
-                token.content = "\n".join(token.content.rsplit("\n", most)[-most:])
+            if max_rows is not None and token.type == "fence":
+                token.content = "\n".join(token.content.rsplit("\n", max_rows)[-max_rows:])
         options = console.options.update(width=columns)
-        options.encoding = self._out.encoding or "utf-8"
+        options.encoding = self._output.encoding or "utf-8"
         rows = []
         for parts in console.render_lines(markdown, options, pad=False):
             while parts and not parts[-1].text.strip():
                 parts.pop()
             *before, last = parts or [Segment("")]
-            rows.append("".join(map(_painted, [*before, Segment(last.text.rstrip(), last.style)])))
+            rows.append(
+                "".join(map(_color_segment, [*before, Segment(last.text.rstrip(), last.style)]))
+            )
         return rows
 
 
-def _painted(segment: Segment) -> str:
+def _color_segment(segment: Segment) -> str:
     """A part of a row, with the colours that every terminal has."""
     from rich.color import ColorSystem
 
-    text = shown(segment.text, keep=PROSE)
+    text = for_terminal(segment.text, keep=PROSE)
     style = segment.style
     return style.render(text, color_system=ColorSystem.STANDARD) if style else text
 
 
-def _seen(token: Token) -> Token:
+def _prepare_token(token: Token) -> Token:
     """A token of the parser, its lines kept apart as they are, and its links' addresses as text."""
     children: list[Token] = []
     from rich.markdown import Token
@@ -303,7 +307,7 @@ def _renderer() -> tuple[Console, Markdown]:
                 yield Segment.line()
                 mark = " " * len(mark)
 
-    class DrawnMarkdown(markdown.Markdown):
+    class MarkdownElements(markdown.Markdown):
         elements: ClassVar = {
             **markdown.Markdown.elements,
             "heading_open": DrawnHeading,
@@ -315,4 +319,4 @@ def _renderer() -> tuple[Console, Markdown]:
     console = Console(
         file=io.StringIO(), force_terminal=True, theme=Theme(_STYLES), legacy_windows=False
     )
-    return console, DrawnMarkdown("")
+    return console, MarkdownElements("")

@@ -15,12 +15,12 @@ import typer
 
 from mlx_tools.app import AccessRules, Configuration
 from mlx_tools.cli import options
-from mlx_tools.cli.call_text import ShownLine, as_name, changed, in_message, in_words, show_all
+from mlx_tools.cli.call_text import TextLine, as_name, diff_sources, in_message, in_words, show_all
 from mlx_tools.cli.completion import server_names
-from mlx_tools.cli.inputs import confirmed, parse_json, read_text
+from mlx_tools.cli.inputs import confirm, parse_json, read_text
 from mlx_tools.cli.options import AsJsonLines, Yes, argument, option
-from mlx_tools.cli.output import complain, counted, cut, note, print_json, print_row, stdout
-from mlx_tools.cli.serve import needing, refuse_without_key
+from mlx_tools.cli.output import complain, count_noun, cut, note, print_json, print_row, stdout
+from mlx_tools.cli.serve import refuse_without_key, require_extra
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MlxToolsError, UsageError, did_you_mean
 from mlx_tools.messages import replace
 from mlx_tools.tools import (
@@ -92,7 +92,7 @@ def import_servers(
     taken, added = set(BoundSources().names()), 0
     for program, path in files:
         servers = _servers_in(path) if file else _servers_of(path)
-        note(f"{program}, {path}: {counted(len(servers), 'server')}")
+        note(f"{program}, {path}: {count_noun(len(servers), 'server')}")
         for name, place in servers.items():
             if name in taken:
                 note(f"{name} is here already")
@@ -103,7 +103,7 @@ def import_servers(
                 complain(f"{name}: {error}")
                 continue
             taken.add(name)
-    complain(f"{counted(added, 'server')} added", kind="done")
+    complain(f"{count_noun(added, 'server')} added", kind="done")
     return EXIT_OK if added else EXIT_STOPPED
 
 
@@ -120,7 +120,7 @@ def list_servers(as_lines: AsJsonLines = False) -> None:
             row = {"name": source.name, "version": source.version, "at": place, "tools": tools}
             print_json(row | {"changed": bool(source.said)})
         else:
-            tools_ = counted(len(source.tools), "tool")
+            tools_ = count_noun(len(source.tools), "tool")
             print_row(f"{source.name:<16} {tools_:<10} {state:<10}", masked(source.at))
     if not found:
         note("there are no servers yet: mlx-tools mcp add NAME -- COMMAND, or mcp import")
@@ -130,7 +130,7 @@ def list_servers(as_lines: AsJsonLines = False) -> None:
 def show_server(name: ServerName) -> None:
     """Show what was agreed to of a server."""
     source = _source(name)
-    show_all(_told(source, {}, {}))
+    show_all(_describe_server(source, {}, {}))
     if source.said:
         note(source.changed)
 
@@ -139,15 +139,15 @@ def show_server(name: ServerName) -> None:
 def test(name: ServerName, reads: Reads = None, yes: Yes = False) -> int:
     """Connect to a server, show what changed, and ask whether you agree."""
     source = _source(name)
-    offer = _asked(source)
+    offer = _inspect_source(source)
     again = _agreed_to(source, offer, reads or source.at.get("reads", ()))
-    changes = list(changed(source, again))
+    changes = list(diff_sources(source, again))
     if not changes:
         BoundSources().put(again)
         complain(f"{name} answers, and is what was agreed to", kind="done")
         return EXIT_OK
-    show_all([*_told(again, offer.hints, offer.refused), *changes])
-    if not confirmed(f"Agree to what {name} says now?", yes):
+    show_all([*_describe_server(again, offer.hints, offer.refused), *changes])
+    if not confirm(f"Agree to what {name} says now?", yes):
         return EXIT_STOPPED
     BoundSources().put(again)
     complain(f"{name} is agreed to as it is now", kind="done")
@@ -158,7 +158,7 @@ def test(name: ServerName, reads: Reads = None, yes: Yes = False) -> int:
 def remove(name: ServerName, yes: Yes = False) -> int:
     """Forget a server, its tools and what it gave for signing in."""
     _source(name)
-    if not confirmed(f"Forget {name}?", yes):
+    if not confirm(f"Forget {name}?", yes):
         return EXIT_STOPPED
     BoundSources().remove(name)
     for left in (tokens_file(name), log_file(name)):
@@ -191,8 +191,8 @@ def serve(
     key = settings.gateway.api_key or ""
     if transport == "http":
         refuse_without_key(host, key)
-    with needing("mcp", "the server"):
-        from mlx_tools.mcp import Delegation, McpServer, Wording, serve_http, serve_stdio
+    with require_extra("mcp", "the server"):
+        from mlx_tools.mcp import ApprovalText, Delegation, McpServer, serve_http, serve_stdio
 
     def load(profile: str) -> Configuration:
         over = {"policy.local_only": True} if settings.policy.local_only else {}
@@ -200,7 +200,7 @@ def serve(
 
     served = McpServer(
         Delegation(run, load, note),
-        Wording(in_message, in_words),
+        ApprovalText(in_message, in_words),
         by_person=transport == "stdio" or bool(key),
     )
     with suppress(KeyboardInterrupt):
@@ -221,22 +221,22 @@ def serve(
 def _agree(name: str, place: Mapping[str, Any], reads: Sequence[str], yes: bool) -> bool:
     """Ask a server what it offers and a person whether they agree; whether it was added."""
     source = BoundSource(name=name, kind="mcp", at=place)
-    print_place = ShownLine(f"{name} is started as: {in_words(masked(place))}", "bold")
+    print_place = TextLine(f"{name} is started as: {in_words(masked(place))}", "bold")
     show_all([print_place])
-    if not confirmed("Connect to it?", yes):
+    if not confirm("Connect to it?", yes):
         return False
-    offer = _asked(source)
+    offer = _inspect_source(source)
     source = _agreed_to(source, offer, reads)
-    show_all(_told(source, offer.hints, offer.refused))
-    if not confirmed(f"Add {name}?", yes):
+    show_all(_describe_server(source, offer.hints, offer.refused))
+    if not confirm(f"Add {name}?", yes):
         return False
     BoundSources().put(source)
-    complain(f"{name} added: {counted(len(source.tools), 'tool')}", kind="done")
+    complain(f"{name} added: {count_noun(len(source.tools), 'tool')}", kind="done")
     note(f"to allow them in a run: --tools 'plugin:{source.plugin}', or by their names")
     return True
 
 
-def _asked(source: BoundSource) -> ServerOffer:
+def _inspect_source(source: BoundSource) -> ServerOffer:
     async def ask() -> ServerOffer:
         clients = McpClients(BoundSources(), show=_sign_in)
         try:
@@ -280,27 +280,27 @@ def _agreed_to(source: BoundSource, offer: ServerOffer, reads: Sequence[str]) ->
     return replace(source, at=at, version=offer.version, tools=tools, said=())
 
 
-def _told(
-    source: BoundSource, hints: Mapping[str, str], refused: Mapping[str, str]
-) -> Iterator[ShownLine]:
+def _describe_server(
+    source: BoundSource, hints: Mapping[str, str], refusals: Mapping[str, str]
+) -> Iterator[TextLine]:
     """A server and its tools: ours in words, its own marked as foreign."""
-    yield ShownLine(f"{source.name}: {in_words(masked(source.at))}", "bold")
-    yield ShownLine(f"it calls itself {in_words(source.version) or 'nothing'}")
+    yield TextLine(f"{source.name}: {in_words(masked(source.at))}", "bold")
+    yield TextLine(f"it calls itself {in_words(source.version) or 'nothing'}")
     for tool in source.tools:  # all of them: each is agreed to
         effects = ", ".join(tool.effects)
-        yield ShownLine(f"{as_name(source.tool_name(tool.name))}: {effects}")
+        yield TextLine(f"{as_name(source.tool_name(tool.name))}: {effects}")
         words = cut(" ".join(tool.description.split()), 200)
         if words:
-            yield ShownLine(in_words(words), foreign=True)
+            yield TextLine(in_words(words), foreign=True)
         if hints.get(tool.name):
-            yield ShownLine(f"it hints, and is not believed: {in_words(hints[tool.name])}", "dim")
-    for name, why in refused.items():
-        yield ShownLine(f"left out: {in_words(cut(name, 80))}: {in_words(why)}", "yellow")
+            yield TextLine(f"it hints, and is not believed: {in_words(hints[tool.name])}", "dim")
+    for name, why in refusals.items():
+        yield TextLine(f"left out: {in_words(cut(name, 80))}: {in_words(why)}", "yellow")
     if prompts := source.at.get("prompts"):
         listed = ", ".join(f"/{source.name}:{name}" for name in prompts)
-        yield ShownLine(f"prompts for chat: {in_words(listed)}")
+        yield TextLine(f"prompts for chat: {in_words(listed)}")
     if source.at.get("resources"):
-        yield ShownLine("it has resources, which mcp_read reads")
+        yield TextLine("it has resources, which mcp_read reads")
 
 
 def _sources() -> Iterator[BoundSource]:
@@ -335,12 +335,12 @@ def _servers_of(path: Path) -> Mapping[str, Mapping[str, Any]]:
         return {}
 
 
-def _pairs(given: Sequence[str] | None, what: str) -> dict[str, str]:
+def _pairs(pairs: Sequence[str] | None, option: str) -> dict[str, str]:
     """Names and values; a name alone stands for this process's variable of that name."""
     found = {}
-    for text in given or ():
+    for text in pairs or ():
         name, equals, value = text.partition("=")
-        if not name or (not equals and what == "--header"):
-            raise UsageError(f"{what}: {text[:80]!r} is no NAME=VALUE")
+        if not name or (not equals and option == "--header"):
+            raise UsageError(f"{option}: {text[:80]!r} is no NAME=VALUE")
         found[name] = value if equals else f"${{{name}}}"
     return found

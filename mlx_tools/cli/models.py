@@ -110,7 +110,7 @@ def serve(
     os.execve(command[0], command, environment)  # noqa: S606 - the server takes this one's place
 
 
-def _as_json(model: ListedModel, tried: Sequence[NativeVerdict]) -> dict[str, object]:
+def _as_json(model: ListedModel, verdicts: Sequence[NativeVerdict]) -> dict[str, object]:
     return {
         "name": model.name,
         "source": model.source,
@@ -124,6 +124,6 @@ def _as_json(model: ListedModel, tried: Sequence[NativeVerdict]) -> dict[str, ob
                 "path": "native" if one.passed else "prompted",
                 "reason": one.reason,
             }
-            for one in tried
+            for one in verdicts
         ],
     }

@@ -53,20 +53,20 @@ _PANELS: Mapping[Group, str] = {
 }
 
 
-def option(said: str, help: str, **more: Any) -> Any:  # noqa: A002
+def option(help_text: str, help: str, **kwargs: Any) -> Any:  # noqa: A002
     """An option, as it is said: ``--limit N``, or a flag, ``--yes,-y``."""
-    names, _, metavar = said.partition(" ")
-    return typer.Option(*names.split(","), metavar=metavar or None, help=help, **more)
+    names, _, metavar = help_text.partition(" ")
+    return typer.Option(*names.split(","), metavar=metavar or None, help=help, **kwargs)
 
 
-def argument(metavar: str, help: str, **more: Any) -> Any:  # noqa: A002
+def argument(metavar: str, help: str, **kwargs: Any) -> Any:  # noqa: A002
     """An argument of a command."""
-    return typer.Argument(metavar=metavar, help=help, **more)
+    return typer.Argument(metavar=metavar, help=help, **kwargs)
 
 
-def joined(said: Sequence[str] | None) -> str | None:
+def join_words(words: Sequence[str] | None) -> str | None:
     """The words of an argument as one text; None where there are none."""
-    return " ".join(said) if said else None
+    return " ".join(words) if words else None
 
 
 ToolChoice = Annotated[
@@ -114,15 +114,15 @@ def with_settings(*keys: str) -> Callable[[Callable[..., Any]], Callable[..., An
         parameters = {row.setting.flag.lstrip("-").replace("-", "_"): row for row in rows}
 
         @functools.wraps(command)
-        def wrapper(**given: Any) -> Any:
+        def wrapper(**kwargs: Any) -> Any:
             options = {}
             for name, row in parameters.items():
-                value = given.pop(name)
+                value = kwargs.pop(name)
                 if isinstance(value, list) and row.key not in _PATHS:  # a path may hold commas
                     value = ",".join(value) if value else None
                 if value is not None and value != []:
                     options[row.key] = value
-            return command(**given, options_given=options)
+            return command(**kwargs, options_given=options)
 
         own = inspect.signature(command, eval_str=True).parameters.values()
         wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

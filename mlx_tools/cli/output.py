@@ -28,7 +28,7 @@ _ROOM: Final = 30
 _BELOW: Final = "    "
 
 
-def shown(text: str, *, keep: str = "") -> str:
+def for_terminal(text: str, *, keep: str = "") -> str:
     """The text as a terminal may show it: what it would obey, or not show at all, is spelled.
 
     The characters of ``keep`` stay as they are.
@@ -63,7 +63,7 @@ def make_sound() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def counted(number: int, thing: str) -> str:
+def count_noun(number: int, thing: str) -> str:
     """So many of a thing, with the plural that most words have."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
@@ -73,7 +73,7 @@ def amount(size: int) -> str:
     for unit, least in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= least:
             return f"{size / least:.{0 if size >= 100 * least else 1}f} {unit}"
-    return counted(size, "byte")
+    return count_noun(size, "byte")
 
 
 def cut(text: str, length: int) -> str:
@@ -109,7 +109,7 @@ def print_text(text: str, *, colour: str = "", exact: bool = False) -> None:
     is escaped in a terminal alone.
     """
     if not exact or stdout().isatty():
-        text = painted(text, colour, stdout())
+        text = color_text(text, colour, stdout())
     write_bytes(text.encode("utf-8", "backslashreplace") + b"\n")
 
 
@@ -117,8 +117,8 @@ def print_prose(text: str, indent: str = "", *, colour: str = "") -> None:
     """Print text to standard output as `print_text` does; at a terminal each line is folded between
     words, and goes on behind ``indent``."""
     if stdout().isatty():
-        lines = shown(text, keep=PROSE).split("\n")
-        text = "\n".join(folded(line, columns_of(stdout()), indent) for line in lines)
+        lines = for_terminal(text, keep=PROSE).split("\n")
+        text = "\n".join(wrap_line(line, columns_of(stdout()), indent) for line in lines)
     print_text(text, colour=colour)
 
 
@@ -128,7 +128,7 @@ def print_row(head: str, text: str) -> None:
     if not stdout().isatty():
         print_text(" ".join(f"{head} {text}".splitlines()))
     else:
-        print_text(join_columns(shown(head), shown(text), columns_of(stdout())))
+        print_text(join_columns(for_terminal(head), for_terminal(text), columns_of(stdout())))
 
 
 def table(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> Iterator[str]:
@@ -163,7 +163,7 @@ def cell(char: str) -> int:
     return 2 if wide else 1
 
 
-def folded(text: str, columns: int | None, indent: str = "") -> str:
+def wrap_line(text: str, columns: int | None, indent: str = "") -> str:
     """One line as rows of ``columns``, parted between words; all but the first begin with
     ``indent``. A word that is longer stays whole: it may be a path that is copied."""
     if columns is None or cells(text) <= columns:
@@ -183,15 +183,15 @@ def join_columns(head: str, text: str, columns: int | None) -> str:
     or below them where there is too little room."""
     used = cells(head) + 1
     if columns is None or columns - used >= _ROOM:
-        return folded(f"{head} {text}", columns, " " * used)
+        return wrap_line(f"{head} {text}", columns, " " * used)
     if used + cells(text) <= columns:
         return f"{head} {text}"
-    return f"{folded(head.rstrip(), columns)}\n{folded(_BELOW + text, columns, _BELOW)}"
+    return f"{wrap_line(head.rstrip(), columns)}\n{wrap_line(_BELOW + text, columns, _BELOW)}"
 
 
-def painted(text: str, colour: str, stream: Any) -> str:
+def color_text(text: str, colour: str, stream: Any) -> str:
     """The text as ``stream`` may show it, in one of `COLOURS` where it shows colours."""
-    text = shown(text, keep=PROSE)
+    text = for_terminal(text, keep=PROSE)
     return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m" if colour and colourful(stream) else text
 
 
@@ -219,7 +219,7 @@ def complain(message: str, *, kind: str = "error") -> None:
     """
     try:
         head = f"mlx-tools: {kind}: " if kind else "mlx-tools: "
-        line = folded(f"{head}{shown(message)}", columns_of(sys.stderr), "  ")
+        line = wrap_line(f"{head}{for_terminal(message)}", columns_of(sys.stderr), "  ")
         print(line, file=sys.stderr, flush=True)
     except OSError:  # nobody is there to read it
         return
@@ -239,7 +239,7 @@ def warn_all(messages: Iterable[str]) -> None:
 # --- standard output, kept to ourselves ---------------------------------------------------------
 
 
-class _KeptOutput(NamedTuple):
+class _SavedOutput(NamedTuple):
     """``stream`` is where a command's answers go, ``before`` what ``sys.stdout`` was. ``moved``:
     ``stream`` has a descriptor of its own."""
 
@@ -248,7 +248,7 @@ class _KeptOutput(NamedTuple):
     moved: bool
 
 
-_kept: _KeptOutput | None = None
+_kept: _SavedOutput | None = None
 
 
 def stdout() -> TextIO:
@@ -263,8 +263,8 @@ def keep_output() -> None:
         return
     before = sys.stdout
     before.flush()
-    moved = None if before.isatty() else _moved(before)
-    _kept = _KeptOutput(moved or before, before, moved is not None)
+    moved = None if before.isatty() else _move_stdout(before)
+    _kept = _SavedOutput(moved or before, before, moved is not None)
     sys.stdout = sys.stderr
 
 
@@ -283,7 +283,7 @@ def give_output_back() -> None:
             kept.stream.close()
 
 
-def _moved(stream: TextIO) -> TextIO | None:
+def _move_stdout(stream: TextIO) -> TextIO | None:
     """The same standard output under another number, which no program that is started inherits;
     None where it is not the process's own, or there are no more descriptors."""
     try:
@@ -298,16 +298,16 @@ def _moved(stream: TextIO) -> TextIO | None:
 
 # --- progress: a bar on standard error, at a terminal alone -------------------------------------
 
-_shown: list[Any] = []
+_stream_proxies: list[Any] = []
 """The bar that is on the screen, where one is."""
 
 
 @contextmanager
-def progress_bar(what: str, *, counts: bool = True) -> Iterator[Callable[..., None]]:
+def progress_bar(label: str, *, counts: bool = True) -> Iterator[Callable[..., None]]:
     """Gives what takes how much is ``done``, of what ``total``, and a text for what goes on;
     ``counts``: these are numbers that a person is shown."""
     if not sys.stderr.isatty():
-        yield lambda done, total=None, text=what: None
+        yield lambda done, total=None, text=label: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -315,21 +315,21 @@ def progress_bar(what: str, *, counts: bool = True) -> Iterator[Callable[..., No
 
     columns = (TextColumn("{task.description}"), BarColumn(), *(MofNCompleteColumn(),) * counts)
     with Progress(*columns, Left(), console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        _shown.append(bar)
+        task = bar.add_task(label, total=None)
+        _stream_proxies.append(bar)
         try:
-            yield lambda done, total=None, text=what: bar.update(
+            yield lambda done, total=None, text=label: bar.update(
                 task, completed=done, total=total, description=text
             )
         finally:
-            _shown.remove(bar)
+            _stream_proxies.remove(bar)
 
 
 @contextmanager
-def counting(what: str, total: int) -> Iterator[Callable[[], None]]:
+def progress_counter(label: str, total: int) -> Iterator[Callable[[], None]]:
     """Gives what is to be called after each of ``total`` steps."""
     done = iter(range(1, total + 1))
-    with progress_bar(what) as report:
+    with progress_bar(label) as report:
         report(0, total)
         yield lambda: report(next(done, total), total)
 
@@ -337,10 +337,10 @@ def counting(what: str, total: int) -> Iterator[Callable[[], None]]:
 @contextmanager
 def _bar_away() -> Iterator[None]:
     """Inside, no bar is on the screen: what is written to standard output begins a line."""
-    if not _shown or not stdout().isatty():
+    if not _stream_proxies or not stdout().isatty():
         yield
         return
-    bar = _shown[-1]
+    bar = _stream_proxies[-1]
     bar.stop()
     try:
         yield

@@ -10,12 +10,12 @@ import anyio
 import typer
 from msgspec import Struct, to_builtins
 
-from mlx_tools.app import Proposal, Proposer, RunOptions, found
+from mlx_tools.app import Proposal, Proposer, RunOptions, open_selected_backend
 from mlx_tools.backends import DEFAULT_STYLE
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.inputs import read_bytes, read_json
 from mlx_tools.cli.options import argument, option
-from mlx_tools.cli.output import complain, counting, note, print_json
+from mlx_tools.cli.output import complain, note, print_json, progress_counter
 from mlx_tools.errors import (
     EXIT_OK,
     EXIT_STOPPED,
@@ -158,12 +158,12 @@ _SAID: Final = ("bare_text", "truncated", "call_like", "commentary", "reasoning"
 """What is printed of a reading besides its messages."""
 
 
-def _call(judged: JudgedCall) -> dict[str, Any]:
-    call = judged.call
+def _call(judged_call: JudgedCall) -> dict[str, Any]:
+    call = judged_call.call
     own = {} if call.id is None else {"id": call.id}
     said = {"name": call.name, "arguments": dict(call.arguments), "repairs": list(call.repairs)}
-    wrong = {} if judged.error is None else {"error": to_builtins(judged.error)}
-    return {"type": call.type, **own, **said, "runs": judged.runs, **wrong}
+    wrong = {} if judged_call.error is None else {"error": to_builtins(judged_call.error)}
+    return {"type": call.type, **own, **said, "runs": judged_call.runs, **wrong}
 
 
 def _assumed(reading: Reading) -> Tools:
@@ -268,7 +268,7 @@ def propose(
 ) -> int:
     """Print the proposal; exit code 1 where a single one could not be read or its time ran out, 3
     where the server gave none to it or to a line of the batch."""
-    asked = options.joined(question)
+    asked = options.join_words(question)
     if (asked is None) == (batch is None):
         raise UsageError("give one QUESTION, or --batch FILE", hint="see: mlx-tools propose --help")
     run = options.run_options(options_given, tool_choice, tools=False)
@@ -283,12 +283,12 @@ def propose(
         check_choice(tool_choice, item.tools)
     if not items:
         return EXIT_OK
-    with counting("proposing", len(items)) as step:
+    with progress_counter("proposing", len(items)) as step:
         return anyio.run(_propose_all, run, items, step)
     raise AssertionError("unreachable")
 
 
-def _items(path: Path, known: Tools | None) -> list[Item]:
+def _items(path: Path, known_tools: Tools | None) -> list[Item]:
     """The lines of a batch, all checked before the first is asked."""
     items = []
     for number, line in enumerate(inputs.read_text(path).split("\n"), start=1):
@@ -298,7 +298,7 @@ def _items(path: Path, known: Tools | None) -> list[Item]:
         value = inputs.parse_json(line, name)
         if not isinstance(value, dict) or not isinstance(value.get("question"), str):
             raise UsageError(f'{name}: expected {{"id", "question", "tools"}}')
-        tools = tools_of(value["tools"], name) if "tools" in value else known
+        tools = tools_of(value["tools"], name) if "tools" in value else known_tools
         if tools is None:
             raise UsageError(f"{name}: no tools are named", hint="in the line, or by --tools")
         if not value["question"].strip():
@@ -310,7 +310,7 @@ def _items(path: Path, known: Tools | None) -> list[Item]:
 async def _propose_all(run: RunOptions, items: list[Item], step: Callable[[], None]) -> int:
     """Asks for all, prints each result, and returns the exit code."""
     code, failures = EXIT_OK, 0
-    async with found(run, note) as (chosen, settings):
+    async with open_selected_backend(run, note) as (chosen, settings):
         limits = run.configuration.limits()
         propose = Proposer(chosen.backend, settings=settings, limits=limits)
         for item in items:
@@ -325,7 +325,7 @@ async def _propose_all(run: RunOptions, items: list[Item], step: Callable[[], No
                 if not isinstance(error, _OF_A_LINE) or failures == FAILURES:
                     raise
                 complain(str(error))
-                code, result = max(code, error.exit_code), _failed(item, run, error)
+                code, result = max(code, error.exit_code), _failed_row(item, run, error)
             print_json(result)
             if item.place is None and result["error"] is not None:
                 code = EXIT_STOPPED
@@ -333,7 +333,7 @@ async def _propose_all(run: RunOptions, items: list[Item], step: Callable[[], No
     return code
 
 
-def _failed(item: Item, run: RunOptions, error: MlxToolsError) -> dict[str, Any]:
+def _failed_row(item: Item, run: RunOptions, error: MlxToolsError) -> dict[str, Any]:
     """Return what is printed for a line of a batch to which the server gave nothing."""
     code = "timeout" if isinstance(error, BackendTimeout) else "backend_error"
     nothing = Proposal(tools=item.tools)

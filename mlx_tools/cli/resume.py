@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from mlx_tools.app import KeptSession, RunOptions, as_options, config, header_of, job_store
+from mlx_tools.app import RunOptions, SavedSession, as_options, config, header_of, job_store
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.background import answer
 from mlx_tools.cli.inputs import parse_object
@@ -33,7 +33,9 @@ _GO_WITH: Final = frozenset(
 the time being, and who approves."""
 
 
-def going_on(session: str | None, last: bool, given: options.Options) -> KeptSession:
+def resolve_session(
+    session: str | None, last: bool, options_given: options.Options
+) -> SavedSession:
     """The session that is named, or the last conversation, to go on with under these options.
 
     Raises `UsageError` where there is none, and for an option that would make another one of it:
@@ -41,9 +43,9 @@ def going_on(session: str | None, last: bool, given: options.Options) -> KeptSes
     """
     if session is not None and last:
         raise UsageError("--continue goes without --session", hint="leave one of them out")
-    kept = _kept(last_talk() if session is None else session, given)
+    kept = _load_session(last_talk() if session is None else session, options_given)
     begun = as_options(kept.header)
-    for key, value in given.items():
+    for key, value in options_given.items():
         if key not in _GO_WITH and _plain(key, value) != _plain(key, begun.get(key)):
             raise UsageError(
                 f"{config.table()[key].setting.flag} goes with no session that was begun without",
@@ -60,10 +62,10 @@ def _plain(key: str, value: object) -> object:
     return str(value)
 
 
-def refuse_beside(**said: object) -> None:
+def refuse_beside(**options: object) -> None:
     """Raise `UsageError` for an option of a command, by its name, that was given and goes with no
     session."""
-    for name, value in said.items():
+    for name, value in options.items():
         if value:
             raise UsageError(
                 f"--{name.replace('_', '-')} goes with no session that was begun without",
@@ -123,7 +125,7 @@ def approvals_of(
 
 
 def resume_session(
-    given: str, approvals: Approvals, options_given: options.Options, *, as_json: bool
+    session: str, approvals: Approvals, options_given: options.Options, *, as_json: bool
 ) -> int:
     """Goes on with a session, by its id, the beginning of one, ``last`` or its transcript's path.
     ``options_given`` say where its server is now.
@@ -131,7 +133,7 @@ def resume_session(
     Shows what happens and returns the exit code of how it ended. One in which nothing waits is
     talked on in, at a terminal.
     """
-    kept = _kept(given, options_given)
+    kept = _load_session(session, options_given)
     if not isinstance(approvals, Mapping) and session_status(kept.records).ended:
         if approvals is not None or not inputs.at_terminal() or as_json:
             raise UsageError(
@@ -140,7 +142,7 @@ def resume_session(
             )
         from mlx_tools.cli.chat import talk_on
 
-        return talk_on(going_on(given, False, options_given))
+        return talk_on(resolve_session(session, False, options_given))
     outcome = answer(
         kept,
         lambda conversation: conversation.stream_resumed(approvals),
@@ -152,32 +154,36 @@ def resume_session(
     return outcome.exit_code
 
 
-def _kept(session: str, given: options.Options) -> KeptSession:
+def _load_session(session: str, options_given: options.Options) -> SavedSession:
     """A session, read without holding it, and how its header says to go on with it."""
     store = kept_sessions()
     place = session if os.sep in session else store.find(session)
     records = store.read(place).transcript
     header = header_of(place, records, store.secret)
     begun = as_options(header)
-    run = options.run_options({**begun, **given})
+    run = options.run_options({**begun, **options_given})
     other = None
-    if "backend.url" in begun and "backend.url" not in given:
+    if "backend.url" in begun and "backend.url" not in options_given:
         # Where the model runs is no part of what was approved: the environment is asked first, as
         # it is said for this command; the user's file where the recorded address does not answer.
         origins = config.load().origins.get("backend.url", ())
         kind = origins[-1].kind if origins else ""
         if kind in ("environment", "user"):
             elsewhere = {key: value for key, value in begun.items() if key != "backend.url"}
-            other = options.run_options({**elsewhere, **given})
+            other = options.run_options({**elsewhere, **options_given})
         if other is not None and kind == "environment":
             run, other = other, run
-    return KeptSession(place, records, header, run, note, _within(run, given), other)
+    return SavedSession(
+        place, records, header, run, note, _narrowing_policy(run, options_given), other
+    )
 
 
-def _within(run: RunOptions, given: options.Options) -> Policy | None:
+def _narrowing_policy(run: RunOptions, options_given: options.Options) -> Policy | None:
     """What the session's policy is narrowed by, as these options say."""
     own = run.configuration.settings.policy
-    allow = own.allow if "policy.allow" in given and own.allow is not None else ("*",)
+    allow = own.allow if "policy.allow" in options_given and own.allow is not None else ("*",)
     switches = ("local_only", "dry_run")
-    rules = {one: True for one in switches if f"policy.{one}" in given and getattr(own, one)}
+    rules = {
+        one: True for one in switches if f"policy.{one}" in options_given and getattr(own, one)
+    }
     return restriction(allow, **rules) if rules or allow != ("*",) else None

@@ -32,11 +32,11 @@ from mlx_tools.cli.output import (
     LINES,
     columns_of,
     complain,
-    folded,
+    for_terminal,
     join_columns,
     print_text,
-    shown,
     stdout,
+    wrap_line,
 )
 from mlx_tools.errors import (
     EXIT_INTERRUPTED,
@@ -106,16 +106,16 @@ def _root() -> None:
     """The program as a whole has no options but those that typer gives it."""
 
 
-def run(arguments: Sequence[str], *, within: bool = False) -> int:
+def run(arguments: Sequence[str], *, is_nested: bool = False) -> int:
     """Run the command that ``arguments`` name; what is returned is the exit code.
 
-    ``within`` a program of somebody's own, standard output is then as it was before. Else it is
+    ``is_nested`` a program of somebody's own, standard output is then as it was before. Else it is
     ours to the end: what a tool left running must not print behind the answer.
     """
     output.make_sound()
-    if not within:
+    if not is_nested:
         raise_open_files()
-    if not within:  # what is imported stays, however often it is looked through
+    if not is_nested:  # what is imported stays, however often it is looked through
         gc.set_threshold(50_000, 20, 20)
         # httpx's own command line, for which it would load rich: as where its extra is missing
         sys.modules.setdefault("httpx._main", cast("ModuleType", None))
@@ -127,9 +127,9 @@ def run(arguments: Sequence[str], *, within: bool = False) -> int:
         standalone_mode=False,
     )
     try:
-        return guarded(program)
+        return run_guarded(program)
     finally:
-        if within:
+        if is_nested:
             output.give_output_back()
 
 
@@ -150,13 +150,13 @@ def fails_as_json(command: Callable[..., Any]) -> Callable[..., Any]:
     that has stopped, with what was at fault as ``error``. It is raised all the same."""
 
     @functools.wraps(command)
-    def wrapper(**given: Any) -> Any:
+    def wrapper(**kwargs: Any) -> Any:
         try:
-            return command(**given)
+            return command(**kwargs)
         except BrokenPipeError:
             raise  # nobody reads it
         except (Exception, KeyboardInterrupt) as error:
-            if given["as_json"]:
+            if kwargs["as_json"]:
                 with contextlib.suppress(OSError):
                     output.print_json(_stopped_by(error))
             raise
@@ -213,7 +213,7 @@ def interrupted(error: KeyboardInterrupt) -> int:
     return EXIT_INTERRUPTED
 
 
-def guarded(command: Callable[[], Any]) -> int:
+def run_guarded(command: Callable[[], Any]) -> int:
     """Run ``command`` and return the exit code: what it returns, or what its failure means.
 
     A user's mistake is one line, without a traceback.
@@ -229,7 +229,7 @@ def guarded(command: Callable[[], Any]) -> int:
     except KeyboardInterrupt as error:
         return interrupted(error)
     except OSError as error:  # a full disk, say: no bug of ours
-        return refused(error)
+        return handle_os_error(error)
     except Exception as error:
         message = getattr(error, "format_message", None)
         if callable(message):  # the option parser's own: wrong usage
@@ -238,7 +238,7 @@ def guarded(command: Callable[[], Any]) -> int:
         return internal_error(error)
 
 
-def refused(error: OSError) -> int:
+def handle_os_error(error: OSError) -> int:
     """Say what the system refused, such as room on a disk that is full; the exit code, which is
     that of every file that cannot be written.
 
@@ -290,7 +290,7 @@ def internal_error(error: Exception) -> int:
     try:
         kept = f"its traceback is in {_keep(text)}"
     except Exception:  # no place to write must not hide the error itself
-        print(shown(text, keep=LINES), file=sys.stderr, end="")
+        print(for_terminal(text, keep=LINES), file=sys.stderr, end="")
         kept = "its traceback stands above"
     complain(f"internal error: {type(error).__name__}: {error} (this is a bug; {kept})")
     return EXIT_STOPPED
@@ -339,14 +339,14 @@ def give_help(command: Any, context: Any) -> None:
         one.params.append(whole)
 
 
-def _print_help(everything: bool, context: Any, _: Any, wanted: bool) -> None:
-    if wanted and not context.resilient_parsing:
+def _print_help(show_all: bool, context: Any, _: Any, requested: bool) -> None:
+    if requested and not context.resilient_parsing:
         columns = columns_of(stdout()) or _COLUMNS
-        print_text(help_of(context, columns, everything=everything))
+        print_text(help_of(context, columns, show_all=show_all))
         context.exit()
 
 
-def help_of(context: Any, columns: int = _COLUMNS, *, everything: bool) -> str:
+def help_of(context: Any, columns: int = _COLUMNS, *, show_all: bool) -> str:
     """The help of a context's command, as wide as that. All of it where it fits on a screen."""
     parameters = context.command.get_params(context)
     options = [one for one in parameters if one.param_type_name == "option"]
@@ -356,7 +356,7 @@ def help_of(context: Any, columns: int = _COLUMNS, *, everything: bool) -> str:
         row = (_head(one), _on_a_line(record[1] if record else ""))
         panels.setdefault(getattr(one, "rich_help_panel", None) or "Options", []).append(row)
     text = _text(context, panels, columns)
-    if everything or text.count("\n") < ROWS:
+    if show_all or text.count("\n") < ROWS:
         return text
     named = {name: one for one in options for name in one.opts}
     used = [named[name] for name in (*MOST_USED, "--help-all", "--help") if name in named]
@@ -375,8 +375,8 @@ def _text(context: Any, panels: Mapping[str, Rows], columns: int) -> str:
     below = getattr(command, "commands", {})
     usage = ["[OPTIONS]", *said, *(["COMMAND …"] if below else ())]
     parts = [
-        [folded(f"Usage: {context.command_path} {' '.join(usage)}", columns, "  ")],
-        [folded(_on_a_line(command.help), columns)],
+        [wrap_line(f"Usage: {context.command_path} {' '.join(usage)}", columns, "  ")],
+        [wrap_line(_on_a_line(command.help), columns)],
     ]
     if arguments:
         parts.append(_rows([(one.metavar, one.help or "") for one in arguments], columns))
@@ -391,9 +391,9 @@ _HEAD: Final = 24
 """Columns for an option's names; longer ones stand out."""
 
 
-def _rows(said: Rows, columns: int) -> list[str]:
-    width = min(max(len(head) for head, _ in said), _HEAD)
-    return [join_columns(f"  {head:<{width}} ", text, columns) for head, text in said]
+def _rows(rows: Rows, columns: int) -> list[str]:
+    width = min(max(len(head) for head, _ in rows), _HEAD)
+    return [join_columns(f"  {head:<{width}} ", text, columns) for head, text in rows]
 
 
 def _on_a_line(text: str | None) -> str:

@@ -15,10 +15,10 @@ from mlx_tools.app import (
     Autostart,
     config,
     controller_of,
-    found,
     job_store,
-    lasting,
+    open_selected_backend,
     registry_of,
+    reusable_options,
     roots_of,
 )
 from mlx_tools.cli import inputs, options
@@ -28,7 +28,7 @@ from mlx_tools.cli.output import complain, cut, note, print_json, print_prose, p
 from mlx_tools.cli.root import Interrupted, internal_error
 from mlx_tools.cli.serve import note_left_out, program, tell_left
 from mlx_tools.cli.sessions import kept_sessions
-from mlx_tools.controller import NobodyThere
+from mlx_tools.controller import PauseApprover
 from mlx_tools.errors import (
     EXIT_BACKEND,
     EXIT_OK,
@@ -42,13 +42,13 @@ from mlx_tools.errors import (
 from mlx_tools.policy import Policy
 from mlx_tools.toolbox import (
     OPEN,
-    Ended,
+    FinishedRun,
     Job,
+    JobListing,
     JobRun,
-    Listed,
     RunEnd,
+    RunInspection,
     Runner,
-    Seen,
     local_zone,
     parse_when,
     settle,
@@ -122,7 +122,7 @@ def add(
             policy=configuration.policy().to_json(),
             configured_policy=configuration.configured_policy().to_json(),
             roots=roots_of(configuration),
-            options=lasting(configuration),
+            options=reusable_options(configuration),
             require_tools=options.names(require_tools),
         )
     )
@@ -157,8 +157,8 @@ def run(
 ) -> int:
     """Run the jobs that are due now, and exit with the worst exit code of the runs."""
 
-    def tell(ended: Ended) -> None:
-        _tell(ended, as_lines=as_lines)
+    def tell(finished: FinishedRun) -> None:
+        _tell(finished, as_lines=as_lines)
 
     def trouble(error: ScheduleError) -> None:
         complain(f"{error.message}; it is tried again", kind="warning")
@@ -166,8 +166,10 @@ def run(
     # What the system sends when it shuts down ends a run like Ctrl-C does; in the background of a
     # script, too, where Ctrl-C is ignored from the start: asyncio cancels what runs only by way of
     # Python's own handler.
-    told_to_end = inputs.handled(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    as_ever = inputs.handled(signal.SIGINT, signal.default_int_handler)
+    told_to_end = inputs.handle_signal(
+        signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT)
+    )
+    as_ever = inputs.handle_signal(signal.SIGINT, signal.default_int_handler)
     with told_to_end, as_ever, Runner(job_store(kept_sessions()), run_job, look) as runner:
         try:
             if loop:
@@ -200,7 +202,7 @@ def install(yes: options.Yes = False) -> int:
         print_text(text)
     note_left_out(autostart)
     told = {"undone": "nothing was written", "alone": "nothing is written: "}
-    if not inputs.confirmed("Write this?", yes, hint="--yes writes it", **told):
+    if not inputs.confirm("Write this?", yes, hint="--yes writes it", **told):
         return EXIT_STOPPED
     left = autostart.install(command)
     if not left:
@@ -224,33 +226,33 @@ def _note(line: str) -> None:
         note(line)
 
 
-def _tell(ended: Ended, *, as_lines: bool) -> None:
-    run, end = ended.run, ended.end
-    if ended.fault is not None:
-        internal_error(ended.fault)
+def _tell(finished: FinishedRun, *, as_lines: bool) -> None:
+    run, end = finished.run, finished.end
+    if finished.fault is not None:
+        internal_error(finished.fault)
     if as_lines:
         print_json(run.to_json() | {"answer": end.answer if end is not None else None})
         return
     where = f"  session {run.session}" if run.session else ""
     why = f"  {run.reason}" if run.reason else ""
-    print_text(f"{run.job}  {run.status}{_missed(ended.job, run)}{where}{why}")
+    print_text(f"{run.job}  {run.status}{_missed(finished.job, run)}{where}{why}")
     if end is not None and end.answer is not None:
         print_text(end.answer, exact=True)
     if run.status == "paused":
         complain(f"mlx-tools sessions resume {run.session}", kind="waits")
 
 
-def _print(listed: Listed) -> None:
+def _print(job_listing: JobListing) -> None:
     """A job for a person: a line, and another for what waits or came of it."""
-    job = listed.job
+    job = job_listing.job
     if job is None:
         why = "it was changed, or this version does not know what it says"
-        print_prose(f"{listed.id}  damaged: {why}; it never runs, remove it")
+        print_prose(f"{job_listing.id}  damaged: {why}; it never runs, remove it")
         return
-    due = _local(job, listed.next_due) if listed.next_due else "-"
+    due = _local(job, job_listing.next_due) if job_listing.next_due else "-"
     gist = cut(" ".join(job.task.split()), _GIST)
-    print_row(f"{job.id}  {listed.state:<9}  {due}  {' '.join(job.said.split())} ", gist)
-    last = listed.runs[0] if listed.runs else None
+    print_row(f"{job.id}  {job_listing.state:<9}  {due}  {' '.join(job.said.split())} ", gist)
+    last = job_listing.runs[0] if job_listing.runs else None
     if last is not None:
         hint = f": mlx-tools sessions resume {last.session}" if last.status in OPEN else ""
         hint = "" if last.status == "running" else hint
@@ -274,7 +276,7 @@ def _local(job: Job, due: datetime | None) -> str:
 # --- running a job: as `ask` would run its task, under the policy that it was made with ---------
 
 
-async def run_job(job: Job, began: Callable[[str], None]) -> RunEnd:
+async def run_job(job: Job, on_start: Callable[[str], None]) -> RunEnd:
     """Gives the model the task, in a session of its own. Nobody is asked: a call that needs an
     approval pauses the run. Raises `UsageError` where the job was made with a setting that this
     version does not have."""
@@ -292,29 +294,29 @@ async def run_job(job: Job, began: Callable[[str], None]) -> RunEnd:
         job.policy_today(configuration.configured_policy()),
     )
     try:
-        async with found(run, note) as (chosen, settings):
-            nobody = NobodyThere()
+        async with open_selected_backend(run, note) as (chosen, settings):
+            nobody = PauseApprover()
             controller = controller_of(
                 configuration, registry, chosen.backend, settings, nobody, policy
             )
             async with await controller.conversation() as talk:
-                began(talk.session)
+                on_start(talk.session)
                 return RunEnd.of(await talk.run(job.task))
     finally:
         await registry.aclose()
 
 
-def look(session: str) -> Seen:
+def look(session: str) -> RunInspection:
     """Return how the session of a run stands, by its transcript."""
     store = kept_sessions()
     if store.size(session) < 0:
-        return Seen(state="missing")
+        return RunInspection(state="missing")
     listed = store.listed(session)
     try:
         records = store.records(session)
     except TranscriptError as error:
-        return Seen(state="damaged", reason=str(error))
+        return RunInspection(state="damaged", reason=str(error))
     changed = any(isinstance(one, ExecutionRecord) and one.mutates for one in records)
     known = listed.status
     doubt = bool(known.in_doubt)
-    return Seen(state=known.state, reason=known.reason, changed=changed, in_doubt=doubt)
+    return RunInspection(state=known.state, reason=known.reason, changed=changed, in_doubt=doubt)

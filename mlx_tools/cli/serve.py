@@ -38,10 +38,10 @@ def serve(context: typer.Context, *, options_given: options.Options) -> None:
     if context.invoked_subcommand is not None:
         context.obj = options_given
         return
-    run, key = _checked(options_given)
+    run, key = _check_options(options_given)
     import anyio
 
-    with needing("gateway", "the gateway"):
+    with require_extra("gateway", "the gateway"):
         from mlx_tools.gateway import serve
     from mlx_tools.cli.golden import keep_session
 
@@ -60,7 +60,7 @@ def worker(*, options_given: options.Options) -> None:
     The jobs of the schedule that are due are run, too.
     """
     run = options.run_options(options_given)
-    with needing("gateway", "a worker"):
+    with require_extra("gateway", "a worker"):
         from mlx_tools.gateway import work
     import anyio
 
@@ -72,7 +72,7 @@ def worker(*, options_given: options.Options) -> None:
 @app.command()
 def page(context: typer.Context) -> None:
     """Print the page's address, with its key."""
-    run, _ = _checked(context.obj)
+    run, _ = _check_options(context.obj)
     from mlx_tools.gateway import page_link
 
     gateway = run.configuration.settings.gateway
@@ -82,7 +82,7 @@ def page(context: typer.Context) -> None:
 @app.command()
 def install(context: typer.Context) -> int:
     """Start the gateway now and with every session of yours; options stand before this word."""
-    _checked(context.obj)
+    _check_options(context.obj)
     command = [*program(), "serve", *_flags(context.obj)]
     autostart = _autostart()
     for name, value in autostart.variables.items():
@@ -111,11 +111,11 @@ def note_left_out(autostart: Autostart) -> None:
         note(f"it does not get {', '.join(names)}, which hold secrets: name them in your file")
 
 
-def tell_left(left: list[str]) -> int:
+def tell_left(remaining: list[str]) -> int:
     """Say what the system refused, and is left for the user to do."""
-    for command in left:
+    for command in remaining:
         complain(f"this did not work, and is left to do: {command}", kind="warning")
-    return EXIT_STOPPED if left else EXIT_OK
+    return EXIT_STOPPED if remaining else EXIT_OK
 
 
 def program() -> list[str]:
@@ -128,10 +128,10 @@ def program() -> list[str]:
     return [sys.executable, "-P", "-m", "mlx_tools"]
 
 
-def _flags(given: options.Options) -> list[str]:
+def _flags(options_given: options.Options) -> list[str]:
     """The options again, as they were typed."""
     flags: list[str] = []
-    for key, value in given.items():
+    for key, value in options_given.items():
         setting = config.table()[key].setting
         flag = setting.flag
         if setting.secret or (key == "model.name" and Path(str(value)).is_dir()):
@@ -146,21 +146,21 @@ def _flags(given: options.Options) -> list[str]:
     return flags
 
 
-def _checked(given: options.Options) -> tuple[RunOptions, str]:
+def _check_options(options_given: options.Options) -> tuple[RunOptions, str]:
     """The settings and the key. Raises `UsageError` for a gateway that anybody could use."""
-    run = options.run_options(given)
+    run = options.run_options(options_given)
     gateway = run.configuration.settings.gateway
     refuse_without_key(gateway.host, gateway.api_key)
     return run, gateway.api_key or ""
 
 
 @contextmanager
-def needing(extra: str, who: str) -> Iterator[None]:
+def require_extra(extra: str, command: str) -> Iterator[None]:
     """Inside, something is imported that an extra brings. Raises `MissingDependency`."""
     try:
         yield
     except ImportError as error:
-        said = f"{who} needs {error.name}"
+        said = f"{command} needs {error.name}"
         raise MissingDependency(said, hint=to_install(extra)) from error
 
 

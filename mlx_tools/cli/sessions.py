@@ -21,7 +21,7 @@ from mlx_tools.cli.output import (
     amount,
     columns_of,
     complain,
-    counted,
+    count_noun,
     cut,
     join_columns,
     note,
@@ -36,7 +36,7 @@ from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, TranscriptError, UsageError
 from mlx_tools.paths import expand_user
 from mlx_tools.store import (
     LAST,
-    Copied,
+    CopyReport,
     ListedSession,
     PostgresStore,
     SessionStatus,
@@ -84,7 +84,7 @@ def list_sessions(
     if not ids:
         note("there are no sessions yet")
     if len(ids) > limit:
-        note(f"{counted(len(ids) - limit, 'older session')} more (--limit)")
+        note(f"{count_noun(len(ids) - limit, 'older session')} more (--limit)")
 
 
 @app.command()
@@ -178,7 +178,7 @@ def delete(
                 f"{listed.session} has not ended: {ending_of(listed.status)}",
                 hint="--paused removes it all the same",
             )
-    _remove(store, chosen, whatever=paused, yes=yes)
+    _remove(store, chosen, force=paused, yes=yes)
 
 
 @app.command()
@@ -197,24 +197,27 @@ def prune(
         for listed in map(store.listed, store.by_last_update()[keep:])
         if listed.status.ended and (limit is None or listed.updated < limit)
     ]
-    _remove(store, chosen, whatever=False, yes=yes)
+    _remove(store, chosen, force=False, yes=yes)
 
 
 def _remove(
-    store: SessionStore, chosen: Sequence[ListedSession], *, whatever: bool, yes: bool
+    store: SessionStore, sessions: Sequence[ListedSession], *, force: bool, yes: bool
 ) -> None:
     """Remove these, where that is agreed to."""
-    if chosen and not yes:
-        for listed in chosen:
+    if sessions and not yes:
+        for listed in sessions:
             print(row(listed, _now(), columns_of(sys.stderr)), file=sys.stderr)
-        told = {"undone": "nothing was removed", "alone": f"{_sum(chosen)} would be removed, and "}
+        told = {
+            "undone": "nothing was removed",
+            "alone": f"{_sum(sessions)} would be removed, and ",
+        }
         hint = "--yes removes them"
-        if not inputs.confirmed(f"Remove {_sum(chosen)}?", yes, hint=hint, **told):
+        if not inputs.confirm(f"Remove {_sum(sessions)}?", yes, hint=hint, **told):
             return
     store.sweep()
     removed = []
-    for listed in chosen:
-        if store.remove(listed.session, whatever=whatever):
+    for listed in sessions:
+        if store.remove(listed.session, force=force):
             removed.append(listed)
             known = listed.status
             print_text(f"removed {listed.session}  {known.state}  {gist(known)}".rstrip())
@@ -225,7 +228,7 @@ def _remove(
 
 def _sum(sessions: Sequence[ListedSession]) -> str:
     size = sum(listed.size for listed in sessions)
-    return f"{counted(len(sessions), 'session')} ({amount(size)})"
+    return f"{count_noun(len(sessions), 'session')} ({amount(size)})"
 
 
 def _now() -> datetime:
@@ -265,7 +268,7 @@ def undo(session: SessionId = LAST, yes: Yes = False, as_json: AsJson = False) -
             hint = f"; mlx-tools undo {other} would" if other is not None else ""
             note(f"the session {session} left nothing that can be undone{hint}")
     if refused:
-        complain(f"{counted(refused, 'change')} of {len(ended)} could not be undone")
+        complain(f"{count_noun(refused, 'change')} of {len(ended)} could not be undone")
     return EXIT_STOPPED if refused else EXIT_OK
 
 
@@ -274,12 +277,14 @@ def undo_steps(
 ) -> list[UndoStep] | None:
     """Undo what the user agrees to; what became of each change, None where that is not wanted.
     Raises `UsageError` with the ``hint`` where nobody can be asked."""
-    due = counted(sum(step.status == "due" for step in steps), "change")
+    due = count_noun(sum(step.status == "due" for step in steps), "change")
     if not yes and any(step.status == "due" for step in steps):
         for step in steps:
             print(_change(step), file=sys.stderr)
         alone, undone = f"{due} would be undone, and ", "nothing was undone"
-        if not inputs.confirmed(f"Undo {due}?", yes, undone=undone, alone=alone, hint=hint):
+        if not inputs.confirm(
+            f"Undo {due}?", yes, warning=undone, no_terminal_hint=alone, hint=hint
+        ):
             return None
     return [undoing.undo(step) if step.status == "due" else step for step in steps]
 
@@ -320,32 +325,32 @@ def copy(
     """
     from mlx_tools.gateway import RUNS
 
-    kept, new = _opened(source), _opened(target)
+    kept, new = _open_store(source), _open_store(target)
     if kept.place == new.place and kept.dsn == new.dsn:
         raise UsageError("FROM and TO are the same")
     with progress_bar("copying") as report:
         copied = copy_store(kept, new, (SCHEDULE, RUNS), report)
-    print_text(f"copied {_said(copied)} to {new.place}")
+    print_text(f"copied {_describe_copy(copied)} to {new.place}")
     if copied.left_out:
         note(f"left out, as they hold no transcript: {', '.join(copied.left_out)}")
 
 
-def _opened(given: str) -> SessionStore:
-    if "://" in given:
-        return PostgresStore(given)
-    folder = expand_user(given).absolute()
+def _open_store(location: str) -> SessionStore:
+    if "://" in location:
+        return PostgresStore(location)
+    folder = expand_user(location).absolute()
     if folder.name == "sessions" and not (folder / "sessions").exists():
-        raise UsageError(f"{given} is the folder of sessions", hint="give the one that it is in")
+        raise UsageError(f"{location} is the folder of sessions", hint="give the one that it is in")
     return TranscriptStore(folder / "sessions")
 
 
-def _said(copied: Copied) -> str:
-    rows = {name: sum(tables.values()) for name, tables in copied.tables.items()}
+def _describe_copy(report: CopyReport) -> str:
+    rows = {name: sum(tables.values()) for name, tables in report.tables.items()}
     said = [
-        f"{counted(copied.sessions, 'session')} ({amount(copied.bytes)})",
-        *([f"{copied.there} more were there"] if copied.there else []),
-        counted(copied.used, "used approval"),
-        *(f"{counted(n, 'row')} of {name}" for name, n in rows.items()),
+        f"{count_noun(report.sessions, 'session')} ({amount(report.bytes)})",
+        *([f"{report.there} more were there"] if report.there else []),
+        count_noun(report.used, "used approval"),
+        *(f"{count_noun(n, 'row')} of {name}" for name, n in rows.items()),
     ]
     return ", ".join(said)
 
@@ -370,16 +375,16 @@ Lines = Iterator[tuple[str, str]]
 """Colours (`mlx_tools.cli.output.COLOURS`, or none) and lines."""
 
 
-def row(listed: ListedSession, now: datetime, columns: int | None = None) -> str:
+def row(listing: ListedSession, now: datetime, columns: int | None = None) -> str:
     """A session on one line: id, when it was last written to, how it ended, what it was asked.
 
     Of a terminal with so many ``columns`` it takes more lines, where it must.
     """
-    known = listed.status
+    known = listing.status
     when = "-"
-    if listed.updated:
-        when = said_when(datetime.fromtimestamp(listed.updated, now.tzinfo), now)
-    head, about = f"{listed.session:<24}  {when:<11} ", ending_of(known)
+    if listing.updated:
+        when = said_when(datetime.fromtimestamp(listing.updated, now.tzinfo), now)
+    head, about = f"{listing.session:<24}  {when:<11} ", ending_of(known)
     if columns is not None and (room := columns - len(f"{head} {about}  ")) >= _LEAST_WORDS:
         return f"{head} {about}  {cut(gist(known), room)}".rstrip()
     return join_columns(head, f"{about}  {gist(known)}", columns).rstrip()
@@ -395,35 +400,35 @@ def said_when(time: datetime, now: datetime) -> str:
     return f"{time.day} {time:%b}" + (f" {time.year}" if time.year != now.year else "")
 
 
-def ending_of(known: SessionStatus) -> str:
+def ending_of(status: SessionStatus) -> str:
     """Return how a session ended, or stands."""
-    said: str = known.state
-    if known.state == "stopped":
-        said += f": {in_words(known.reason).replace('_', ' ')}"
-    elif known.pending:
-        said += f": {counted(len(known.pending), 'approval')} due"
-    if known.in_doubt:
-        said += f", {counted(len(known.in_doubt), 'call')} in doubt"
+    said: str = status.state
+    if status.state == "stopped":
+        said += f": {in_words(status.reason).replace('_', ' ')}"
+    elif status.pending:
+        said += f": {count_noun(len(status.pending), 'approval')} due"
+    if status.in_doubt:
+        said += f", {count_noun(len(status.in_doubt), 'call')} in doubt"
     return said
 
 
-def gist(known: SessionStatus) -> str:
+def gist(status: SessionStatus) -> str:
     """Return what a session is about, cut to fit a line."""
-    if known.state == "damaged":
-        return in_words(known.reason)
-    if not known.question and known.first_call:
-        return f"a call of {cut(as_name(known.first_call), QUESTION_CHARS)}, without a model"
-    return cut(in_words(" ".join(known.question.split())), QUESTION_CHARS)
+    if status.state == "damaged":
+        return in_words(status.reason)
+    if not status.question and status.first_call:
+        return f"a call of {cut(as_name(status.first_call), QUESTION_CHARS)}, without a model"
+    return cut(in_words(" ".join(status.question.split())), QUESTION_CHARS)
 
 
-def title(listed: ListedSession) -> Lines:
+def title(listing: ListedSession) -> Lines:
     """Return what is known of a session as a whole."""
-    known = listed.status
+    known = listing.status
     reason = f" ({in_words(known.reason)})" if known.reason else ""
-    yield "bold", f"session {listed.session}: {known.state}{reason}"
+    yield "bold", f"session {listing.session}: {known.state}{reason}"
     yield "dim", f"made {in_words(known.created) or '-'}, model {in_words(known.model or '-')}"
-    if listed.path is not None:
-        yield "dim", f"transcript {in_words(str(listed.path))}"
+    if listing.path is not None:
+        yield "dim", f"transcript {in_words(str(listing.path))}"
 
 
 def conversation(records: Sequence[Record]) -> Lines:
@@ -448,15 +453,15 @@ def conversation(records: Sequence[Record]) -> Lines:
                 yield "dim", f"  … {block.fold or f'{block.left_out} characters more'}"
 
 
-def waiting(known: SessionStatus) -> Lines:
+def waiting(status: SessionStatus) -> Lines:
     """The calls that a person must decide about, each with what an approval must carry."""
-    for call in known.pending:
+    for call in status.pending:
         yield "", ""
         yield "bold", f"an approval is due for {in_words(call.call_id)} {as_name(call.name)}"
         yield "", f"  {on_one_line(call.arguments)}"
         yield "", f"  digest {in_words(call.digest)}"
         yield "", f"  until {in_words(call.expires_at)}"
-    for key in known.in_doubt:
+    for key in status.in_doubt:
         yield "yellow", f"{in_words(key)} is in doubt: it was started, and may have done its work"
 
 
@@ -465,13 +470,13 @@ def _text(text: str) -> Lines:
         yield "", f"  {in_words(line.expandtabs(4))}"
 
 
-def _as_json(listed: ListedSession) -> dict[str, Any]:
+def _as_json(listing: ListedSession) -> dict[str, Any]:
     """A session as ``sessions list --json`` prints it: every key, always."""
-    known = listed.status
+    known = listing.status
     return {
-        "session": listed.session,
+        "session": listing.session,
         "created": known.created,
-        "updated": datetime.fromtimestamp(listed.updated, UTC).isoformat(timespec="seconds"),
+        "updated": datetime.fromtimestamp(listing.updated, UTC).isoformat(timespec="seconds"),
         "state": known.state,
         "ended": ending_of(known),
         "reason": known.reason or None,
@@ -480,6 +485,6 @@ def _as_json(listed: ListedSession) -> dict[str, Any]:
         "model": known.model,
         "pending": [call.to_json() for call in known.pending],
         "in_doubt": list(known.in_doubt),
-        "size_bytes": listed.size,
-        "transcript": None if listed.path is None else str(listed.path),
+        "size_bytes": listing.size,
+        "transcript": None if listing.path is None else str(listing.path),
     }

@@ -12,7 +12,7 @@ import typer
 
 from mlx_tools.cli.call_text import as_name, in_words
 from mlx_tools.cli.options import AsJson, option
-from mlx_tools.cli.output import counted, counting, note, print_json, print_text, table
+from mlx_tools.cli.output import count_noun, note, print_json, print_text, progress_counter, table
 from mlx_tools.cli.sessions import kept_sessions
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.store import SessionStore
@@ -30,7 +30,7 @@ _NAMED: Final = 5
 
 @app.command()
 def stats(
-    since: Annotated[
+    begin_text: Annotated[
         str,
         option("--since WHEN", "Only what was asked since: 12h, 7d, 4w, or a date (2026-11-01)."),
     ] = "",
@@ -38,7 +38,7 @@ def stats(
 ) -> None:
     """Count the questions and calls of all sessions, by model and tool, and how they ended."""
     store = kept_sessions()
-    begin = _moment(since, datetime.now(UTC)) if since else None
+    begin = _moment(begin_text, datetime.now(UTC)) if begin_text else None
     sessions, models, damaged = _counted_all(store, begin)
     if as_json:
         print_json(
@@ -56,7 +56,7 @@ def stats(
     if damaged:
         named = ", ".join([*damaged][:_NAMED]) + (", …" if len(damaged) > _NAMED else "")
         note(
-            f"{counted(len(damaged), 'session')} cannot be read, and not counted: {named} "
+            f"{count_noun(len(damaged), 'session')} cannot be read, and not counted: {named} "
             "(mlx-tools sessions show ID says why)"
         )
 
@@ -81,7 +81,7 @@ def _counted_all(
     cannot be read."""
     ids, damaged, sessions = store.ids(), dict[str, str](), 0
     found: dict[str, Counters] = {}
-    with counting("reading sessions", len(ids)) as step:
+    with progress_counter("reading sessions", len(ids)) as step:
         for session in ids:
             step()
             if begin is not None and store.updated(session) < begin.timestamp():
@@ -91,7 +91,7 @@ def _counted_all(
             except TranscriptError as error:
                 damaged[session] = str(error)
                 continue
-            if meant := _since(records, begin):
+            if meant := _records_since(records, begin):
                 sessions += 1
                 model = _model(meant)
                 found[model] = found.get(model, Counters()) + count(meant)
@@ -99,7 +99,7 @@ def _counted_all(
     return sessions, dict(models), damaged
 
 
-def _since(records: Sequence[Record], begin: datetime | None) -> Sequence[Record]:
+def _records_since(records: Sequence[Record], begin: datetime | None) -> Sequence[Record]:
     """The header, and what came of the questions since ``begin``; nothing where there are none."""
     if begin is None or not records:
         return records
@@ -132,7 +132,7 @@ def _model(records: Sequence[Record]) -> str:
 
 def _lines(sessions: int, models: Mapping[str, Counters]) -> Iterable[str]:
     total = sum(models.values(), Counters())
-    yield f"{counted(sessions, 'session')}, {counted(total.questions, 'question')}"
+    yield f"{count_noun(sessions, 'session')}, {count_noun(total.questions, 'question')}"
     if total.ends:
         ended = sorted(total.ends.items(), key=lambda one: -one[1])
         told = (f"{said.replace('_', ' ')} {_share(n, total.questions)}" for said, n in ended)
@@ -149,12 +149,12 @@ def _lines(sessions: int, models: Mapping[str, Counters]) -> Iterable[str]:
         yield from table([heads, *(_of_tool(name, total) for name in names)], numbers=True)
 
 
-def _of_model(name: str, one: Counters) -> Sequence[str]:
-    tokens = (one.prompt_tokens, one.cached_tokens, one.completion_tokens)
-    lines = (sum(one.corrections.values()), sum(one.repairs.values()), one.mends)
-    answered = _share(one.ends.get("answered", 0), one.questions)
-    took = timedelta(seconds=one.duration_ms // 1000)
-    said = (one.questions, answered, one.completions, *tokens, *lines, took)
+def _of_model(name: str, counters: Counters) -> Sequence[str]:
+    tokens = (counters.prompt_tokens, counters.cached_tokens, counters.completion_tokens)
+    lines = (sum(counters.corrections.values()), sum(counters.repairs.values()), counters.mends)
+    answered = _share(counters.ends.get("answered", 0), counters.questions)
+    took = timedelta(seconds=counters.duration_ms // 1000)
+    said = (counters.questions, answered, counters.completions, *tokens, *lines, took)
     return [in_words(name), *map(str, said)]
 
 

@@ -15,9 +15,9 @@ from mlx_tools.app import (
     Configuration,
     RunOptions,
     controller_of,
-    found,
     functions_of,
     jobs_of,
+    open_selected_backend,
     registry_of,
     with_settings,
 )
@@ -26,7 +26,7 @@ from mlx_tools.cli.call_text import in_words
 from mlx_tools.cli.inputs import ctrl_c_later
 from mlx_tools.cli.output import note
 from mlx_tools.cli.sessions import kept_sessions
-from mlx_tools.cli.view import LiveView, StatusLine, compacted, tell
+from mlx_tools.cli.view import LiveView, StatusLine, describe_compaction, tell
 from mlx_tools.controller import Controller, Conversation
 from mlx_tools.errors import StorageError, TranscriptError, UsageError
 from mlx_tools.messages import replace
@@ -46,7 +46,7 @@ from mlx_tools.transcript import (
 )
 
 if TYPE_CHECKING:
-    from mlx_tools.app import KeptSession
+    from mlx_tools.app import SavedSession
 
 
 def folders(configuration: Configuration) -> dict[str, str]:
@@ -74,23 +74,23 @@ class ChatSession:
     """
 
     def __init__(
-        self, run: RunOptions, portal: BlockingPortal, kept: KeptSession | None = None
+        self, run: RunOptions, portal: BlockingPortal, saved: SavedSession | None = None
     ) -> None:
         self.run = run
         self.steps = False
         self._portal = portal
         self.turns = Turns(portal, run)
-        self._left = False  # the last question is not to be gone on with
-        self._stack, self.controller = self._found(run, kept)
+        self._remaining = False  # the last question is not to be gone on with
+        self._stack, self.controller = self._open_controller(run, saved)
         try:
             begin = self.controller.conversation
             self.conversation: Conversation = self.wait(
-                begin if kept is None else partial(kept.begin, self.controller)
+                begin if saved is None else partial(saved.begin, self.controller)
             )
         except BaseException:
             self._stack.close()
             raise
-        if kept is not None:
+        if saved is not None:
             self.run = replace(run, configuration=self._as_begun())
         self.sessions = [self.conversation.session]
         self._status = StatusLine(self.model)
@@ -174,7 +174,7 @@ class ChatSession:
             return paused
         self._leave_unfinished()
         conversation = self.conversation
-        return self._shown(
+        return self._show_run(
             lambda: conversation.stream(question, untyped_suffix_chars=untyped_suffix_chars)
         )
 
@@ -185,21 +185,23 @@ class ChatSession:
         if conversation.folded.state is State.STOPPED:  # that question was given up
             self._decide_doubts()
         elif conversation.undecided:
-            self._shown(conversation.stream_resumed)
+            self._show_run(conversation.stream_resumed)
 
     def _decide_doubts(self) -> Outcome | None:
         """Have a person decide about calls in doubt; the outcome where one is left."""
         conversation = self.conversation
         if not conversation.calls_in_doubt:
             return None
-        outcome = self._shown(conversation.stream_decided, ends=False)
+        outcome = self._show_run(conversation.stream_decided, ends=False)
         if not conversation.calls_in_doubt:
             return None
-        tell(outcome, where=False)
-        self._left = False  # whatever is asked next, they are decided about first
+        tell(outcome, show_location=False)
+        self._remaining = False  # whatever is asked next, they are decided about first
         return outcome
 
-    def _shown(self, stream: Callable[[], AsyncGenerator[Event]], *, ends: bool = True) -> Outcome:
+    def _show_run(
+        self, stream: Callable[[], AsyncGenerator[Event]], *, ends: bool = True
+    ) -> Outcome:
         """What comes of a run, which is shown as it happens; how it ended only where it ``ends``
         a question."""
         view = LiveView.here(steps=self.steps, makes_room="/compact makes room")
@@ -208,14 +210,14 @@ class ChatSession:
                 self._status.see(event)
                 view.show(event)
         except StorageError:
-            self._left = True  # that session keeps; the talk goes on in another
+            self._remaining = True  # that session keeps; the talk goes on in another
             raise
         finally:
             view.end()
         assert isinstance(event, Finished)
         if ends:
-            tell(event.outcome, where=False)
-        self._left = isinstance(event.outcome, Paused)  # as above
+            tell(event.outcome, show_location=False)
+        self._remaining = isinstance(event.outcome, Paused)  # as above
         return event.outcome
 
     def retry(self) -> Outcome:
@@ -241,7 +243,7 @@ class ChatSession:
         told = [e for e in self.turns.follow(happens, unseen) if isinstance(e, Compacted)]
         for event in told:
             self._status.see(event)
-        return compacted(told[0]) if told else "nothing was said yet"
+        return describe_compaction(told[0]) if told else "nothing was said yet"
 
     # --- what a talk goes on in ---
 
@@ -270,7 +272,7 @@ class ChatSession:
         """Go on with another model, like `go_on_under`, and tell where that writes what was said
         anew, in another chat format. Raises what `found` raises."""
         run, before = replace(self.run, model=model), self._format()
-        stack, controller = self._found(run)
+        stack, controller = self._open_controller(run)
         with stack:
             self._go_on_in(controller)
             self._stack, stack = stack.pop_all(), self._stack
@@ -289,15 +291,15 @@ class ChatSession:
             return "the server's own", None
         return in_words(form.name), replace(form, name="")
 
-    def _found(
-        self, run: RunOptions, kept: KeptSession | None = None
+    def _open_controller(
+        self, run: RunOptions, saved: SavedSession | None = None
     ) -> tuple[ExitStack, Controller]:
         """A controller of the backend that is found for these options, and what closes that."""
         configuration = run.configuration
-        jobs = None if kept is None else jobs_of(configuration, kept.header)
+        jobs = None if saved is None else jobs_of(configuration, saved.header)
         registry = registry_of(configuration, jobs)
         with ExitStack() as stack:
-            backends = self._portal.wrap_async_context_manager(found(run, note))
+            backends = self._portal.wrap_async_context_manager(open_selected_backend(run, note))
             chosen, settings = stack.enter_context(backends)
             approver = self.turns.approver
             made = controller_of(configuration, registry, chosen.backend, settings, approver)
@@ -306,13 +308,13 @@ class ChatSession:
 
     def _leave_unfinished(self) -> None:
         """Leave a question that waits, or broke off, to its own session."""
-        if self._left:
+        if self._remaining:
             self._go_on_in(self.controller)
 
     def _go_on_in(
         self, controller: Controller, *, without_last: bool = False, consents: bool = True
     ) -> None:
-        without_last |= self._left
+        without_last |= self._remaining
         carried = partial(controller.carry_over, without_last=without_last, consents=consents)
         self._enter(self.wait(carried, self.conversation))
         if controller is not self.controller:
@@ -321,5 +323,5 @@ class ChatSession:
 
     def _enter(self, conversation: Conversation) -> None:
         self._end_conversation()
-        self.conversation, self._left = conversation, False
+        self.conversation, self._remaining = conversation, False
         self.sessions.append(conversation.session)

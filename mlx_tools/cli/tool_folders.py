@@ -17,10 +17,10 @@ import typer
 
 from mlx_tools.app import tools_of
 from mlx_tools.cli import options
-from mlx_tools.cli.call_text import ShownLine, as_name, changed, exact, in_words, show_all
-from mlx_tools.cli.inputs import MAX_BYTES, confirmed, read_bytes
+from mlx_tools.cli.call_text import TextLine, as_name, diff_sources, exact, in_words, show_all
+from mlx_tools.cli.inputs import MAX_BYTES, confirm, read_bytes
 from mlx_tools.cli.options import Yes, argument, option
-from mlx_tools.cli.output import complain, counted, cut, note, print_text
+from mlx_tools.cli.output import complain, count_noun, cut, note, print_text
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError, did_you_mean
 from mlx_tools.messages import ALL_EFFECTS, ToolSpec, names_of
 from mlx_tools.paths import read_regular
@@ -137,7 +137,7 @@ def remove(name: Named, yes: Yes = False) -> int:
     """Delete a tool from the tools folder, or a source of bound tools."""
     sources = BoundSources()
     if name in sources.names():
-        if not confirmed(f"Forget {name} and its tools?", yes):
+        if not confirm(f"Forget {name} and its tools?", yes):
             return EXIT_STOPPED
         sources.remove(name)
         complain(f"removed {name}", kind="done")
@@ -147,7 +147,7 @@ def remove(name: Named, yes: Yes = False) -> int:
         collection.make(name, None)
         complain(f"{name} is used no more; its folder stays: {in_words(path)}", kind="done")
         return EXIT_OK
-    if not confirmed(f"Delete {collection.must_have(name)}?", yes):
+    if not confirm(f"Delete {collection.must_have(name)}?", yes):
         return EXIT_STOPPED
     collection.remove(name)
     complain(f"removed {name}", kind="done")
@@ -163,14 +163,14 @@ def tell_printed(name: str) -> None:
         text = read_regular(collection.log_of(name)).decode("utf-8", "replace")
         if text.strip():
             note(f"its last call printed, in {collection.said().making[name]}:")
-            show_all(ShownLine(in_words(line), foreign=True) for line in text.split("\n"))
+            show_all(TextLine(in_words(line), foreign=True) for line in text.split("\n"))
 
 
 def _tools() -> Registry:
     return tools_of(options.load({}))
 
 
-def _switch(name: str, on: bool) -> None:
+def _switch(name: str, is_on: bool) -> None:
     registry = _tools()
     name = registry.named(name)
     spec = registry.all_specs().get(name)
@@ -179,29 +179,29 @@ def _switch(name: str, on: bool) -> None:
             f"there is no tool {name[:100]}", hint="mlx-tools tools list says which there are"
         )
     own = spec is None or spec.plugin == FOLDER
-    ToolCollection().switch(name, on if own or not on else None)
+    ToolCollection().switch(name, is_on if own or not is_on else None)
 
 
-def _free(found: ToolFolder, taken: Mapping[str, ToolSpec]) -> ToolFolder:
+def _free(folder: ToolFolder, taken_names: Mapping[str, ToolSpec]) -> ToolFolder:
     """The tool, which an older layout may have given the name of one that is built in now: then
     under another, and that one's way to the same is told."""
-    restrictions = found.restrictions
+    restrictions = folder.restrictions
     patterns = restrictions.whitelist if restrictions.parameters.paths else ()
-    name, paths = found.spec.name, ":".join(patterns)
-    if not found.older or name not in taken or taken[name].plugin != BUILTIN:
-        return found
+    name, paths = folder.spec.name, ":".join(patterns)
+    if not folder.older or name not in taken_names or taken_names[name].plugin != BUILTIN:
+        return folder
     free = f"{name}_folder"
     same = f"; that one can be held to the same paths: --root DIR:ro:{paths}" if paths else ""
     note(f"{name} is built in: yours is called {free}{same}")
-    return renamed(found, free)
+    return renamed(folder, free)
 
 
-def _refuse_taken(name: str, taken: Mapping[str, ToolSpec]) -> None:
+def _refuse_taken(name: str, taken_names: Mapping[str, ToolSpec]) -> None:
     """Raises UsageError where a tool that is no folder of the user's has this name."""
     for other in (name, *names_of(name)):
-        if other in taken and taken[other].plugin != FOLDER:
+        if other in taken_names and taken_names[other].plugin != FOLDER:
             raise UsageError(
-                f"there is a tool {other} already ({_origin(taken[other].plugin)})",
+                f"there is a tool {other} already ({_origin(taken_names[other].plugin)})",
                 hint="give yours another name",
             )
 
@@ -232,43 +232,43 @@ def _tell(names: Sequence[str]) -> None:
             complain(f"{name} can be called", kind="done")
 
 
-def _agreed(found: ToolFolder, question: str, yes: bool) -> bool:
-    show_all(_declared(found))
-    return confirmed(question, yes)
+def _agreed(folder: ToolFolder, question: str, yes: bool) -> bool:
+    show_all(_describe_tool(folder))
+    return confirm(question, yes)
 
 
-def _declared(found: ToolFolder) -> Iterator[ShownLine]:
+def _describe_tool(folder: ToolFolder) -> Iterator[TextLine]:
     """The tool's own words, for a person who decides about it: nothing of it can look like
     a line of ours."""
-    spec = found.spec
-    yield ShownLine(f"{as_name(spec.name)}, from {in_words(str(found.path))}")
+    spec = folder.spec
+    yield TextLine(f"{as_name(spec.name)}, from {in_words(str(folder.path))}")
     for line in spec.description.split("\n"):
-        yield ShownLine(in_words(line), foreign=True)
+        yield TextLine(in_words(line), foreign=True)
     for line in exact(spec.parameters).split("\n"):
-        yield ShownLine(line, foreign=True)
+        yield TextLine(line, foreign=True)
     everything = spec.effects == ALL_EFFECTS
     effects = ", ".join(sorted(spec.possible_effects)) or "none"
-    yield ShownLine(f"effects: {effects}{' (all there are)' if everything else ''}")
-    yield ShownLine(f"approval before every call: {'yes' if spec.needs_approval else 'no'}")
-    yield ShownLine(f"time: {f'{spec.timeout:g} s' if spec.timeout else 'that of the run'}")
-    restrictions = found.restrictions
+    yield TextLine(f"effects: {effects}{' (all there are)' if everything else ''}")
+    yield TextLine(f"approval before every call: {'yes' if spec.needs_approval else 'no'}")
+    yield TextLine(f"time: {f'{spec.timeout:g} s' if spec.timeout else 'that of the run'}")
+    restrictions = folder.restrictions
     if restrictions.mode == "ro":
-        yield ShownLine("mode ro: calls whose operation does not read or list are refused")
+        yield TextLine("mode ro: calls whose operation does not read or list are refused")
     if restrictions.whitelist:
         known = restrictions.parameters
         kinds = [kind for kind in ("paths", "commands") if getattr(known, kind)]
         patterns = ", ".join(map(in_words, restrictions.whitelist))
         names = ", ".join(map(in_words, sorted(known.paths | known.commands)))
-        yield ShownLine(f"{' and '.join(kinds)} that it may be given: {patterns} (in {names})")
-    if found.missing:
-        yield ShownLine(
-            f"it imports what is not installed: {', '.join(map(in_words, found.missing))}"
+        yield TextLine(f"{' and '.join(kinds)} that it may be given: {patterns} (in {names})")
+    if folder.missing:
+        yield TextLine(
+            f"it imports what is not installed: {', '.join(map(in_words, folder.missing))}"
         )
-    yield ShownLine(f"variables it sees: {', '.join(found.environment) or 'none of yours'}")
-    yield ShownLine(f"files: {len(found.contents)}, {found.size} bytes, digest {found.digest}")
-    for name, file in sorted(found.contents.items()):
-        yield ShownLine(f"{in_words(name)}  {len(file.data)} bytes", foreign=True)
-    yield ShownLine(_NO_SANDBOX)
+    yield TextLine(f"variables it sees: {', '.join(folder.environment) or 'none of yours'}")
+    yield TextLine(f"files: {len(folder.contents)}, {folder.size} bytes, digest {folder.digest}")
+    for name, file in sorted(folder.contents.items()):
+        yield TextLine(f"{in_words(name)}  {len(file.data)} bytes", foreign=True)
+    yield TextLine(_NO_SANDBOX)
 
 
 def _origin(plugin: str) -> str:
@@ -317,7 +317,7 @@ def bind(
     wanted = operations or (before.at["operations"] if before is not None else ["*"])
     stricter = {*(writes or ()), *(before.at["writes"] if before is not None else ())}
     found = list(read.operations())
-    tools = [one for _, one in _chosen(found, wanted) if isinstance(one, BoundTool)]
+    tools = [one for _, one in _select_operations(found, wanted) if isinstance(one, BoundTool)]
     _refuse_unknown(stricter, [tool.name for tool in tools], "--writes")
     title = (read.title or Path(place).stem).lower()
     usual = re.sub(r"[^a-z0-9]+", "-", title).strip("-")[:31].strip("-") or "api"
@@ -329,15 +329,15 @@ def bind(
         digest=read.digest,
         tools=tuple(with_effects(tool, tool.name in stricter) for tool in tools),
     )
-    lines = [*_told(source, _chosen(found, wanted))]
+    lines = [*_describe_source(source, _select_operations(found, wanted))]
     if before is not None:
-        same = ShownLine("Nothing changed since it was agreed to.", "bold")
-        lines += [*changed(before, source)] or [same]
+        same = TextLine("Nothing changed since it was agreed to.", "bold")
+        lines += [*diff_sources(before, source)] or [same]
     show_all(lines)
-    if not confirmed(f"Bind {source.name}?", yes):
+    if not confirm(f"Bind {source.name}?", yes):
         return EXIT_STOPPED
     sources.put(source)
-    complain(f"{counted(len(source.tools), 'operation')} bound as {source.name}__…", kind="done")
+    complain(f"{count_noun(len(source.tools), 'operation')} bound as {source.name}__…", kind="done")
     note(f"to allow them in a run: --tools 'plugin:{source.plugin}', or by their names")
     return EXIT_OK
 
@@ -373,12 +373,14 @@ def _bytes(place: str) -> bytes:
 
 
 def _place(
-    document: OpenApiDocument, before: BoundSource | None, server: str, secrets: Sequence[str]
+    document: OpenApiDocument, old_source: BoundSource | None, server: str, secrets: Sequence[str]
 ) -> dict[str, Any]:
     """Where the operations are asked, and with which secrets."""
     local = re.match(r"https?://", document.place) is None
     place = str(Path(document.place).absolute()) if local else document.place
-    chosen = server or (before.at["server"] if before is not None else "") or document.server
+    chosen = (
+        server or (old_source.at["server"] if old_source is not None else "") or document.server
+    )
     if not re.match(r"https?://[^/]", chosen):
         raise UsageError(
             f"{document.place} names no server with its whole address", hint="give --server URL"
@@ -386,7 +388,7 @@ def _place(
     if fault := server_fault(chosen):
         raise UsageError(f"the server {in_words(chosen[:200])}: {fault}", hint="give --server URL")
     schemes = document.secrets()
-    named = dict(before.at["secrets"]) if before is not None else {}
+    named = dict(old_source.at["secrets"]) if old_source is not None else {}
     for scheme, where in map(parse_secret, secrets):
         if scheme not in schemes:
             known = ", ".join(schemes) or "none"
@@ -398,49 +400,51 @@ def _place(
 Found = Sequence[tuple[str, BoundTool | OperationRefused]]
 
 
-def _chosen(found: Found, wanted: Sequence[str]) -> Found:
+def _select_operations(candidates: Found, patterns: Sequence[str]) -> Found:
     """The operations that are meant. Raises UsageError for a pattern that means none."""
-    names = [name for name, _ in found]
-    for pattern in wanted:
+    names = [name for name, _ in candidates]
+    for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             _refuse_unknown([pattern], names, "--operation")
-    return [one for one in found if any(fnmatchcase(one[0], pattern) for pattern in wanted)]
+    return [one for one in candidates if any(fnmatchcase(one[0], pattern) for pattern in patterns)]
 
 
-def _refuse_unknown(given: Sequence[str] | set[str], names: Sequence[str], what: str) -> None:
-    for name in given:
+def _refuse_unknown(
+    requested_names: Sequence[str] | set[str], names: Sequence[str], noun: str
+) -> None:
+    for name in requested_names:
         if name not in names:
             hint = did_you_mean(name, names)
-            raise UsageError(f"{what}: there is no operation {name[:100]!r}", hint=hint)
+            raise UsageError(f"{noun}: there is no operation {name[:100]!r}", hint=hint)
 
 
-def _told(source: BoundSource, found: Found) -> Iterator[ShownLine]:
+def _describe_source(source: BoundSource, candidates: Found) -> Iterator[TextLine]:
     """What would be bound: ours in words, the document's own marked as foreign."""
     digest = source.digest[:16]
-    yield ShownLine(f"{source.name}, version {in_words(source.version)}, digest {digest}", "bold")
+    yield TextLine(f"{source.name}, version {in_words(source.version)}, digest {digest}", "bold")
     servers = {source.at["server"], *(tool.at.get("server") for tool in source.tools)} - {None}
     for server in sorted(servers):
-        yield ShownLine(f"asked at {in_words(server)}")
+        yield TextLine(f"asked at {in_words(server)}")
     if len(servers) > 1:
         secret = ", with the secrets that they need" if source.at["secrets"] else ""
-        yield ShownLine(f"! These are {len(servers)} servers{secret}", "yellow")
+        yield TextLine(f"! These are {len(servers)} servers{secret}", "yellow")
     effects = Counter("write" if "write" in tool.effects else "read" for tool in source.tools)
-    yield ShownLine(f"{effects['read']} that read, {effects['write']} that may write")
+    yield TextLine(f"{effects['read']} that read, {effects['write']} that may write")
     for tool in source.tools:  # all of them: each is agreed to
         line = tool.description.partition("\n")[0]
         kind = "writes" if "write" in tool.effects else "reads"
-        yield ShownLine(f"{kind}  {as_name(source.tool_name(tool.name))}")
+        yield TextLine(f"{kind}  {as_name(source.tool_name(tool.name))}")
         place = tool.at.get("server", source.at["server"]) + tool.at["path"]
-        yield ShownLine(f"  {tool.at['method']} {in_words(place)}", foreign=True)
+        yield TextLine(f"  {tool.at['method']} {in_words(place)}", foreign=True)
         if line:
-            yield ShownLine(f"  {in_words(cut(line, 100))}", foreign=True)
-    for name, why in found:
+            yield TextLine(f"  {in_words(cut(line, 100))}", foreign=True)
+    for name, why in candidates:
         if isinstance(why, OperationRefused):
             text = f"left out: {in_words(cut(name, 80))}: {in_words(why.message)}"
-            yield ShownLine(text, "yellow")
+            yield TextLine(text, "yellow")
     named = source.at["secrets"]
     needed = {scheme for tool in source.tools for way in tool.at["security"] for scheme in way}
     for scheme in sorted(needed):
         where = named.get(scheme)
         said = f"from {in_words(where)}" if where else f"not named (--secret {scheme}=env:VARIABLE)"
-        yield ShownLine(f"secret {in_words(scheme)}: {said}")
+        yield TextLine(f"secret {in_words(scheme)}: {said}")

@@ -18,12 +18,12 @@ from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import (
     complain,
     cut,
+    for_terminal,
     note,
     print_json,
     print_prose,
     print_row,
     print_text,
-    shown,
     table,
     write_bytes,
 )
@@ -46,9 +46,9 @@ from mlx_tools.tools import (
     DEFAULT_LIMIT,
     FORMATS,
     NO_SUCH,
-    FoundTools,
     Progress,
     Registry,
+    ToolSearch,
     export,
     find_tools,
 )
@@ -72,7 +72,7 @@ def list_tools(as_json: options.AsJsonLines = False, *, options_given: options.O
         for row in rows:
             print_json(row)
         return
-    heads = table([(row["name"], _origin(row), _standing(row)) for row in rows])
+    heads = table([(row["name"], _origin(row), _describe_status(row)) for row in rows])
     for row, head in zip(rows, heads, strict=True):
         print_row(f"{head} ", _gist(row))
 
@@ -84,15 +84,15 @@ def show(
     """Show all that is known of a tool."""
     loaded = options.load({})
     registry = registry_of(loaded)
-    known = _known(registry, name)
+    known = _describe_tool(registry, name)
     name = known["name"]
     row = next(row for row in registry.listing(loaded.policy()) if row["name"] == name)
     known |= {key: value for key, value in row.items() if key not in known}
     if as_json:
         print_json(known)
         return
-    print_text(f"{name}  {_standing(row)}", colour="bold")
-    print_prose(_declared(known), colour="dim")
+    print_text(f"{name}  {_describe_status(row)}", colour="bold")
+    print_prose(_describe_declaration(known), colour="dim")
     print_prose(f"\n{known['description']}\n")
     print_text(json.dumps(known["parameters"], ensure_ascii=False, indent=2))
     if row["disabled_reason"]:
@@ -106,7 +106,7 @@ def show(
 def search(
     words: Annotated[list[str], argument("TEXT…", "What the tool should do; - reads it.")],
     limit: Annotated[int, option("--limit N", "How many tools at most.", min=1)] = DEFAULT_LIMIT,
-    everything: Annotated[
+    show_all: Annotated[
         bool, option("--all", "All tools, also those that may not be called.")
     ] = False,
     as_json: options.AsJsonLines = False,
@@ -114,14 +114,14 @@ def search(
     """Find the tools that match a request, the best match first."""
     loaded = options.load({})
     query, registry = inputs.as_question(" ".join(words)), registry_of(loaded)
-    found = find_tools(registry, loaded.policy(), query, limit, everything=everything)
+    found = find_tools(registry, loaded.policy(), query, limit, include_hidden=show_all)
     rows = {row["name"]: row for row in registry.listing(loaded.policy())}
     for spec, score in found.hits:
         row = rows[spec.name]
         if as_json:
             print_json(row | {"score": score, "signature": signature(spec)})
-        elif everything:
-            print_row(f"{_standing(row):<24}", signature(spec))
+        elif show_all:
+            print_row(f"{_describe_status(row):<24}", signature(spec))
         else:
             print_prose(signature(spec), "  ")
     _tell_hidden(found)
@@ -140,7 +140,7 @@ def call(
     loaded = options.load(options_given)
     refuse_where_off(loaded)
     registry = registry_of(loaded)
-    _known(registry, name)
+    _describe_tool(registry, name)
     name_of_text = "standard input" if arguments == "-" else "JSON"
     text = inputs.read_text() if arguments == "-" else arguments
     value = inputs.parse_object(text, name_of_text, _EXAMPLE)
@@ -156,7 +156,7 @@ def call(
                 registry,
                 name,
                 value,
-                how="tools call",
+                source="tools call",
                 approver=approver_of(loaded, Questions(always=always)),
                 on_progress=tell if sys.stderr.isatty() else None,
             )
@@ -192,26 +192,26 @@ def export_tools(
 register(app)
 
 
-def _tell_hidden(found: FoundTools) -> None:
+def _tell_hidden(search: ToolSearch) -> None:
     """Notes on what a search did not show."""
-    if not found.hits:
+    if not search.hits:
         note("no tool matches that may be called")
-    if found.more:
-        note(f"{found.more} more match (--limit)")
-    if found.denied:
-        note(f"{found.denied} of the best matches may not be called (--all)")
-    for name, reason in found.disabled:
+    if search.more:
+        note(f"{search.more} more match (--limit)")
+    if search.denied:
+        note(f"{search.denied} of the best matches may not be called (--all)")
+    for name, reason in search.disabled:
         note(f"{name} matches, and is disabled: {reason}")
 
 
-def _declared(known: dict[str, Any]) -> str:
+def _describe_declaration(facts: dict[str, Any]) -> str:
     """Return what a tool says of itself besides its words, on one line."""
-    parts = [f"from {known['plugin'] or 'this program'}"]
-    if known["pinned"]:
-        parts.append(f"pinned to {known['pinned']}")
-    parts.append(f"effects: {', '.join(known['effects']) or 'none'}")
-    if known["timeout"] is not None:
-        parts.append(f"at most {known['timeout']:g} s")
+    parts = [f"from {facts['plugin'] or 'this program'}"]
+    if facts["pinned"]:
+        parts.append(f"pinned to {facts['pinned']}")
+    parts.append(f"effects: {', '.join(facts['effects']) or 'none'}")
+    if facts["timeout"] is not None:
+        parts.append(f"at most {facts['timeout']:g} s")
     return "; ".join(parts)
 
 
@@ -220,7 +220,7 @@ def _origin(row: dict[str, Any]) -> str:
     return (row["plugin"] or "-") + (f" @{row['pinned'][:8]}" if row["pinned"] else "")
 
 
-def _standing(row: dict[str, Any]) -> str:
+def _describe_status(row: dict[str, Any]) -> str:
     """What holds for a tool, and its effects; of what could not be added nobody knows any."""
     held = "permitted" if row["permitted"] else "not permitted" if row["enabled"] else "disabled"
     effects = ", ".join(row["effects"]) or ("no effects" if row["enabled"] else "")
@@ -238,7 +238,7 @@ def _gist(row: dict[str, Any]) -> str:
     return f"{cut(first, 100)}{why and f' ({why})'}"
 
 
-def _known(registry: Registry, name: str) -> dict[str, Any]:
+def _describe_tool(registry: Registry, name: str) -> dict[str, Any]:
     """All that is known of a tool. An unknown name is the caller's mistake, not a tool's error."""
     names = registry.all_specs()
     if registry.named(name) in names:
@@ -280,7 +280,7 @@ def _tell(done: DirectCall, files: SessionFiles) -> int:
         hint = f" ({ALLOW.format(name=done.name)})" if helps else ""
         complain(f"{done.error.code}: {done.error.message}{hint}")
     if done.status == "pending":
-        called = f"{done.name} {shown(json_line(done.arguments))}"
+        called = f"{done.name} {for_terminal(json_line(done.arguments))}"
         complain(f"an approval is due for {called} (--approve always gives it)", kind="paused")
         return EXIT_PAUSED
     if done.status in ("ok", "dry_run"):

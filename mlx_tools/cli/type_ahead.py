@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, Self, TextIO
 
-from mlx_tools.cli.inputs import handled
+from mlx_tools.cli.inputs import handle_signal
 from mlx_tools.cli.output import stdout, steerable
 
 _CHUNK: Final = 4096
@@ -38,7 +38,7 @@ class TypeAhead:
     def __init__(self, keyboard: TextIO, screen: TextIO) -> None:
         self.screen = screen
         self._file = keyboard.fileno()
-        self._typed = [b""]  # texts, all but the last sent with Enter
+        self._input = [b""]  # texts, all but the last sent with Enter
         self._modes: list[int | list[bytes | int]] | None = None  # the terminal's own, while quiet
         self._reader: tuple[threading.Thread, int] | None = None  # and what ends it
 
@@ -64,7 +64,7 @@ class TypeAhead:
             if holds:
                 self._hold()
 
-        with handled(signal.SIGTSTP, stop):
+        with handle_signal(signal.SIGTSTP, stop):
             self._silence()
             try:
                 yield
@@ -80,7 +80,7 @@ class TypeAhead:
         except KeyboardInterrupt:
             self._release()
             # it stands in the next line, and is not sent
-            self._typed = [b"".join(self._typed).rstrip(b"\r")]
+            self._input = [b"".join(self._input).rstrip(b"\r")]
             raise
         finally:
             self._release()
@@ -98,14 +98,14 @@ class TypeAhead:
     def take(self) -> str:
         """What was typed and is not read yet, up to an Enter; it is kept no longer."""
         self._take_pending()
-        typed = self._typed.pop(0)
-        self._typed = self._typed or [b""]
+        typed = self._input.pop(0)
+        self._input = self._input or [b""]
         return typed.decode("utf-8", "replace")
 
     def _take_pending(self) -> None:
         """Take what is there to be read: a terminal that is not quiet says Enter with a newline."""
         pending = self._pending()
-        self._typed[-1] += pending.replace(b"\n", b"\r") if self._modes is None else pending
+        self._input[-1] += pending.replace(b"\n", b"\r") if self._modes is None else pending
 
     def _silence(self) -> None:
         with suppress(OSError, ValueError, termios.error):  # the terminal is gone
@@ -146,27 +146,27 @@ class TypeAhead:
             self.screen.write(_MARK_NONE)
             self.screen.flush()
 
-    def _read_on(self, ended: int) -> None:
+    def _read_on(self, deadline: int) -> None:
         rest = None
         with suppress(OSError):
-            while ended not in (ready := select.select([self._file, ended], [], [], rest)[0]):
+            while deadline not in (ready := select.select([self._file, deadline], [], [], rest)[0]):
                 if not ready:
                     rest = None
                     self._end_text()
                 elif data := os.read(self._file, _CHUNK):
                     rest = _REST
-                    self._typed[-1] += data
+                    self._input[-1] += data
                 else:
                     break
-        os.close(ended)
+        os.close(deadline)
 
     def _end_text(self) -> None:
         """Begin another text where the last one was sent: with an Enter that was typed, not pasted,
         and after which a line editor reads no more of it."""
-        text = self._typed[-1]
+        text = self._input[-1]
         whole = text.count(_PASTE) == text.count(_PASTED) and _QUOTES not in text
         if whole and text.endswith(b"\r") and not text.endswith(b"\x1b\r"):
-            self._typed.append(b"")
+            self._input.append(b"")
 
     def _pending(self) -> bytes:
         """What is there to be read at once; Ctrl-D where that is the end of the input."""

@@ -10,23 +10,23 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any, Final, Self, TextIO
 
-from mlx_tools.cli.call_text import ShownLine, as_name, diff, exact, show, size_of, wrapped
+from mlx_tools.cli.call_text import TextLine, as_name, diff, exact, show, size_of, wrap_lines
 from mlx_tools.cli.markdown import MarkdownScreen, PlainScreen
 from mlx_tools.cli.output import (
     PROSE,
     cells,
+    color_text,
     colourful,
     columns_of,
     complain,
-    counted,
+    count_noun,
     cut,
-    folded,
+    for_terminal,
     note,
-    painted,
     print_text,
-    shown,
     stdout,
     steerable,
+    wrap_line,
 )
 from mlx_tools.messages import json_line
 from mlx_tools.policy import TEMPLATE
@@ -132,7 +132,7 @@ class LiveView:
                 room = f"; {self._makes_room}" if self._makes_room else ""
                 note(f"{share}: {event.used} of {event.size} tokens{room}")
             case events.Compacted():
-                self._step("yellow", f"! {compacted(event)}")
+                self._step("yellow", f"! {describe_compaction(event)}")
             case events.Mended():
                 said = f"{event.dropped or 'nothing'} → {event.replacement or 'written anew'}"
                 self._detail("yellow", f"! {_line(f'mended ({event.kind}): {said}')}")
@@ -229,13 +229,15 @@ class LiveView:
             self._thoughts.finish()
         size, self._thought, self._thoughts = self._thought, 0, None
         took = self._clock() - self._awaited.pop("")[1]
-        self._step("dim", f"· thought: {counted(size, 'character')}, {_time(round(1000 * took))}")
+        self._step(
+            "dim", f"· thought: {count_noun(size, 'character')}, {_time(round(1000 * took))}"
+        )
 
     # --- what is waited for: a line that goes away when something comes ---
 
-    def _wait(self, what: str, said: str) -> None:
-        _, since = self._awaited.pop(what, ("", self._clock()))
-        self._awaited[what] = said, since
+    def _wait(self, subject: str, text: str) -> None:
+        _, since = self._awaited.pop(subject, ("", self._clock()))
+        self._awaited[subject] = text, since
         self._show_awaited()
 
     def _show_awaited(self) -> None:
@@ -249,8 +251,8 @@ class LiveView:
         row = said + (f" {seconds} s" if seconds else "")
         if row != self._row:
             self._clear_row()
-            fits = _fit(shown(row), size_of(self._steps).columns - 1)
-            self._steps.write(painted(fits, "dim", self._steps))
+            fits = _fit(for_terminal(row), size_of(self._steps).columns - 1)
+            self._steps.write(color_text(fits, "dim", self._steps))
             self._steps.flush()
             self._row = row
 
@@ -275,7 +277,7 @@ class LiveView:
         head = f"← {event.name} ({took})" if event.cached else f"← {event.name} {took}".rstrip()
         self._step("green" if error is None else "red", f"{head}: {_line(said)}{more}")
 
-    def _call_line(self, event: events.ToolEnded, said: str, took: str) -> None:
+    def _call_line(self, event: events.ToolEnded, text: str, took: str) -> None:
         """A call in one row: what, its result in a few words, and the time."""
         if self._steps is None:
             return
@@ -283,9 +285,9 @@ class LiveView:
         words = ", ".join(one if isinstance(one, str) else json_line(one) for one in given)
         took = f" · {took}" if took else ""
         room = size_of(self._steps).columns - 1 - cells(took)
-        head = _fit(shown(_line(f"· {event.name} {words}")), room * 3 // 5)
+        head = _fit(for_terminal(_line(f"· {event.name} {words}")), room * 3 // 5)
         mark, colour = ("→", "dim") if event.error is None else ("✗", "red")
-        result = _fit(shown(f" {mark} {_line(said)}"), room - cells(head))
+        result = _fit(for_terminal(f" {mark} {_line(text)}"), room - cells(head))
         self._step(colour, head + result + took)
 
     def _detail(self, colour: str, text: str) -> None:
@@ -299,8 +301,8 @@ class LiveView:
             return
         self._end_answer()
         self._clear_row()
-        rows = folded(shown(text, keep=PROSE), columns_of(self._steps), "  ")
-        self._steps.write(painted(rows, colour, self._steps) + "\n")
+        rows = wrap_line(for_terminal(text, keep=PROSE), columns_of(self._steps), "  ")
+        self._steps.write(color_text(rows, colour, self._steps) + "\n")
         self._steps.flush()
 
 
@@ -316,22 +318,22 @@ class StatusLine:
         self._clock = clock
         self._context: tuple[int | None, int | None] = (None, None)
         self._speed: float | None = None
-        self._began: float | None = None
+        self._started_at: float | None = None
 
     def see(self, event: events.Event) -> None:
         """Take in an event."""
         match event:
             case events.TurnStarted():
-                self._began = None
+                self._started_at = None
             case (
                 events.AnswerPiece()
                 | events.ThoughtPiece()
                 | events.CallOpened()
                 | events.ArgumentsPiece()
             ):
-                self._began = self._clock() if self._began is None else self._began
+                self._started_at = self._clock() if self._started_at is None else self._started_at
             case events.TurnEnded(usage=usage):
-                took = 0.0 if self._began is None else self._clock() - self._began
+                took = 0.0 if self._started_at is None else self._clock() - self._started_at
                 if usage.completion_tokens is not None and took >= _LEAST:
                     self._speed = usage.completion_tokens / took
             case events.ContextFilling():
@@ -352,7 +354,7 @@ class StatusLine:
         if share is not None and share >= _FULL:
             parts.append("/compact makes room")
         if self._model is not None:  # last: on a narrow terminal a long name is cut, and no number
-            parts.append(shown(self._model))
+            parts.append(for_terminal(self._model))
         return " · ".join(parts)
 
 
@@ -360,12 +362,12 @@ def show_change(
     name: str, preview: str, screen: TextIO, arguments: Mapping[str, Any] | None = None
 ) -> None:
     """Show what a call would change, as an approval does; where that is not known, the call."""
-    head = ShownLine(f"{as_name(name)} would change:", "bold")
+    head = TextLine(f"{as_name(name)} would change:", "bold")
     lines = diff(preview)
     if not preview:
-        head = ShownLine(f"{as_name(name)} would be called with:", "bold")
-        lines = (ShownLine(line, foreign=True) for line in exact(arguments or {}).split("\n"))
-    show(wrapped([head, *lines], columns_of(screen)), screen)
+        head = TextLine(f"{as_name(name)} would be called with:", "bold")
+        lines = (TextLine(line, foreign=True) for line in exact(arguments or {}).split("\n"))
+    show(wrap_lines([head, *lines], columns_of(screen)), screen)
 
 
 def _ending(outcome: Outcome) -> str | None:
@@ -384,11 +386,11 @@ def _ending(outcome: Outcome) -> str | None:
     return None
 
 
-def tell(outcome: Outcome, *, plain: bool = True, where: bool = True) -> None:
+def tell(outcome: Outcome, *, plain: bool = True, show_location: bool = True) -> None:
     """Tell a person what there is besides an answer: why there is none, or not all of it.
 
     ``plain``: the answer, too, where it was not shown live, and after it, on standard error, the
-    sources that it cites. ``where``: and the transcript of a run that stopped.
+    sources that it cites. ``show_location``: and the transcript of a run that stopped.
     """
     if plain and isinstance(outcome, Answered):
         if not stdout().isatty():
@@ -401,13 +403,13 @@ def tell(outcome: Outcome, *, plain: bool = True, where: bool = True) -> None:
         cut_off = isinstance(outcome, Answered) and outcome.truncated
         kept = f" (transcript: {outcome.transcript or f'session {outcome.session}'})"
         kind = "" if stopped else "truncated" if cut_off else outcome.status
-        complain(f"{said}{kept if where and stopped else ''}", kind=kind)
+        complain(f"{said}{kept if show_location and stopped else ''}", kind=kind)
 
 
-def compacted(event: events.Compacted) -> str:
+def describe_compaction(event: events.Compacted) -> str:
     """The parts that left the prompt, in words."""
     gone = ((event.turns, "turn"), (event.observations, "observation"))
-    parts = " and ".join(counted(number, what) for number, what in gone if number)
+    parts = " and ".join(count_noun(number, what) for number, what in gone if number)
     before, after = event.before, event.after
     tokens = "" if before is None or after is None else f", from {before} to {after} tokens"
     return f"the prompt was compacted{parts and f': {parts} left out'}{tokens}"

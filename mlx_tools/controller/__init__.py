@@ -11,13 +11,13 @@ from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
     from mlx_tools.controller.approvals import (
-        AlwaysApprove,
         ApprovalAnswer,
         ApprovalRequest,
         Approvals,
+        ApproveAlways,
         Approver,
-        AsksForSteps,
-        NobodyThere,
+        PauseApprover,
+        StepApprover,
         check_begun_here,
         check_header,
     )
@@ -40,13 +40,13 @@ __getattr__, __dir__ = names_of(
     globals(),
     {
         "approvals": (
-            "AlwaysApprove",
+            "ApproveAlways",
             "ApprovalAnswer",
             "ApprovalRequest",
             "Approvals",
             "Approver",
-            "AsksForSteps",
-            "NobodyThere",
+            "StepApprover",
+            "PauseApprover",
             "check_begun_here",
             "check_header",
         ),

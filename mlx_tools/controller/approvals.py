@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast, runtime_c
 import anyio
 from msgspec import Struct, field
 
-from mlx_tools.controller.turn import decision_on, recorded, refusal_by
+from mlx_tools.controller.turn import decision_on, decision_record, refusal_by
 from mlx_tools.errors import (
     MlxToolsError,
     TranscriptError,
     UsageError,
     attribute_of,
+    for_message,
     require_instance,
-    shown,
     wrong_argument,
 )
 from mlx_tools.messages import Effects, ToolCall, ToolSpec, json_bytes, replace
@@ -171,14 +171,14 @@ class Approver(Protocol):
 
 
 @runtime_checkable
-class AsksForSteps(Protocol):
+class StepApprover(Protocol):
     """An approver that can also be asked whether a run may take more steps than its limit."""
 
-    async def more_steps(self, made: int) -> int:
+    async def more_steps(self, steps_taken: int) -> int:
         """Return how many completions the question may take in addition.
 
         Args:
-            made: completions of this question so far.
+            steps_taken: completions of this question so far.
 
         Returns:
             0 if the model is to answer now.
@@ -223,14 +223,14 @@ def by_template(
     return decide_by_template(found, tool.spec, tool.spec.effects_of(call.arguments))
 
 
-class NobodyThere:
+class PauseApprover:
     """Decides nothing: every run that must ask pauses."""
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         return [ApprovalAnswer(None) for _ in requests]
 
 
-class AlwaysApprove:
+class ApproveAlways:
     """Approves every call but a suspect one, about which nothing is decided."""
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
@@ -270,7 +270,7 @@ def as_approver(approver: Approver | DecideFunction | None) -> Approver:
         UsageError: it is neither.
     """
     if approver is None:
-        return NobodyThere()
+        return PauseApprover()
     if not isinstance(approver, type):
         if callable(attribute_of(approver, "decide")):
             return cast("Approver", approver)
@@ -303,7 +303,7 @@ async def ask_approver(
         raise UsageError(said, hint=f"its traceback is this error's cause; {_DECIDE}") from error
     right = len(answers) == len(requests)
     if not right or not all(isinstance(answer, ApprovalAnswer) for answer in answers):
-        raise UsageError(f"{name} answered {shown(answers)}", hint=_DECIDE)
+        raise UsageError(f"{name} answered {for_message(answers)}", hint=_DECIDE)
     return cast("Sequence[ApprovalAnswer]", answers)
 
 
@@ -312,17 +312,17 @@ _DECIDE: Final = (
 )
 
 
-async def confirmed(
-    approver: Approver, call: str, what: str, details: Mapping[str, Any], reason: str
+async def confirm_action(
+    approver: Approver, call: str, action: str, details: Mapping[str, Any], reason: str
 ) -> Mapping[str, Any] | None:
     """What a person agrees to on behalf of a call that runs (`ToolContext.confirm`)."""
 
     async def asked(details: Mapping[str, Any]) -> ApprovalRequest:
-        text = json.dumps([what, dict(details)], sort_keys=True)
+        text = json.dumps([action, dict(details)], sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()
         return ApprovalRequest(
             call=call,
-            name=what,
+            name=action,
             arguments=details,
             reason=reason,
             suspect=True,
@@ -362,13 +362,14 @@ class CallApprovals:
             if not state.in_doubt and can_be_preapproved(asked):
                 decision = (await self._by_template(call))[0]
                 if decision is not None:
-                    self._conversation.append(recorded(call.call, decision))
+                    self._conversation.append(decision_record(call.call, decision))
                     found = True
         return found
 
     async def check_template(self, call: CallRecord, rule: str) -> str | None:
         """The state of what a call acts on that a template let through by this ``rule``, None for
-        none. Raises `Changed` where that does not cover it any more, which is written down."""
+        none. Raises `ApprovalOutdated` where that does not cover it any more, which is written
+        down."""
         decision, state = await self._by_template(call)
         if decision is None or decision.rule != rule:
             raise self._ask_again(call, f"{rule} no longer covers {call.name}")
@@ -416,19 +417,19 @@ class CallApprovals:
         self._undecided.update(one.call for one in asked)
 
     async def pause(
-        self, calls: Sequence[CallRecord], within: Sequence[PendingCall] = ()
+        self, calls: Sequence[CallRecord], nested_calls: Sequence[PendingCall] = ()
     ) -> list[ApprovalRequest]:
         """Write down what is asked, here and in runs within calls, and return what is to be
         shown here."""
         now = self._conversation.now()
         expires = _text(now + APPROVAL_HOLDS)
-        seen = [await self._seen(call, expires) for call in calls]
+        seen = [await self._build_request(call, expires) for call in calls]
         record = PauseRecord(
             calls=tuple(one.call for one in seen),
             digests=tuple(one.digest for one in seen),
             expires_at=expires,
             at=_text(now),
-            within=tuple(within),
+            within=tuple(nested_calls),
         )
         self._conversation.append(replace(record, seal=self._pause_seal(record)))
         return seen
@@ -436,48 +437,52 @@ class CallApprovals:
     def _pause_seal(self, record: PauseRecord) -> str:
         return seal(self._conversation.secret, "pause", to_json(record))
 
-    async def _take(self, one: ApprovalRequest, answer: ApprovalAnswer, digest: str = "") -> None:
+    async def _take(
+        self, request: ApprovalRequest, answer: ApprovalAnswer, digest: str = ""
+    ) -> None:
         """Write down an answer. Raises `UsageError` for arguments that the call cannot have, or
         that make it another call than the one with this ``digest``."""
         if answer.approved is None:
-            self._undecided.add(one.call)
+            self._undecided.add(request.call)
             return
-        if not self._session.current.is_pending(one.call):
+        if not self._session.current.is_pending(request.call):
             return  # an answer before this one covered it
         if answer.approved and answer.arguments is not None:
-            one, call, decision = await self._with(one, answer.arguments)
-            if digest and not same(digest, one.digest):
-                raise UsageError(f"what {one.name} would do has changed since it was shown")
+            request, call, decision = await self._with(request, answer.arguments)
+            if digest and not same(digest, request.digest):
+                raise UsageError(f"what {request.name} would do has changed since it was shown")
             at = self._conversation.timestamp()
             self._conversation.append(EditRecord(call=call.call, arguments=call.arguments, at=at))
             self._conversation.append(decision)
-        spec = self._session.specs.get(one.name)
+        spec = self._session.specs.get(request.name)
         record = ApprovalRecord(
-            call=one.call,
+            call=request.call,
             approved=answer.approved,
-            digest=one.digest,
+            digest=request.digest,
             reason=answer.reason,
             at=self._conversation.timestamp(),
-            scope=_scope(answer, one),
-            state=one.state,
-            expires_at=one.expires_at,
+            scope=_scope(answer, request),
+            state=request.state,
+            expires_at=request.expires_at,
             tool=spec.digest() if spec is not None else "",
-            effects=tuple(sorted(one.effects)),
-            bound_to=one.consent_binding or None,
+            effects=tuple(sorted(request.effects)),
+            bound_to=request.consent_binding or None,
         )
         self._conversation.append(replace(record, seal=seal_of(self._conversation.secret, record)))
 
-    async def _look(self, one: ApprovalRequest, arguments: Mapping[str, Any]) -> ApprovalRequest:
+    async def _look(
+        self, request: ApprovalRequest, arguments: Mapping[str, Any]
+    ) -> ApprovalRequest:
         """The request as it would be with other arguments; nothing is written down."""
-        return (await self._with(one, arguments))[0]
+        return (await self._with(request, arguments))[0]
 
     async def _with(
-        self, one: ApprovalRequest, arguments: Mapping[str, Any]
+        self, request: ApprovalRequest, arguments: Mapping[str, Any]
     ) -> tuple[ApprovalRequest, CallRecord, DecisionRecord]:
         """The request, and the call, with other arguments: validated, and decided about again, so
         that somebody must approve it, whatever policy says."""
-        session, name = self._session, one.name
-        if session.current.calls[one.call].in_doubt:
+        session, name = self._session, request.name
+        if session.current.calls[request.call].in_doubt:
             raise UsageError(
                 f"{name} was started with other arguments and may have done its work",
                 hint="approve or deny the call as it is",
@@ -487,7 +492,7 @@ class CallApprovals:
         if judged.error is not None:
             raise UsageError(f"the arguments do not fit {name}: {judged.error.message}")
         edited = replace(
-            session.current.call(one.call),
+            session.current.call(request.call),
             arguments=judged.call.arguments,
             runs="freely",
             echoed=False,
@@ -501,7 +506,7 @@ class CallApprovals:
             decision = replace(
                 decision, decision="ask", rule="edited", code="requires_confirmation"
             )
-        return await self._seen(edited, one.expires_at, decision), edited, decision
+        return await self._build_request(edited, request.expires_at, decision), edited, decision
 
     # --- answers to what an earlier process asked ---
 
@@ -564,9 +569,9 @@ class CallApprovals:
             if not self._session.current.is_pending(key):
                 continue  # a consent for the session covered it
             call = self._session.current.call(key)
-            one = await self._seen(call, pause.expires_at if pause is not None else "")
+            one = await self._build_request(call, pause.expires_at if pause is not None else "")
             edited = ""
-            if answer.arguments is not None and not same(answer.digest, self._asked(key)):
+            if answer.arguments is not None and not same(answer.digest, self._shown_digest(key)):
                 edited = answer.digest  # that of the edited call
                 answer = replace(answer, digest="")
             if answer.approved and (fault := self._fault(one, answer)):
@@ -574,20 +579,20 @@ class CallApprovals:
                 raise UsageError(f"{key} {fault}", hint="look at it again, then approve it")
             await self._take(one, answer, digest=edited)
 
-    def _fault(self, one: ApprovalRequest, answer: ApprovalAnswer) -> str:
+    def _fault(self, request: ApprovalRequest, answer: ApprovalAnswer) -> str:
         """Why an approval does not hold for what would run now, empty where it does. Raises
         `UsageError` where it carries another digest than that of what was shown."""
-        pause, digest = self._session.pause, self._asked(one.call)
+        pause, digest = self._session.pause, self._shown_digest(request.call)
         if digest and answer.digest and not same(answer.digest, digest):
             raise UsageError(
-                f"{one.call}: this is not the digest of what was shown",
+                f"{request.call}: this is not the digest of what was shown",
                 hint="look at the call again, and approve what you see",
             )
         if pause is None or not digest:
             return "was not shown to anybody yet"
         if not self._in_time(pause.at, pause.expires_at):
             return "was shown too long ago, or the clock was changed"
-        if not same(one.digest, digest):
+        if not same(request.digest, digest):
             return "has changed since it was shown: what it acts on, its tool, or the policy"
         return ""
 
@@ -598,15 +603,18 @@ class CallApprovals:
         if pause is None or self._session.state is not State.PAUSED:
             return []
         seen = [
-            await self._seen(call, pause.expires_at)
+            await self._build_request(call, pause.expires_at)
             for call in self._session.current.calls_needing_decision()
         ]
         return [
-            (replace(one, edited=partial(self._look, one)), same(one.digest, self._asked(one.call)))
+            (
+                replace(one, edited=partial(self._look, one)),
+                same(one.digest, self._shown_digest(one.call)),
+            )
             for one in seen
         ]
 
-    def _asked(self, call: str) -> str:
+    def _shown_digest(self, call: str) -> str:
         """The digest of what was shown of a call, empty where nothing was."""
         pause = self._session.pause
         return dict(zip(pause.calls, pause.digests, strict=True)).get(call, "") if pause else ""
@@ -617,10 +625,10 @@ class CallApprovals:
         """The state that the call must find, None where its approval binds to none; use the
         approval up.
 
-        Raises `Changed` where a person approved something else than what would run now: it is
-        written down that somebody must decide about the call again.
+        Raises `ApprovalOutdated` where a person approved something else than what would run now: it
+        is written down that somebody must decide about the call again.
         """
-        one = await self._seen(call, approval.expires_at)
+        one = await self._build_request(call, approval.expires_at)
         if not same(seal_of(self._conversation.secret, approval), approval.seal):
             why = "the approval in the transcript was not given here"
         elif not same(one.digest, approval.digest):
@@ -633,15 +641,15 @@ class CallApprovals:
             return one.state or None
         raise self._ask_again(call, why)
 
-    def _ask_again(self, call: CallRecord, why: str) -> Changed:
+    def _ask_again(self, call: CallRecord, reason: str) -> ApprovalOutdated:
         """Write down that somebody must decide about a call again; return what to raise."""
-        asks = Decision("ask", CHANGED, why, "requires_confirmation")
-        self._conversation.append(recorded(call.call, asks))
-        return Changed()
+        asks = Decision("ask", CHANGED, reason, "requires_confirmation")
+        self._conversation.append(decision_record(call.call, asks))
+        return ApprovalOutdated()
 
     # --- what is shown ---
 
-    async def _seen(
+    async def _build_request(
         self, call: CallRecord, expires: str, decision: DecisionRecord | None = None
     ) -> ApprovalRequest:
         session, state = self._session, self._session.current.calls[call.call]
@@ -656,7 +664,7 @@ class CallApprovals:
             reason=decision.reason if decision is not None else "",
             expires_at=expires,
             in_doubt=session.is_doubtful(call),
-            changed=decision is not None and decision.rule == CHANGED,
+            is_changed=decision is not None and decision.rule == CHANGED,
         )
 
     async def preview(self, call: CallRecord) -> Preview:
@@ -669,10 +677,10 @@ class CallApprovals:
             preview_of, tool, call.arguments, self._session.policy, known_file
         )
 
-    def _in_time(self, since: str, until: str) -> bool:
+    def _in_time(self, issued_at: str, expires_at: str) -> bool:
         """Return whether it is neither too late nor, by a clock that was set back, too early."""
         try:
-            begin, end = datetime.fromisoformat(since), datetime.fromisoformat(until)
+            begin, end = datetime.fromisoformat(issued_at), datetime.fromisoformat(expires_at)
             return begin - _SLACK <= self._conversation.now() <= end
         except (TypeError, ValueError, OverflowError):
             return False
@@ -689,7 +697,7 @@ def approval_request(
     reason: str,
     expires_at: str = "",
     in_doubt: bool = False,
-    changed: bool = False,
+    is_changed: bool = False,
 ) -> ApprovalRequest:
     """The request that is shown of a call, with the digest that an approval of it binds to."""
     shown = {
@@ -717,7 +725,7 @@ def approval_request(
         state=preview.state,
         effects=tool.effects_of(call.arguments) if tool is not None else frozenset(),
         consent_binding=tool.consent_binding(call.arguments) if tool is not None else None,
-        changed=changed,
+        changed=is_changed,
     )
 
 
@@ -757,7 +765,7 @@ def check_header(header: Record, secret: bytes) -> None:
         )
 
 
-class Changed(Exception):
+class ApprovalOutdated(Exception):
     """A call is no longer what was approved."""
 
 

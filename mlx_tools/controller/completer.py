@@ -96,11 +96,16 @@ class CompletionResult(Struct):
     repeated: bool = False
 
     def record(
-        self, step: Complete, asked: str, *, duration_ms: int | None = None, at: str = ""
+        self,
+        step: Complete,
+        prior_prompt: str,
+        *,
+        duration_ms: int | None = None,
+        recorded_at: str = "",
     ) -> CompletionRecord:
-        """The record of what came of ``step``; ``asked`` is the prompt before it."""
+        """The record of what came of ``step``; ``prior_prompt`` is the prompt before it."""
         reading = self.reading
-        kept = len(asked) if step.prompt.startswith(asked) else 0
+        kept = len(prior_prompt) if step.prompt.startswith(prior_prompt) else 0
         code = None if reading.error is None else reading.error.code
         return CompletionRecord(
             turn=step.turn,
@@ -120,7 +125,7 @@ class CompletionResult(Struct):
             repeated=self.repeated,
             requests=self.requests,
             pieces=self.pieces,
-            at=at,
+            at=recorded_at,
             error=reading.error if code in ("unfilled", "unknown_tool") else None,
             prompt=step.prompt[kept:],
             shared_prefix_chars=kept,
@@ -136,33 +141,33 @@ class AnswerStreamFilter:
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = names
-        self._seen = ""
-        self._held = ""
-        self._told: list[str] = []
-        self._over = False
+        self._shown_text = ""
+        self._pending_text = ""
+        self._emitted: list[str] = []
+        self._is_over = False
 
     def more(self, prose: str | None) -> str:
         """What can be told now of a turn of which this is prose."""
-        if self._over or prose is None:
+        if self._is_over or prose is None:
             return ""
-        text = self._held + writable(prose[len(self._seen) :])
-        before = "".join(self._told[-TAIL:])[-TAIL:]
-        if not prose.startswith(self._seen) or may_become_call(before + text, self._names):
-            self._over = True
+        text = self._pending_text + writable(prose[len(self._shown_text) :])
+        before = "".join(self._emitted[-TAIL:])[-TAIL:]
+        if not prose.startswith(self._shown_text) or may_become_call(before + text, self._names):
+            self._is_over = True
             return ""
-        self._seen = prose
-        text = text if self._told else text.lstrip()
+        self._shown_text = prose
+        text = text if self._emitted else text.lstrip()
         told = text.rstrip()
-        self._held = text[len(told) :]
+        self._pending_text = text[len(told) :]
         if told:
-            self._told.append(told)
+            self._emitted.append(told)
         return told
 
     def rest(self, reading: Reading) -> str:
         """What is left of the answer, as it was read."""
         whole = reading.messages[0] if reading.bare_text else None
         content = whole.content if isinstance(whole, FinalAnswer) else ""
-        told = "".join(self._told)
+        told = "".join(self._emitted)
         return content[len(told) :] if content.startswith(told) else ""
 
 
@@ -203,7 +208,7 @@ class Completer:
         told = emit is not None
         self._in_thread = any(is_large(spec.parameters) for spec in step.tools.values())
         begun = partial(ConstrainedTurn, step.rules, step.tools, step.strategy, step.turn)
-        turn = await self._worked(partial(begun, told=told))
+        turn = await self._worked(partial(begun, emits_text=told))
         self._turn = turn
         teller = None if emit is None else EventEmitter(self._session, step, turn, emit)
         while (ask := turn.pending_request) is not None:
@@ -233,11 +238,11 @@ class Completer:
         ask: SampleTokens,
         step: Complete,
         turn: ConstrainedTurn,
-        written: CompletionResult,
+        result: CompletionResult,
         teller: EventEmitter | None,
     ) -> None:
         """Stream one draw into the turn, until the turn wants something else."""
-        left = step.max_tokens - written.tokens
+        left = step.max_tokens - result.tokens
         for mend in turn.mends:
             left -= len(mend.replacement)  # a token a character, at the most
         grammar = None
@@ -249,13 +254,13 @@ class Completer:
         if step.messages is not None and not ask.text and not ask.attempt:
             request = to_chat_request(request, step, self._session.neutraliser)
         usage: Usage | None = None
-        pieces, size = written.pieces, 0
+        pieces, size = result.pieces, 0
         ending: Sequence[Delta] = ()
-        written.requests += 1
-        written.closed_early = True
+        result.requests += 1
+        result.closed_early = True
         async with aclosing(self._backend.complete(request)) as chunks:
             async for chunk in chunks:
-                written.pieces += bool(chunk.text)
+                result.pieces += bool(chunk.text)
                 usage = chunk.usage or usage
                 size += len(chunk.text)
                 if chunk.text:
@@ -266,7 +271,7 @@ class Completer:
                 if turn.pending_request is not ask:
                     break
                 if chunk.finish_reason is not None:
-                    written.closed_early = False
+                    result.closed_early = False
                     kept = request.messages is not None and chunk.finish_reason == "tool_calls"
                     if kept and step.strategy == "free":  # no other way to ask for it
                         ended = partial(turn.end, "stop")
@@ -276,7 +281,7 @@ class Completer:
                     break
                 if turn.closing:
                     end = await self._see_end(chunks)
-                    written.closed_early = end is None
+                    result.closed_early = end is None
                     usage = end.usage if end is not None else usage
                     reason = end.finish_reason if end is not None else None
                     # what was cut out of a whole message was the model's word: it is not clean
@@ -290,8 +295,8 @@ class Completer:
             if ending and teller is not None:
                 teller.tell(ending)
         said = usage.completion_tokens if usage is not None else None
-        written.tokens += said or max(written.pieces - pieces, size // CHARS_OF_TOKEN)
-        written.usages.append(usage or Usage())
+        result.tokens += said or max(result.pieces - pieces, size // CHARS_OF_TOKEN)
+        result.usages.append(usage or Usage())
 
     async def _worked(self, work: Callable[[], Result]) -> Result:
         """Return what ``work`` returns; it is done in a thread if the turn has a large schema."""
@@ -312,7 +317,7 @@ class Completer:
         return None
 
     async def _likeliest(
-        self, prompt: str, written: CompletionResult
+        self, prompt: str, result: CompletionResult
     ) -> tuple[list[tuple[str, float]] | None, str]:
         """The likeliest next tokens, best first, None where the backend cannot say; and what the
         model wrote while it was asked."""
@@ -324,7 +329,7 @@ class Completer:
         scores: list[tuple[TokenScore, ...]] = []
         usage: Usage | None = None
         text = ""
-        written.requests += 1
+        result.requests += 1
         try:
             async with aclosing(self._backend.complete(request)) as chunks:
                 async for chunk in chunks:
@@ -334,13 +339,13 @@ class Completer:
             self._scores = bool(scores)
         except (BackendBroken, BackendRefused):
             scores.clear()  # it can do without: the next draw tells whether the backend works
-        written.usages.append(usage or Usage())
+        result.usages.append(usage or Usage())
         control = self._session.neutraliser.control_tokens
         likely = [(_token(score), score.logprob) for score in (scores[0] if scores else ())]
         return [(token, at) for token, at in likely if token and token not in control], text
 
     async def _think(
-        self, step: Complete, thought: Thought, written: CompletionResult, emit: Emit | None
+        self, step: Complete, thought: Thought, result: CompletionResult, emit: Emit | None
     ) -> str:
         """Let the model think until it closes its thought, or its budget ends; return the prompt
         with the thought."""
@@ -356,10 +361,10 @@ class Completer:
                 if watch.repeats(text, "thought"):
                     break
         text = text.partition(thought.marker)[0].strip()
-        written.thought = self._session.neutraliser.plain(text)
-        written.requests += 1
+        result.thought = self._session.neutraliser.plain(text)
+        result.requests += 1
         closing = thought.closing.removesuffix(step.rules.prefix)
-        return step.prompt + thought.opening + written.thought + closing
+        return step.prompt + thought.opening + result.thought + closing
 
     def _grammar(self, step: Complete) -> Grammar:
         """The grammar of the completion: the calls and the answer that are open to the model."""
@@ -423,8 +428,10 @@ class EventEmitter:
         self._number = step.turn
         plain = step.messages is not None and session.result is None
         self._speech = AnswerStreamFilter(step.tools) if plain else None
-        self._told = ""
-        self._at: int | None = None  # the answer's call in the turn: nothing is told behind it
+        self._emitted = ""
+        self._message_index: int | None = (
+            None  # the answer's call in the turn: nothing is told behind it
+        )
         self._text: ResultText | None = None  # None: nothing more is told before the end
 
     def wrote(self, deltas: Iterable[Delta]) -> None:
@@ -442,11 +449,13 @@ class EventEmitter:
         result = self._session.result
         for delta in deltas:
             if result is not None:
-                if isinstance(delta, CallStarted) and (self._at is None or delta.index <= self._at):
+                if isinstance(delta, CallStarted) and (
+                    self._message_index is None or delta.index <= self._message_index
+                ):
                     self._begin(delta, result)
                 if isinstance(delta, AnswerDelta):
                     continue
-                if self._at is not None:
+                if self._message_index is not None:
                     if isinstance(delta, ArgumentsDelta) and delta.index == 0 and self._text:
                         self._answer(self._text.feed(delta.text))
                     continue
@@ -461,11 +470,11 @@ class EventEmitter:
                     self._emit(events.ArgumentsPiece(turn=self._number, index=index, text=text))
 
     def _begin(self, call: CallStarted, result: ResultTool) -> None:
-        self._at, self._text = None, None
+        self._message_index, self._text = None, None
         if not result.is_called(call.name, self._session.specs):
             return
-        self._at = call.index
-        first = call.index == 0 and not self._told
+        self._message_index = call.index
+        first = call.index == 0 and not self._emitted
         held = first and self._turn.tool == result.spec.name
         if held and compilable(result.spec.parameters).is_exact:
             self._text = ResultText(result.wrapped)
@@ -475,11 +484,11 @@ class EventEmitter:
         if self._speech is not None:
             self._answer(self._speech.rest(reading))
         for message in reading.messages if self._session.result is not None else ():
-            if isinstance(message, FinalAnswer) and message.content.startswith(self._told):
-                self._answer(message.content[len(self._told) :])
+            if isinstance(message, FinalAnswer) and message.content.startswith(self._emitted):
+                self._answer(message.content[len(self._emitted) :])
 
     def _answer(self, text: str) -> None:
-        self._told += text
+        self._emitted += text
         if text:
             self._emit(events.AnswerPiece(turn=self._number, text=text))
 

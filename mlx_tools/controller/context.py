@@ -31,7 +31,7 @@ from mlx_tools.prompt import (
     Cut,
     Placeholders,
     Prompt,
-    compacted,
+    compact_prompt,
     conversation_text,
     count_turns,
     cut_at_rest,
@@ -112,13 +112,13 @@ class ContextWindow:
     _counter: TokenCounter
 
     def __post_init__(self) -> None:
-        self._one = anyio.Lock()  # one summary at a time
-        self._tried = False
-        self._more = 1.0
+        self._own_summary = anyio.Lock()  # one summary at a time
+        self._has_tried = False
+        self._extra_tokens = 1.0
 
     def begin(self) -> None:
         """Begin a new run: a summary that could not be had is asked for again."""
-        self._tried = False
+        self._has_tried = False
 
     async def fit(self, step: Complete) -> FittedStep | CompactedRecord | StoppedRecord:
         """The step to be sent, what must be written down first so that it fits, or the end of a run
@@ -135,11 +135,11 @@ class ContextWindow:
         thought = step.thought
         around = "" if thought is None else thought.opening + thought.closing
         spare = TokenCounter().count(around)  # of what the host writes around a thought
-        if fills(size, used) and self._session.header.compact == "auto" and not self._tried:
+        if fills(size, used) and self._session.header.compact == "auto" and not self._has_tried:
             record = await self._by_summary(render, size, used)
             if record is not None:
                 return record
-            self._tried = True
+            self._has_tried = True
         budget = 0 if thought is None else thought.budget
         wanted = max(LEAST_TOKENS, min(step.max_tokens + budget, ROOM_TOKENS, size // 8))
         room = size - used - spare
@@ -153,7 +153,7 @@ class ContextWindow:
             )
             return StoppedRecord(reason="context_full", message=message, used=used + spare)
         return FittedStep(
-            _within(step, room), used, fills(size, used) and not self._session.filling
+            _limit_tokens(step, room), used, fills(size, used) and not self._session.filling
         )
 
     async def sum_up(self) -> CompactedRecord | None:
@@ -176,23 +176,23 @@ class ContextWindow:
 
     async def count(self, prompt: str) -> int:
         """The tokens of the session's next prompt."""
-        return await anyio.to_thread.run_sync(self._used, prompt)
+        return await anyio.to_thread.run_sync(self._count_used, prompt)
 
-    def _used(self, prompt: str) -> int:
+    def _count_used(self, prompt: str) -> int:
         """The tokens of a prompt: those that the server counted in what it goes on from, where it
         said so, and our own count of the rest, or of all of it."""
         session, last = self._session, self._session.completed
         asked = session.asked
         said = last.usage.prompt_tokens if last is not None and last.requests == 1 else None
         if asked and said is not None and _DOUBT * said >= (own := self._tokens(asked)):
-            self._more *= max(1.0, said / max(own, 1))
+            self._extra_tokens *= max(1.0, said / max(own, 1))
             if prompt.startswith(asked):
                 return said + self._tokens(prompt) - self._tokens(asked)
         return self._tokens(prompt)
 
     def _tokens(self, text: str) -> int:
         """Our own count, raised by as much as the server has counted more than we did."""
-        return math.ceil(self._more * self._counter.count(text))
+        return math.ceil(self._extra_tokens * self._counter.count(text))
 
     def _fits(self, prompt: str, tokens: int) -> bool:
         """Return whether a prompt of its own, and what is written then, fits into the context."""
@@ -201,7 +201,9 @@ class ContextWindow:
 
     # --- making room ---
 
-    async def _by_summary(self, render: Render, size: int, used: int) -> CompactedRecord | None:
+    async def _by_summary(
+        self, render: Render, size: int, used_tokens: int
+    ) -> CompactedRecord | None:
         """The record of the oldest turns summed up; None where there are none, or no summary could
         be had: the run goes on without it, as long as it fits."""
         prompt, stand = self._session.prompt, self._stand("x" * self._summed_chars)
@@ -210,7 +212,7 @@ class ContextWindow:
         if cut is None:
             return None
         try:
-            return await self._summed_up(cut, "filling", render, used)
+            return await self._summed_up(cut, "filling", render, used_tokens)
         except BackendError:
             return None
 
@@ -219,7 +221,7 @@ class ContextWindow:
         cut: Cut,
         reason: Literal["asked", "filling"],
         render: Render,
-        before: int | None,
+        tokens_before: int | None,
     ) -> CompactedRecord | None:
         session, words = self._session, self._session.words
         began = monotonic()
@@ -237,15 +239,15 @@ class ContextWindow:
             turns=count_turns(session.prompt, cut.removed),
             content=content,
             artifacts=() if key is None else (key,),
-            before=before,
+            before=tokens_before,
             requests=len(usages),
             usage=total_usage(usages),
             duration_ms=round((monotonic() - began) * 1000),
         )
-        return self._counted(record, render)
+        return self._count_tokens(record, render)
 
     async def _by_reference(
-        self, render: Render, size: int, limit: int, used: int
+        self, render: Render, size: int, limit: int, used_tokens: int
     ) -> CompactedRecord | None:
         """The record of what leaves for a reference, None where nothing can."""
         prompt, stand = self._session.prompt, self._stand()
@@ -268,9 +270,9 @@ class ContextWindow:
             content=content,
             observations=observations,
             artifacts=tuple(keys.values()),
-            before=used,
+            before=used_tokens,
         )
-        return self._counted(record, render)
+        return self._count_tokens(record, render)
 
     def _stand(self, summary: str = "") -> Placeholders:
         """The texts that would stand in place of what leaves."""
@@ -285,12 +287,12 @@ class ContextWindow:
             return None
         return artifact or self._store.put(self._outputs.clean(text))
 
-    def _counted(self, record: CompactedRecord, render: Render) -> CompactedRecord | None:
+    def _count_tokens(self, record: CompactedRecord, render: Render) -> CompactedRecord | None:
         """The record with the tokens of the prompt that it leaves; None where these are no fewer
         than before, so that nothing would be won, and nobody asked for it."""
         if record.before is None:
             return record
-        after = self._tokens(render(compacted(self._session.prompt, record)))
+        after = self._tokens(render(compact_prompt(self._session.prompt, record)))
         if record.reason != "asked" and after >= record.before:
             return None
         return replace(record, after=after)
@@ -312,7 +314,7 @@ class ContextWindow:
         said: list[dict[str, Any]] = []
         usages: list[Usage] = []
         problem = ""
-        async with self._one:
+        async with self._own_summary:
             for number, part in enumerate(parts):
                 tell(number / len(parts))
                 asked = {"question": question, "name": call.name, "text": part.text}
@@ -321,7 +323,7 @@ class ContextWindow:
                     continue
                 usages.append(Usage())
                 try:
-                    summary, usages[-1] = await self._said(prompt, room)
+                    summary, usages[-1] = await self._ask_summary(prompt, room)
                 except BackendError as error:
                     problem = error.message
                     break
@@ -351,7 +353,7 @@ class ContextWindow:
         size = session.header.context
         chars = MAX_PART_CHARS if size is None else max(MAX_PART_CHARS, 2 * size)
         while chars >= _LEAST_CHARS:
-            parts = _chosen(_cut(text, 0, len(text), chars), MAX_PARTS, session.question)
+            parts = _select_parts(_cut(text, 0, len(text), chars), MAX_PARTS, session.question)
             room = self._summed_chars // max(len(parts), 1)
             prompts = [
                 self._prompt(words.text("compaction.request", text=part.text)) for part in parts
@@ -361,11 +363,11 @@ class ContextWindow:
             chars //= 2
         else:
             return "", []
-        async with self._one:
-            said = [await self._said(prompt, room) for prompt in prompts]
+        async with self._own_summary:
+            said = [await self._ask_summary(prompt, room) for prompt in prompts]
         return " ".join(summary for summary, _ in said if summary), [usage for _, usage in said]
 
-    async def _said(self, prompt: str, room: int) -> tuple[str, Usage]:
+    async def _ask_summary(self, prompt: str, room: int) -> tuple[str, Usage]:
         """The model's answer, in at most ``room`` characters."""
         session = self._session
         request = request_for(session, prompt, _tokens(room))
@@ -376,9 +378,9 @@ class ContextWindow:
                 usage = chunk.usage or usage
                 if len(text) > most or is_said(text):
                     break
-        return shortened(without_repeats(text), room), usage
+        return shorten_text(without_repeats(text), room), usage
 
-    def _prompt(self, asked: str) -> str:
+    def _prompt(self, question: str) -> str:
         """A prompt of its own that asks for a summary."""
         session = self._session
         words = session.words
@@ -389,7 +391,7 @@ class ContextWindow:
             neutraliser=session.neutraliser,
             words=words,
         )
-        prompt.add(UserRecord(content=asked.strip("\n")))
+        prompt.add(UserRecord(content=question.strip("\n")))
         return prompt.render()
 
 
@@ -402,7 +404,7 @@ def _is_small(step: Complete, size: int) -> bool:
     return not fills(size, most) and most + step.max_tokens <= size
 
 
-def _within(step: Complete, room: int) -> Complete:
+def _limit_tokens(step: Complete, room: int) -> Complete:
     """``step`` within ``room`` tokens, of which a thought takes at most half."""
     if step.thought is None:
         return replace(step, max_tokens=min(step.max_tokens, room))
@@ -424,17 +426,17 @@ def parts_of(text: str, limit: int, question: str) -> tuple[Sequence[Part], int]
     begin, end = limit // 3, len(text) - limit // 6
     even = (end - begin) // most + 1
     parts = _cut(text, begin, end, min(max(limit, even), MAX_PART_CHARS))
-    parts = _chosen(parts, most, question)
+    parts = _select_parts(parts, most, question)
     return parts, min(room // len(parts) - _AROUND_CHARS, MAX_SUMMARY_CHARS)
 
 
-def _chosen(parts: list[Part], most: int, question: str) -> list[Part]:
+def _select_parts(parts: list[Part], max_parts: int, question: str) -> list[Part]:
     """Of too many parts those that share most words with the question, in order."""
-    if len(parts) <= most:
+    if len(parts) <= max_parts:
         return parts
     wanted = set(stems(question))
     ranked = sorted(parts, key=lambda part: -len(wanted.intersection(stems(part.text))))
-    return sorted(ranked[:most], key=lambda part: part.offset)
+    return sorted(ranked[:max_parts], key=lambda part: part.offset)
 
 
 def _tokens(chars: int) -> int:
@@ -475,7 +477,7 @@ def _sentences(text: str) -> list[str]:
     return _SENTENCE_END.split(" ".join(text.split()))
 
 
-def shortened(text: str, room: int) -> str:
+def shorten_text(text: str, room: int) -> str:
     """``text`` in at most ``room`` characters: whole sentences of it, or else whole words."""
     if len(text) <= room:
         return text

@@ -20,10 +20,10 @@ from msgspec import Meta, ValidationError, convert, structs
 from mlx_tools.backends import (
     Backend,
     CompleteFunction,
-    FoundVerdict,
     ModelSetup,
     StrategyChoice,
     StyleChoice,
+    VerdictChoice,
     as_backend,
     find_setup,
     found_within,
@@ -128,7 +128,7 @@ class RunSettings(RecordedSettings, frozen=True, kw_only=True):
 
     style: StyleChoice = "auto"
     strategy: StrategyChoice = "auto"
-    verdict: FoundVerdict | None = None
+    verdict: VerdictChoice | None = None
     chat_format: ChatFormat | None = None
     catalog_budget: Annotated[int, Meta(ge=0, description="tokens, a whole number from 0")] = (
         CATALOG_BUDGET
@@ -139,9 +139,9 @@ class RunSettings(RecordedSettings, frozen=True, kw_only=True):
     seed: int | None = None
     cache: CacheScope = "run"
 
-    def naming(self, named: Callable[[str], str]) -> RunSettings:
-        """The same with the tools named as ``named`` has it, which takes other names for them."""
-        choice, wanted = named(self.tool_choice), tuple(map(named, self.require_tools))
+    def naming(self, name_of: Callable[[str], str]) -> RunSettings:
+        """The same with the tools named as ``name_of`` has it, which takes other names for them."""
+        choice, wanted = name_of(self.tool_choice), tuple(map(name_of, self.require_tools))
         if (choice, wanted) == (self.tool_choice, self.require_tools):
             return self
         return replace(self, tool_choice=choice, require_tools=wanted)
@@ -246,12 +246,12 @@ class Controller:
         self.backend = as_backend(backend)
         self.registry = tools if isinstance(tools, Registry) else Registry(tools)
         self.policy = _NOTHING_ALLOWED if policy is None else policy
-        self._standing = self.policy if configured_policy is None else configured_policy
+        self._configured_policy = self.policy if configured_policy is None else configured_policy
         self.limits = _USUAL_LIMITS if limits is None else limits
         self.settings = _USUAL_SETTINGS if settings is None else settings
         for name, value, kind, hint in (
             ("policy", self.policy, Policy, "write Policy(allow=[…])"),
-            ("configured_policy", self._standing, Policy, "write Policy(allow=[…])"),
+            ("configured_policy", self._configured_policy, Policy, "write Policy(allow=[…])"),
             ("limits", self.limits, Limits, "write Limits(max_iterations=…)"),
             ("settings", self.settings, RunSettings, "write RunSettings(strategy=…)"),
         ):
@@ -421,16 +421,16 @@ class Controller:
             return await conversation.resume(approvals)
 
     async def reopen(
-        self, session: str | os.PathLike[str], *, within: Policy | None = None
+        self, session: str | os.PathLike[str], *, narrowed_policy: Policy | None = None
     ) -> Conversation:
         """Open a session again, for further questions, or for `Conversation.resume` where it is
         paused or broke off.
 
         ``session`` is its id or the path of its transcript, to which what comes is appended: the
         next prompt begins with the bytes of the last one. What `resume` says of the header and the
-        policy holds here; ``within`` is what must allow a call besides. Raises `UsageError` where
-        there is no such session, or the backend has another model than it was begun with, and
-        `TranscriptError` as `resume` does.
+        policy holds here; ``narrowed_policy`` is what must allow a call besides. Raises
+        `UsageError` where there is no such session, or the backend has another model than it was
+        begun with, and `TranscriptError` as `resume` does.
         """
         opens = getattr(self._store, "open", None)
         if opens is None:
@@ -443,8 +443,8 @@ class Controller:
             files.transcript.close()
             raise
         conversation = self._open(files)
-        if within is not None:
-            conversation.policy = conversation.policy.narrowed_by(within)
+        if narrowed_policy is not None:
+            conversation.policy = conversation.policy.narrowed_by(narrowed_policy)
         return conversation
 
     def _check_model(self, header: Header) -> None:
@@ -492,7 +492,7 @@ class Controller:
                 secret=secret,
                 now=self._now,
                 make_nested=partial(
-                    NestedRuns, depth=self._depth, make=self._within, read=self._records_of
+                    NestedRuns, depth=self._depth, make=self._make_nested, read=self._records_of
                 ),
                 reads=self._reads or ReadCallCache(self.settings.cache),
                 earlier=earlier,
@@ -506,10 +506,10 @@ class Controller:
         that is not what stood when it was begun."""
         own = Policy.from_json(header.policy)
         stood = Policy.from_json(header.configured_policy) if header.configured_policy else own
-        same = stood.digest() == self._standing.digest()
-        return own if same else own.narrowed_by(self._standing)
+        same = stood.digest() == self._configured_policy.digest()
+        return own if same else own.narrowed_by(self._configured_policy)
 
-    def _within(self, run: NestedRun) -> Controller:
+    def _make_nested(self, run: NestedRun) -> Controller:
         """A controller for a run within a call of one of this one's."""
         within = Controller(
             self.backend,
@@ -604,7 +604,9 @@ class Controller:
                 catalog_hash=openings.catalog_hash,
                 policy=policy.to_json(),
                 policy_hash=policy.digest(),
-                configured_policy={} if self._standing == policy else self._standing.to_json(),
+                configured_policy={}
+                if self._configured_policy == policy
+                else self._configured_policy.to_json(),
                 parent=self._parent,
                 limits=self.limits.for_model(setup.context, weak=setup.decided.weak).to_json(),
             )

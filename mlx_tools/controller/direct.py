@@ -15,15 +15,15 @@ from mlx_tools.controller.approvals import (
     ApprovalAnswer,
     ApprovalRequest,
     Approver,
-    NobodyThere,
+    PauseApprover,
     Templates,
     approval_request,
     ask_approver,
     by_template,
-    confirmed,
+    confirm_action,
 )
 from mlx_tools.controller.outputs import cleaner, shorten
-from mlx_tools.controller.turn import recorded
+from mlx_tools.controller.turn import decision_record
 from mlx_tools.messages import ErrorInfo, ToolCall, json_bytes, replace
 from mlx_tools.policy import (
     Decision,
@@ -106,8 +106,8 @@ async def call_tool(
     ``session`` and ``secret``; ``undo`` keeps what the call replaces; ``templates`` answer first,
     in these ``roots``. Raises nothing where a call is wrong, denied or fails: the result says so.
     """
-    limits, approver, clean = limits or Limits(), approver or NobodyThere(), cleaner(policy)
-    end = partial(_ended, limit=limits.observation_chars, clean=clean, record=record)
+    limits, approver, clean = limits or Limits(), approver or PauseApprover(), cleaner(policy)
+    end = partial(_record_end, limit=limits.observation_chars, clean=clean, record=record)
     call, done, fault = _read(registry, name, arguments)
     record(call)
     for repair in done.repairs:
@@ -115,7 +115,7 @@ async def call_tool(
     if fault is not None:
         return end(done, "error", fault)
     decision, preview = _decided(call, registry, policy, limits), Preview("", "")
-    record(recorded(_CALL, decision))
+    record(decision_record(_CALL, decision))
     if decision.decision == "ask" or decision.code == "dry_run":
         look = partial(preview_of, registry.get(call.name), call.arguments, policy)
         preview = await anyio.to_thread.run_sync(look)
@@ -127,7 +127,7 @@ async def call_tool(
         run: dict[str, Any] = {"roots": roots, "now": datetime.fromisoformat(now())}
         if made := by_template(templates, call, tool, preview, nested=False, **run):
             decision = made
-            record(recorded(_CALL, decision))
+            record(decision_record(_CALL, decision))
     done = replace(done, decision=decision)
     if decision.decision == "ask" and preview.error is not None:  # nobody is asked about a failure
         return end(done, "error", replace(preview.error, message=clean(preview.error.message)))
@@ -147,7 +147,7 @@ async def call_tool(
         session=session,
         undo=undo,
         report=on_progress,
-        confirms=lambda context, *asked: confirmed(approver, _CALL, *asked),
+        confirms=lambda context, *asked: confirm_action(approver, _CALL, *asked),
     )
     result = await execute(tool, call.arguments, context, timeout=limits.tool_timeout, clean=clean)
     status: Status = "ok" if result.error is None else "error"
@@ -198,7 +198,7 @@ async def _answer(
     return answer if answer.reason else replace(answer, reason="denied")
 
 
-def _ended(
+def _record_end(
     done: DirectCall,
     status: Status,
     error: ErrorInfo | None,

@@ -20,17 +20,17 @@ from typing import Final, Literal, Self
 
 import anyio
 
-from mlx_tools.backends import Backend, ErrorMappingBackend, TokenCounter, folder_of, started
+from mlx_tools.backends import Backend, ErrorMappingBackend, TokenCounter, folder_of, start_backend
 from mlx_tools.controller.approvals import (
+    ApprovalOutdated,
     ApprovalRequest,
     Approvals,
     Approver,
-    AsksForSteps,
     CallApprovals,
-    Changed,
+    StepApprover,
     Templates,
     answers_of,
-    confirmed,
+    confirm_action,
 )
 from mlx_tools.controller.completer import Completer, Emit
 from mlx_tools.controller.context import ContextWindow, FittedStep
@@ -38,7 +38,7 @@ from mlx_tools.controller.earlier import PriorConversation
 from mlx_tools.controller.nested import NestedRuns
 from mlx_tools.controller.outputs import Outputs
 from mlx_tools.controller.session import Ask, Complete, Execute, Rest, Session, Write
-from mlx_tools.controller.turn import not_started, recorded, refusal, refusal_by
+from mlx_tools.controller.turn import decision_record, not_started, refusal, refusal_by
 from mlx_tools.errors import (
     BackendError,
     BackendTimeout,
@@ -174,7 +174,7 @@ class Conversation:
             )
         session = self.folded
         if tool_choice is not None:
-            tool_choice = self._checked(tool_choice)
+            tool_choice = self._check_tool_choice(tool_choice)
         if why := self.undecided:
             raise UsageError(
                 f"the session {self.session} cannot go on: {why}",
@@ -183,7 +183,7 @@ class Conversation:
         if session.state in _ANSWERING:  # a crash broke the last question off
             self._break_off(KeyboardInterrupt())
         self._begin(question, tool_choice)
-        with self._observed(emit) as self._emit:
+        with self._observe_run(emit) as self._emit:
             self.outputs.begin()
             self.reads.begin()
             if session.header.context is not None:
@@ -228,7 +228,7 @@ class Conversation:
             sure += [call.call_id for call in session.pause.within if not call.in_doubt]
         answers = answers_of(approvals, sure)
         within = {key: answers.pop(key) for key in tuple(answers) if "/" in key}
-        with self._observed(emit) as self._emit:
+        with self._observe_run(emit) as self._emit:
             self.outputs.begin()
             self._approvals.check_within(within)
             self._approvals.check_answers(answers, self.policy)
@@ -284,7 +284,7 @@ class Conversation:
         The question that they belong to is left as it is: the next one can be asked. The outcome is
         `Paused` where nobody decided.
         """
-        with self._observed(emit) as self._emit:
+        with self._observe_run(emit) as self._emit:
             self.outputs.begin()
             with self._resumable():
                 self._append_resumed()
@@ -349,7 +349,7 @@ class Conversation:
         assert isinstance(event, events.Compacted)
         return event
 
-    def _observed(self, emit: Emit | None) -> contextlib.AbstractContextManager[Emit | None]:
+    def _observe_run(self, emit: Emit | None) -> contextlib.AbstractContextManager[Emit | None]:
         """What a run's events are told to while it lasts: spans too, where the program has loaded
         OpenTelemetry, without which nobody can record any."""
         if emit is not None and not callable(emit):
@@ -357,9 +357,9 @@ class Conversation:
         api = sys.modules.get("opentelemetry.trace")
         if api is None:
             return contextlib.nullcontext(emit)
-        from mlx_tools.controller.telemetry import observed
+        from mlx_tools.controller.telemetry import trace_run
 
-        return observed(self.files.transcript, emit, api)
+        return trace_run(self.files.transcript, emit, api)
 
     def _outcome(self) -> Outcome:
         outcome = outcome_of(
@@ -413,7 +413,7 @@ class Conversation:
             return f"nobody knows how {', '.join(doubts)} ended"
         return "it waits for an approval" if self.folded.state is State.PAUSED else ""
 
-    def _checked(self, tool_choice: str) -> str:
+    def _check_tool_choice(self, tool_choice: str) -> str:
         """The choice, by the tool's own name. Raises `UsageError` for one that is neither a word
         nor a tool that may be called."""
         specs = self.folded.specs
@@ -457,7 +457,7 @@ class Conversation:
         session, access = self.folded, self.files.access
         try:
             access.begin(session.header.session, session.policy.digest(), session.specs.values())
-            await started(self.backend)
+            await start_backend(self.backend)
             with anyio.move_on_after(session.limits.total_timeout) as scope:
                 self._scope = scope
                 with AWAKE:
@@ -538,7 +538,7 @@ class Conversation:
         """Ask whoever approves calls, at the limit of steps, whether the run may take more; return
         whether it may."""
         asker = self.approver
-        if not self.folded.at_step_limit or not isinstance(asker, AsksForSteps):
+        if not self.folded.at_step_limit or not isinstance(asker, StepApprover):
             return False
         with self.person_waits():
             more = await asker.more_steps(self.folded.iterations)
@@ -588,15 +588,15 @@ class Conversation:
         return self.now().isoformat(timespec="milliseconds")
 
     def append(
-        self, record: Record, after: Sequence[Record] = (), reading: Reading | None = None
+        self, record: Record, later_records: Sequence[Record] = (), reading: Reading | None = None
     ) -> None:
-        """Write a record down, go on from it, and tell of it. ``after`` are the records that follow
-        from the same completion, ``reading`` is how one was read."""
+        """Write a record down, go on from it, and tell of it. ``later_records`` are the records
+        that follow from the same completion, ``reading`` is how one was read."""
         self.folded.check(record)
         self.files.transcript.append(record)
         self.folded.fold(record, reading)
         if self._emit is not None:
-            event = events.event_of(record, self.files.transcript, after)
+            event = events.event_of(record, self.files.transcript, later_records)
             if event is not None:
                 self._emit(event)
 
@@ -655,20 +655,22 @@ class Conversation:
         began = monotonic()
         written = await self._completer.complete(step, self._emit)
         duration = round((monotonic() - began) * 1000)
-        record = written.record(step, self.folded.asked, duration_ms=duration, at=self.timestamp())
+        record = written.record(
+            step, self.folded.asked, duration_ms=duration, recorded_at=self.timestamp()
+        )
         if size is not None:
-            record = replace(record, context=await self._counted(fitted, record))
+            record = replace(record, context=await self._count_sent_tokens(fitted, record))
         for mend in written.mends:
             self.append(mend)
         self._waiting_for = ""
         self.append(record, reading=written.reading)
 
-    async def _counted(self, sent: FittedStep, record: CompletionRecord) -> int:
+    async def _count_sent_tokens(self, step: FittedStep, record: CompletionRecord) -> int:
         """The tokens of a prompt that was sent, counted now where that was not needed before."""
-        if sent.used is not None:
-            return sent.used
+        if step.used is not None:
+            return step.used
         said = record.usage.prompt_tokens if record.requests == 1 else None
-        return await self._window.count(sent.step.prompt) if said is None else said
+        return await self._window.count(step.step.prompt) if said is None else said
 
     # --- calls ---
 
@@ -709,11 +711,11 @@ class Conversation:
                 expected = await self._approvals.consume_approval(call, state.approval)
             elif state.decision is not None and state.decision.rule.startswith(TEMPLATE):
                 expected = await self._approvals.check_template(call, state.decision.rule)
-        except Changed:
+        except ApprovalOutdated:
             return
         denied = self.files.access.check(tool.spec)
         if denied is not None:
-            decision = recorded(call.call, denied)
+            decision = decision_record(call.call, denied)
             self._write([decision, refusal_by(decision, state, session)])
             return
         mutates = tool.spec.mutates(call.arguments)
@@ -730,7 +732,7 @@ class Conversation:
             artifacts=self.files.artifacts,
             undo=self.files.undo,
             asks=lambda *asked: self._nested_runs().ask(call, *asked),
-            confirms=lambda _, *asked: confirmed(self.approver, call.call, *asked),
+            confirms=lambda _, *asked: confirm_action(self.approver, call.call, *asked),
             shown_chars=shown_chars,
             known_file=partial(file_seen, self.files.transcript),
             session=session.header.session,

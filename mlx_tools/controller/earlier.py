@@ -96,7 +96,7 @@ class PriorConversation(Struct, frozen=True, kw_only=True):
                     one.content, one.tool_choice, one.at, one.untyped_suffix_chars
                 )
             elif isinstance(one, ObservationRecord):
-                one = _cleaned(one, clean)
+                one = _clean_record(one, clean)
             doubts = self.unknown_ends if place == len(said) else ()
             yield CarriedRecord(record=one, private=self.private, unknown_ends=doubts)
 
@@ -158,7 +158,7 @@ def _as_said(record: PromptRecord) -> PromptRecord:
     return record
 
 
-def _cleaned(record: ObservationRecord, clean: Callable[[str], str]) -> ObservationRecord:
+def _clean_record(record: ObservationRecord, clean: Callable[[str], str]) -> ObservationRecord:
     if record.error is not None:
         error = ErrorInfo(record.error.code, clean(record.error.message))
         return replace(record, error=error, would_change=clean(record.would_change))
@@ -168,7 +168,7 @@ def _cleaned(record: ObservationRecord, clean: Callable[[str], str]) -> Observat
 # --- a model's turns, written by the host -------------------------------------------------------
 
 
-def written(content: str, calls: Sequence[CallRecord], session: Session) -> str:
+def turn_to_text(content: str, calls: Sequence[CallRecord], session: Session) -> str:
     """A turn in the protocol's own form: what is called, or the answer ``content``."""
     style, result = session.header.style, session.result
     if calls:
@@ -209,17 +209,19 @@ def turn_of(
     content: str, calls: Sequence[CallRecord], session: Session, turn: int
 ) -> tuple[CompletionRecord, *tuple[CallRecord | AnswerRecord, ...]]:
     """The records of a turn that the host writes."""
-    text = written(content, calls, session)
+    text = turn_to_text(content, calls, session)
     completion = CompletionRecord(turn=turn, text=text, retained_text=text, finish_reason="stop")
     return completion, *(calls or (AnswerRecord(turn=turn, content=content),))
 
 
-def _rewritten(said: Sequence[PromptRecord], session: Session) -> Iterator[PromptRecord]:
+def _rewritten(records: Sequence[PromptRecord], session: Session) -> Iterator[PromptRecord]:
     """The records with the model's turns in this session's form; what nothing was read of is left
     out, and what was said of that."""
-    for place, one in enumerate(said):
+    for place, one in enumerate(records):
         if isinstance(one, CompletionRecord):
-            after = (said[n] for n in range(place + 1, len(said)))  # a slice would copy them all
+            after = (
+                records[n] for n in range(place + 1, len(records))
+            )  # a slice would copy them all
             rest = takewhile(lambda r: not isinstance(r, CompletionRecord), after)
             brought = [r for r in rest if isinstance(r, CallRecord | AnswerRecord)]
             calls = [r for r in brought if isinstance(r, CallRecord)]
@@ -249,7 +251,7 @@ def prior_from_messages(messages: Sequence[Mapping[str, Any]]) -> PriorConversat
             continue
         for role, content, message in group:
             if role == "tool":
-                said.append(_observed(message, content, waiting))
+                said.append(_observation_from_message(message, content, waiting))
                 continue
             turn += 1
             calls = [
@@ -306,7 +308,7 @@ def _calls(message: Mapping[str, Any]) -> Iterator[tuple[str | None, str, Mappin
         yield key if isinstance(key, str) else None, own["name"], given
 
 
-def _observed(
+def _observation_from_message(
     message: Mapping[str, Any], content: str, waiting: OrderedDict[str, CallRecord]
 ) -> ObservationRecord:
     """A result, of the call that it names or, where it names none, of the next. An ordered

@@ -70,7 +70,7 @@ class NestedRun(Struct, frozen=True, kw_only=True):
     parent: str
 
 
-class _OfCall(Struct):
+class _CallRuns(Struct):
     """The runs within one call: how many this ``context`` of it began, the completions that each
     has ``spent``, the calls that wait in them, and what could not be written down of them."""
 
@@ -98,8 +98,8 @@ class NestedRuns:
         self._session = conversation.folded
         self._depth = depth
         self._make, self._read = make, read
-        self._one = anyio.Lock()
-        self._calls: dict[str, _OfCall] = {}
+        self._current_summary = anyio.Lock()
+        self._calls: dict[str, _CallRuns] = {}
 
     def in_doubt(self, sessions: Iterable[str]) -> bool:
         """Return whether a call in one of these runs, or in a run within them, is in doubt."""
@@ -123,12 +123,12 @@ class NestedRuns:
     def begin(self, call: str) -> None:
         """Begin a call, perhaps once more: what its runs have spent stays spent."""
         if call in self._calls:
-            self._calls[call] = _OfCall(spent=self._calls[call].spent)
+            self._calls[call] = _CallRuns(spent=self._calls[call].spent)
 
     def ended(self, call: str) -> tuple[int, tuple[PendingCall, ...], StorageError | None]:
         """The completions that the runs of a call have taken, the calls that wait in them, and what
         could not be written down of them."""
-        runs = self._calls.get(call, _OfCall())
+        runs = self._calls.get(call, _CallRuns())
         return sum(runs.spent.values()), runs.waiting, runs.problem
 
     def waiting(self) -> tuple[PendingCall, ...]:
@@ -183,13 +183,13 @@ class NestedRuns:
         question = self._conversation.outputs.clean(question)  # it may hold what the tool has read
         if self._depth >= MAX_DEPTH:
             raise ToolError(f"runs may stand within one another {MAX_DEPTH} levels deep, no more")
-        runs = self._calls.setdefault(call.call, _OfCall())
+        runs = self._calls.setdefault(call.call, _CallRuns())
         if runs.context is not context:  # it is tried once more
             runs.context, runs.begun = context, 0
         number = runs.begun
         runs.begun += 1
         name = _run_name(call.call, number)
-        async with self._one:  # one budget: what one run takes, the next does not have
+        async with self._current_summary:  # one budget: what one run takes, the next does not have
             try:
                 outcome = await self._outcome(call, number, name, context, question, tools)
             except MlxToolsError as error:

@@ -85,7 +85,7 @@ class Outputs:
         self._session = session
         self._store = store
         self._at_home = at_home
-        self._cleaned: tuple[Policy, Callable[[str], str]] | None = None
+        self._cleaner: tuple[Policy, Callable[[str], str]] | None = None
         self.begin()
 
     def begin(self) -> None:
@@ -109,9 +109,9 @@ class Outputs:
             files=result.files,
         )
         if result.content is None:
-            return self._failed(record, call, result.error)
+            return self._record_failure(record, call, result.error)
         if result.sources is not None:
-            return self._found(record, call, result.sources.cleaned(self.clean))
+            return self._record_sources(record, call, result.sources.cleaned(self.clean))
         content, limit = self.clean(result.content), self.most_chars
         content = self._preface(call) + content
         self.whole[call.call] = content
@@ -137,7 +137,7 @@ class Outputs:
         content = self._preface(call) + self.clean(result.content)
         return content if len(content) > self.most_chars else None
 
-    def _failed(
+    def _record_failure(
         self, record: ObservationRecord, call: CallRecord, error: ErrorInfo | None
     ) -> Ended:
         if error is not None:
@@ -149,7 +149,9 @@ class Outputs:
         self._keeps_all = True
         return record, self._keep(*(c for c in self.whole if c not in self._pages))
 
-    def _found(self, record: ObservationRecord, call: CallRecord, sources: Sources) -> Ended:
+    def _record_sources(
+        self, record: ObservationRecord, call: CallRecord, sources: Sources
+    ) -> Ended:
         """Sources, numbered on from those that the session was given before."""
         words, limit = self._session.words, self.most_chars
         first = self._session.history.sources + 1
@@ -157,7 +159,7 @@ class Outputs:
         after = "\n".join(part for part in (sources.note, cite) if part)
         laid = render_sources(sources, first)
         preface = self._preface(call)
-        content = self.whole[call.call] = preface + _joined(laid.text, after)
+        content = self.whole[call.call] = preface + _join_texts(laid.text, after)
         too_long = len(content) > limit
         problem = self._keep(call.call) if too_long or self._keeps_all else None
         if too_long:
@@ -165,7 +167,7 @@ class Outputs:
             room = max(limit - len(preface) - len(after) - bool(after), 1)
             notice = self._cut_notice(self.artifacts.get(call.call), room, len(laid.text))
             laid, content = _fitted(sources, first, room, notice)
-            content = (preface + _joined(content, after))[:limit]
+            content = (preface + _join_texts(content, after))[:limit]
         given = tuple(one.to_json() for one in laid.given)
         artifact = self.artifacts.get(call.call)
         return replace(record, content=content, artifact=artifact, sources=given), problem
@@ -210,14 +212,14 @@ class Outputs:
     def clean(self, text: str) -> str:
         """The text without what the policy takes out."""
         policy = self._session.policy
-        if self._cleaned is None or self._cleaned[0] is not policy:
+        if self._cleaner is None or self._cleaner[0] is not policy:
             folders: tuple[str, ...] = ()
             if policy.redacts_paths:
                 roots = (RootName.parse(root).path for root in self._session.header.roots)
                 home = str(Path.home()) if self._at_home else ""
                 folders = tuple(f for f in (*roots, home) if len(f) > 1 and f[0] == "/")
-            self._cleaned = policy, cleaner(policy, folders)
-        return self._cleaned[1](text)
+            self._cleaner = policy, cleaner(policy, folders)
+        return self._cleaner[1](text)
 
     def _preface(self, call: CallRecord) -> str:
         """Return the notice before an output, without what the policy takes out."""
@@ -296,5 +298,5 @@ def _fitted(sources: Sources, first: int, room: int, notice: Notice) -> tuple[Re
     return laid, laid.text + notice(laid.omitted, laid.cut_at or 0).rstrip("\n")
 
 
-def _joined(text: str, after: str) -> str:
-    return "\n".join(part for part in (text, after) if part)
+def _join_texts(text: str, suffix: str) -> str:
+    return "\n".join(part for part in (text, suffix) if part)

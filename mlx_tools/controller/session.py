@@ -149,9 +149,9 @@ class Rest(Struct, frozen=True):
 Step = Complete | Write | Execute | Ask | Rest
 
 
-def fills(size: int | None, used: int | None) -> bool:
+def fills(size: int | None, used_tokens: int | None) -> bool:
     """Return whether so much of a context is used that a person is told: four fifths."""
-    return size is not None and used is not None and 5 * used >= 4 * size
+    return size is not None and used_tokens is not None and 5 * used_tokens >= 4 * size
 
 
 def reading_of(record: CompletionRecord, rules: ReadingRules) -> Reading:
@@ -348,9 +348,9 @@ class Session:
         )
         self.state = State.IDLE
 
-    def _carry(self, carried: CarriedRecord) -> None:
+    def _carry(self, message: CarriedRecord) -> None:
         """Take in what was said before: what it shows is known, and nothing of it counts."""
-        record = carried.record
+        record = message.record
         match record:
             case UserRecord():
                 self.known.ask(record, "auto")
@@ -362,9 +362,9 @@ class Session:
             case CompactedRecord():
                 self.known.compact(record, ())
                 self.compacted = record.artifacts
-        for call in carried.unknown_ends:
+        for call in message.unknown_ends:
             self.history.unknown_ends.begin(call)
-        self.history.private_read |= carried.private
+        self.history.private_read |= message.private
         self.prompt.add(record)
 
     def _hear(self, record: UserRecord) -> None:
@@ -447,7 +447,7 @@ class Session:
         if record.nested:  # the last word is left, whatever runs within the call took
             self.iterations = min(self.iterations + record.nested, self.max_iterations)
         state = self.current.calls[record.call]
-        self.history.unknown_ends.end(state.record, record, started=state.started)
+        self.history.unknown_ends.end(state.record, record, was_started=state.started)
         self.run_history.end(state.record, record.error)
         if is_over_turn_limit(state, record):
             self.run_history.forget(state.record)
@@ -596,15 +596,17 @@ class Session:
     def _said_of_result(self, key: str) -> str:
         return self.words.text(f"result.{key}", name=self._result_name)
 
-    def settled(self, reading: Reading, of: CompletionResult | CompletionRecord) -> Reading:
+    def settled(self, reading: Reading, completion: CompletionResult | CompletionRecord) -> Reading:
         """How a completion is read, which the rules alone read as ``reading``, where its answer is
         a call (`mlx_tools.protocol.settled`)."""
         if self.result is None:
             return reading
 
         def again(**changes: Any) -> Reading:
-            rules = replace(self._rules(of.prefix), **changes)
-            return with_mended(read(of.text, of.finish_reason or "stop", rules), of.mended)
+            rules = replace(self._rules(completion.prefix), **changes)
+            return with_mended(
+                read(completion.text, completion.finish_reason or "stop", rules), completion.mended
+            )
 
         return settled(
             self.result,
@@ -660,13 +662,17 @@ class Session:
         return Thought(opening, f"\n{markers[1]}\n\n{prefix}", markers[1], budget)
 
     def question_record(
-        self, content: str, tool_choice: str | None, at: str = "", untyped_suffix_chars: int = 0
+        self,
+        content: str,
+        tool_choice: str | None,
+        recorded_at: str = "",
+        untyped_suffix_chars: int = 0,
     ) -> UserRecord:
         """The record of a question, with the tools that it brings (`KnownTools.offer`)."""
         tools = self.known.offer(content, tool_choice or self.header.tool_choice)
         return UserRecord(
             content=content,
-            at=at,
+            at=recorded_at,
             tool_choice=tool_choice,
             tools=tools,
             untyped_suffix_chars=untyped_suffix_chars,

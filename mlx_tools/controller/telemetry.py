@@ -32,7 +32,7 @@ _OUTCOMES: Final = {"final_answer": "answered", "paused": "paused", "stopped": "
 
 
 @contextmanager
-def observed(records: Sequence[Record], emit: Emit | None, api: Any) -> Iterator[Emit | None]:
+def trace_run(records: Sequence[Record], emit: Emit | None, api: Any) -> Iterator[Emit | None]:
     """Traces one run while the context lasts; gives what its events are to be told to.
 
     ``records`` is the transcript, header included, which grows as the run goes on. ``api`` is the
@@ -79,9 +79,9 @@ class _Spans:
         }
         self._completion: Any = None
         self._calls: dict[str, Any] = {}
-        self._within: Any = None
+        self._enclosing_span: Any = None
         self._run = self._begin("invoke_agent", NAME, self._of_agent | {"gen_ai.agent.name": NAME})
-        self._within = api.set_span_in_context(self._run)
+        self._enclosing_span = api.set_span_in_context(self._run)
         self.recording = self._run.is_recording()
 
     def _begin(
@@ -93,9 +93,9 @@ class _Spans:
         }
         return self._tracer.start_span(
             f"{operation} {name}" if name else operation,
-            context=self._within,
+            context=self._enclosing_span,
             kind=getattr(self._api.SpanKind, kind),
-            attributes=_known(common | values),
+            attributes=_drop_unknown(common | values),
         )
 
     def tell(self, event: events.Event) -> None:
@@ -125,12 +125,12 @@ class _Spans:
             case events.ToolEnded():
                 self._end_call(event)
 
-    def end(self, failed: BaseException | None) -> None:
+    def end(self, error: BaseException | None) -> None:
         """Closes what is still open, and the run."""
         last = self._records[-1]
         code: str | None = last.reason if isinstance(last, StoppedRecord) else None
-        if code is None and failed is not None:
-            code = type(failed).__name__
+        if code is None and error is not None:
+            code = type(error).__name__
         for span in (self._completion, *self._calls.values()):
             if span is not None:
                 self._close(span, code or "interrupted")
@@ -159,7 +159,7 @@ class _Spans:
             # A name that no tool has is text that the model wrote.
             name = event.name if code != "unknown_tool" else None
             values = {"error.type": code, "gen_ai.tool.name": name}
-            self._run.add_event("mlx_tools.call_refused", _known(values))
+            self._run.add_event("mlx_tools.call_refused", _drop_unknown(values))
             return
         if event.output_size_chars is not None:
             span.set_attribute("mlx_tools.output_size_chars", event.output_size_chars)
@@ -172,7 +172,7 @@ class _Spans:
         span.end()
 
 
-def _known(values: dict[str, Any]) -> dict[str, Any]:
+def _drop_unknown(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -182,4 +182,4 @@ def _usage(usage: Usage) -> dict[str, Any]:
         "gen_ai.usage.output_tokens": usage.completion_tokens,
         "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
     }
-    return _known(values)
+    return _drop_unknown(values)

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, FinalAnswer, json_bytes, replace
-from mlx_tools.policy import Decision, Facts, Policy, RateCounts, decide, exceeded, facts_of
+from mlx_tools.policy import Decision, Facts, Policy, RateCounts, decide, exceeded_rate, facts_of
 from mlx_tools.prompt import one_line, signature
 from mlx_tools.protocol import JudgedCall, Reading, judge
 from mlx_tools.transcript import (
@@ -174,7 +174,7 @@ def follow(reading: Reading, completion: CompletionRecord, session: Session) -> 
 
 
 def _calls(
-    judged: Sequence[JudgedCall], completion: CompletionRecord, session: Session
+    judged_calls: Sequence[JudgedCall], completion: CompletionRecord, session: Session
 ) -> list[Record]:
     """First every call and its repairs, then what becomes of each: the decision on it and, where it
     may not run, its observation."""
@@ -184,7 +184,7 @@ def _calls(
     run = session.run_history
     history = run.copy()
     made = dict(session.history.made)
-    for number, call in enumerate(judged, start=session.calls_made + 1):
+    for number, call in enumerate(judged_calls, start=session.calls_made + 1):
         record = CallRecord(
             turn=turn,
             call=f"c{number}",
@@ -215,7 +215,7 @@ def _calls(
         elif len(json_bytes(record.arguments)) > session.limits.max_argument_bytes:
             verdicts.append(refusal(record, session, "payload_too_large"))
         else:
-            decision = decision_on(record, session, made=made, at=completion.at)
+            decision = decision_on(record, session, call_counts=made, timestamp=completion.at)
             verdicts.append(decision)
             if decision.decision == "deny":
                 verdicts.append(refusal_by(decision, CallState(record), session))
@@ -240,19 +240,19 @@ def decision_on(
     session: Session,
     policy: Policy | None = None,
     *,
-    made: RateCounts | None = None,
-    at: str | None = None,
+    call_counts: RateCounts | None = None,
+    timestamp: str | None = None,
 ) -> DecisionRecord:
     """The decision of a policy, the session's or another, on a call that was read, edited, or comes
     from before a pause.
 
-    ``made`` are the calls that were let through before it, ``at`` is when it was read; without
-    them, all others of the session, at its last completion.
+    ``call_counts`` are the calls that were let through before it, ``timestamp`` is when it was
+    read; without them, all others of the session, at its last completion.
     """
     policy = policy or session.policy
     history, spec = session.history, session.specs.get(record.name)
-    if made is None:
-        made = {key: one for key, one in history.made.items() if key != record.call}
+    if call_counts is None:
+        call_counts = {key: one for key, one in history.made.items() if key != record.call}
     facts = None
     if spec is not None:
         facts = facts_of(
@@ -262,7 +262,9 @@ def decision_on(
             consented=history.consented(spec, record.arguments),
             private_read=history.private_read,
             repeats_doubt=history.unknown_ends.holds(record.name, record.arguments),
-            exceeded=exceeded(policy, spec, made, history.at if at is None else at),
+            rate_denial=exceeded_rate(
+                policy, spec, call_counts, history.at if timestamp is None else timestamp
+            ),
         )
     decision = decide(
         policy,
@@ -274,10 +276,10 @@ def decision_on(
         disabled_reason=session.disabled.get(record.name),
         facts=facts or Facts(),
     )
-    return recorded(record.call, decision)
+    return decision_record(record.call, decision)
 
 
-def recorded(call: str, decision: Decision) -> DecisionRecord:
+def decision_record(call: str, decision: Decision) -> DecisionRecord:
     """The record of a decision on a call."""
     return DecisionRecord(
         call=call,

@@ -37,11 +37,15 @@ def grammar_for(
         UsageError: ``tool_choice`` names no tool here, or nothing may follow ``prefix``.
     """
     parameters = {name: spec.parameters for name, spec in tools.items()}
-    return _made(json.dumps(parameters, default=dict), style, tool_choice, max_calls, prefix)
+    return _compile_grammar(
+        json.dumps(parameters, default=dict), style, tool_choice, max_calls, prefix
+    )
 
 
 @lru_cache(maxsize=32)
-def _made(parameters: str, style: Style, tool_choice: str, max_calls: int, prefix: str) -> Grammar:
+def _compile_grammar(
+    parameters: str, style: Style, tool_choice: str, max_calls: int, prefix: str
+) -> Grammar:
     tools = {name: ToolSpec(name, parameters=one) for name, one in json.loads(parameters).items()}
     asked: Any = {"style": style, "tool_choice": tool_choice, "max_calls": max_calls}
     gbnf, lark = (

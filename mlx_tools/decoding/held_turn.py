@@ -135,7 +135,7 @@ class ScoreTokens(Struct, frozen=True):
     text: str
 
 
-class _OwnTurn:
+class _NativeTurn:
     """A turn that does not go on as the host began it, until it is known whether it is a message in
     the model's own form: read with the host's beginning, and without it."""
 
@@ -180,9 +180,9 @@ class ConstrainedTurn:
         strategy: Strategy = "auto",
         number: int = 1,
         *,
-        told: bool = True,
+        emits_text: bool = True,
     ) -> None:
-        self._tools, self._number, self._told = tools, number, told
+        self._tools, self._number, self._emits_text = tools, number, emits_text
         self._holds = bool(tools) and strategy in ("auto", "guided")
         # A server that is asked by its chat interface alone cannot go on from a text.
         self._can_continue = not (rules.parted and strategy == "free")
@@ -191,9 +191,11 @@ class ConstrainedTurn:
         self._guides = strategy == "guided"
         self.tool = ""  # that is called last
         self.violation = ""  # what did not fit last
-        self._sent: defaultdict[str, int] = defaultdict(int)  # how often each text was gone on from
+        self._sent_chars: defaultdict[str, int] = defaultdict(
+            int
+        )  # how often each text was gone on from
         self._finished: set[str] = set()  # texts that ended by themselves
-        self._asked = 0  # mends that a request followed
+        self._request_count = 0  # mends that a request followed
         self.mends: list[MendRecord] = []
         self._begin_with(rules)
         self.pending_request: SampleTokens | ScoreTokens | None = None
@@ -201,30 +203,32 @@ class ConstrainedTurn:
 
     def _begin_with(self, rules: ReadingRules) -> None:
         """Begin the turn with the host's prefix, and nothing else."""
-        self._left = len(self.mends)  # mends of a text that does not stand any more
+        self._remaining = len(self.mends)  # mends of a text that does not stand any more
         self.reading = Reading()
         self.finish_reason: FinishReason | None = None
         self.unfilled = False
         self.closing = False
         self._rules = rules
         self._prefix = self._drawn_from = self._fed = len(rules.prefix)
-        self._after = self._prefix  # the last whole message, or the beginning
+        self._text_after = self._prefix  # the last whole message, or the beginning
         self._whole = rules.prefix
         self._edges = [self._prefix]
         self.__dict__.pop("_reader", None)
-        self._alone: tuple[Reader, str] | None = None  # a reader, and what it was given
+        self._whole_line: tuple[Reader, str] | None = None  # a reader, and what it was given
         self._line: Reading | None = None  # of a turn that is one line of the protocol so far
         self._first: str | None = None  # the turn as it was at the first misfit
         self._first_ended: FinishReason | None = None
-        self._ended: FinishReason | None = None  # how the last draw ended
+        self._end_reason: FinishReason | None = None  # how the last draw ended
         self._open: tuple[MendKind, int] | None = None  # what is to be mended, and from where
-        self._own: _OwnTurn | None = None  # what may be a message in the model's own form
+        self._native_turn: _NativeTurn | None = (
+            None  # what may be a message in the model's own form
+        )
         self._guided = self._guides and bool(rules.prefix)
         self._renamed = self._ended_inside = self._was_cut_out = False
         self._free = not self._holds  # nothing is held (any more)
         self._gone_on_from = rules.prefix
         self._held_back: str | None = "" if rules.prefix else None  # until it shows what it is
-        self._scored = ""
+        self._scored_text = ""
         self._exact = -1  # a place that is no edge of the model's tokens
         self._dialect: Dialect | None = None
         self._bare = _bare(rules) if "" in rules.native else None
@@ -259,7 +263,7 @@ class ConstrainedTurn:
     @property
     def mended(self) -> tuple[int, ...]:
         """The messages that needed a mend of more than what stands around their arguments."""
-        unclean = {mend.message for mend in self.mends[self._left :] if not mend.clean}
+        unclean = {mend.message for mend in self.mends[self._remaining :] if not mend.clean}
         if unclean and len(self.reading.messages) != self._messages:
             return tuple(range(len(self.reading.messages)))  # they cannot be told apart
         return tuple(sorted(unclean))
@@ -285,7 +289,7 @@ class ConstrainedTurn:
                 self._restart()
         if not piece:
             return []
-        if len(self._whole) == self._drawn_from and len(self.mends) > self._left:
+        if len(self._whole) == self._drawn_from and len(self.mends) > self._remaining:
             piece = self._unstripped(piece)
         self._edges.append(len(self._whole))
         self._whole += piece
@@ -308,7 +312,7 @@ class ConstrainedTurn:
         self._closed_thought = True
         put = f"\n{closer}\n\n"
         self._note("thought", len(self._whole), self._drawn_from, put, None)
-        self._asked += 1
+        self._request_count += 1
         self._go_on_from(len(self._whole), put)
         draw = SampleTokens(self._whole)
         self._ask(draw)
@@ -326,7 +330,7 @@ class ConstrainedTurn:
                 replacement=text,
                 restarted=True,
             )
-            self.mends.append(replace(begun, ended=self._ended))
+            self.mends.append(replace(begun, ended=self._end_reason))
         self._begin_with(replace(self._rules, prefix=""))
         self._whole = text
         if mended:
@@ -343,16 +347,16 @@ class ConstrainedTurn:
 
     def end(self, reason: FinishReason, *, cut_out: bool = False) -> list[Delta]:
         """The draw has ended by itself. ``cut_out``: the server kept some of the text to itself."""
-        draw, self._ended = self.pending_request, reason
+        draw, self._end_reason = self.pending_request, reason
         text, self._held_back = self._held_back or "", None
         deltas = self.feed(text)
         if self.pending_request is not draw:
             return deltas
         self._finished.add(self._whole)
-        if (own := self._own) is not None:
+        if (own := self._native_turn) is not None:
             if reason == "stop" and not cut_out:
                 return deltas + self._end_own(own)
-            self._own = None
+            self._native_turn = None
         if (cut_out and reason == "stop") or reason == "tool_calls":
             if self._has_message():
                 return deltas + self.close("tool_calls")  # some of it is gone: it is not clean
@@ -369,7 +373,7 @@ class ConstrainedTurn:
         kind = "end" if held.tentative_violation is None else held.tentative_violation.kind
         boundary = self._begin + held.last_boundary
         if self._begins_own(kind, boundary):
-            own = _OwnTurn(kind, boundary, self._rules)
+            own = _NativeTurn(kind, boundary, self._rules)
             own.feed(self.text)
             return deltas + self._end_own(own)
         return deltas + self._mend(kind, boundary)
@@ -402,14 +406,14 @@ class ConstrainedTurn:
             and isinstance(self.pending_request, ScoreTokens)
         )
         if alternatives is None:
-            self._sent[self.pending_request.text] -= 1
-            return self._put(self._forced())
+            self._sent_chars[self.pending_request.text] -= 1
+            return self._insert(self._forced())
         if text:
             self._finished |= {
                 self.pending_request.text + text,
                 f"{self.pending_request.text} {text}",
             }  # or stripped
-        self._scored = text
+        self._scored_text = text
         boundary = self._open[1]
         edge = self._edge(boundary)
         owed = self._whole[edge:boundary]
@@ -419,13 +423,13 @@ class ConstrainedTurn:
             rest = token[len(owed) :] if token.startswith(owed) else ""
             fitting = rest[: held.fitting(rest)] if rest else ""
             if fitting and fitting == rest:
-                return self._put(fitting + self._forced_after(fitting), alternatives)
+                return self._insert(fitting + self._forced_after(fitting), alternatives)
             fronts.append(fitting)
         for front in filter(None, fronts):
-            return self._put(front, alternatives)
+            return self._insert(front, alternatives)
         if owed and any(token and owed.startswith(token) for token, _ in alternatives):
             return self.ask_behind()
-        return self._put("", alternatives)
+        return self._insert("", alternatives)
 
     @property
     def asks_behind(self) -> bool:
@@ -441,8 +445,8 @@ class ConstrainedTurn:
     # --- holding --------------------------------------------------------------------------------
 
     def _go_on(self) -> list[Delta]:
-        if self._own is not None:
-            return self._read_own(self._own)
+        if self._native_turn is not None:
+            return self._read_own(self._native_turn)
         deltas: list[Delta] = []
         while not self.closing:
             held = self._object
@@ -469,7 +473,7 @@ class ConstrainedTurn:
                 break
             self._object = None
             self._messages += 1
-            self._after = self._begin + held.end
+            self._text_after = self._begin + held.end
         return deltas
 
     def _read_on(self, upto: int, deltas: list[Delta]) -> None:
@@ -488,14 +492,14 @@ class ConstrainedTurn:
             return False
         if not self._fed and text[:1] == "{" and text[-1] in "}\n":
             self._take_line(text, deltas)
-        if self._line is not None and not text[self._after :].strip():
+        if self._line is not None and not text[self._text_after :].strip():
             return False
         if self._guided and self._messages and opening(self._rules.style):
             behind = self._read_behind(text)
             if (own := behind.call_begin) is not None:
-                self._read_on(self._after + own, deltas)
+                self._read_on(self._text_after + own, deltas)
                 if not self.closing:
-                    deltas += self._restart_call(self._after + own)
+                    deltas += self._restart_call(self._text_after + own)
                 return False
             if not (behind.done or behind.in_object or behind.prose):
                 return False  # a call may begin there
@@ -522,14 +526,14 @@ class ConstrainedTurn:
         reading = None if self._rules.in_thought else read_line(text, self._rules)
         if reading is None or not self._fits_plainly(reading.messages[0]):
             return
-        shown = line_deltas(reading) if self._told else []
+        shown = line_deltas(reading) if self._emits_text else []
         if shown is None:
             return
         (message,) = reading.messages
         deltas += shown
         self._line = reading
         self.tool = message.name if isinstance(message, ToolCall) else ""
-        self._messages, self._after = 1, len(text)
+        self._messages, self._text_after = 1, len(text)
         self._fed = len(text)
         self.closing = isinstance(message, FinalAnswer) or self._rules.max_calls == 1
 
@@ -553,23 +557,23 @@ class ConstrainedTurn:
     def _read_alone(self, text: str) -> Reader:
         """Read what the model wrote as if nothing stood before it; of what was read so the last
         time, only what is new."""
-        reader, known = self._alone or (None, "")
+        reader, known = self._whole_line or (None, "")
         if reader is None or not text.startswith(known):
             reader, known = Reader(replace(self._rules, prefix="", in_thought=False)), ""
         reader.feed(text[len(known) :])
-        self._alone = reader, text
+        self._whole_line = reader, text
         return reader
 
     def _read_behind(self, text: str) -> Reader:
         """Read what stands behind the last message up to where an object or a call begins, though a
         whole one may have come at once."""
-        _, known = self._alone or (None, "")
-        begin = self._after + (len(known) if text.startswith(known, self._after) else 0)
+        _, known = self._whole_line or (None, "")
+        begin = self._text_after + (len(known) if text.startswith(known, self._text_after) else 0)
         for step in _TO_CALL.finditer(text, begin):
-            behind = self._read_alone(text[self._after : step.end()])
+            behind = self._read_alone(text[self._text_after : step.end()])
             if behind.call_begin is not None or behind.done or behind.in_object or behind.prose:
                 return behind
-        return self._read_alone(text[self._after :])
+        return self._read_alone(text[self._text_after :])
 
     def _has_message(self) -> bool:
         reading = read(self.text, "stop", self._rules)
@@ -583,8 +587,8 @@ class ConstrainedTurn:
             # The model begins a call in a form of its own: so it is read.
             return self._take_whole(self._whole[boundary:].lstrip('" \t\r\n'))
         if self._begins_own(kind, boundary):
-            self._own = _OwnTurn(kind, boundary, self._rules)
-            return self._read_own(self._own)
+            self._native_turn = _NativeTurn(kind, boundary, self._rules)
+            return self._read_own(self._native_turn)
         return self._mend_misfit(kind, boundary)
 
     def _begins_own(self, kind: MendKind, boundary: int) -> bool:
@@ -593,35 +597,35 @@ class ConstrainedTurn:
             return False
         return kind != "name" or _NAME_WRITTEN.match(self.text) is None
 
-    def _read_own(self, own: _OwnTurn) -> list[Delta]:
+    def _read_own(self, native: _NativeTurn) -> list[Delta]:
         """Read on in what may be the model's own form; mend it once it cannot be."""
-        own.feed(self.text)
+        native.feed(self.text)
         head = self.text[:LONGEST_HEAD]
         if len(self.text) >= LONGEST_HEAD and not any(name in head for name in self._tools):
-            return self._give_own_up(own)
-        for index, reader in enumerate(own.readers):
+            return self._give_own_up(native)
+        for index, reader in enumerate(native.readers):
             if reader.done and self._is_valid(reader.finish()):
                 return self._take_own(index)
-        return self._give_own_up(own) if own.is_decided else []
+        return self._give_own_up(native) if native.is_decided else []
 
-    def _end_own(self, own: _OwnTurn) -> list[Delta]:
+    def _end_own(self, native: _NativeTurn) -> list[Delta]:
         """The text has ended: take it in the model's own form, or mend it."""
-        for index, reader in enumerate(own.readers):
+        for index, reader in enumerate(native.readers):
             if self._is_valid(reader.finish()):
                 return self._take_own(index) + self.close("stop")
-        return self._give_own_up(own)
+        return self._give_own_up(native)
 
     def _take_own(self, index: int) -> list[Delta]:
         """Let the turn be what the model wrote; ``index`` 0: with what the host began."""
-        self._own = None
+        self._native_turn = None
         if index:
             return self._take_whole(self.text.lstrip())
         self._object, self._free = None, True
         return self._go_on()
 
-    def _give_own_up(self, own: _OwnTurn) -> list[Delta]:
-        self._own = None
-        return self._mend_misfit(own.kind, own.boundary)
+    def _give_own_up(self, native: _NativeTurn) -> list[Delta]:
+        self._native_turn = None
+        return self._mend_misfit(native.kind, native.boundary)
 
     def _is_valid(self, reading: Reading) -> bool:
         """Return whether the reading is messages, and its calls are valid."""
@@ -686,7 +690,7 @@ class ConstrainedTurn:
         if kind in ("name", "value") and self._is_open(forced):
             forced = ""
         if forced:
-            return self._put(forced)
+            return self._insert(forced)
         return self._ask(ScoreTokens(self._whole[: self._edge(boundary)]))
 
     def _edge(self, boundary: int) -> int:
@@ -698,9 +702,9 @@ class ConstrainedTurn:
 
     def _may_mend(self, kind: MendKind, boundary: int) -> bool:
         if self._first is None:
-            self._first, self._first_ended = self._whole, self._ended
+            self._first, self._first_ended = self._whole, self._end_reason
         self._open = kind, boundary
-        return self._asked < MAX_MENDS
+        return self._request_count < MAX_MENDS
 
     def _begin_cut_out(self, *, is_call: bool) -> list[Delta]:
         """Write the opening of what the server kept to itself, after what it let through."""
@@ -708,25 +712,25 @@ class ConstrainedTurn:
         begun = self._call_opening() if is_call else opening(self._rules.style)
         if self._object is not None and begun.startswith(self._rules.prefix):
             self._open = ("envelope", self._prefix)
-            return self._put(begun[self._prefix :])
+            return self._insert(begun[self._prefix :])
         line = "" if not self.text or self._whole.endswith("\n") else "\n"
         self._open = ("envelope", len(self._whole))
-        return self._put(line + begun)
+        return self._insert(line + begun)
 
-    def _restart_call(self, at: int) -> list[Delta]:
+    def _restart_call(self, offset: int) -> list[Delta]:
         """Another call begins in another form than was asked for: let it begin in that one."""
-        if not self._may_mend("envelope", at):
+        if not self._may_mend("envelope", offset):
             return self._give_up()
-        line = "" if self._whole[:at].endswith("\n") else "\n"
-        return self._put(line + self._call_opening())
+        line = "" if self._whole[:offset].endswith("\n") else "\n"
+        return self._insert(line + self._call_opening())
 
     def _call_opening(self) -> str:
         return forcing_prefix(self._rules.style, "required", self._rules.call)
 
-    def _is_open(self, after: str) -> bool:
-        """Return whether ``after``, at the place that is mended, leaves a key or value open."""
+    def _is_open(self, text_after: str) -> bool:
+        """Return whether ``text_after``, at the mended place, leaves a key or value open."""
         assert self._open is not None
-        text = self._whole[self._begin : self._open[1]] + after
+        text = self._whole[self._begin : self._open[1]] + text_after
         return self._object is not None and self._object.retried(text).is_open
 
     def _forced_after(self, token: str) -> str:
@@ -734,49 +738,53 @@ class ConstrainedTurn:
         begins, for the model may have begun another: ``o`` of ``off``, ``1`` of ``15``."""
         return "" if self._is_open(token) else self._forced(token)
 
-    def _forced(self, after: str = "") -> str:
-        """Return what must stand at the place that is mended, after ``after``."""
+    def _forced(self, text_after: str = "") -> str:
+        """Return what must stand at the place that is mended, after ``text_after``."""
         assert self._open is not None
         if self._object is None:
             return ""
-        text = self._whole[self._begin : self._open[1]] + after
+        text = self._whole[self._begin : self._open[1]] + text_after
         held = self._object.retried(text)
         return "" if held.violation is not None or held.complete else held.forced()
 
-    def _put(self, put: str, alternatives: Alternatives | None = None) -> list[Delta]:
-        """Mend the open place with ``put``, and go on from there."""
+    def _insert(self, replacement: str, alternatives: Alternatives | None = None) -> list[Delta]:
+        """Mend the open place with ``replacement``, and go on from there."""
         assert self._open is not None
         (kind, boundary), self._open = self._open, None
         edge = self._edge(boundary)
-        if put and self._whole[:boundary] + put in self._finished:
-            put = put[:-1]  # mlx_lm.server dies of what it ended by itself: the rest is held to
-        self._note(kind, boundary, max(edge, self._drawn_from), put, alternatives)
-        self._asked += 1
-        self._ended = None
-        self._go_on_from(boundary, put)
+        if replacement and self._whole[:boundary] + replacement in self._finished:
+            replacement = replacement[
+                :-1
+            ]  # mlx_lm.server dies of what it ended by itself: the rest is held to
+        self._note(kind, boundary, max(edge, self._drawn_from), replacement, alternatives)
+        self._request_count += 1
+        self._end_reason = None
+        self._go_on_from(boundary, replacement)
         self.closing = False
-        sent = self._sent[self._whole]
-        if sent and put and alternatives:  # it leads where it led before
+        sent = self._sent_chars[self._whole]
+        if sent and replacement and alternatives:  # it leads where it led before
             self._open = kind, len(self._whole)
             return (
-                self._ask(ScoreTokens(self._whole)) if self._asked < MAX_MENDS else self._give_up()
+                self._ask(ScoreTokens(self._whole))
+                if self._request_count < MAX_MENDS
+                else self._give_up()
             )
-        if not put and not self.text and self._guided and kind in ("envelope", "end"):
+        if not replacement and not self.text and self._guided and kind in ("envelope", "end"):
             return self._without_opening()  # the model writes no message
-        draw = SampleTokens(self._whole, attempt=sent + (not put))
-        if sent >= MAX_SENT or self._asked > MAX_MENDS or self._whole in self._finished:
+        draw = SampleTokens(self._whole, attempt=sent + (not replacement))
+        if sent >= MAX_SENT or self._request_count > MAX_MENDS or self._whole in self._finished:
             return self._give_up()
         was_held = self._object is not None
         self._ask(draw)
-        deltas = self._go_on() if put else []
+        deltas = self._go_on() if replacement else []
         is_whole = was_held and self._object is None and not self._free
         if self.pending_request is draw and (self.closing or is_whole):
             deltas += self.close(None)  # no request asks for another call
         return deltas
 
-    def _go_on_from(self, boundary: int, put: str) -> None:
-        """Let ``put`` stand after the boundary; the reader has had nothing of it."""
-        self._whole = self._whole[:boundary] + put
+    def _go_on_from(self, boundary: int, replacement: str) -> None:
+        """Let ``replacement`` stand after the boundary; the reader has had nothing of it."""
+        self._whole = self._whole[:boundary] + replacement
         self._drawn_from = len(self._whole)
         self._edges = [self._drawn_from]
         if self._fed > boundary:
@@ -786,7 +794,12 @@ class ConstrainedTurn:
             self._object = self._object.retried()
 
     def _note(
-        self, kind: MendKind, at: int, cut: int, put: str, alternatives: Alternatives | None
+        self,
+        kind: MendKind,
+        offset: int,
+        cut: int,
+        replacement: str,
+        alternatives: Alternatives | None,
     ) -> None:
         """Record a mend; what was drawn is noted in two pieces, cut where the mend may cut it."""
         drawn = self._whole[self._drawn_from : cut], self._whole[cut:]
@@ -800,26 +813,30 @@ class ConstrainedTurn:
                 turn=self._number,
                 kind=kind,
                 message=self._messages,
-                kept_chars=at - self._prefix,
+                kept_chars=offset - self._prefix,
                 rejected_pieces=tuple(filter(None, drawn)),
-                ended=self._ended,
+                ended=self._end_reason,
                 alternatives=asked,
-                replacement=put,
-                scored=self._scored if alternatives is not None else "",
-                after_text=alternatives is not None and self._exact == at,
+                replacement=replacement,
+                scored=self._scored_text if alternatives is not None else "",
+                after_text=alternatives is not None and self._exact == offset,
             )
         )
 
     def _give_up(self) -> list[Delta]:
         """Nothing fits: let the turn be what the model wrote first, read by the rules alone."""
         self.unfilled = self._free = True
-        self.mends, self._left = [], 0  # they led nowhere
+        self.mends, self._remaining = [], 0  # they led nowhere
         self._object = self._open = None
         self._go_on_from(self._prefix, (self._first or self._whole)[self._prefix :])
         self._read_on(len(self._whole), [])
         if self._reader.opened is None and self._has_message():
             return self.close(self._first_ended)  # no request asks for another call
-        if self.closing or self._first_ended is not None or self._sent[self._whole] >= MAX_SENT:
+        if (
+            self.closing
+            or self._first_ended is not None
+            or self._sent_chars[self._whole] >= MAX_SENT
+        ):
             return self.close(self._first_ended)
         return self._ask(SampleTokens(self._whole))
 
@@ -832,11 +849,11 @@ class ConstrainedTurn:
 
     def _ask(self, due: SampleTokens | ScoreTokens) -> list[Delta]:
         self.pending_request = due
-        if isinstance(due, ScoreTokens) and self._sent[due.text] >= MAX_SENT:
+        if isinstance(due, ScoreTokens) and self._sent_chars[due.text] >= MAX_SENT:
             return self.scored([])
-        self._sent[due.text] += 1
+        self._sent_chars[due.text] += 1
         if isinstance(due, SampleTokens):
-            self._ended = None
+            self._end_reason = None
             if due.text != self._rules.prefix:
                 self._gone_on_from = due.text
                 self._held_back = "" if due.text and self._object is not None else None

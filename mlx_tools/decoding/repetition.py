@@ -29,7 +29,7 @@ class RepetitionWatch:
     """Watches one text while it grows."""
 
     def __init__(self) -> None:
-        self._seen = 0
+        self._seen_texts = 0
 
     def repeats(self, text: str, place: Place) -> bool:
         """Return whether the end of ``text`` has repeated itself for too long.
@@ -39,20 +39,21 @@ class RepetitionWatch:
                 characters.
             place: where its end stands, which says how long it may repeat itself.
         """
-        if len(text) < self._seen + _STEP:
+        if len(text) < self._seen_texts + _STEP:
             return False
-        self._seen = len(text)
+        self._seen_texts = len(text)
         return is_repeated(text, MAX_REPEATED[place])
 
 
-def is_repeated(text: str, most: int) -> bool:
-    """Return whether more than ``most`` characters at the end repeat at most `MAX_PERIOD` ones.
+def is_repeated(text: str, max_repeats: int) -> bool:
+    """Return whether more than ``max_repeats`` characters at the end repeat at most `MAX_PERIOD`
+    ones.
 
-    The work is linear in ``most``, whatever the text.
+    The work is linear in ``max_repeats``, whatever the text.
     """
-    if len(text) <= most:
+    if len(text) <= max_repeats:
         return False
-    tail = text[-most - 1 :]
+    tail = text[-max_repeats - 1 :]
     # If the tail has a period, its last characters came before, so many characters earlier. The
     # nearest such place is enough: two periods of one text that are this short have a common one.
     before = tail.rfind(tail[-MAX_PERIOD:], -2 * MAX_PERIOD, -1)

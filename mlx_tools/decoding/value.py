@@ -40,7 +40,7 @@ def _tokenizer() -> Any:
 
 
 @lru_cache(maxsize=64)
-def _compiled(schema: str) -> Any:
+def _compile_schema(schema: str) -> Any:
     from llguidance import LLMatcher, LLParserLimits
 
     limits = LLParserLimits(max_items_in_row=100_000)  # by default 2,000: of keys, or of tools
@@ -78,19 +78,19 @@ class JsonMatcher:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         """Raises `ValueError` for a schema that llguidance does not compile."""
         self._schema = schema
-        self._taken = bytearray()
+        self._matched = bytearray()
         self._order = ""
-        self._state = _compiled(_dumped({**schema, **COMPACT}))
+        self._state = _compile_schema(_dumped({**schema, **COMPACT}))
         if self._state.is_error():
             raise ValueError(self._state.get_error())
 
-    def begun(self, taken: bytes | bytearray = b"") -> JsonMatcher:
-        """Another matcher of the same schema, with ``taken`` matched. Raises `ValueError` where
+    def begun(self, matched: bytes | bytearray = b"") -> JsonMatcher:
+        """Another matcher of the same schema, with ``matched`` matched. Raises `ValueError` where
         that does not fit."""
         other = copy(self)
-        other._taken, other._state = bytearray(taken), self._state.deep_copy()
-        if taken:
-            tokens = list(taken)
+        other._matched, other._state = bytearray(matched), self._state.deep_copy()
+        if matched:
+            tokens = list(matched)
             if other._state.validate_tokens(tokens) < len(tokens):
                 raise ValueError(other._state.get_error())
             other._state.try_consume_tokens(tokens)
@@ -110,14 +110,14 @@ class JsonMatcher:
             return False
         data = text.encode()
         self._state.try_consume_tokens(list(data))
-        self._taken += data
+        self._matched += data
         return True
 
     def undo(self, text: str) -> None:
         """Take back ``text``, which was matched last."""
         size = len(text.encode())
         self._state.rollback(size)
-        del self._taken[-size:]
+        del self._matched[-size:]
 
     def reorder(self, keys: KeyOrder) -> bool:
         """Match all again with the properties in the order of ``keys``; False
@@ -130,32 +130,32 @@ class JsonMatcher:
         rest = {key: value for key, value in self._schema.items() if key != "$defs"}
         try:
             whole = JsonMatcher({**ordered, "allOf": [rest], **definitions})
-            other = whole.begun(self._taken)
+            other = whole.begun(self._matched)
         except ValueError:
             return False
         self._state, self._order = other._state, order
         return True
 
-    def narrowed(self, to: JsonMatcher, keys: KeyOrder) -> JsonMatcher:
-        """The same text matched as ``to``, which has matched nothing yet, does; this matcher where
-        it does not fit that."""
+    def narrowed(self, target: JsonMatcher, keys: KeyOrder) -> JsonMatcher:
+        """The same text matched as ``target``, which has matched nothing yet, does; this matcher
+        where it does not fit that."""
         try:
-            return to.begun(self._taken)
+            return target.begun(self._matched)
         except ValueError:  # in the order of its own properties
-            other = to.begun()
-        other._taken = self._taken
+            other = target.begun()
+        other._matched = self._matched
         return other if other.reorder(keys) else self
 
-    def forced(self, before: str = "") -> str:
-        """The text that must come next, after ``before``."""
+    def forced(self, text_before: str = "") -> str:
+        """The text that must come next, after ``text_before``."""
         state = self._state
-        if before:
-            if not self.fits(before):
+        if text_before:
+            if not self.fits(text_before):
                 return ""
             state = state.deep_copy()
-            state.try_consume_tokens(list(before.encode()))
+            state.try_consume_tokens(list(text_before.encode()))
         forced: bytes = state.compute_ff_bytes()
-        return before + forced.decode(errors="ignore") if forced or before else ""
+        return text_before + forced.decode(errors="ignore") if forced or text_before else ""
 
 
 def _object(required: Mapping[str, Any], optional: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -201,23 +201,23 @@ class MessageSchema:
     def __init__(
         self,
         parameters: Mapping[str, Mapping[str, Any]],
-        known: Callable[[str], str | None],
+        canonical_key: Callable[[str], str | None],
         *,
         keys: tuple[str, str] | None = None,
         answers: bool = True,
         exact: str = "",
     ) -> None:
-        """``parameters`` are the tools' schemas by name; ``known`` gives the tool that a name
-        means, however it is written. ``keys`` are those of a call's name and arguments where it is
-        written as a dialect does, which may have those of other dialects; without them it is a line
-        of the protocol. The arguments of the tool ``exact`` are held to be as they must be, where
-        those of others may be what can be coerced to it."""
-        self.known, self.exact = known, exact
+        """``parameters`` are the tools' schemas by name; ``canonical_key`` gives the tool that a
+        name means, however it is written. ``keys`` are those of a call's name and arguments where
+        it is written as a dialect does, which may have those of other dialects; without them it is
+        a line of the protocol. The arguments of the tool ``exact`` are held to be as they must be,
+        where those of others may be what can be coerced to it."""
+        self.known, self.exact = canonical_key, exact
         self.name_key = "name" if keys is None else keys[0]
         self._parameters, self._keys = parameters, keys
         answer = {"type": {"const": "final_answer"}, "content": {"type": "string"}}
         others = [_object(answer, {"sources": {"type": "array"}})] if answers and not keys else []
-        schema = self.schema_of(*parameters, arguments=ANY_OBJECT, others=others)
+        schema = self.schema_of(*parameters, arguments=ANY_OBJECT, extra_schemas=others)
         self.any_message = JsonMatcher(schema)
         self._matchers: dict[str, JsonMatcher | None] = {}
         self._choices: dict[str, tuple[str, ...]] = {}
@@ -226,7 +226,7 @@ class MessageSchema:
         self,
         *names: str,
         arguments: Mapping[str, Any] | None = None,
-        others: Sequence[Mapping[str, Any]] = (),
+        extra_schemas: Sequence[Mapping[str, Any]] = (),
     ) -> Mapping[str, Any]:
         """The schema of a call of one of these tools, with the first one's arguments."""
         given = arguments
@@ -245,7 +245,7 @@ class MessageSchema:
                 for key in dict.fromkeys((self._keys[1], "arguments", "parameters"))
             ]
         definitions = {**given.get("$defs", {}), "!": {**given, "$defs": {}}}
-        return {"$defs": definitions, "anyOf": [*branches, *others]}
+        return {"$defs": definitions, "anyOf": [*branches, *extra_schemas]}
 
     def fits_whole(self, text: str) -> tuple[str, int] | None:
         """The tool called (empty: an answer) and the end of the object that ``text`` begins with,
@@ -463,15 +463,16 @@ class ConstrainedObject:
         misfit = self.retried(f"{self.text}:").violation
         return misfit is None or misfit.kind == "value"  # the quote ended a value
 
-    def _decides_nothing(self, refused: str) -> bool:
-        """Return whether the value that is open may still become any; ``refused`` does not fit."""
+    def _decides_nothing(self, rejected_text: str) -> bool:
+        """Return whether the value that is open may still become any; ``rejected_text`` does not
+        fit."""
         token = self._walk.open_token()
         if token is None or token.is_key or self._is_name():
             return False
         if token.is_string:
             begun = self._separator() + _canonical(token.text)[:-1]
             return self._matcher.fits(begun + _FREE)
-        return _NUMBER.fullmatch(token.text) is not None and refused not in _OF_NUMBERS
+        return _NUMBER.fullmatch(token.text) is not None and rejected_text not in _OF_NUMBERS
 
     # --- parts --------------------------------------------------------------------------------
 
@@ -559,7 +560,7 @@ class ConstrainedObject:
         if self._is_exact:
             return self._take_first(ways if is_string else [*ways, *_plain_number(value)])
         ways += () if is_string else _plain_number(value)
-        meant, containers = self._meant(value, is_string), list[Any]()
+        meant, containers = self._closest_value(value, is_string), list[Any]()
         choices: tuple[str, ...] = ()
         if is_string and len(self._levels) > 1:
             choices = self.form.choices(self.name)
@@ -574,7 +575,7 @@ class ConstrainedObject:
         ways += [f"[{way}]" for way in ways if wraps and way != "null"]
         return self._take_first(ways) or any(map(self._take_container, containers))
 
-    def _meant(self, value: str, is_string: bool) -> Any:
+    def _closest_value(self, value: str, is_string: bool) -> Any:
         """The value that a part's text is; the text where that is no JSON."""
         with suppress(Unreadable):
             return value if is_string else loads(value)
@@ -598,7 +599,7 @@ class ConstrainedObject:
         """Match the first of these values that may stand here."""
         comma = self._separator()
         while not any(self._take_whole(comma + way) for way in ways):
-            if not self._reordered():
+            if not self._reorder():
                 return False
         return True
 
@@ -612,9 +613,9 @@ class ConstrainedObject:
 
     def _take(self, text: str) -> bool:
         """Match ``text``, in the order of keys in which the model writes them where it must be."""
-        return self._matcher.take(text) or (self._reordered() and self._matcher.take(text))
+        return self._matcher.take(text) or (self._reorder() and self._matcher.take(text))
 
-    def _reordered(self) -> bool:
+    def _reorder(self) -> bool:
         if not self._levels or not self._matcher.reorder(self._levels[0].order):
             return False
         self._reorders += 1
@@ -717,16 +718,16 @@ class ConstrainedObject:
         begun = _canonical(token.text)[:-1] if quoted else token.text
         return self._matcher.fits(self._separator() + begun)
 
-    def _unreadable(self, at: int) -> None:
+    def _unreadable(self, offset: int) -> None:
         """No reading goes on from here. A string may have ended at a quote that was meant to be in
         it: then it is the string that does not fit, for a value is never cut."""
         level = self._levels[-1]
-        bracket = self.text[at : at + 1] in ("}", "]")
+        bracket = self.text[offset : offset + 1] in ("}", "]")
         if self._walk.value_ended and self._string_begin >= 0 and not bracket:
             self._misfit("value", self._string_begin)
         elif level.key is not None:
             begun = self._walk.begin > level.begin
-            self._misfit(self._value_kind(), self._walk.begin if begun else at)
+            self._misfit(self._value_kind(), self._walk.begin if begun else offset)
         else:
             self._misfit(self._kind("bracket"), level.before)
 

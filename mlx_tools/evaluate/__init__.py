@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from mlx_tools.evaluate.probe import (
         STRATEGIES,
         Cell,
-        Measured,
+        ProbeResult,
         load_questions,
         make_verdict,
         measure,
         styles_for,
     )
-    from mlx_tools.evaluate.results import Result, Results, described, summarise, table
+    from mlx_tools.evaluate.results import Result, Results, describe_run, summarise, table
     from mlx_tools.evaluate.tasks import FILE, load_tasks, run_tasks
 
 __getattr__, __dir__ = names_of(
@@ -47,13 +47,13 @@ __getattr__, __dir__ = names_of(
         "probe": (
             "STRATEGIES",
             "Cell",
-            "Measured",
+            "ProbeResult",
             "load_questions",
             "make_verdict",
             "measure",
             "styles_for",
         ),
-        "results": ("Result", "Results", "described", "summarise", "table"),
+        "results": ("Result", "Results", "describe_run", "summarise", "table"),
         "tasks": ("FILE", "load_tasks", "run_tasks"),
     },
 )

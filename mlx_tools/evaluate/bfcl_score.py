@@ -84,26 +84,26 @@ def score(
         return CallScore(False, "wrong_count", f"{len(calls)} of {len(answers)}")
     if "parallel" not in category:
         name = next(iter(answers[0])) if "multiple" in category else functions[0]["name"]
-        return _one(_named(functions, name), calls[0], answers[0])
+        return _score_call(_find_function(functions, name), calls[0], answers[0])
     left = list(calls)
     for answer in answers:
         name = next(iter(answer))
-        function = _named(functions, name)
-        fits = next((call for call in left if _one(function, call, answer).correct), None)
+        function = _find_function(functions, name)
+        fits = next((call for call in left if _score_call(function, call, answer).correct), None)
         if fits is None:
             return CallScore(False, "unmatched", name)
         left.remove(fits)
     return _RIGHT
 
 
-def _named(functions: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
+def _find_function(functions: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
     found = [function for function in functions if function["name"] == name]
     if not found:
         raise UsageError(f"an answer names {name}, which is none of the item's functions")
     return found[0]
 
 
-def _one(
+def _score_call(
     function: Mapping[str, Any], call: ToolCall, answer: Mapping[str, Mapping[str, Sequence[Any]]]
 ) -> CallScore:
     """One call against one expected call."""
@@ -142,13 +142,13 @@ def _fault(parameter: Mapping[str, Any], value: Any, allowed: Sequence[Any]) -> 
             value = float(value)
         except OverflowError:
             return "wrong_value"
-    fits, variable = _typed(value, allowed, outer, inner)
+    fits, variable = _check_type(value, allowed, outer, inner)
     if not fits:
         return "wrong_type"
     return "" if _allowed(value, allowed, None if variable else outer, inner) else "wrong_value"
 
 
-def _typed(
+def _check_type(
     value: Any, allowed: Sequence[Any], outer: type[Any], inner: type[Any] | None
 ) -> tuple[bool, bool]:
     """Whether a value's type will do, and whether what is expected is a variable's name.
@@ -159,7 +159,7 @@ def _typed(
     if type(value) is not outer:
         return first is not None and type(value) is first, True
     fits = inner is None or any(
-        type(one) is not list or all(_typed(item, one, inner, None)[0] for item in value)
+        type(one) is not list or all(_check_type(item, one, inner, None)[0] for item in value)
         for one in allowed
     )
     return fits, first is not None and first is not outer

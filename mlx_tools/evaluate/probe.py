@@ -23,14 +23,14 @@ from mlx_tools.app import Proposal, Proposer, Share, mcnemar
 from mlx_tools.backends import (
     DEFAULT_STYLE,
     Backend,
-    FoundVerdict,
     StrategyChoice,
     StyleVerdict,
     Verdict,
+    VerdictChoice,
 )
 from mlx_tools.controller import RunSettings
 from mlx_tools.errors import BackendError, ConfigError, MlxToolsError, UsageError
-from mlx_tools.evaluate.results import Key, Result, Results, failed, result_of, run_all
+from mlx_tools.evaluate.results import Key, Result, Results, failed_result, result_of, run_all
 from mlx_tools.messages import Effects, Style, ToolCall, ToolSpec, replace
 from mlx_tools.paths import read_data
 from mlx_tools.policy import Limits
@@ -232,7 +232,7 @@ class Cell(Struct, frozen=True):
         }
 
 
-class Measured(Struct, frozen=True):
+class ProbeResult(Struct, frozen=True):
     """What came of a probe. ``cells`` are in the order of styles and strategies.
 
     ``failure`` is what ended it before its time, None where nothing did; ``complete`` says that all
@@ -255,7 +255,7 @@ async def measure(
     seconds: float,
     step: Callable[[], None] = lambda: None,
     prepare: Callable[[Style], None] = lambda style: None,
-) -> Measured:
+) -> ProbeResult:
     """Asks every question in every style by each of the strategies, within so many seconds.
 
     ``step`` is called after each, ``prepare`` before, with the style. A completion that takes too
@@ -272,7 +272,7 @@ async def measure(
             settings,
             style=style,
             strategy=strategy,
-            verdict=FoundVerdict(),
+            verdict=VerdictChoice(),
             tool_choice="auto",
             require_tools=(),
         )
@@ -282,7 +282,7 @@ async def measure(
         except UsageError as error:  # a grammar that the backend cannot read
             if strategy != "grammar":
                 raise
-            return failed("unusable", error)
+            return failed_result("unusable", error)
         right, valid = question.is_right(made), question.is_valid(made)
         return result_of(made, correct=right, valid=valid)
 
@@ -303,7 +303,7 @@ async def measure(
         for way in strategies
     )
     complete = all(result is not None for _, result in told)
-    return Measured(cells, complete, monotonic() - began, failure)
+    return ProbeResult(cells, complete, monotonic() - began, failure)
 
 
 def _order(
@@ -324,7 +324,7 @@ def _order(
 # --- what follows -----------------------------------------------------------------------------
 
 
-class Judged(Struct, frozen=True):
+class ProbeConclusion(Struct, frozen=True):
     """What follows from the figures: the style to use, and the strategy to begin with in each."""
 
     style: Style
@@ -332,7 +332,7 @@ class Judged(Struct, frozen=True):
     styles: Mapping[Style, StyleVerdict]
 
 
-def judge(cells: Sequence[Cell]) -> Judged:
+def judge(cells: Sequence[Cell]) -> ProbeConclusion:
     """What follows from the cells of a whole probe, which must hold ``auto`` for every style.
 
     In each style ``auto``, unless ``guided`` is better and in no group of questions right less
@@ -350,13 +350,13 @@ def judge(cells: Sequence[Cell]) -> Judged:
     figures = (_figures(f"{style} {styles[style].strategy}", cell) for style, cell in used.items())
     why = "better than" if best is not usual else "none is clearly better than"
     said = f"{why} {DEFAULT_STYLE}; right: {', '.join(figures)}"
-    return Judged(best.style, said, styles)
+    return ProbeConclusion(best.style, said, styles)
 
 
 def make_verdict(
     model: str,
-    measured: Measured,
-    asked: ProbeQuestions,
+    result: ProbeResult,
+    questions: ProbeQuestions,
     settings: RunSettings,
     versions: Mapping[str, Any],
 ) -> Verdict:
@@ -364,7 +364,7 @@ def make_verdict(
 
     ``settings`` are those it was measured with; ``versions`` are of what it was measured on.
     """
-    judged = judge(measured.cells)
+    judged = judge(result.cells)
     chat_format = settings.chat_format
     return Verdict(
         model=model,
@@ -372,9 +372,9 @@ def make_verdict(
         styles=judged.styles,
         reason=judged.reason,
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        questions=len(asked.questions),
+        questions=len(questions.questions),
         prompts=words_digest(),
-        probe=asked.digest,
+        probe=questions.digest,
         settings={
             "backend": settings.backend.get("kind"),
             "chat_format": chat_format.name if chat_format is not None else None,
@@ -385,7 +385,7 @@ def make_verdict(
             "max_tokens": MAX_TOKENS,
         },
         versions={**versions, "python": platform.python_version()},
-        measured=tuple(cell.to_json() for cell in measured.cells),
+        measured=tuple(cell.to_json() for cell in result.cells),
     )
 
 
@@ -415,14 +415,14 @@ def _figures(name: str, cell: Cell) -> str:
     return f"{name} {len(cell.right)} of {cell.asked} ({len(cell.valid)} valid)"
 
 
-def is_better(one: Cell, other: Cell) -> bool:
+def is_better(cell: Cell, second: Cell) -> bool:
     """Whether one way is better than another by more than chance, on the same questions: right more
     often, or right as often and valid more often."""
-    if _clearly_more(one.right, other.right):
+    if _clearly_more(cell.right, second.right):
         return True
-    return len(one.right) >= len(other.right) and _clearly_more(one.valid, other.valid)
+    return len(cell.right) >= len(second.right) and _clearly_more(cell.valid, second.valid)
 
 
-def _clearly_more(one: frozenset[str], other: frozenset[str]) -> bool:
-    only_one, only_other = len(one - other), len(other - one)
+def _clearly_more(clearly: frozenset[str], second: frozenset[str]) -> bool:
+    only_one, only_other = len(clearly - second), len(second - clearly)
     return only_one > only_other and mcnemar(only_one, only_other) < LEVEL

@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from mlx_tools.app import Proposal, Share
-from mlx_tools.backends import DEFAULT_STYLE, FoundVerdict
+from mlx_tools.backends import DEFAULT_STYLE, VerdictChoice
 from mlx_tools.controller import RunSettings
 from mlx_tools.errors import (
     BackendError,
@@ -64,7 +64,7 @@ class Results:
 
     def __init__(self, path: Path | None, benchmark: str, settings: Mapping[str, Any]) -> None:
         self._path = path
-        self._found: dict[Key, Result] = {}
+        self._results: dict[Key, Result] = {}
         self._file: BinaryIO | None = None
         plain = json.loads(_text(settings))
         self.fingerprint = hashlib.sha256(_text(plain).encode()).hexdigest()[:16]
@@ -80,13 +80,13 @@ class Results:
 
     def get(self, key: Key) -> Result | None:
         """The result of ``key``, None where there is none yet."""
-        return self._found.get(key)
+        return self._results.get(key)
 
     def add(self, key: Key, result: Result) -> Result:
         """Write a result, and give it as it was written."""
         line = {"type": "item"} | key._asdict() | {"settings": self.fingerprint} | dict(result)
         self._write(line)
-        self._found[key] = line
+        self._results[key] = line
         return line
 
     def __enter__(self) -> Self:
@@ -139,7 +139,7 @@ class Results:
             key = [line.get(name) for name in Key._fields]
             if line.get("type") != "item" or not all(isinstance(part, str) for part in key):
                 raise UsageError(f"{path}: line {number} is no result", hint="name another file")
-            self._found.setdefault(Key(*map(str, key)), line)
+            self._results.setdefault(Key(*map(str, key)), line)
         file.truncate(len(whole))
 
     def _check(self, path: Path, header: Mapping[str, Any]) -> None:
@@ -174,9 +174,9 @@ def _object(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def _differences(old_settings: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """The settings that differ, in words."""
-    old, new = _flat(there), _flat(now)
+    old, new = _flat(old_settings), _flat(now)
     told = [
         f"{key} was {_short(old.get(key))}, is {_short(new.get(key))}"
         for key in dict.fromkeys((*old, *new))
@@ -216,7 +216,7 @@ async def run_all(
 
     def take_refused() -> None:
         for key, error in refused:
-            found[key] = results.add(key, failed("refused", error))
+            found[key] = results.add(key, failed_result("refused", error))
         refused.clear()
 
     for key, ask in todo:
@@ -225,7 +225,7 @@ async def run_all(
             try:
                 known = results.add(key, await ask())
             except BackendTimeout as error:
-                known = results.add(key, failed("timeout", error))
+                known = results.add(key, failed_result("timeout", error))
             except BackendRefused as error:
                 refused.append((key, error))
                 if len(refused) >= REFUSALS:
@@ -240,13 +240,13 @@ async def run_all(
     return [found[key] for key, _ in todo]
 
 
-def result_of(proposal: Proposal, *, correct: bool, valid: bool, **more: Any) -> Result:
+def result_of(proposal: Proposal, *, correct: bool, valid: bool, **fields: Any) -> Result:
     """The result of an item for which one turn was asked: whether it is right, what it said, what
     it cost."""
     return {
         "correct": correct,
         "valid": valid,
-        **more,
+        **fields,
         "answered": proposal.answered,
         "error": proposal.error,
         "used": proposal.strategy,
@@ -264,12 +264,12 @@ def result_of(proposal: Proposal, *, correct: bool, valid: bool, **more: Any) ->
     }
 
 
-def failed(kind: str, error: MlxToolsError) -> dict[str, Any]:
+def failed_result(kind: str, error: MlxToolsError) -> dict[str, Any]:
     """The result of an item that the backend failed: no calls, no answer."""
     return {"correct": False, "valid": False, "error": kind, "message": str(error), "calls": []}
 
 
-def described(settings: RunSettings, limits: Limits, **more: Any) -> dict[str, Any]:
+def describe_run(settings: RunSettings, limits: Limits, **fields: Any) -> dict[str, Any]:
     """All that results depend on besides question and strategy, as JSON: a file of results is of
     these settings. ``prompts`` is a digest of the words that the model reads."""
     given = {name: getattr(settings, name) for name in settings.__struct_fields__}
@@ -278,10 +278,10 @@ def described(settings: RunSettings, limits: Limits, **more: Any) -> dict[str, A
     if settings.chat_format is not None:
         given["chat_format"] = settings.chat_format.to_json()
     if settings.style == "auto":
-        known = settings.verdict or FoundVerdict()
+        known = settings.verdict or VerdictChoice()
         given["style"] = known.verdict.style if known.verdict is not None else DEFAULT_STYLE
     kind, digest = settings.backend.get("kind"), words_digest()
-    return given | {"backend": kind, "limits": limits.to_json(), "prompts": digest} | more
+    return given | {"backend": kind, "limits": limits.to_json(), "prompts": digest} | fields
 
 
 # --- the summary ----------------------------------------------------------------------------------

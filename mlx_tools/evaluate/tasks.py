@@ -76,7 +76,7 @@ class JobDue(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     holds: tuple[str, ...] = ()
 
 
-class After(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ExpectedWorld(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What must stand when the run has ended, beside what stood before."""
 
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ran: tuple[str, ...] = ()
     tried: tuple[str, ...] = ()
     quiet: bool = False
-    after: After = field(default_factory=After)
+    after: ExpectedWorld = field(default_factory=ExpectedWorld)
 
 
 class TaskSet(Struct, frozen=True, forbid_unknown_fields=True):
@@ -163,7 +163,7 @@ async def run_tasks(
     todo = [
         (
             Key(task.category, task.id, strategy),
-            partial(ask, task, settings=settings, kept=kept(f"{task.id}-{strategy}")),
+            partial(ask, task, settings=settings, transcript_file=kept(f"{task.id}-{strategy}")),
         )
         for strategy, settings in strategies.items()
         for task in tasks.tasks
@@ -178,10 +178,10 @@ async def ask_task(
     settings: RunSettings,
     *,
     limits: Limits | None = None,
-    kept: Path | None = None,
+    transcript_file: Path | None = None,
 ) -> dict[str, Any]:
     """One task's result: a whole run in a folder of its own. ``tasks`` says what time it is there,
-    ``kept`` where its transcript is kept.
+    ``transcript_file`` where its transcript is kept.
 
     ``correct`` says that it ended as the task demands; ``valid`` that nothing the model wrote was
     broken or repaired; ``repeated`` counts calls that were made before in the run.
@@ -196,7 +196,7 @@ async def ask_task(
             limits=limits,
             settings=replace(settings, roots=(world.root,)),
             store=world.sessions,
-            approver=SaysYes(),
+            approver=ApproveAll(),
             now=world.now,
         )
         began, broken, outcome = monotonic(), 0, None
@@ -210,22 +210,22 @@ async def ask_task(
         if isinstance(outcome, Stopped) and outcome.reason == "backend_error":
             raise BackendError(outcome.message)  # that is no result of the model's
         fault = fault_of(task, outcome, world.left())
-        if kept is not None and outcome.transcript is not None:
+        if transcript_file is not None and outcome.transcript is not None:
             try:
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(outcome.transcript, kept)
+                transcript_file.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(outcome.transcript, transcript_file)
             except OSError as error:
-                raise UsageError(f"{kept} cannot be written: {error.strerror}") from None
+                raise UsageError(f"{transcript_file} cannot be written: {error.strerror}") from None
     return _result(outcome, fault, broken) | {"seconds": round(seconds, 3)}
 
 
-def _result(outcome: Outcome, fault: str, broken: int) -> dict[str, Any]:
+def _result(outcome: Outcome, fault: str, failed_index: int) -> dict[str, Any]:
     repairs = sum(outcome.repairs.values())
     refused = any(call.error_code in _NO_CALL for call in outcome.calls)
     made = [canonical(call.name, call.arguments) for call in outcome.calls]
     return {
         "correct": not fault,
-        "valid": isinstance(outcome, Answered) and not (broken or repairs or refused),
+        "valid": isinstance(outcome, Answered) and not (failed_index or repairs or refused),
         "fault": fault,
         "answered": isinstance(outcome, Answered),
         "answer": outcome.answer if isinstance(outcome, Answered) else None,
@@ -237,7 +237,7 @@ def _result(outcome: Outcome, fault: str, broken: int) -> dict[str, Any]:
         ],
         "repeated": len(made) - len(set(made)),
         "turns": outcome.turns,
-        "broken": broken,
+        "broken": failed_index,
         "repairs": repairs,
         "requests": outcome.requests,
         "prompt_tokens": outcome.usage.prompt_tokens,
@@ -252,7 +252,7 @@ READING_ON: Final = "read_artifact"
 """Reads on in an output that was too long: every preset has it, so every task does."""
 
 
-class SaysYes:
+class ApproveAll:
     """Approves every call, a repaired one too: in a task's own folder nothing can be lost, and what
     came of it is judged."""
 
@@ -260,7 +260,7 @@ class SaysYes:
         return [ApprovalAnswer(True) for _ in requests]
 
 
-class Left(Struct, frozen=True):
+class FinalWorld(Struct, frozen=True):
     """What a run left behind: the files by their paths, the texts of new notes, the jobs with when
     each is due first."""
 
@@ -324,12 +324,12 @@ class World:
         """What the task's person allows: its preset, its tools."""
         return Policy(allow=(*self._task.tools, READING_ON), preset=self._task.preset)
 
-    def left(self) -> Left:
+    def left(self) -> FinalWorld:
         """What is there now."""
         seeded = set(self._task.notes)
         notes = Notes(self._notes).read_all().notes
         jobs = [one for one in self._store().listing() if one.job is not None]
-        return Left(
+        return FinalWorld(
             _read(self.files),
             tuple(f"{n.title}\n{n.text}" for n in notes if n.path not in seeded),
             tuple((one.job, one.next_due) for one in jobs if one.job is not None),
@@ -362,7 +362,7 @@ _WITH_COMMA: Final = re.compile(r"(-?\d+(?:\.\d{3})*),(\d{1,2})(?!\d)", re.ASCII
 _MINUS: Final = str.maketrans("\u2212\u00a0\u202f", "-  ")
 
 
-def fault_of(task: Task, outcome: Outcome, left: Left) -> str:
+def fault_of(task: Task, outcome: Outcome, final: FinalWorld) -> str:
     """What is wrong with a run, in a few words; empty where nothing is."""
     if not isinstance(outcome, Answered):
         return outcome.status
@@ -374,7 +374,7 @@ def fault_of(task: Task, outcome: Outcome, left: Left) -> str:
         return f"{lacking[0]} did not run"
     if lacking := [name for name in task.tried if name not in tried]:
         return f"{lacking[0]} was not called"
-    if fault := fault_of_world(task.after, task.files, left):
+    if fault := fault_of_world(task.after, task.files, final):
         return fault
     if not answers(task, outcome.answer):
         return "wrong answer"
@@ -387,38 +387,43 @@ def fault_of(task: Task, outcome: Outcome, left: Left) -> str:
 # --- what stands afterwards -------------------------------------------------------------------
 
 
-def fault_of_world(after: After, before: Mapping[str, str], left: Left) -> str:
+def fault_of_world(
+    expected: ExpectedWorld, initial_files: Mapping[str, str], final: FinalWorld
+) -> str:
     """What is not there that must be, or was changed though nobody asked for it."""
-    for path, texts in after.files.items():
-        if path not in left.files:
+    for path, texts in expected.files.items():
+        if path not in final.files:
             return f"no file {path}"
-        if not _holds(left.files[path], texts):
+        if not _holds(final.files[path], texts):
             return f"{path} does not hold what it must"
-    for path in after.removed:
-        if path in left.files:
+    for path in expected.removed:
+        if path in final.files:
             return f"{path} is still there"
-    meant = {*after.files, *after.removed}
-    for path in sorted({*before, *left.files} - meant):
-        if before.get(path) != left.files.get(path):
-            return f"{path} was {'changed' if path in before else 'made'}"
-    for what, found, wanted in (("note", left.notes, after.note), ("job", left.jobs, after.job)):
+    meant = {*expected.files, *expected.removed}
+    for path in sorted({*initial_files, *final.files} - meant):
+        if initial_files.get(path) != final.files.get(path):
+            return f"{path} was {'changed' if path in initial_files else 'made'}"
+    for what, found, wanted in (
+        ("note", final.notes, expected.note),
+        ("job", final.jobs, expected.job),
+    ):
         if found and not wanted:
             return f"a {what} was made"
         if wanted and len(found) != 1:
             return f"{len(found)} {what}s were made" if found else f"no {what} was made"
-    if after.note and not _holds(left.notes[0], after.note):
+    if expected.note and not _holds(final.notes[0], expected.note):
         return "the note does not hold what it must"
-    return "" if after.job is None else _fault_of_job(after.job, *left.jobs[0])
+    return "" if expected.job is None else _fault_of_job(expected.job, *final.jobs[0])
 
 
-def _fault_of_job(wanted: JobDue, job: Job, due: datetime | None) -> str:
+def _fault_of_job(expected: JobDue, job: Job, due: datetime | None) -> str:
     """What is wrong with the one job: it must be due at all the times that are wanted, one after
     the other, and then again or no more."""
-    follows = all(job.when.next_after(one) == after for one, after in pairwise(wanted.due))
-    again = job.when.next_after(wanted.due[-1]) is not None
-    if due != wanted.due[0] or not follows or again is not wanted.again:
+    follows = all(job.when.next_after(one) == after for one, after in pairwise(expected.due))
+    again = job.when.next_after(expected.due[-1]) is not None
+    if due != expected.due[0] or not follows or again is not expected.again:
         return f"the job is due at {due:%Y-%m-%d %H:%M:%S %Z}" if due else "the job is never due"
-    return "" if _holds(job.task, wanted.holds) else "the job does not say what it must"
+    return "" if _holds(job.task, expected.holds) else "the job does not say what it must"
 
 
 def _holds(text: str, parts: Iterable[str]) -> bool:

@@ -19,7 +19,7 @@ from mlx_tools.gateway.body import (
     Body,
     Choice,
     Parts,
-    Sampled,
+    SamplingBody,
     answer_schema,
     check_names,
     part_text,
@@ -108,7 +108,7 @@ class OutputConfig(Body):
     format: OutputFormat | None = None
 
 
-class CountedBody(Sampled):
+class CountedBody(SamplingBody):
     """What a prompt is made of: the body whose tokens are counted."""
 
     model: str
@@ -173,13 +173,13 @@ def read_count_tokens(body: JsonObject) -> TurnRequest:
 
 
 def _request(
-    asked: CountedBody, stop: tuple[str, ...] = (), max_tokens: int | None = None
+    body: CountedBody, stop: tuple[str, ...] = (), max_tokens: int | None = None
 ) -> tuple[TurnRequest, Mapping[str, str]]:
     """What is asked for, and the tools' own names by those that they have here."""
     specs: list[ToolSpec] = []
     names: dict[str, str] = {}
-    left_out = ["mcp_servers"] if asked.mcp_servers else []
-    for index, given in enumerate(asked.tools or ()):
+    left_out = ["mcp_servers"] if body.mcp_servers else []
+    for index, given in enumerate(body.tools or ()):
         at, kind = place("tools", index), given.get("type")
         if isinstance(kind, str) and kind != "custom":  # its fields are as Anthropic has them
             left_out.append(kind)
@@ -189,42 +189,42 @@ def _request(
         specs.append(tool_spec(name, tool.description, tool.input_schema, schema, left_out))
         names[name] = tool.name
     check_names(specs)
-    once = asked.tool_choice is not None and asked.tool_choice.disable_parallel_tool_use
+    once = body.tool_choice is not None and body.tool_choice.disable_parallel_tool_use
     request = TurnRequest(
-        messages=tuple(_messages(asked)),
-        model=asked.model,
+        messages=tuple(_messages(body)),
+        model=body.model,
         tools=tuple(specs),
-        tool_choice=_choice(asked.tool_choice, specs),
+        tool_choice=_choice(body.tool_choice, specs),
         parallel=not once,
-        schema=_schema(asked),
-        sampling=asked.sampling(),
+        schema=_schema(body),
+        sampling=body.sampling(),
         stop=stop,
         max_tokens=max_tokens,
-        left_out=(*unknown_fields(asked, _ACCEPTED), *left_out),
+        left_out=(*unknown_fields(body, _ACCEPTED), *left_out),
     )
     return request, names
 
 
-def _messages(asked: CountedBody) -> Iterator[ClientMessage]:
-    if system := _instructions(asked.system or (), "system"):
+def _messages(body: CountedBody) -> Iterator[ClientMessage]:
+    if system := _instructions(body.system or (), "system"):
         yield ClientMessage("system", system)
-    for index, message in enumerate(asked.messages):
+    for index, message in enumerate(body.messages):
         at = place("messages", index, "content")
         if message.role == "user":
-            yield from _said(message.content, at)
+            yield from _convert_user_blocks(message.content, at)
         elif message.role == "assistant":
             yield _spoken(message.content, at)
         else:
             yield ClientMessage("system", _instructions(message.content, at))
-    if asked.messages[-1].role == "assistant":
+    if body.messages[-1].role == "assistant":
         raise unsupported("messages", "the last one is the model's own, which it cannot go on with")
 
 
-def _said(blocks: Sequence[JsonObject], at: str) -> Iterator[ClientMessage]:
+def _convert_user_blocks(blocks: Sequence[JsonObject], field_path: str) -> Iterator[ClientMessage]:
     """What a user's message says: results, and text, in their order."""
     texts: list[str] = []
     for index, block in enumerate(blocks):
-        here = place(at, index)
+        here = place(field_path, index)
         if block.get("type") != "tool_result":
             texts.append(part_text(block, here))
             continue
@@ -239,12 +239,12 @@ def _said(blocks: Sequence[JsonObject], at: str) -> Iterator[ClientMessage]:
         yield ClientMessage("user", "\n".join(texts))
 
 
-def _spoken(blocks: Sequence[JsonObject], at: str) -> ClientMessage:
+def _spoken(blocks: Sequence[JsonObject], field_path: str) -> ClientMessage:
     """What the model said and called in one message, without what it thought."""
     texts: list[str] = []
     calls: list[ClientCall] = []
     for index, block in enumerate(blocks):
-        here, kind = place(at, index), block.get("type")
+        here, kind = place(field_path, index), block.get("type")
         if kind == "tool_use":
             call = read(ToolUseBlock, block, here)
             arguments = json.dumps(call.input, ensure_ascii=False)
@@ -254,26 +254,26 @@ def _spoken(blocks: Sequence[JsonObject], at: str) -> ClientMessage:
     return ClientMessage("assistant", "\n".join(texts), tuple(calls))
 
 
-def _instructions(blocks: Sequence[JsonObject], at: str) -> str:
-    texts = (part_text(block, place(at, index)) for index, block in enumerate(blocks))
+def _instructions(blocks: Sequence[JsonObject], field_path: str) -> str:
+    texts = (part_text(block, place(field_path, index)) for index, block in enumerate(blocks))
     return "\n".join(text for text in texts if not text.startswith(_BILLING))
 
 
-def _choice(wanted: ToolChoiceParam | None, specs: Sequence[ToolSpec]) -> str:
-    if wanted is None:
+def _choice(choice: ToolChoiceParam | None, specs: Sequence[ToolSpec]) -> str:
+    if choice is None:
         return "auto"
-    if wanted.type == "tool" and not wanted.name:
+    if choice.type == "tool" and not choice.name:
         raise missing("tool_choice.name")
-    named = usable_name(wanted.name or "") if wanted.type == "tool" else wanted.type
-    return Choice("required" if wanted.type == "any" else named).among(specs).tool
+    named = usable_name(choice.name or "") if choice.type == "tool" else choice.type
+    return Choice("required" if choice.type == "any" else named).among(specs).tool
 
 
-def _schema(asked: CountedBody) -> Mapping[str, Any] | None:
-    if asked.output_config is not None and asked.output_config.format is not None:
-        schema = asked.output_config.format.schema_
+def _schema(body: CountedBody) -> Mapping[str, Any] | None:
+    if body.output_config is not None and body.output_config.format is not None:
+        schema = body.output_config.format.schema_
         return answer_schema(schema, "output_config.format.schema")
-    if asked.output_format is not None:
-        return answer_schema(asked.output_format.schema_, "output_format.schema")
+    if body.output_format is not None:
+        return answer_schema(body.output_format.schema_, "output_format.schema")
     return None
 
 

@@ -51,22 +51,22 @@ _MOST: Final = 2**63 - 1
 """The largest number that a server in any language can read."""
 
 
-def read(kind: type[AnyBody], value: Any, at: str = "") -> AnyBody:
+def read(kind: type[AnyBody], value: Any, field_path: str = "") -> AnyBody:
     """``value``, found in the body at this place, as what it must be. Raises `ApiError` for the
     first field that is wrong."""
     try:
         return kind.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        param = place(at, *_steps_in(value, first["loc"]))
+        param = place(field_path, *_steps_in(value, first["loc"]))
         code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
         message = f"{param or 'the body'}: {first['msg']}"
         raise ApiError(400, code, message, param=param or None) from None
 
 
-def _steps_in(value: Any, found: Iterable[str | int]) -> Iterator[str | int]:
+def _steps_in(value: Any, steps: Iterable[str | int]) -> Iterator[str | int]:
     """The steps to a field, without those behind them that say which form of it was tried."""
-    for step in found:
+    for step in steps:
         if isinstance(step, int) and isinstance(value, list):
             value = value[step]
         elif isinstance(step, str) and isinstance(value, dict):
@@ -76,30 +76,30 @@ def _steps_in(value: Any, found: Iterable[str | int]) -> Iterator[str | int]:
         yield step
 
 
-def place(at: str, *path: str | int) -> str:
+def place(field_path: str, *path: str | int) -> str:
     """Where a field stands in a body, as ``input[0].content[1].type``."""
     for step in path:
-        at += f"[{step}]" if isinstance(step, int) else f".{step}" if at else step
-    return at
+        field_path += f"[{step}]" if isinstance(step, int) else f".{step}" if field_path else step
+    return field_path
 
 
-def json_object(text: str, what: str) -> JsonObject:
+def json_object(text: str, subject: str) -> JsonObject:
     """The JSON object that a text is, which can be written as text again. Raises `ApiError`, which
-    calls the text ``what``: also for half of a surrogate pair, a number that JSON does not have,
+    calls the text ``subject``: also for half of a surrogate pair, a number that JSON does not have,
     and nesting without end."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ApiError(400, "invalid_json", f"{what} no JSON: {error}") from None
+        raise ApiError(400, "invalid_json", f"{subject} no JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ApiError(400, "invalid_json", f"{what} no JSON object, such as {{}}")
+        raise ApiError(400, "invalid_json", f"{subject} no JSON object, such as {{}}")
     for name, part in value.items():
         try:
             json.dumps({name: part}, ensure_ascii=False, allow_nan=False).encode()
         except UnicodeEncodeError:
             problem = "a text holds half of a surrogate pair"
         except (ValueError, RecursionError) as error:
-            problem = f"{what} not plain JSON: {error}"
+            problem = f"{subject} not plain JSON: {error}"
         else:
             continue
         raise invalid(name.encode(errors="replace").decode(), problem)
@@ -118,20 +118,24 @@ Parts = Annotated[
 """Content: parts, or a text, which is the one part of it."""
 
 
-def text_of(parts: Sequence[JsonObject] | None, at: str, kinds: Container[str] = ("text",)) -> str:
+def text_of(
+    parts: Sequence[JsonObject] | None, field_path: str, kinds: Container[str] = ("text",)
+) -> str:
     """What parts say that were found in the body at this place, a line or more each. Raises
     `ApiError` for one that is of none of the ``kinds``, such as an image."""
-    return "\n".join(part_text(part, place(at, n), kinds) for n, part in enumerate(parts or ()))
+    return "\n".join(
+        part_text(part, place(field_path, n), kinds) for n, part in enumerate(parts or ())
+    )
 
 
-def part_text(part: JsonObject, at: str, kinds: Container[str] = ("text",)) -> str:
+def part_text(part: JsonObject, field_path: str, kinds: Container[str] = ("text",)) -> str:
     """What one part says, found in the body at this place. Raises `ApiError`."""
     kind = "text" if part.get("type") is None else part["type"]
     if kind not in kinds:
-        raise unsupported(place(at, "type"), f"{kind!r}: {TEXT_ONLY}")
+        raise unsupported(place(field_path, "type"), f"{kind!r}: {TEXT_ONLY}")
     field = "refusal" if kind == "refusal" and "refusal" in part else "text"
     if not isinstance(text := part.get(field), str):
-        raise invalid(place(at, field), "a text")
+        raise invalid(place(field_path, field), "a text")
     return text
 
 
@@ -141,7 +145,7 @@ def unknown_fields(body: Body, accepted: Container[str]) -> tuple[str, ...]:
     return tuple(name for name in extra if extra[name] is not None and name not in accepted)
 
 
-class Sampled(Body):
+class SamplingBody(Body):
     """A body with what says how tokens are chosen."""
 
     temperature: float | None = Field(None, ge=0, le=2)
@@ -155,7 +159,7 @@ class Sampled(Body):
 
     def sampling(self) -> dict[str, Any]:
         """What goes to the server as it is."""
-        found = {name: getattr(self, name) for name in Sampled.model_fields}
+        found = {name: getattr(self, name) for name in SamplingBody.model_fields}
         return {name: value for name, value in found.items() if value is not None}
 
 
@@ -181,31 +185,31 @@ def tool_spec(
     name: str,
     description: str | None,
     parameters: Mapping[str, Any] | None,
-    at: str,
+    field_path: str,
     left_out: list[str],
 ) -> ToolSpec:
-    """A client's tool. ``at`` is where its schema stands in the body. Raises `ApiError` for a
-    schema that arguments cannot be held to; a pattern that they cannot be held to is added to
+    """A client's tool. ``field_path`` is where its schema stands in the body. Raises `ApiError` for
+    a schema that arguments cannot be held to; a pattern that they cannot be held to is added to
     ``left_out``, for its client holds them to it."""
     given = {"type": "object", "properties": {}, **(parameters or {})}
     try:
         schema, unmatched = matchable(given)
         check_parameters(schema)
     except ToolDefinitionError as error:
-        raise invalid(at, str(error)) from None
-    left_out += [f"{at}{pointer}/pattern" for pointer in unmatched]
+        raise invalid(field_path, str(error)) from None
+    left_out += [f"{field_path}{pointer}/pattern" for pointer in unmatched]
     return ToolSpec(name=name, description=description or "", parameters=schema)
 
 
-def check_names(tools: Iterable[ToolSpec], at: str = "tools") -> None:
+def check_names(tools: Iterable[ToolSpec], field_path: str = "tools") -> None:
     """Return where every tool, found in the body at this place, has a name of its own, and they
     are not too many, those of namespaces among them. Raises `ApiError`."""
     seen: set[str] = set()
     for spec in tools:
         if len(seen) >= MAX_TOOLS:
-            raise invalid(at, f"more than {MAX_TOOLS}")
+            raise invalid(field_path, f"more than {MAX_TOOLS}")
         if spec.name in seen:
-            raise invalid(at, f"{spec.name!r} names two of them")
+            raise invalid(field_path, f"{spec.name!r} names two of them")
         seen.add(spec.name)
 
 
@@ -242,7 +246,7 @@ def read_choice(value: str | JsonObject | None, hosted: Container[str]) -> Choic
         return Choice(value or "auto", told=value or "auto")
     kind = value.get("type")
     if kind == "function":
-        name = _named(value, wrong)
+        name = _tool_name(value, wrong)
         return Choice(name, told={"type": kind, "name": name})
     # In the chat interface the list stands under a key of its own.
     listed = value.get("allowed_tools", value)
@@ -253,14 +257,14 @@ def read_choice(value: str | JsonObject | None, hosted: Container[str]) -> Choic
         raise wrong
     if not all(isinstance(tool, dict) for tool in tools):
         raise wrong
-    names = [_named(tool, wrong) for tool in tools if tool.get("type") not in hosted]
+    names = [_tool_name(tool, wrong) for tool in tools if tool.get("type") not in hosted]
     if not names and mode == "auto":  # what may be called is nothing that could be, here
         return Choice("none", told="none")
     told = [{"type": "function", "name": name} for name in names]
     return Choice(mode, frozenset(names), {"type": kind, "mode": mode, "tools": told})
 
 
-def _named(tool: JsonObject, wrong: ApiError) -> str:
+def _tool_name(tool: JsonObject, wrong: ApiError) -> str:
     """The name of a tool that is chosen."""
     function = tool.get("function", tool)
     if tool.get("type", "function") != "function" or not isinstance(function, dict):
@@ -280,21 +284,21 @@ class AnswerFormat(Body):
     schema_: JsonObject | None = Field(None, alias="schema")
     strict: bool | None = None
 
-    def held_to(self, at: str) -> Mapping[str, Any] | None:
-        """The schema that it must fit, None for text. Raises `ApiError`, with the place ``at``
-        which the schema stands in the body."""
+    def held_to(self, field_path: str) -> Mapping[str, Any] | None:
+        """The schema that it must fit, None for text. Raises `ApiError`, with the place
+        ``field_path`` which the schema stands in the body."""
         if self.type == "text":
             return None
         if self.type == "json_object":
             return {"type": "object"}
         if self.schema_ is None:
-            raise missing(at)
-        return answer_schema(self.schema_, at)
+            raise missing(field_path)
+        return answer_schema(self.schema_, field_path)
 
 
-def answer_schema(schema: Mapping[str, Any], at: str) -> Mapping[str, Any]:
+def answer_schema(schema: Mapping[str, Any], field_path: str) -> Mapping[str, Any]:
     """``schema``, to which an answer can be held. Raises `ApiError` for any other."""
     try:
-        return check_output_schema(schema, at)
+        return check_output_schema(schema, field_path)
     except UsageError as error:
-        raise ApiError(400, "invalid_value", str(error), param=at) from None
+        raise ApiError(400, "invalid_value", str(error), param=field_path) from None

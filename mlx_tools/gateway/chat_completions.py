@@ -17,7 +17,7 @@ from mlx_tools.gateway.body import (
     AnswerFormat,
     Body,
     Parts,
-    Sampled,
+    SamplingBody,
     check_names,
     place,
     read,
@@ -108,7 +108,7 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
-class OpenAiBody(Sampled):
+class OpenAiBody(SamplingBody):
     """What both of OpenAI's completions are asked with."""
 
     model: str | None = None
@@ -196,14 +196,14 @@ def read_completion(
         stop=given.stops,
         max_tokens=given.max_tokens or USUAL,
         left_out=unknown_fields(given, (*_REFUSED_PLAIN, "user")),
-        top_logprobs=_scored(given),
+        top_logprobs=_score_count(given),
     )
     same = {"id": f"cmpl-{new_id()}", "object": "text_completion", "created": int(now())}
     return request, CompletionReply(same | {"model": request.model}, given)
 
 
-def _check_not_asked(body: JsonObject, refused: Mapping[str, Any]) -> None:
-    for name, nothing in refused.items():
+def _check_not_asked(body: JsonObject, refused_fields: Mapping[str, Any]) -> None:
+    for name, nothing in refused_fields.items():
         if body.get(name) not in (None, False, [], nothing):
             raise unsupported(name, "cannot be had here; leave it out")
 
@@ -243,12 +243,12 @@ def _tools(tools: Sequence[ChatTool]) -> tuple[tuple[ToolSpec, ...], list[str]]:
     return tuple(specs), left_out
 
 
-def function_spec(function: ChatFunction, at: str, left_out: list[str]) -> ToolSpec:
+def function_spec(function: ChatFunction, field_path: str, left_out: list[str]) -> ToolSpec:
     """A client's tool, found in the body at this place, as `tool_spec` has it; its name must be
     one that tools can have."""
-    name, parameters = function.name, place(at, "parameters")
+    name, parameters = function.name, place(field_path, "parameters")
     if usable_name(name) != name:
-        raise invalid(place(at, "name"), f"{name!r}: {NAME_FORM}")
+        raise invalid(place(field_path, "name"), f"{name!r}: {NAME_FORM}")
     return tool_spec(name, function.description, function.parameters, parameters, left_out)
 
 
@@ -262,14 +262,14 @@ def _schema(value: JsonObject | None) -> Mapping[str, Any] | None:
     return wanted.held_to("response_format.json_schema.schema")
 
 
-def _scored(given: CompletionBody) -> int:
+def _score_count(body: CompletionBody) -> int:
     """How many alternatives of each token are wanted, as mlx-lm's server is asked for them."""
-    wanted = given.top_logprobs or 0
-    if not given.logprobs:
+    wanted = body.top_logprobs or 0
+    if not body.logprobs:
         return 0
-    if given.logprobs is not True or not wanted:
+    if body.logprobs is not True or not wanted:
         raise unsupported("logprobs", "true, with top_logprobs; no other form can be had here")
-    if given.stream:
+    if body.stream:
         raise unsupported("logprobs", "not in a stream")
     return wanted
 
@@ -280,8 +280,8 @@ def _scored(given: CompletionBody) -> int:
 class ChatReply:
     """A chat completion, whole or as chunks, which have the fields ``same``."""
 
-    def __init__(self, same: JsonObject, given: OpenAiBody) -> None:
-        self._same, self.streamed, self._usage = same, given.stream is True, given.wants_usage
+    def __init__(self, same: JsonObject, body: OpenAiBody) -> None:
+        self._same, self.streamed, self._usage = same, body.stream is True, body.wants_usage
 
     def begin(self) -> Iterator[str]:
         yield self._chunk({"role": "assistant", "content": ""})
@@ -330,16 +330,16 @@ class ChatReply:
         return server_sent(self._object([choice], **more))
 
     def _object(
-        self, choices: list[JsonObject], kind: str = "chat.completion.chunk", **more: Any
+        self, choices: list[JsonObject], kind: str = "chat.completion.chunk", **fields: Any
     ) -> JsonObject:
-        return {**self._same, "object": kind, "choices": choices, **more}
+        return {**self._same, "object": kind, "choices": choices, **fields}
 
 
 class CompletionReply:
     """A text completion, whole or as chunks, which have the fields ``same``."""
 
-    def __init__(self, same: JsonObject, given: OpenAiBody) -> None:
-        self._same, self.streamed, self._usage = same, given.stream is True, given.wants_usage
+    def __init__(self, same: JsonObject, body: OpenAiBody) -> None:
+        self._same, self.streamed, self._usage = same, body.stream is True, body.wants_usage
 
     def begin(self) -> Iterator[str]:
         return iter(())
@@ -350,7 +350,7 @@ class CompletionReply:
     def end(self, done: TurnDone) -> Iterator[str]:
         yield server_sent({**self._same, "choices": [self._choice("", done.finish)]})
         if self._usage:
-            yield server_sent({**self._same, "choices": [], "usage": self._used(done)})
+            yield server_sent({**self._same, "choices": [], "usage": self._usage_object(done)})
         yield DONE
 
     def fail(self, error: ApiError) -> Iterator[str]:
@@ -360,12 +360,12 @@ class CompletionReply:
         choice = self._choice(done.text, done.finish)
         if done.scores:
             choice["logprobs"] = {"content": [_row(scores) for scores in done.scores]}
-        return {**self._same, "choices": [choice], "usage": self._used(done)}
+        return {**self._same, "choices": [choice], "usage": self._usage_object(done)}
 
     def _choice(self, text: str, finish: str | None) -> JsonObject:
         return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish}
 
-    def _used(self, done: TurnDone) -> JsonObject:
+    def _usage_object(self, done: TurnDone) -> JsonObject:
         """What is known of the tokens: the model's server may not say how many were cached."""
         said = _usage(done.usage)
         if done.usage.cached_tokens is None:

@@ -56,8 +56,8 @@ class TurnMemory:
     """What the model wrote in earlier turns, by the conversation up to and with each; the oldest
     are forgotten first."""
 
-    def __init__(self, most: int = _MOST_REMEMBERED) -> None:
-        self._most = most
+    def __init__(self, max_turns: int = _MOST_REMEMBERED) -> None:
+        self._max_turns = max_turns
         self._size = 0
         self._kept: OrderedDict[str, tuple[Turned, int]] = OrderedDict()
 
@@ -72,7 +72,7 @@ class TurnMemory:
         _, gone = self._kept.pop(key, ((), 0))
         self._kept[key] = turned, size
         self._size += size - gone
-        while self._size > self._most:
+        while self._size > self._max_turns:
             self._size -= self._kept.popitem(last=False)[1][1]
 
     def get(self, key: str) -> Turned | None:
@@ -211,7 +211,7 @@ class ConversationFold:
     memory: TurnMemory
     key: str = field(init=False)
     calls: WaitingCalls = field(default_factory=lambda: WaitingCalls(()), init=False)
-    _asked: bool = field(default=False, init=False)
+    _has_question: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         """What was written with tools, or to fit a schema, is no example where there are none."""
@@ -222,7 +222,7 @@ class ConversationFold:
     def fold(self, messages: Sequence[ClientMessage]) -> None:
         """Fold a client's messages. Raises `ApiError` where they are no conversation that a model
         can go on with."""
-        messages = _joined(messages)
+        messages = _merge_calls(messages)
         begun = sum(1 for _ in _preamble(messages))
         self._go_on(messages[:begun])
         for says, group in groupby(messages[begun:], lambda m: m.role in ("user", "system")):
@@ -253,14 +253,14 @@ class ConversationFold:
         self.calls = WaitingCalls(())  # nobody will say how the others ended
         content = "\n\n".join(message.content for message in group)
         self.session.fold(UserRecord(content=content, joined_to_results=beside))
-        self._asked = True
+        self._has_question = True
 
     def _speak(self, message: ClientMessage) -> None:
         session = self.session
-        if not self._asked:  # the conversation begins with the model
+        if not self._has_question:  # the conversation begins with the model
             session.fold(UserRecord(content=session.words.texts["turns.go_on"]))
-            self._asked = True
-        turned = self.memory.get(self.key) or _written(message, session)
+            self._has_question = True
+        turned = self.memory.get(self.key) or _message_to_turn(message, session)
         keys: list[str] = []
         for record, reading in turned:
             session.fold(record, reading)
@@ -288,7 +288,7 @@ class ConversationFold:
         self.session.fold(record)
 
 
-def _joined(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
+def _merge_calls(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
     """The messages, with those of the model that follow a call of its as one turn with that: its
     results come behind them all."""
     turns: list[list[ClientMessage]] = []
@@ -326,7 +326,7 @@ def _value_of(call: ClientCall) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"arguments": call.arguments}
 
 
-def _written(message: ClientMessage, session: Session) -> Turned:
+def _message_to_turn(message: ClientMessage, session: Session) -> Turned:
     """An assistant's message in the protocol's own form."""
     turn, first = session.turn + 1, session.calls_made + 1
     records = turn_of(

@@ -48,7 +48,7 @@ class Sender:
     """Sends a response; ``begun`` once its head is out."""
 
     def __init__(self, send: Any, patience: float = PATIENCE) -> None:
-        self._into, self._patience = send, patience
+        self._chunks, self._patience = send, patience
         self._give_up: Callable[[], None] = lambda: None
         self.begun = False
 
@@ -70,7 +70,7 @@ class Sender:
 
     async def _send(self, message: dict[str, Any]) -> None:
         with anyio.move_on_after(self._patience) as late:
-            await self._into(message)
+            await self._chunks(message)
         if late.cancelled_caught:
             self._give_up()
             await anyio.lowlevel.checkpoint()
@@ -102,12 +102,12 @@ class EventStream(Response):
     def __init__(
         self, events: AsyncGenerator[str | None], headers: Mapping[str, str] | None = None
     ) -> None:
-        self._events, self._own = events, dict(headers or {})
+        self._events, self._record_events = events, dict(headers or {})
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         sender = Sender(send)
         async with sender.with_client(receive):
-            await sender.head(self._own)
+            await sender.head(self._record_events)
             with suppress(StorageError):  # whoever follows comes back
                 async with aclosing(self._events) as events:
                     async for event in events:
@@ -116,22 +116,22 @@ class EventStream(Response):
 
 
 async def body_of(
-    request: Request, kind: str, most: int = MAX_BODY, seconds: float = BODY_SECONDS
+    request: Request, kind: str, max_bytes: int = MAX_BODY, seconds: float = BODY_SECONDS
 ) -> bytes:
     """A request's body, which must be of this media type, of at most so many bytes, and there
     within so many seconds. Raises `ApiError`."""
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if given != kind:
         raise ApiError(415, "unsupported_media_type", f"the body must be {kind}")
-    too_large = ApiError(413, "payload_too_large", f"the body is over {most} bytes")
+    too_large = ApiError(413, "payload_too_large", f"the body is over {max_bytes} bytes")
     length = request.headers.get("content-length", "")
-    if length.isascii() and length.isdigit() and int(length[:20]) > most:
+    if length.isascii() and length.isdigit() and int(length[:20]) > max_bytes:
         raise too_large
     body = bytearray()
     with anyio.move_on_after(seconds) as late:
         async for part in request.stream():
             body += part
-            if len(body) > most:
+            if len(body) > max_bytes:
                 raise too_large
     if late.cancelled_caught:
         raise ApiError(408, "timeout", f"the body did not come within {seconds:g} s")

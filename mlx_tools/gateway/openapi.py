@@ -75,17 +75,17 @@ def openapi_document() -> dict[str, Any]:
 
 
 def _operation(
-    method: str, path: str, about: str, taken: type[Body] | None, seen: str
+    method: str, path: str, about: str, body_type: type[Body] | None, status_code: str
 ) -> dict[str, Any]:
-    answer: dict[str, Any] = {"application/json": {"schema": {"$ref": f"{_AT}{seen}"}}}
+    answer: dict[str, Any] = {"application/json": {"schema": {"$ref": f"{_AT}{status_code}"}}}
     if path in _STREAMED:
         answer["text/event-stream"] = {"schema": {}}
     error = {"description": "An error", "content": {"application/json": {"schema": _ERROR}}}
     done = {"description": "The answer", "content": answer}
     status = "201" if (method, path) == ("post", "/v1/runs") else "200"
     made = {"summary": about, "responses": {status: done, "4XX": error, "5XX": error}}
-    if taken is not None:
-        content = {"application/json": {"schema": {"$ref": f"{_AT}{taken.__name__}"}}}
+    if body_type is not None:
+        content = {"application/json": {"schema": {"$ref": f"{_AT}{body_type.__name__}"}}}
         made["requestBody"] = {"required": True, "content": content}
     given: list[Any] = [
         {"name": name, "in": where, "schema": schema}

@@ -19,7 +19,7 @@ from mlx_tools.gateway.body import (
     AnswerFormat,
     Body,
     Parts,
-    Sampled,
+    SamplingBody,
     check_names,
     place,
     read,
@@ -115,7 +115,7 @@ def _items(value: Any) -> Any:
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
 
 
-class ResponsesBody(Sampled):
+class ResponsesBody(SamplingBody):
     """The body, but for its items and tools, which have a reader each."""
 
     model: str | None = None
@@ -204,41 +204,41 @@ def read_responses(
     return request, ResponsesReply(about, offered.names, now, streamed=bool(asked.stream))
 
 
-def _about(asked: ResponsesBody, temperature: float) -> JsonObject:
+def _about(body: ResponsesBody, temperature: float) -> JsonObject:
     """What of a request its response says again, and what was made of the rest."""
     return {
         "object": "response",
-        "model": asked.model or "",
+        "model": body.model or "",
         "previous_response_id": None,
-        "instructions": asked.instructions,
+        "instructions": body.instructions,
         "truncation": "disabled",
-        "parallel_tool_calls": asked.parallel_tool_calls is not False,
-        "top_p": 1.0 if asked.top_p is None else asked.top_p,
-        "presence_penalty": asked.presence_penalty or 0.0,
-        "frequency_penalty": asked.frequency_penalty or 0.0,
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "top_p": 1.0 if body.top_p is None else body.top_p,
+        "presence_penalty": body.presence_penalty or 0.0,
+        "frequency_penalty": body.frequency_penalty or 0.0,
         "top_logprobs": 0,
-        "temperature": temperature if asked.temperature is None else asked.temperature,
+        "temperature": temperature if body.temperature is None else body.temperature,
         "reasoning": None,
-        "max_output_tokens": asked.max_output_tokens,
-        "max_tool_calls": asked.max_tool_calls,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
         "store": False,
         "background": False,
         "service_tier": "default",
-        "metadata": asked.metadata or {},
-        "safety_identifier": asked.safety_identifier,
-        "prompt_cache_key": asked.prompt_cache_key,
+        "metadata": body.metadata or {},
+        "safety_identifier": body.safety_identifier,
+        "prompt_cache_key": body.prompt_cache_key,
     }
 
 
-def _told_format(wanted: AnswerFormat | None) -> JsonObject:
-    if wanted is None or wanted.type != "json_schema":
-        return {"type": wanted.type if wanted else "text"}
+def _told_format(answer_format: AnswerFormat | None) -> JsonObject:
+    if answer_format is None or answer_format.type != "json_schema":
+        return {"type": answer_format.type if answer_format else "text"}
     return {
         "type": "json_schema",
-        "name": wanted.name or "answer",
-        "description": wanted.description,
-        "schema": wanted.schema_,
-        "strict": bool(wanted.strict),
+        "name": answer_format.name or "answer",
+        "description": answer_format.description,
+        "schema": answer_format.schema_,
+        "strict": bool(answer_format.strict),
     }
 
 
@@ -279,7 +279,7 @@ def _messages_of(items: Sequence[JsonObject]) -> Iterator[ClientMessage]:
         yield replace(said, calls=tuple(calls))
 
 
-class OfferedTools(Struct, frozen=True):
+class RequestTools(Struct, frozen=True):
     """A client's tools. ``names`` are their namespaces and names, by the names they have here,
     ``told`` is how a response says them, ``left_out`` are the kinds of those that are no
     functions."""
@@ -290,7 +290,7 @@ class OfferedTools(Struct, frozen=True):
     left_out: tuple[str, ...]
 
 
-def _tools_of(tools: Sequence[JsonObject]) -> OfferedTools:
+def _tools_of(tools: Sequence[JsonObject]) -> RequestTools:
     """The functions among a client's tools. Raises `ApiError`."""
     specs: list[ToolSpec] = []
     names: dict[str, tuple[str, str]] = {}
@@ -319,7 +319,7 @@ def _tools_of(tools: Sequence[JsonObject]) -> OfferedTools:
             }
         )
     check_names(specs)
-    return OfferedTools(tuple(specs), names, told, tuple(left_out))
+    return RequestTools(tuple(specs), names, told, tuple(left_out))
 
 
 def _flat(tools: Sequence[JsonObject]) -> Iterator[tuple[str, NamespaceParam | None, JsonObject]]:
@@ -362,12 +362,12 @@ class ResponsesReply:
         if not self._output:
             yield self._add("message", role="assistant", content=[])
             part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-            yield self._event("response.content_part.added", **self._at(0, 0), part=part)
+            yield self._event("response.content_part.added", **self._item_position(0, 0), part=part)
             self._output[0]["content"].append(part)
         if text:
             self._text.append(text)
             delta = {"delta": text, "logprobs": []}
-            yield self._event("response.output_text.delta", **self._at(0, 0), **delta)
+            yield self._event("response.output_text.delta", **self._item_position(0, 0), **delta)
 
     def end(self, done: TurnDone) -> Iterator[str]:
         cut = done.finish == "length"
@@ -406,8 +406,8 @@ class ResponsesReply:
         part = self._output[0]["content"][0]
         part["text"] = "".join(self._text)
         whole = {"text": part["text"], "logprobs": []}
-        yield self._event("response.output_text.done", **self._at(0, 0), **whole)
-        yield self._event("response.content_part.done", **self._at(0, 0), part=part)
+        yield self._event("response.output_text.done", **self._item_position(0, 0), **whole)
+        yield self._event("response.content_part.done", **self._item_position(0, 0), part=part)
         yield self._done(0, status)
 
     def _tell_call(self, call: ClientCall) -> Iterator[str]:
@@ -415,10 +415,10 @@ class ResponsesReply:
         named = {"name": own, "namespace": namespace} if namespace else {"name": own}
         at, kind = len(self._output), "response.function_call_arguments"
         yield self._add("function_call", **named, call_id=call.id, arguments="")
-        yield self._event(f"{kind}.delta", **self._at(at), delta=call.arguments)
+        yield self._event(f"{kind}.delta", **self._item_position(at), delta=call.arguments)
         self._output[at]["arguments"] = call.arguments
         whole = {"name": own, "arguments": call.arguments}
-        yield self._event(f"{kind}.done", **self._at(at), **whole)
+        yield self._event(f"{kind}.done", **self._item_position(at), **whole)
         yield self._done(at, "completed")
 
     def _add(self, kind: str, **fields: Any) -> str:
@@ -428,11 +428,13 @@ class ResponsesReply:
         self._output.append({**item, **fields})
         return self._event("response.output_item.added", output_index=at, item=self._output[at])
 
-    def _done(self, at: int, status: str) -> str:
-        self._output[at]["status"] = status
-        return self._event("response.output_item.done", output_index=at, item=self._output[at])
+    def _done(self, item_index: int, status: str) -> str:
+        self._output[item_index]["status"] = status
+        return self._event(
+            "response.output_item.done", output_index=item_index, item=self._output[item_index]
+        )
 
-    def _at(self, index: int, part: int | None = None) -> JsonObject:
+    def _item_position(self, index: int, part: int | None = None) -> JsonObject:
         where = {"item_id": self._output[index]["id"], "output_index": index}
         return where if part is None else where | {"content_index": part}
 

@@ -42,14 +42,14 @@ class _Strict(Body):
     model_config = ConfigDict(extra="forbid")
 
 
-def _described(*ways: JsonObject, **more: JsonObject) -> ConfigDict:
+def _schema_config(*ways: JsonObject, **extra: JsonObject) -> ConfigDict:
     """Has a body's description say that it fits one of these, which no field says by itself."""
-    return ConfigDict(extra="forbid", json_schema_extra={"oneOf": [*ways], **more})
+    return ConfigDict(extra="forbid", json_schema_extra={"oneOf": [*ways], **extra})
 
 
-def _with(name: str, kind: str, **others: JsonObject) -> JsonObject:
+def _with(name: str, kind: str, **fields: JsonObject) -> JsonObject:
     """A field of this type is there, of the others each is as described."""
-    return {"required": [name], "properties": {name: {"type": kind}, **others}}
+    return {"required": [name], "properties": {name: {"type": kind}, **fields}}
 
 
 _NULL: Final = {"type": "null"}
@@ -57,7 +57,7 @@ _SHOWN: Final = {"minLength": 1}
 
 
 class RunBody(_Strict):
-    model_config = _described(
+    model_config = _schema_config(
         _with("question", "string", messages=_NULL),
         _with("messages", "array", question=_NULL),
         **{"not": {"required": ["preset", "tools"]}},
@@ -77,7 +77,7 @@ class RunBody(_Strict):
 
 
 class ApprovalBody(_Strict):
-    model_config = _described(
+    model_config = _schema_config(
         {"properties": {"decision": {"const": "approve"}, "digest": _SHOWN, "arguments": _NULL}},
         _with("arguments", "object", decision={"const": "edit"}, digest=_SHOWN),
         {"properties": {"decision": {"const": "deny"}, "arguments": _NULL}},
@@ -102,7 +102,7 @@ class ApprovalBody(_Strict):
 
 
 class ResultBody(_Strict):
-    model_config = _described(
+    model_config = _schema_config(
         {"required": ["output"], "properties": {"error": _NULL}},
         _with("error", "string") | {"not": {"required": ["output"]}},
     )
@@ -138,7 +138,7 @@ class RunAct(Struct, frozen=True):
     records: int = 0
 
 
-class AskedRun(Struct, frozen=True, kw_only=True):
+class RunRequest(Struct, frozen=True, kw_only=True):
     """A run as a client asks for it: what its body says, the question and what was said before
     that; ``own`` are the tools that the client itself runs, ``schema`` is what the answer fits."""
 
@@ -153,26 +153,26 @@ class AskedRun(Struct, frozen=True, kw_only=True):
         """The names of the client's tools."""
         return frozenset(spec.name for spec in self.own)
 
-    def limits_within(self, most: Limits) -> Limits:
-        """The limits that hold, none wider than ``most``. Raises `ApiError`."""
+    def limits_within(self, upper_limits: Limits) -> Limits:
+        """The limits that hold, none wider than ``upper_limits``. Raises `ApiError`."""
         try:
             named = self.given.limits or {}
-            wanted = Limits.from_json({**most.to_json(), **named}).to_json()
+            wanted = Limits.from_json({**upper_limits.to_json(), **named}).to_json()
         except UsageError as error:
             raise ApiError(400, "invalid_value", str(error), param="limits") from None
-        return Limits(**wanted).lower(most)
+        return Limits(**wanted).lower(upper_limits)
 
 
-def read_run(body: Mapping[str, Any]) -> AskedRun:
+def read_run(body: Mapping[str, Any]) -> RunRequest:
     """What a body asks for. Raises `ApiError` for the first field that is wrong."""
     given = read(RunBody, body)
-    question, history = _asked(given)
+    question, history = _question_and_history(given)
     if given.preset is not None and given.tools is not None:
         raise invalid("tools", "excludes preset")
     if given.preset is not None and given.preset not in PRESETS:
         raise invalid("preset", f"one of {', '.join(PRESETS)}")
     schema = given.answer_schema
-    return AskedRun(
+    return RunRequest(
         given=given,
         question=question,
         history=history,
@@ -186,13 +186,13 @@ def own_tool_names(body: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(spec.name for spec in _own_tools(body.get("client_tools") or []))
 
 
-def _asked(given: RunBody) -> tuple[str, list[JsonObject]]:
+def _question_and_history(body: RunBody) -> tuple[str, list[JsonObject]]:
     """The question, and what was said before it."""
-    if (given.question is None) == (given.messages is None):
+    if (body.question is None) == (body.messages is None):
         raise ApiError(400, "invalid_value", "either question or messages", param="question")
-    if given.question is not None:
-        return given.question, []
-    *history, last = map(_as_text, range(len(given.messages or [])), given.messages or [])
+    if body.question is not None:
+        return body.question, []
+    *history, last = map(_as_text, range(len(body.messages or [])), body.messages or [])
     content = last.get("content")
     if last.get("role") != "user" or not isinstance(content, str) or not content.strip():
         raise invalid("messages", "the last one is the user's question")
@@ -203,7 +203,7 @@ def _asked(given: RunBody) -> tuple[str, list[JsonObject]]:
     return content, history
 
 
-class _Said(Body):
+class _MessageContent(Body):
     """A message of which only the content is looked at here."""
 
     content: Parts | None = None
@@ -212,7 +212,7 @@ class _Said(Body):
 def _as_text(index: int, message: JsonObject) -> JsonObject:
     """A message whose content is a text, where it was given as parts of one."""
     at = place("messages", index)
-    said = read(_Said, message, at).content
+    said = read(_MessageContent, message, at).content
     return message if said is None else message | {"content": text_of(said, place(at, "content"))}
 
 

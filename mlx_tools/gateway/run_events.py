@@ -12,9 +12,9 @@ from mlx_tools.transcript import (
     CallRecord,
     CompletionRecord,
     Finished,
-    GivenSource,
     Header,
     MendRecord,
+    NumberedSource,
     PauseRecord,
     Record,
     RepairRecord,
@@ -33,11 +33,11 @@ Numbered = tuple[int | None, JsonObject]
 """An event as JSON, and the number of its record, from 1; None for a delta."""
 
 
-def closed_count(records: Sequence[Record], *, rest: bool) -> int:
-    """Return how many of the records have events that nothing can change any more. With ``rest``
+def closed_count(records: Sequence[Record], *, at_rest: bool) -> int:
+    """Return how many of the records have events that nothing can change any more. With ``at_rest``
     no process adds to them."""
     count = len(records)
-    while not rest and count and isinstance(records[count - 1], _OPEN):
+    while not at_rest and count and isinstance(records[count - 1], _OPEN):
         count -= 1
     return count
 
@@ -49,12 +49,12 @@ class SessionEventReader:
     so what was read of it stays read.
     """
 
-    def __init__(self, told: int) -> None:
-        self.told = told
+    def __init__(self, last_number: int) -> None:
+        self.told = last_number
         self._read = 0  # records that were taken in
         self._run = self._mends = 0  # where the last question stands, and the first mend of a turn
         self._calls: dict[str, CallRecord] = {}
-        self._sources: dict[int, GivenSource] = {}
+        self._sources: dict[int, NumberedSource] = {}
 
     def read(self, records: Sequence[Record], upto: int) -> Iterator[Numbered]:
         """The events of the next records, to the number ``upto``; those that are known are left
@@ -74,7 +74,7 @@ class SessionEventReader:
                 continue
             after = (records[place] for place in range(number, len(records)))
             turn = takewhile(lambda one: not isinstance(one, CompletionRecord), after)
-            event = events.event_of(record, self._before(records, record), turn)
+            event = events.event_of(record, self._select_earlier(records, record), turn)
             if event is not None:
                 yield number, event.to_json()
 
@@ -88,7 +88,7 @@ class SessionEventReader:
         self._sources |= sources_in(record)
         self._read += 1
 
-    def _before(self, records: Sequence[Record], record: Record) -> Sequence[Record]:
+    def _select_earlier(self, records: Sequence[Record], record: Record) -> Sequence[Record]:
         """The records to this one, as far as its event depends on them."""
         if isinstance(record, MendRecord):
             return records[self._mends : self._read]

@@ -23,7 +23,7 @@ from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.request import ApiError, JsonObject
 from mlx_tools.gateway.run_body import RunAct
 from mlx_tools.gateway.run_rows import RunRow
-from mlx_tools.gateway.run_work import RunWork
+from mlx_tools.gateway.run_work import RunExecution
 from mlx_tools.gateway.runs import PATIENCE, Runs, conflict, in_thread, is_taken, shut
 from mlx_tools.messages import replace
 from mlx_tools.paths import to_install
@@ -91,7 +91,7 @@ class RunQueue:
         """Say what forms in a run behind its first ``upto`` records, to whoever listens now."""
         while events:
             count = len(events)
-            while count and len(said := _said(run, upto, events[:count])) > _MOST_SAID:
+            while count and len(said := _to_json_line(run, upto, events[:count])) > _MOST_SAID:
                 count //= 2
             if count:
                 with self._tables.transaction() as db:
@@ -130,7 +130,7 @@ class RunQueue:
         return {"active": active, "waiting": waiting, "workers": workers}
 
 
-def _said(run: str, upto: int, events: Sequence[JsonObject]) -> str:
+def _to_json_line(run: str, upto: int, events: Sequence[JsonObject]) -> str:
     return json.dumps({"run": run, "upto": upto, "events": events}, separators=(",", ":"))
 
 
@@ -156,7 +156,7 @@ class QueuedRuns(Runs):
     """The runs of one gateway, which workers do that take them from ``queue``."""
 
     def __init__(
-        self, work: RunWork, admission: Admission, meters: Meters, queue: RunQueue
+        self, work: RunExecution, admission: Admission, meters: Meters, queue: RunQueue
     ) -> None:
         super().__init__(work, admission, meters)
         self._queue = queue
@@ -201,7 +201,7 @@ class QueuedRuns(Runs):
         if now.act is None and now.refused:
             raise conflict(now.refused)
 
-    async def _left(self, row: RunRow) -> RunRow:
+    async def _leave_worker(self, row: RunRow) -> RunRow:
         """Have the worker that is at a run leave it, and see to it that none takes it up."""
         if row.act is not None:
             await in_thread(self.rows.cancel, row.id)
@@ -215,7 +215,7 @@ class QueuedRuns(Runs):
     def _is_at_rest(self, row: RunRow, records: Sequence[Record]) -> bool:
         return row.act is not None or rests(records)
 
-    def _status(self, row: RunRow, records: Sequence[Record], used: bool) -> str:
+    def _status(self, row: RunRow, records: Sequence[Record], was_used: bool) -> str:
         if row.act is None or row.cancelled:
-            return super()._status(row, records, used)
-        return "running" if used else "queued"
+            return super()._status(row, records, was_used)
+        return "running" if was_used else "queued"

@@ -94,14 +94,14 @@ class RunRows:
         store: SessionStore,
         forget: Callable[[str], bool] = lambda run: False,
         queue: Queue = lambda db, run, model: None,
-        kept: int = KEPT,
+        max_rows: int = KEPT,
     ) -> None:
         self._tables = store.tables(RUNS)
-        self.forget, self._queue, self._kept = forget, queue, kept
+        self.forget, self._queue, self._kept = forget, queue, max_rows
 
-    def _select(self, which: str, *values: object) -> list[RunRow]:
+    def _select(self, condition: str, *values: object) -> list[RunRow]:
         with self._tables.transaction() as db:
-            return list(map(_row, db.execute(_SELECT + which, values).fetchall()))
+            return list(map(_row, db.execute(_SELECT + condition, values).fetchall()))
 
     def add(self, row: RunRow, key: str | None) -> bool:
         """Keep a run; False where its client has asked for one under this key before. Raises
@@ -116,7 +116,14 @@ class RunRows:
             added = db.execute(
                 "INSERT INTO runs (id, owner, body, key, act, model) VALUES (?, ?, ?, ?, ?, ?)"
                 " ON CONFLICT DO NOTHING",
-                (row.id, row.owner, json.dumps(row.body), _digest(key), _said(row.act), row.model),
+                (
+                    row.id,
+                    row.owner,
+                    json.dumps(row.body),
+                    _digest(key),
+                    _act_to_json(row.act),
+                    row.model,
+                ),
             ).rowcount
             if added and row.act is not None:
                 self._queue(db, row.id, row.model)
@@ -146,15 +153,15 @@ class RunRows:
         """The run that a client has asked for under this key."""
         return next(iter(self._select(_UNDER, owner, _digest(key))), None)
 
-    def page(self, owner: str, limit: int, after: str | None) -> list[RunRow]:
-        """A client's runs, the last first: those before the run ``after``. Raises `ApiError` where
+    def page(self, owner: str, limit: int, cursor: str | None) -> list[RunRow]:
+        """A client's runs, the last first: those before the run ``cursor``. Raises `ApiError` where
         there is no such run."""
         last = "ORDER BY number DESC LIMIT ?"
-        if after is None:
+        if cursor is None:
             return self._select(f"WHERE owner = ? {last}", owner, limit)
-        self.get(owner, after)
+        self.get(owner, cursor)
         before = "AND number < (SELECT number FROM runs WHERE id = ?)"
-        return self._select(f"WHERE owner = ? {before} {last}", owner, after, limit)
+        return self._select(f"WHERE owner = ? {before} {last}", owner, cursor, limit)
 
     def open_runs(self) -> list[RunRow]:
         """The runs of which something is still to be done, the oldest first."""
@@ -167,28 +174,31 @@ class RunRows:
         with self._tables.transaction(write=True) as db:
             query = "UPDATE runs SET act = ?, refused = '', cancelled = 0 WHERE id = ?"
             query += " AND act IS NULL RETURNING model"
-            found = db.execute(query, (_said(act), run)).fetchone()
+            found = db.execute(query, (_act_to_json(act), run)).fetchone()
             if found is not None:
                 self._queue(db, run, found[0])
         return found is not None
 
-    def queue_again(self, named: Callable[[], set[str]]) -> None:
-        """Have the runs taken up of which something is to be done, and that are not ``named``."""
+    def queue_again(self, load_queued: Callable[[], set[str]]) -> None:
+        """Have the runs taken up of which something is to be done, and that are not
+        ``load_queued``."""
         query = "SELECT id, model FROM runs WHERE act IS NOT NULL"
         with self._tables.transaction() as db:
             left = db.execute(query).fetchall()
-        known = named() if left else set()
+        known = load_queued() if left else set()
         if missing := [(run, model) for run, model in left if run not in known]:
             with self._tables.transaction(write=True) as db:
                 for run, model in missing:
                     self._queue(db, run, model)
 
-    def rest(self, row: RunRow, hook: Hook | None = None, *, now: float, refused: str = "") -> None:
+    def rest(
+        self, row: RunRow, hook: Hook | None = None, *, now: float, refusal_reason: str = ""
+    ) -> None:
         """Keep that what was to be done about a run is done, and what is to be told of that. Where
         something else is to be done by now, whoever does that keeps it."""
         with self._tables.transaction(write=True) as db:
             query = "UPDATE runs SET act = NULL, refused = ? WHERE id = ? AND coalesce(act, '') = ?"
-            mine = db.execute(query, (refused, row.id, _said(row.act) or "")).rowcount
+            mine = db.execute(query, (refusal_reason, row.id, _act_to_json(row.act) or "")).rowcount
             if hook is not None and mine:
                 db.execute(
                     "INSERT INTO hooks (mark, url, kind, data, due) VALUES (?, ?, ?, ?, ?)"
@@ -207,26 +217,26 @@ class RunRows:
 
     # --- what is to be told ---
 
-    def owed(self, now: float, until: float) -> list[Hook]:
-        """Some of what is to be told now, and is nobody else's to tell before ``until``; times are
-        in seconds since 1970."""
+    def owed(self, now: float, deadline: float) -> list[Hook]:
+        """Some of what is to be told now, and is nobody else's to tell before ``deadline``; times
+        are in seconds since 1970."""
         with self._tables.transaction(write=True) as db:
             found = db.execute(
                 "UPDATE hooks SET due = ? WHERE due <= ? AND mark IN"
                 " (SELECT mark FROM hooks WHERE due <= ? ORDER BY due LIMIT ?)"
                 " RETURNING mark, url, kind, data, tries",
-                (until, now, now, _AT_ONCE),
+                (deadline, now, now, _AT_ONCE),
             ).fetchall()
         return [Hook(mark, url, kind, json.loads(data), n) for mark, url, kind, data, n in found]
 
-    def told(self, hook: Hook, again: float | None = None) -> None:
-        """Keep that something was told, or when that is to be tried ``again``."""
+    def told(self, hook: Hook, retry_at: float | None = None) -> None:
+        """Keep that something was told, or when that is to be tried ``retry_at``."""
         with self._tables.transaction(write=True) as db:
-            if again is None:
+            if retry_at is None:
                 db.execute("DELETE FROM hooks WHERE mark = ?", (hook.mark,))
             else:
                 query = "UPDATE hooks SET due = ?, tries = ? WHERE mark = ?"
-                db.execute(query, (again, hook.tries + 1, hook.mark))
+                db.execute(query, (retry_at, hook.tries + 1, hook.mark))
 
     def next_due(self) -> float | None:
         """When something is to be told next; None where nothing is."""
@@ -241,13 +251,13 @@ def _digest(key: str | None) -> str | None:
     return None if key is None else hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
 
 
-def _said(act: RunAct | None) -> str | None:
+def _act_to_json(act: RunAct | None) -> str | None:
     if act is None:
         return None
     return json.dumps({"type": act.type, "body": dict(act.body), "records": act.records})
 
 
-def _row(found: Any) -> RunRow:
-    run, owner, body, cancelled, act, refused, model = found
+def _row(row: Any) -> RunRow:
+    run, owner, body, cancelled, act, refused, model = row
     done = RunAct(**json.loads(act)) if act else None
     return RunRow(run, owner, json.loads(body), bool(cancelled), done, refused, model)

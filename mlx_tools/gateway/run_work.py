@@ -24,13 +24,13 @@ from mlx_tools.app import (
     session_store,
 )
 from mlx_tools.controller import (
-    AlwaysApprove,
     ApprovalAnswer,
     ApprovalRequest,
+    ApproveAlways,
     Approver,
     Controller,
     Conversation,
-    NobodyThere,
+    PauseApprover,
     check_header,
 )
 from mlx_tools.errors import (
@@ -43,7 +43,7 @@ from mlx_tools.errors import (
 )
 from mlx_tools.gateway.body import read
 from mlx_tools.gateway.request import ApiError, invalid
-from mlx_tools.gateway.run_body import AskedRun, ResultBody, RunAct, read_run
+from mlx_tools.gateway.run_body import ResultBody, RunAct, RunRequest, read_run
 from mlx_tools.gateway.run_rows import Hook, Queue, RunRow, RunRows
 from mlx_tools.gateway.served_models import DEFAULT, ServedModels
 from mlx_tools.gateway.turn import TurnRunner
@@ -65,7 +65,7 @@ from mlx_tools.transcript import (
 )
 
 
-class _OwnToolsWait(Struct, frozen=True):
+class _ClientToolApprover(Struct, frozen=True):
     """Decides as another approver does, save about a client's own tools: their calls wait."""
 
     inner: Approver
@@ -77,7 +77,7 @@ class _OwnToolsWait(Struct, frozen=True):
         return [ApprovalAnswer(None) if one.name in self.own else said for one, said in pairs]
 
 
-class _Begun(Struct, frozen=True):
+class _ExistingSession(Struct, frozen=True):
     """A store whose next new session is one that is there, of which nothing was asked yet."""
 
     inner: SessionStore
@@ -98,7 +98,7 @@ class _Begun(Struct, frozen=True):
         return files
 
 
-class RunWork:
+class RunExecution:
     """Opens the sessions of runs, under one configuration, does in them what is asked, and keeps
     what came of that in ``rows``.
 
@@ -121,19 +121,19 @@ class RunWork:
         self.store = session_store(configuration)
         self.rows = RunRows(self.store) if queue is None else RunRows(self.store, queue=queue)
 
-    async def begin(self, asked: AskedRun) -> tuple[Conversation, str]:
+    async def begin(self, run_request: RunRequest) -> tuple[Conversation, str]:
         """A new session, and the model that it is of. Raises `MlxToolsError`."""
-        speaker = await self._models.speaker(self._model_of(asked))
-        controller = self._controller(speaker, asked, self.store)
+        speaker = await self._models.speaker(self._model_of(run_request))
+        controller = self._controller(speaker, run_request, self.store)
         model = speaker.profile.settings.model or DEFAULT
-        return await controller.conversation(history=asked.history), model
+        return await controller.conversation(history=run_request.history), model
 
     async def open(self, row: RunRow, records: Sequence[Record]) -> Conversation:
         """The session of a run, which has these ``records``. Raises `MlxToolsError`."""
         asked = await anyio.to_thread.run_sync(read_run, row.body)
         speaker = await self._models.speaker(row.model or self._model_of(asked))
         if not was_asked(records):
-            controller = self._controller(speaker, asked, _Begun(self.store, row.id))
+            controller = self._controller(speaker, asked, _ExistingSession(self.store, row.id))
             return await controller.conversation(history=asked.history)
         header = next(record for record in records if isinstance(record, Header))
         return await self._controller(speaker, asked, self.store, header).reopen(row.id)
@@ -169,7 +169,9 @@ class RunWork:
                 raise ApiError(500, "transcript_damaged", error.message) from error
             raise ApiError(404, "not_found", f"the session of {row.id} was removed") from error
 
-    async def put_to_rest(self, row: RunRow, records: Sequence[Record], refused: str = "") -> None:
+    async def put_to_rest(
+        self, row: RunRow, records: Sequence[Record], refusal_reason: str = ""
+    ) -> None:
         """Keep that nothing more is to be done about a run, and have its client's server told."""
         hook, url = None, row.body.get("webhook")
         if url is not None and (row.act is None or len(records) > row.act.records):
@@ -177,16 +179,16 @@ class RunWork:
             kind = "run.paused" if status == "paused" else "run.done"
             data = {"id": row.id, "status": status}
             hook = Hook(f"{row.id}.{len(records)}", url, kind, data)
-        rest = partial(self.rows.rest, now=self.webhooks.now(), refused=refused)
+        rest = partial(self.rows.rest, now=self.webhooks.now(), refusal_reason=refusal_reason)
         await anyio.to_thread.run_sync(rest, row, hook)
         if hook is not None:
             self.webhooks.wake(self.rows)
 
-    def _model_of(self, asked: AskedRun) -> str:
+    def _model_of(self, run_request: RunRequest) -> str:
         """The model that a run is to have, empty where neither it nor its profile names one."""
-        layer = self.configuration.profiles.get(asked.given.profile or "")
+        layer = self.configuration.profiles.get(run_request.given.profile or "")
         named = "" if layer is None else str(layer.values.get("model.name", ""))
-        return asked.given.model or named
+        return run_request.given.model or named
 
     def _narrowed_by(self, profile: str) -> tuple[Policy, Limits, dict[str, Any]]:
         """What a profile of the user's says: a policy, limits, and how a model is spoken to. Raises
@@ -205,19 +207,19 @@ class RunWork:
     def _controller(
         self,
         speaker: TurnRunner,
-        asked: AskedRun,
-        store: SessionStore | _Begun,
+        run_request: RunRequest,
+        store: SessionStore | _ExistingSession,
         header: Header | None = None,
     ) -> Controller:
         """What a run goes by: the server's policy and limits, narrowed as its client says, and the
         client's own tools besides. Raises `MlxToolsError`."""
-        configuration, given, own = self.configuration, asked.given, asked.own_names
+        configuration, given, own = self.configuration, run_request.given, run_request.own_names
         registry, policy = self.make_registry(header), configuration.policy()
         named = [registry.named(name) for name in given.tools or ()]
         for name in named if header is None else ():
             if (why := registry.lacks(name, policy)) is not None:
                 raise invalid("tools", f"{name}: {why}")
-        for spec in asked.own:
+        for spec in run_request.own:
             try:
                 registry.add(Tool(spec, _made_elsewhere))
             except ToolDefinitionError as error:
@@ -237,10 +239,10 @@ class RunWork:
             speaker.backend,
             registry,
             policy,
-            limits=asked.limits_within(limits),
-            settings=replace(settings, output_schema=asked.schema),
+            limits=run_request.limits_within(limits),
+            settings=replace(settings, output_schema=run_request.schema),
             store=store,
-            approver=_OwnToolsWait(AlwaysApprove() if always else NobodyThere(), own),
+            approver=_ClientToolApprover(ApproveAlways() if always else PauseApprover(), own),
             templates=approval_templates(store),
             configured_policy=_admitting(configuration.configured_policy(), own),
         )
@@ -281,13 +283,13 @@ def _has(
 async def requests_of(
     conversation: Conversation,
     edited: Mapping[str, Mapping[str, Any]] | None = None,
-    own: frozenset[str] = frozenset(),
+    own_names: frozenset[str] = frozenset(),
 ) -> list[tuple[ApprovalRequest, bool]]:
     """The calls that wait for a person, as they would run now, and whether each is still what was
     asked about; of those that are ``edited`` only these, with the arguments there. None of the
-    tools ``own``, whose calls wait for their client. Raises `UsageError` where a call cannot have
-    such arguments."""
-    found = [pair for pair in await conversation.waiting() if pair[0].name not in own]
+    tools ``own_names``, whose calls wait for their client. Raises `UsageError` where a call cannot
+    have such arguments."""
+    found = [pair for pair in await conversation.waiting() if pair[0].name not in own_names]
     if edited is None:
         return found
     asked = [(one, edited[one.call]) for one, _ in found if one.call in edited]
@@ -312,11 +314,11 @@ def _made_elsewhere(arguments: Mapping[str, Any]) -> str:
     raise ToolError("its client makes this call, and sends the result")
 
 
-def _admitting(policy: Policy, own: frozenset[str]) -> Policy:
+def _admitting(policy: Policy, own_names: frozenset[str]) -> Policy:
     """The same with a client's own tools, of which no call goes on before its result is there."""
-    if not own:
+    if not own_names:
         return policy
-    names = tuple(sorted(own))
+    names = tuple(sorted(own_names))
     first, *others = (
         replace(part, narrowing=(), allow=(*part.allow, *names), ask=(*part.ask, *names))
         for part in policy.parts

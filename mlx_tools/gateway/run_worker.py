@@ -23,7 +23,7 @@ from mlx_tools.errors import MlxToolsError, StorageError, UsageError
 from mlx_tools.gateway.request import ApiError, JsonObject
 from mlx_tools.gateway.run_queue import HEARTBEAT, LEASE, RUN, RunQueue
 from mlx_tools.gateway.run_rows import RunRow
-from mlx_tools.gateway.run_work import RunWork, was_asked
+from mlx_tools.gateway.run_work import RunExecution, was_asked
 from mlx_tools.gateway.served_models import DEFAULT, ServedModels
 from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.messages import replace
@@ -50,7 +50,7 @@ _EVERY_MINUTE: Final = "* * * * *"
 Note = Callable[[str], None]
 
 
-class NotNow(Exception):
+class RunUnavailable(Exception):
     """The run cannot be taken up now, by this worker."""
 
 
@@ -60,7 +60,7 @@ class RunWorker:
 
     def __init__(
         self,
-        work: RunWork,
+        work: RunExecution,
         queue: RunQueue,
         slots: int,
         models: tuple[str, ...],
@@ -69,9 +69,9 @@ class RunWorker:
     ) -> None:
         self._work, self._queue, self._note = work, queue, note
         self._app = app = queue.app()
-        self._told = ""
+        self._last_sent = ""
         self._stopping = anyio.Event()
-        app.task(name=RUN, retry=_again())(self.do)
+        app.task(name=RUN, retry=_retry_strategy())(self.do)
 
         async def due(timestamp: int) -> None:
             await run_due()
@@ -98,7 +98,7 @@ class RunWorker:
                     tasks.start_soon(self._end, working)
                     await working
                     tasks.cancel_scope.cancel()
-                self._told = ""
+                self._last_sent = ""
             except* _database_errors() as errors:
                 self._tell(f"the queue cannot be used: {errors.exceptions[0]}")
             except* asyncio.CancelledError:
@@ -112,7 +112,7 @@ class RunWorker:
         self._stopping.set()
 
     async def do(self, run: str) -> None:
-        """Do what is asked of a run, until it rests. Raises `NotNow`."""
+        """Do what is asked of a run, until it rests. Raises `RunUnavailable`."""
         rows = self._work.rows
         row = await anyio.to_thread.run_sync(rows.named, run)
         if row is None or row.act is None:
@@ -124,16 +124,16 @@ class RunWorker:
             if error.status in (404, 500) and self._work.store.size(run) < 0:
                 await self._work.put_to_rest(row, (), error.message)  # its session was removed
                 return
-            raise NotNow(error.message) from error
+            raise RunUnavailable(error.message) from error
         except MlxToolsError as error:  # another process is at it, or the database is gone
-            raise NotNow(str(error)) from error
+            raise RunUnavailable(str(error)) from error
         try:
             row, refused = await self._watched(row, conversation)
             records = [*conversation.files.transcript]
             if refused or rests(records) or (row.cancelled and not was_asked(records)):
                 await self._work.put_to_rest(row, records, refused)
         except StorageError as error:
-            raise NotNow(str(error)) from error
+            raise RunUnavailable(str(error)) from error
         finally:
             conversation.close()
 
@@ -199,9 +199,9 @@ class RunWorker:
             await anyio.sleep(LEASE / 2)
 
     def _tell(self, problem: str) -> None:
-        if problem != self._told:
+        if problem != self._last_sent:
             self._note(problem)
-        self._told = problem
+        self._last_sent = problem
 
 
 def _database_errors() -> tuple[type[Exception], ...]:
@@ -211,7 +211,7 @@ def _database_errors() -> tuple[type[Exception], ...]:
     return ProcrastinateException, Error, StorageError
 
 
-def _again() -> BaseRetryStrategy:
+def _retry_strategy() -> BaseRetryStrategy:
     from procrastinate import BaseRetryStrategy, RetryDecision
 
     class Again(BaseRetryStrategy):
@@ -239,7 +239,7 @@ async def work(options: RunOptions, note: Note, run_due: Callable[[], Awaitable[
     models = ServedModels(options, note)
     try:
         await models.open()
-        runs = RunWork(configuration, models, note, webhooks, queue=queue.add)
+        runs = RunExecution(configuration, models, note, webhooks, queue=queue.add)
         served = tuple(row["id"] for row in models.rows())
         worker = RunWorker(runs, queue, own.concurrency, (*served, DEFAULT), run_due, note)
         webhooks.wake(runs.rows)

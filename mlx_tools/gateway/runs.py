@@ -40,7 +40,7 @@ from mlx_tools.gateway.request import ApiError, JsonObject, as_api_error, invali
 from mlx_tools.gateway.run_body import ResultBody, RunAct, own_tool_names, read_run
 from mlx_tools.gateway.run_events import Numbered, SessionEventReader, closed_count
 from mlx_tools.gateway.run_rows import RunRow
-from mlx_tools.gateway.run_work import RunWork, requests_of, standing_of_run, was_asked
+from mlx_tools.gateway.run_work import RunExecution, requests_of, standing_of_run, was_asked
 from mlx_tools.gateway.served_models import DEFAULT
 from mlx_tools.messages import replace
 from mlx_tools.transcript import (
@@ -75,7 +75,7 @@ in_thread = anyio.to_thread.run_sync
 
 
 @dataclass(eq=False)
-class _Live:
+class _LiveRun:
     """A run at work in this process. ``began`` is how many records there were before, ``tools`` are
     the labels of its tools, ``taken`` is set once what it was begun with is written down,
     ``refused`` why it was not."""
@@ -102,11 +102,11 @@ class Runs:
     """The runs of one gateway, which does them itself, by ``work``; ``admission`` says how many are
     at it at once, and how many may wait. ``meters`` count what happens."""
 
-    def __init__(self, work: RunWork, admission: Admission, meters: Meters) -> None:
+    def __init__(self, work: RunExecution, admission: Admission, meters: Meters) -> None:
         self.work, self.admission, self._meters = work, admission, meters
         self.sessions, self.rows = work.store, work.rows
         self.rows.forget = self._forget
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, _LiveRun] = {}
         self._followers: dict[str, set[_Follower]] = {}
         self._creating, self._settling = anyio.Lock(), anyio.Lock()
         self._acts: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
@@ -211,27 +211,27 @@ class Runs:
         still what was asked about; of those that are ``edited`` only these, with the arguments
         there. Raises `ApiError`, and `UsageError` where a call cannot have them."""
         async with self._acting(row):
-            return await self._requests(row, await self._rested(row), edited)
+            return await self._requests(row, await self._wait_at_rest(row), edited)
 
     async def waiting_within(self, row: RunRow) -> list[ApprovalRequest]:
         """The calls that wait in runs within a run's calls, as they would run now. Raises
         `ApiError`, and `MlxToolsError` if one of the runs cannot be looked at."""
         async with self._acting(row):
-            records = await self._rested(row)
-            async with self._opened(row, records) as conversation:
+            records = await self._wait_at_rest(row)
+            async with self._open_session(row, records) as conversation:
                 return await conversation.waiting_within()
 
     async def _requests(
         self, row: RunRow, records: Sequence[Record], edited: Mapping[str, Mapping[str, Any]] | None
     ) -> list[tuple[ApprovalRequest, bool]]:
-        async with self._opened(row, records) as conversation:
+        async with self._open_session(row, records) as conversation:
             return await requests_of(conversation, edited, own_tool_names(row.body))
 
     async def look_again(self, row: RunRow) -> None:
         """Ask anew about the calls that wait: an approval is then of what they would do now. Raises
         `ApiError`."""
         async with self._acting(row):
-            await self._go_on(row, RunAct("look"), await self._rested(row))
+            await self._go_on(row, RunAct("look"), await self._wait_at_rest(row))
 
     async def decide(
         self, row: RunRow, call: str, answer: ApprovalAnswer, *, by_person: bool = False
@@ -256,19 +256,19 @@ class Runs:
                     raise invalid("arguments", str(error)) from None
             await self._go_on(row, RunAct("decide", {"call": call, **to_builtins(answer)}), records)
 
-    async def give(self, row: RunRow, given: ResultBody) -> None:
+    async def give(self, row: RunRow, result: ResultBody) -> None:
         """Take the result of a call of a client's own tool. Raises `ApiError`."""
-        given.result()
+        result.result()
         async with self._acting(row):
-            name, records = await self._waiting(row, given.call_id)
+            name, records = await self._waiting(row, result.call_id)
             if name not in own_tool_names(row.body):
                 raise conflict(f"{name} is a tool of the server: it makes its calls", "call_id")
-            await self._go_on(row, RunAct("give", given.model_dump(exclude_unset=True)), records)
+            await self._go_on(row, RunAct("give", result.model_dump(exclude_unset=True)), records)
 
     async def ask(self, row: RunRow, question: str) -> None:
         """Put another question to a run that has ended. Raises `ApiError`."""
         async with self._acting(row):
-            records = await self._rested(row)
+            records = await self._wait_at_rest(row)
             if standing_of_run(row, records) == "paused":
                 raise conflict("the run waits: decide about its calls first, or cancel it")
             await self._go_on(row, RunAct("ask", {"question": question}), records)
@@ -282,7 +282,7 @@ class Runs:
                 live.task.cancel()
             await live.rested.wait()
         async with self._acting(row):
-            row = await self._left(row)
+            row = await self._leave_worker(row)
             used, records = await self._looked_at(row)
             status = self._status(row, records, used)
             if status in ("queued", "running"):
@@ -290,7 +290,7 @@ class Runs:
             if not was_asked(records):
                 await in_thread(self.rows.cancel, row.id)
             if status == "paused":
-                async with self._opened(row, records) as conversation:
+                async with self._open_session(row, records) as conversation:
                     conversation.cancelled = True
                     await conversation.settle()
                     records = [*conversation.files.transcript]
@@ -299,18 +299,18 @@ class Runs:
         self._tell(row.id, len(records))
 
     async def follow(
-        self, row: RunRow, after: int, ends: Container[str] = ENDED
+        self, row: RunRow, last_number: int, ends: Container[str] = ENDED
     ) -> AsyncGenerator[Numbered | None]:
-        """The events of a run behind the record ``after``, and what forms meanwhile, until it
+        """The events of a run behind the record ``last_number``, and what forms meanwhile, until it
         stands as one of ``ends``; None now and then, where nothing happens."""
-        follower, reader, size, quiet = _Follower(), SessionEventReader(after), -2, 0
+        follower, reader, size, quiet = _Follower(), SessionEventReader(last_number), -2, 0
         self._followers.setdefault(row.id, set()).add(follower)
         try:
             while not self._ending:
                 ended, live = False, self._live.get(row.id)
                 if live is not None:
                     records, size = live.records, -2
-                    upto = closed_count(records, rest=False)
+                    upto = closed_count(records, at_rest=False)
                 elif size != (size := await in_thread(self.sessions.size, row.id)):
                     try:
                         row, status, records = await self._stands_elsewhere(row)
@@ -319,7 +319,7 @@ class Runs:
                     if row.id in self._live:  # meanwhile
                         continue
                     rest, ended = rests(records), status in ends
-                    upto = closed_count(records, rest=rest)
+                    upto = closed_count(records, at_rest=rest)
                     if rest and row.act is not None:
                         upto, ended, size = len(records) - 1, False, -2  # its worker will say so
                 for one in reader.read(records, upto):
@@ -327,7 +327,7 @@ class Runs:
                 if ended and row.id not in self._live:
                     return
                 for most, forms in follower.take():
-                    upto = min(most, closed_count(records, rest=False))
+                    upto = min(most, closed_count(records, at_rest=False))
                     for one in reader.read(records, upto):
                         yield one
                     if forms is not None:
@@ -377,17 +377,19 @@ class Runs:
         """How many are at work, and wait for that."""
         return {"active": self.admission.active, "waiting": self.admission.waiting}
 
-    def _begin(self, row: RunRow, conversation: Conversation) -> _Live:
+    def _begin(self, row: RunRow, conversation: Conversation) -> _LiveRun:
         assert row.act is not None
         tools = {name: name for name in conversation.folded.specs}
         tools |= dict.fromkeys(own_tool_names(row.body), CLIENTS)
-        live = _Live(conversation, len(conversation.files.transcript), tools)
+        live = _LiveRun(conversation, len(conversation.files.transcript), tools)
         self._live[row.id] = live
         live.task = asyncio.create_task(self._do(row, live, row.act))
-        live.task.add_done_callback(lambda _: self._rest(row, live))  # also of one never begun
+        live.task.add_done_callback(
+            lambda _: self._put_to_rest(row, live)
+        )  # also of one never begun
         return live
 
-    async def _do(self, row: RunRow, live: _Live, act: RunAct) -> None:
+    async def _do(self, row: RunRow, live: _LiveRun, act: RunAct) -> None:
         """Have a run go on until it comes to rest, whoever looks on."""
         async with self.admission.slot(row.owner):
             live.status = "running"
@@ -397,7 +399,7 @@ class Runs:
                 if live.refused or rests(live.records):
                     await self.work.put_to_rest(row, live.records, live.refused)
 
-    def _rest(self, row: RunRow, live: _Live) -> None:
+    def _put_to_rest(self, row: RunRow, live: _LiveRun) -> None:
         del self._live[row.id]
         live.conversation.close()
         live.taken.set()
@@ -406,7 +408,7 @@ class Runs:
         if len(live.records) > live.began:
             self._meters.count("runs_total", model=live.model, end=_end_of(live.records))
 
-    def _happens(self, row: RunRow, live: _Live, event: Event) -> None:
+    def _happens(self, row: RunRow, live: _LiveRun, event: Event) -> None:
         if not live.taken.is_set() and is_taken(live.records[live.began :]):
             live.taken.set()
         self._meters.happened(event, live.model, live.tools)
@@ -433,14 +435,14 @@ class Runs:
         if live.refused:
             raise conflict(live.refused)
 
-    async def _left(self, row: RunRow) -> RunRow:
+    async def _leave_worker(self, row: RunRow) -> RunRow:
         """The run, once nobody elsewhere is at it or takes it up."""
         return row
 
     async def _waiting(self, row: RunRow, call: str) -> tuple[str, Sequence[Record]]:
         """The tool of a call that waits, and the run's records. Raises `ApiError` where none
         does."""
-        records = await self._rested(row)
+        records = await self._wait_at_rest(row)
         last = at_rest(records) if rests(records) else None
         pending = pending_calls(records, last) if isinstance(last, PauseRecord) else ()
         for one in pending:
@@ -449,7 +451,7 @@ class Runs:
         waits = ", ".join(one.call_id for one in pending) or "none"
         raise conflict(f"{call[:100]} is not a call that waits (waiting: {waits})", "call_id")
 
-    async def _rested(self, row: RunRow) -> Sequence[Record]:
+    async def _wait_at_rest(self, row: RunRow) -> Sequence[Record]:
         """The records of a run that rests, for which a client waits a little. Raises `ApiError`."""
         if (live := self._live.get(row.id)) is not None:
             with anyio.move_on_after(PATIENCE):
@@ -469,7 +471,9 @@ class Runs:
             raise as_api_error(error) from error
 
     @asynccontextmanager
-    async def _opened(self, row: RunRow, records: Sequence[Record]) -> AsyncIterator[Conversation]:
+    async def _open_session(
+        self, row: RunRow, records: Sequence[Record]
+    ) -> AsyncIterator[Conversation]:
         """The session of a run that rests, to look at, or to bring to rest. Raises `ApiError`."""
         conversation = await self._reopen(row, records)
         try:
@@ -506,7 +510,7 @@ class Runs:
             with suppress(TranscriptError), self.sessions.held(row.id):
                 await self.work.put_to_rest(row, records)
             return records
-        async with self._opened(row, records) as conversation:
+        async with self._open_session(row, records) as conversation:
             conversation.cancelled = cancelled
             records = [*conversation.files.transcript]
             if not cancelled and self._is_at_rest(await self.find(None, row.id), records):
@@ -523,11 +527,11 @@ class Runs:
         used = await in_thread(self.sessions.in_use, row.id)
         return used, await self._records(row)
 
-    def _status(self, row: RunRow, records: Sequence[Record], used: bool) -> str:
+    def _status(self, row: RunRow, records: Sequence[Record], was_used: bool) -> str:
         """How a run stands that was so looked at."""
         if row.cancelled or rests(records):
             return standing_of_run(row, records)
-        if not used:
+        if not was_used:
             return "stopped"  # it broke off, before it was begun or its model is not served
         return "running" if was_asked(records) else "queued"
 
@@ -552,9 +556,9 @@ def is_taken(new: Sequence[Record]) -> bool:
     return any(not isinstance(one, ResumedRecord | DecisionRecord) for one in new)
 
 
-def _same(there: RunRow, body: JsonObject) -> RunRow:
-    if there.body == body:
-        return there
+def _same(row: RunRow, body: JsonObject) -> RunRow:
+    if row.body == body:
+        return row
     problem = "this Idempotency-Key came with another body before"
     raise ApiError(422, "idempotency_key_reused", problem, param="Idempotency-Key")
 
@@ -574,7 +578,7 @@ def _end_of(records: Sequence[Record]) -> str:
 
 def _view(row: RunRow, records: Sequence[Record], status: str) -> JsonObject:
     asked = was_asked(records)
-    outcome = outcome_of(records, so_far=True) if asked else Unfinished(session=row.id)
+    outcome = outcome_of(records, unfinished=True) if asked else Unfinished(session=row.id)
     value = outcome.to_json()
     if status in ENDED and not rests(records):
         value["reason"] = "cancelled" if status == "cancelled" else "interrupted"

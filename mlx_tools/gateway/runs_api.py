@@ -72,9 +72,9 @@ def run_routes(runs: Runs) -> list[BaseRoute]:
         return JSONResponse(await runs.with_previews(await _row(runs, request)))
 
     async def followed(request: Request) -> Response:
-        row, after = await _row(runs, request), _seen(request)
+        row, after = await _row(runs, request), _last_event_id(request)
         await runs.view(row)  # what is wrong with it is told before a stream begins
-        return EventStream(_told(runs, row, after))
+        return EventStream(_stream_events(runs, row, after))
 
     async def act(request: Request) -> Response:
         row, action = await _row(runs, request), request.path_params["action"]
@@ -108,9 +108,9 @@ async def _act(runs: Runs, row: RunRow, action: str, body: Mapping[str, Any]) ->
             await runs.cancel(row)
 
 
-async def _told(runs: Runs, row: RunRow, after: int) -> AsyncGenerator[str | None]:
+async def _stream_events(runs: Runs, row: RunRow, last_number: int) -> AsyncGenerator[str | None]:
     """A run's events as they are sent by a server."""
-    async with aclosing(runs.follow(row, after)) as follows:
+    async with aclosing(runs.follow(row, last_number)) as follows:
         async for told in follows:
             if told is None:
                 yield None
@@ -123,7 +123,7 @@ async def _told(runs: Runs, row: RunRow, after: int) -> AsyncGenerator[str | Non
 async def _talk(runs: Runs, socket: WebSocket) -> None:
     """A run's events over a WebSocket, and what is posted of it as messages."""
     try:
-        row, after = await _row(runs, socket), _seen(socket)
+        row, after = await _row(runs, socket), _last_event_id(socket)
         await runs.view(row)
     except MlxToolsError as error:
         told = as_api_error(error)
@@ -187,7 +187,7 @@ async def _row(runs: Runs, asking: HTTPConnection) -> RunRow:
     return await runs.find(_owner(runs, asking), asking.path_params["id"])
 
 
-def _seen(asking: HTTPConnection) -> int:
+def _last_event_id(asking: HTTPConnection) -> int:
     """The last event that the client has; one that cannot set a header says it in the address."""
     query = asking.query_params.get("last_event_id", "0")
     return _number(
@@ -195,7 +195,7 @@ def _seen(asking: HTTPConnection) -> int:
     )
 
 
-def _number(text: str, name: str, least: int, most: int) -> int:
-    if text.isascii() and text.isdigit() and len(text) <= 17 and least <= int(text) <= most:
+def _number(text: str, name: str, minimum: int, maximum: int) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= 17 and minimum <= int(text) <= maximum:
         return int(text)
-    raise invalid(name, f"a number from {least} to {most}")
+    raise invalid(name, f"a number from {minimum} to {maximum}")

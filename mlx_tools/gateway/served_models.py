@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import anyio
 
-from mlx_tools.app import RunOptions, found, with_route_tried
+from mlx_tools.app import RunOptions, open_selected_backend, with_route_tried
 from mlx_tools.backends import (
     TokenCounter,
     find_setup,
@@ -101,10 +101,12 @@ class ServedModels:
     async def _open(self, name: str | None, *, first: bool = False) -> TurnRunner:
         """A model; with the ``first`` there is time to try its server's own function calling."""
         options = replace(self.options, model=name, spread=True, serves=True)
-        chosen, settings = await self._stack.enter_async_context(found(options, self.note))
+        chosen, settings = await self._stack.enter_async_context(
+            open_selected_backend(options, self.note)
+        )
         if first:
             settings = await with_route_tried(options, chosen, settings, TRIAL)
-        self.note(f"{settings.model or 'the model'} is asked {_told(settings.route)}")
+        self.note(f"{settings.model or 'the model'} is asked {_describe_route(settings.route)}")
         setup = await find_setup(chosen.backend, settings)
         model = settings.model or model_of(chosen.backend)
         chat_format = setup.chat_format
@@ -126,6 +128,6 @@ class ServedModels:
         return TurnRunner(chosen.backend, manner, limits, counter)
 
 
-def _told(route: Mapping[str, Any]) -> str:
+def _describe_route(route: Mapping[str, Any]) -> str:
     path = "natively" if route.get("path") == "native" else "by a prompt"
     return f"{path}: {route.get('reason')}"

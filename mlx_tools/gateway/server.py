@@ -58,7 +58,7 @@ from mlx_tools.gateway.request import (
 )
 from mlx_tools.gateway.responses import read_responses, responses_error
 from mlx_tools.gateway.run_queue import QueuedRuns, RunQueue
-from mlx_tools.gateway.run_work import RunWork
+from mlx_tools.gateway.run_work import RunExecution
 from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.runs_api import run_routes
 from mlx_tools.gateway.served_models import DEFAULT, Note, ServedModels
@@ -114,11 +114,11 @@ def application(gateway: Gateway, door: AccessRules) -> Starlette:
             Route("/v1/models", _models),
             Route("/v1/models/{name:path}", _model),
             Route("/health", _health),
-            Route("/openapi.json", _described),
+            Route("/openapi.json", _openapi_response),
             Route("/metrics", _metrics),
         ],
         middleware=[
-            Middleware(Guard, door=door, error_body=_refused),
+            Middleware(Guard, door=door, error_body=_refusal_body),
             Middleware(
                 CORSMiddleware,
                 allow_origins=list(door.origins),
@@ -127,7 +127,7 @@ def application(gateway: Gateway, door: AccessRules) -> Starlette:
                 allow_headers=["*"],
             ),
         ],
-        exception_handlers=dict.fromkeys((ApiError, StorageError, 404, 405, 500), _failed),
+        exception_handlers=dict.fromkeys((ApiError, StorageError, 404, 405, 500), _error_response),
         lifespan=lifespan,
     )
     app.state.gateway = gateway
@@ -213,7 +213,7 @@ class _Stream:
     def __init__(self, reply: Reply, sender: Sender, headers: dict[str, str]) -> None:
         self._reply, self._sender, self._headers = reply, sender, headers
         self._waiting: list[str] = []
-        self._news, self._ended = anyio.Event(), False
+        self._news, self._is_ended = anyio.Event(), False
 
     async def send(self, take: Callable[[Emit], Awaitable[TurnDone]]) -> None:
         """Send the events of a turn that is taken so. Raises `ApiError` where that failed."""
@@ -224,21 +224,21 @@ class _Stream:
                 done = await take(self._tell)
             except ApiError as error:
                 done = error
-            self._ended = True
+            self._is_ended = True
             self._news.set()
         if isinstance(done, TurnDone):
             self._headers |= _done_headers(done)
-            await self._more((*self._taken(), *self._reply.end(done)), last=True)
+            await self._send_more((*self._take_events(), *self._reply.end(done)), last=True)
             return
         if self._sender.begun or self._waiting:
-            await self._more((*self._taken(), *self._reply.fail(done)), last=True)
+            await self._send_more((*self._take_events(), *self._reply.fail(done)), last=True)
         raise done
 
     def _tell(self, text: str) -> None:
         self._waiting.append(text)
         self._news.set()
 
-    def _taken(self) -> Iterator[str]:
+    def _take_events(self) -> Iterator[str]:
         """The events of what has come since."""
         waiting, self._waiting = self._waiting, []
         for text in waiting:
@@ -248,12 +248,12 @@ class _Stream:
         while True:
             with anyio.move_on_after(KEEP_ALIVE_SECONDS) as silence:
                 await self._news.wait()
-            if self._ended:
+            if self._is_ended:
                 return
             self._news = anyio.Event()
-            await self._more([KEEP_ALIVE] if silence.cancelled_caught else self._taken())
+            await self._send_more([KEEP_ALIVE] if silence.cancelled_caught else self._take_events())
 
-    async def _more(self, events: Iterable[str], *, last: bool = False) -> None:
+    async def _send_more(self, events: Iterable[str], *, last: bool = False) -> None:
         begun = self._sender.begun
         if not begun:
             await self._sender.head(self._headers)
@@ -312,7 +312,7 @@ async def _health(request: Request) -> Response:
     return JSONResponse({"status": "ok", "server": "mlx-tools"})
 
 
-async def _described(request: Request) -> Response:
+async def _openapi_response(request: Request) -> Response:
     return JSONResponse(openapi_document())
 
 
@@ -325,11 +325,11 @@ async def _metrics(request: Request) -> Response:
     return PlainTextResponse(gateway.meters.text(gauges), media_type="text/plain; version=0.0.4")
 
 
-def _refused(refusal: Refusal) -> JsonObject:
+def _refusal_body(refusal: Refusal) -> JsonObject:
     return openai_error(ApiError(refusal.status, refusal.code, refusal.message))
 
 
-async def _failed(request: Request, error: Exception) -> Response:
+async def _error_response(request: Request, error: Exception) -> Response:
     """What went wrong, as it is told at this path."""
     path = request.url.path
     match error:
@@ -366,7 +366,7 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
     store, webhooks = session_store(options.configuration), Webhooks.of(options.configuration)
     queue = None if store.dsn is None else RunQueue(store)
     taken_up = None if queue is None else queue.add
-    work = RunWork(options.configuration, models, note, webhooks, queue=taken_up)
+    work = RunExecution(options.configuration, models, note, webhooks, queue=taken_up)
     places = Admission(own.concurrency, own.concurrency + WAITING, time.monotonic)
     runs = Runs(work, places, meters)
     if queue is not None:
@@ -404,10 +404,10 @@ def page_link(configuration: Configuration, host: str, port: int) -> str:
 class _Server(uvicorn.Server):
     """A server that says when it is told to end: what streams without end ends then."""
 
-    def __init__(self, config: uvicorn.Config, told: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._loop, self._told = asyncio.get_running_loop(), told
+        self._loop, self._on_ready = asyncio.get_running_loop(), on_ready
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._loop.call_soon_threadsafe(self._told)
+        self._loop.call_soon_threadsafe(self._on_ready)
         super().handle_exit(sig, frame)

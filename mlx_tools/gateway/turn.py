@@ -91,7 +91,7 @@ class TurnRunner:
     limits: Limits
     counter: TokenCounter
     memory: TurnMemory = field(default_factory=TurnMemory)
-    _counting: anyio.Lock = field(default_factory=anyio.Lock, init=False)
+    _count_lock: anyio.Lock = field(default_factory=anyio.Lock, init=False)
 
     async def run(self, request: TurnRequest, emit: Emit, new_id: Callable[[], str]) -> TurnDone:
         """Take the turn that a client asks for, and tell of its text as it comes.
@@ -132,7 +132,7 @@ class TurnRunner:
                 scores += chunk.scores
                 usage = chunk.usage or usage
                 finish = chunk.finish_reason or finish
-                if text := stops.feed(chunk.text, ended=chunk.finish_reason is not None):
+                if text := stops.feed(chunk.text, is_last=chunk.finish_reason is not None):
                     said.append(text)
                     emit(text)
                 if stops.found:
@@ -165,14 +165,14 @@ class TurnRunner:
     async def measure(self, prompt: str) -> int:
         """How many tokens a prompt has. One that is long is counted in steps, and others are served
         between them."""
-        async with self._counting:  # the counter goes on from the text before
+        async with self._count_lock:  # the counter goes on from the text before
             for end in range(self.counter.known(prompt) + STEP, len(prompt), STEP):
                 self.counter.count(prompt[:end])
                 await anyio.sleep(0)
             return self.counter.count(prompt)
 
 
-class _Stopped(Exception):
+class _StopTextFound(Exception):
     """One of the client's stop texts came."""
 
 
@@ -233,13 +233,13 @@ class _TurnInProgress:
         completer = Completer(ErrorMappingBackend(self._runner.backend), self._session)
         problem = ""
         for _ in range(ATTEMPTS):
-            step = await self._within(await self.pending_request())
+            step = await self._limit_tokens(await self.pending_request())
             try:
                 written = await completer.complete(step, self._show)
-            except _Stopped:
+            except _StopTextFound:
                 return await self._cut_off(step)
             await self._count_prompt(step, written.usages[:1])
-            done, problem = self._ended(step, written)
+            done, problem = self._finish_turn(step, written)
             if done is not None:
                 return done
             may_go_on = step.messages is not None and self._request.schema is None
@@ -258,11 +258,11 @@ class _TurnInProgress:
         self._kept = len(self._text)
 
     @property
-    def _said(self) -> str:
+    def _attempt_text(self) -> str:
         """What was said in this attempt, told or held."""
         return "".join(self._text[self._kept :]) + self._stops.held
 
-    async def _within(self, step: Complete) -> Complete:
+    async def _limit_tokens(self, step: Complete) -> Complete:
         """The step with as many tokens as the client and the context allow."""
         wished, context = self._request.max_tokens, self._runner.profile.settings.context
         left = USUAL_TOKENS if wished is None else wished
@@ -286,34 +286,34 @@ class _TurnInProgress:
         if isinstance(event, events.AnswerPiece):
             self._say(event.text)
 
-    def _say(self, text: str, *, ended: bool = False) -> None:
-        if said := self._stops.feed(text, ended=ended):
+    def _say(self, text: str, *, is_last: bool = False) -> None:
+        if said := self._stops.feed(text, is_last=is_last):
             self._text.append(said)
             self._tell(said)
         if self._stops.found:
-            raise _Stopped
+            raise _StopTextFound
 
     def _say_rest(self, text: str) -> None:
         """Say what is left of a text that is whole now. A mend may have put it in the place of what
         was said before: a client that has seen that cannot be told otherwise."""
-        said = self._said
+        said = self._attempt_text
         if said and not text.startswith(said.rstrip()):
             if self._request.streamed:
                 raise ApiError(502, "model_output_invalid", "the model wrote its answer anew")
             del self._text[self._kept :]
             self._stops = StopTexts(self._request.stop)
-        self._say(text[len(self._said) :], ended=True)
+        self._say(text[len(self._attempt_text) :], is_last=True)
 
     def _fold(self, record: Record, reading: Reading | None = None) -> None:
         self._session.fold(record, reading)
         if not isinstance(record, MendRecord):
             self._turned.append((record, reading))
 
-    def _ended(self, step: Complete, written: CompletionResult) -> tuple[TurnDone | None, str]:
+    def _finish_turn(self, step: Complete, result: CompletionResult) -> tuple[TurnDone | None, str]:
         """The end of the turn, or what is wrong with it."""
-        reading = written.reading
-        completion = written.record(step, self._session.asked)
-        self._usages.append(self._counted(step, written))
+        reading = result.reading
+        completion = result.record(step, self._session.asked)
+        self._usages.append(self._billed_usage(step, result))
         self._fold(completion, reading)
         follow = self._session.current.unwritten
         for record in follow:
@@ -325,7 +325,7 @@ class _TurnInProgress:
             return self._answered(answer), ""
         if calls:
             return self._called(calls, follow, reading), ""
-        if written.finish_reason == "length" and not self._is_corrected(reading.error):
+        if result.finish_reason == "length" and not self._is_corrected(reading.error):
             return self._done("length"), ""  # a call that was cut off is none
         faults = [info.message for r in follow if (info := getattr(r, "error", None)) is not None]
         return None, "; ".join(faults) or "it looks like a call that cannot be read"
@@ -345,7 +345,7 @@ class _TurnInProgress:
     def _answered(self, answer: AnswerRecord) -> TurnDone:
         try:
             self._say_rest(answer.content)
-        except _Stopped:
+        except _StopTextFound:
             return self._done("stop")
         done = self._done("length" if answer.truncated else "stop")
         return replace(done, call_like=answer.call_like)
@@ -356,7 +356,7 @@ class _TurnInProgress:
         if reading.commentary:
             try:
                 self._say_rest(reading.commentary)
-            except _Stopped:
+            except _StopTextFound:
                 return self._done("stop")
         calls = tuple(
             ClientCall(self._new_id(), record.name, json_line(record.arguments))
@@ -399,16 +399,16 @@ class _TurnInProgress:
             stopped_by=self._stops.found,
         )
 
-    def _counted(self, step: Complete, written: CompletionResult) -> Usage:
+    def _billed_usage(self, step: Complete, result: CompletionResult) -> Usage:
         """What a turn cost, for whoever gauges by it how full the context is: the prompt once,
         though a mend asks with it again. What the server does not say is counted here."""
-        asked = written.usages[0] if written.usages else Usage()
-        completion = total_usage(written.usages).completion_tokens
+        asked = result.usages[0] if result.usages else Usage()
+        completion = total_usage(result.usages).completion_tokens
         prompt = asked.prompt_tokens
         return Usage(
             prompt_tokens=self._runner.counter.count(step.prompt) if prompt is None else prompt,
             cached_tokens=asked.cached_tokens,
-            completion_tokens=written.tokens if completion is None else completion,
+            completion_tokens=result.tokens if completion is None else completion,
         )
 
     async def _count_prompt(self, step: Complete, usages: Sequence[Usage] = ()) -> None:
@@ -428,7 +428,7 @@ class _TurnInProgress:
 
     async def _run_plain(self) -> TurnDone:
         """Let the model write as it does; what it writes is the answer."""
-        step = await self._within(await self.pending_request())
+        step = await self._limit_tokens(await self.pending_request())
         request = request_for(self._session, step.prompt, step.max_tokens)
         if step.messages is not None:
             request = to_chat_request(request, step, self._session.neutraliser)
@@ -450,12 +450,12 @@ class _TurnInProgress:
                         written.finish_reason = "length"
                     if written.finish_reason is not None or text.ended:
                         break
-                self._say(text.feed("", ended=True), ended=True)
-        except _Stopped:
+                self._say(text.feed("", is_last=True), is_last=True)
+        except _StopTextFound:
             return await self._cut_off(step)
         written.usages.append(usage)
         await self._count_prompt(step, written.usages)
-        self._usages.append(self._counted(step, written))
+        self._usages.append(self._billed_usage(step, written))
         content = "".join(self._text)
         finish: FinishReason = "length" if written.finish_reason == "length" else "stop"
         record = CompletionRecord(
@@ -486,8 +486,8 @@ class StopTexts:
         self._texts = tuple(filter(None, texts))
         self.found = self.rest = self.held = ""
 
-    def feed(self, text: str, *, ended: bool = False) -> str:
-        """More of the text; what of it stands before any stop text. ``ended``: no more comes."""
+    def feed(self, text: str, *, is_last: bool = False) -> str:
+        """More of the text; what of it stands before any stop text. ``is_last``: no more comes."""
         if self.found:
             return ""
         whole = self.held + text
@@ -499,7 +499,7 @@ class StopTexts:
             return whole[:place]
         most = min(len(whole), max(map(len, self._texts), default=1) - 1)
         ends = (n for n in range(most, 0, -1) if any(t.startswith(whole[-n:]) for t in self._texts))
-        keep = 0 if ended else next(ends, 0)
+        keep = 0 if is_last else next(ends, 0)
         self.held = whole[len(whole) - keep :]
         return whole[: len(whole) - keep]
 
@@ -514,7 +514,7 @@ class PlainText:
     def __init__(self, rules: ReadingRules) -> None:
         self._closers = dict(rules.reasoning_markers)
         self._ends = StopTexts(rules.ends)
-        self._begun = ""  # what came before it is known whether the turn begins with a thought
+        self._is_started = ""  # what came before it is known whether the turn begins with a thought
         self._thinks: StopTexts | None = None
         self._speaks = False
         self._trims = False  # nothing but line breaks came since the thought
@@ -531,20 +531,20 @@ class PlainText:
     def ended(self) -> bool:
         return bool(self._ends.found)
 
-    def feed(self, text: str, *, ended: bool = False) -> str:
-        """More of the turn; what of it is the answer's. ``ended``: no more comes."""
+    def feed(self, text: str, *, is_last: bool = False) -> str:
+        """More of the turn; what of it is the answer's. ``is_last``: no more comes."""
         if not self._speaks and self._thinks is None:
-            self._begun += text
-            bare = self._begun.lstrip()
+            self._is_started += text
+            bare = self._is_started.lstrip()
             opener = next((one for one in self._closers if bare.startswith(one)), "")
             if opener:
                 self._thinks, text = StopTexts((self._closers[opener],)), bare[len(opener) :]
-            elif not ended and any(one.startswith(bare) for one in self._closers):
+            elif not is_last and any(one.startswith(bare) for one in self._closers):
                 return ""
             else:
-                self._speaks, text = True, self._begun
+                self._speaks, text = True, self._is_started
         if not self._speaks and self._thinks is not None:
-            self._thought.append(self._thinks.feed(text, ended=ended))
+            self._thought.append(self._thinks.feed(text, is_last=is_last))
             if not self._thinks.found:
                 return ""
             self._speaks = self._trims = True
@@ -552,4 +552,4 @@ class PlainText:
         if self._trims:
             text = text.lstrip("\n")
             self._trims = not text
-        return self._ends.feed(text, ended=ended)
+        return self._ends.feed(text, is_last=is_last)

@@ -126,7 +126,7 @@ class Webhooks:
             ports=frozenset((target.port,)),
             may_ask=lambda found: found == address or is_public(ip_address(str(found))),
         )
-        return await fetcher.post(target, body, signed(key, mark, int(self.now()), body))
+        return await fetcher.post(target, body, sign_headers(key, mark, int(self.now()), body))
 
     async def aclose(self) -> None:
         """Tell no more; what is owed stays so."""
@@ -135,13 +135,13 @@ class Webhooks:
             await asyncio.gather(self._telling, return_exceptions=True)
 
 
-def signed(key: bytes, mark: str, at: int, body: bytes) -> dict[str, str]:
+def sign_headers(key: bytes, mark: str, timestamp: int, body: bytes) -> dict[str, str]:
     """The header fields of a message, by its id and the time in seconds since 1970."""
-    said = f"{mark}.{at}.".encode() + body
+    said = f"{mark}.{timestamp}.".encode() + body
     signature = base64.b64encode(hmac.digest(key, said, hashlib.sha256)).decode()
     return {
         "webhook-id": mark,
-        "webhook-timestamp": str(at),
+        "webhook-timestamp": str(timestamp),
         "webhook-signature": f"v1,{signature}",
         "content-type": "application/json",
     }

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from mlx_tools.golden.difference import ROOMS, Difference, Room, difference_lines
     from mlx_tools.golden.expect import expectations, outcomes_of
     from mlx_tools.golden.file import Golden, find_golden, read_golden, to_text, write_golden
-    from mlx_tools.golden.record import CannotSettle, make_golden, settled
+    from mlx_tools.golden.record import CannotSettle, make_golden, settle
     from mlx_tools.golden.replaying import Replay, replay
     from mlx_tools.golden.report import write_report
-    from mlx_tools.golden.training import Exported, export_lora
+    from mlx_tools.golden.training import ExportCounts, export_lora
 
 __getattr__, __dir__ = names_of(
     globals(),
@@ -27,9 +27,9 @@ __getattr__, __dir__ = names_of(
         "difference": ("ROOMS", "Difference", "Room", "difference_lines"),
         "expect": ("expectations", "outcomes_of"),
         "file": ("Golden", "find_golden", "read_golden", "to_text", "write_golden"),
-        "record": ("CannotSettle", "make_golden", "settled"),
+        "record": ("CannotSettle", "make_golden", "settle"),
         "replaying": ("Replay", "replay"),
         "report": ("write_report",),
-        "training": ("Exported", "export_lora"),
+        "training": ("ExportCounts", "export_lora"),
     },
 )

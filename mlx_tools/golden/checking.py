@@ -90,7 +90,7 @@ class GoldenCheck(Struct, frozen=True, kw_only=True):
     samples: tuple[Sample, ...] = ()
 
     @classmethod
-    def of(cls, golden: Golden, path: Path | None = None, **own: Any) -> GoldenCheck:
+    def of(cls, golden: Golden, path: Path | None = None, **fields: Any) -> GoldenCheck:
         """The check of a golden transcript."""
         about, path = golden.golden, path or golden.path
         return cls(
@@ -99,7 +99,7 @@ class GoldenCheck(Struct, frozen=True, kw_only=True):
             source=about.source,
             about=about.about,
             features=about.features,
-            **own,
+            **fields,
         )
 
     @property
@@ -194,7 +194,7 @@ async def check_live(
     for number in range(samples):
         began, error = monotonic(), ""
         seeded = own if own.seed is None else replace(own, seed=own.seed + number)
-        registry = Registry(_Replayed(golden, wanted).tools(recorded_specs(golden)))
+        registry = Registry(_RecordedTools(golden, wanted).tools(recorded_specs(golden)))
         records: Sequence[Record] = ()
         with tempfile.TemporaryDirectory(prefix="mlx-tools-golden-") as folder:
             try:
@@ -227,7 +227,7 @@ async def _ask(
         limits=Limits.from_json(header.limits),
         settings=settings,
         store=store,
-        approver=_SameSaid(golden.records),
+        approver=_RecordedApprover(golden.records),
     )
     carried = [record for record in golden.records if isinstance(record, CarriedRecord)]
     async with await controller.conversation() as conversation:
@@ -244,27 +244,29 @@ async def _ask(
         return store.path_of(conversation.session)
 
 
-def _differences(records: Sequence[Record], wanted: Sequence[Expectation]) -> Iterator[Difference]:
+def _differences(
+    records: Sequence[Record], expectations: Sequence[Expectation]
+) -> Iterator[Difference]:
     if not records or not isinstance(header := records[0], Header):
         return
     outcomes = outcomes_of(header, records[1:])
-    for number, one in enumerate(wanted):
-        where = f"question {number + 1}" if len(wanted) > 1 else ""
+    for number, one in enumerate(expectations):
+        where = f"question {number + 1}" if len(expectations) > 1 else ""
         outcome = outcomes[number] if number < len(outcomes) else {"status": "not asked"}
         yield from one.differences(outcome, where)
 
 
-class _Replayed:
+class _RecordedTools:
     """Tools that give what they were recorded to give.
 
     A call gets the output of the recorded call with the same arguments; else that of a recorded
     call whose place it may take by what is expected; else an error.
     """
 
-    def __init__(self, golden: Golden, wanted: Sequence[Expectation]) -> None:
-        self._recorded = list(_recorded(golden.records))
-        self._expected = [call for expectation in wanted for call in expectation.calls]
-        self._used: set[int] = set()
+    def __init__(self, golden: Golden, expectations: Sequence[Expectation]) -> None:
+        self._recorded_calls = list(_recorded_calls(golden.records))
+        self._expected = [call for expectation in expectations for call in expectation.calls]
+        self._used_names: set[int] = set()
 
     def tools(self, specs: Mapping[str, ToolSpec]) -> list[Tool]:
         """A tool for each that was recorded, but for those that the host itself answers."""
@@ -275,7 +277,7 @@ class _Replayed:
         ]
 
     def _call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        calls = [call for call, _ in self._recorded]
+        calls = [call for call, _ in self._recorded_calls]
         fits = [call for call in self._expected if call.fits(name, arguments)]
         key = canonical(name, arguments)
         same = [n for n, call in enumerate(calls) if canonical(call.name, call.arguments) == key]
@@ -286,15 +288,15 @@ class _Replayed:
         ]
         if not meant:
             raise ToolError("no output was recorded for a call with these arguments")
-        place = next((number for number in meant if number not in self._used), meant[0])
-        self._used.add(place)
-        given = self._recorded[place][1]
+        place = next((number for number in meant if number not in self._used_names), meant[0])
+        self._used_names.add(place)
+        given = self._recorded_calls[place][1]
         if isinstance(given, ErrorInfo):
             raise ToolError(given.message)
         return given
 
 
-def _recorded(records: Sequence[Record]) -> Iterator[tuple[CallRecord, Given]]:
+def _recorded_calls(records: Sequence[Record]) -> Iterator[tuple[CallRecord, Given]]:
     """The calls that gave something, in order, each with what it gave."""
     for record, call in with_calls(records):
         if not isinstance(record, ObservationRecord):
@@ -305,12 +307,12 @@ def _recorded(records: Sequence[Record]) -> Iterator[tuple[CallRecord, Given]]:
             yield call, record.error
 
 
-class _SameSaid:
+class _RecordedApprover:
     """An approver that says of a call what was said of the same call when it was recorded, and
     nothing of any other."""
 
     def __init__(self, records: Sequence[Record]) -> None:
-        self._said: dict[str, ApprovalAnswer] = {}
+        self._answers: dict[str, ApprovalAnswer] = {}
         calls: dict[str, CallRecord] = {}
         edited: dict[str, Mapping[str, Any]] = {}
         for record in records:
@@ -321,10 +323,10 @@ class _SameSaid:
                     edited[record.call] = record.arguments
                 case DecisionRecord() if record.rule.startswith(TEMPLATE):
                     call = calls[record.call]
-                    self._said[canonical(call.name, call.arguments)] = ApprovalAnswer(True)
+                    self._answers[canonical(call.name, call.arguments)] = ApprovalAnswer(True)
                 case ApprovalRecord():
                     call = calls[record.call]
-                    self._said[canonical(call.name, call.arguments)] = ApprovalAnswer(
+                    self._answers[canonical(call.name, call.arguments)] = ApprovalAnswer(
                         record.approved,
                         record.reason,
                         arguments=edited.get(record.call),
@@ -333,4 +335,4 @@ class _SameSaid:
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         nothing = ApprovalAnswer(None)
-        return [self._said.get(canonical(r.name, r.arguments), nothing) for r in requests]
+        return [self._answers.get(canonical(r.name, r.arguments), nothing) for r in requests]

@@ -63,15 +63,15 @@ class Difference(Struct, frozen=True):
         return asdict(self) | {"diff": self.lines()}
 
 
-def difference_lines(found: Sequence[Difference]) -> Iterator[str]:
+def difference_lines(differences: Sequence[Difference]) -> Iterator[str]:
     """Differences as lines for a person, each with its diff; of many the first few, and how many
     more there are."""
-    for difference in found[:_FEW]:
+    for difference in differences[:_FEW]:
         where = f" ({difference.where})" if difference.where else ""
         yield f"{difference.room}: {difference.what}{where}"
         yield from (f"  {line}" for line in difference.lines())
-    if len(found) > _FEW:
-        yield f"and {len(found) - _FEW} more"
+    if len(differences) > _FEW:
+        yield f"and {len(differences) - _FEW} more"
 
 
 def _diff(was: str, now: str) -> Iterator[str]:
@@ -139,7 +139,7 @@ def text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
-def shown(record: Record) -> str:
+def as_text(record: Record) -> str:
     """A record for a diff: its fields, a line each."""
     return "\n".join(f"{key}: {text(value)}" for key, value in to_json(record).items())
 
@@ -158,18 +158,18 @@ class Comparing:
         self.words_changed = words_changed
 
     def texts(
-        self, room: Room, what: str, was: str, now: str, at: Record | str | None = None
+        self, room: Room, subject: str, was: str, now: str, location: Record | str | None = None
     ) -> None:
-        """Compares two texts; ``at`` is the record, or the place, that they are of."""
+        """Compares two texts; ``location`` is the record, or the place, that they are of."""
         if was != now:
-            where = at if isinstance(at, str) else self._where(at)
-            self.found.append(Difference(room, what, where, was, now))
+            where = location if isinstance(location, str) else self._location(location)
+            self.found.append(Difference(room, subject, where, was, now))
 
-    def field(self, room: Room, what: str, key: str, now: Record, was: Record) -> None:
+    def field(self, room: Room, subject: str, key: str, now: Record, was: Record) -> None:
         """Compares one field of two records."""
         before, after = getattr(was, key), getattr(now, key)
         if before != after:
-            self.texts(room, what, text(before), text(after), was)
+            self.texts(room, subject, text(before), text(after), was)
 
     def record(
         self, now: Record | None, was: Record | None, other_calls: Collection[str] = ()
@@ -181,7 +181,7 @@ class Comparing:
         room = self._room(now, was, of)
         if room == "policy" and getattr(of, "call", None) in other_calls:
             room = "reading"  # what is decided of a call follows from how it is read
-        before, after = ("" if record is None else shown(record) for record in (was, now))
+        before, after = ("" if record is None else as_text(record) for record in (was, now))
         self.texts(room, NAMES.get(of.type, "what follows"), before, after, of)
 
     def records(self, now: Sequence[Record], was: Sequence[Record]) -> None:
@@ -202,7 +202,7 @@ class Comparing:
         for one, other in pairs:
             self.record(one, other, other_calls)
 
-    def _room(self, now: Record | None, was: Record | None, of: Record) -> Room:
+    def _room(self, now: Record | None, was: Record | None, compared: Record) -> Room:
         """The room that a difference between two records comes from.
 
         Where the words of observations and corrections have changed, a message that differs while
@@ -212,7 +212,7 @@ class Comparing:
         same = error is not None and other is not None and error.code == other.code
         if same and self.words_changed:
             return "prompt"
-        match of:
+        match compared:
             case DecisionRecord() | StoppedRecord(reason="repeated_call"):
                 return "policy"  # the latter by the rule that refuses such a call at first
             case StoppedRecord():
@@ -221,7 +221,7 @@ class Comparing:
                 return "policy"
         return "reading"
 
-    def _where(self, record: Record | None) -> str:
+    def _location(self, record: Record | None) -> str:
         parts = [f"question {self.question}"] if self.question > 1 else []
         turn = getattr(record, "turn", None) or self.turn
         parts += [f"turn {turn}"] if record is not None and turn else []
@@ -243,9 +243,11 @@ _BY_READING: Final = frozenset(
 """Codes of faults that reading finds; the others are policy's."""
 
 
-def alike(one: Record, other: Record) -> bool:
+def alike(first: Record, second: Record) -> bool:
     """True where two records are of one kind, about one call."""
-    return type(one) is type(other) and getattr(one, "call", None) == getattr(other, "call", None)
+    return type(first) is type(second) and getattr(first, "call", None) == getattr(
+        second, "call", None
+    )
 
 
 def following(records: Sequence[Record], start: int, now: Sequence[Record]) -> list[int]:

@@ -24,7 +24,7 @@ from typing import Any, Final
 from mlx_tools.errors import ToolDefinitionError, TranscriptError, UsageError
 from mlx_tools.golden.difference import Difference
 from mlx_tools.protocol import canonical
-from mlx_tools.schema import TooMuch, bounded, faults, validator_for
+from mlx_tools.schema import CheckTooLong, faults, limit_steps, validator_for
 from mlx_tools.transcript import Header, Record, UserRecord, outcome_of
 
 _KEYS: Final = frozenset(("status", "calls", "answer", "reason"))
@@ -34,14 +34,14 @@ _STATUSES: Final = ("answered", "paused", "stopped")
 class ExpectedCall:
     """A call that should be made. Raises `UsageError` for what is none."""
 
-    def __init__(self, wanted: Any) -> None:
-        if not isinstance(wanted, Mapping) or not set(wanted) <= {"name", "arguments"}:
+    def __init__(self, expected: Any) -> None:
+        if not isinstance(expected, Mapping) or not set(expected) <= {"name", "arguments"}:
             raise UsageError(
-                f"this is no expected call: {json.dumps(wanted)[:200]}",
+                f"this is no expected call: {json.dumps(expected)[:200]}",
                 hint='write {"name": matcher, "arguments": matcher}',
             )
-        self.wanted = wanted
-        self._fits = matcher({"subset": wanted})
+        self.wanted = expected
+        self._fits = matcher({"subset": expected})
 
     def fits(self, name: str, arguments: Mapping[str, Any]) -> bool:
         """True where a call is the one that should be made."""
@@ -52,30 +52,30 @@ class Expectation:
     """An expectation of one question. ``recorded`` is the outcome that it had when it was recorded
     (`mlx_tools.golden.expect`). Raises `UsageError` for what is no expectation."""
 
-    def __init__(self, wanted: Mapping[str, Any], recorded: Mapping[str, Any]) -> None:
-        if not isinstance(wanted, Mapping) or (unknown := sorted(set(wanted) - _KEYS)):
+    def __init__(self, expected: Mapping[str, Any], outcome: Mapping[str, Any]) -> None:
+        if not isinstance(expected, Mapping) or (unknown := sorted(set(expected) - _KEYS)):
             raise UsageError(
-                f"an expectation has no {unknown[0]!r}" if wanted else "this is no expectation",
+                f"an expectation has no {unknown[0]!r}" if expected else "this is no expectation",
                 hint=f"it may have {', '.join(sorted(_KEYS))}",
             )
-        self.status = wanted.get("status", recorded.get("status", "answered"))
+        self.status = expected.get("status", outcome.get("status", "answered"))
         if self.status not in _STATUSES:
             raise UsageError(
                 f"an expectation's status is no {self.status!r}", hint=", ".join(_STATUSES)
             )
-        calls = wanted.get("calls")
+        calls = expected.get("calls")
         if calls is None:
             calls = [
                 {"name": {"exact": call["name"]}, "arguments": {"exact": call["arguments"]}}
-                for call in recorded.get("calls", ())
+                for call in outcome.get("calls", ())
             ]
         if not isinstance(calls, Sequence) or isinstance(calls, str):
             raise UsageError("an expectation's calls are a list")
         self.calls = [ExpectedCall(call) for call in calls]
-        self._texts = {key: wanted[key] for key in ("answer", "reason") if key in wanted}
+        self._texts = {key: expected[key] for key in ("answer", "reason") if key in expected}
         self._fits = {key: matcher(text) for key, text in self._texts.items()}
 
-    def differences(self, outcome: Mapping[str, Any], where: str = "") -> list[Difference]:
+    def differences(self, outcome: Mapping[str, Any], location: str = "") -> list[Difference]:
         """The parts of an outcome that are not as they should be."""
         found = []
         calls = outcome.get("calls", ())
@@ -84,16 +84,16 @@ class Expectation:
         if len(made) != len(self.calls) or not all(fits):
             wanted = "\n".join(_json(call.wanted) for call in self.calls)
             said = "\n".join(map(_json, made))
-            found.append(Difference("outcome", "the calls", where, wanted, said))
+            found.append(Difference("outcome", "the calls", location, wanted, said))
         status = outcome.get("status", "")
         if status != self.status:
             said = f"{status}: {reason}" if (reason := outcome.get("reason")) else str(status)
-            found.append(Difference("outcome", "the status", where, self.status, said))
+            found.append(Difference("outcome", "the status", location, self.status, said))
         for key, text in self._texts.items():
             value = outcome.get(key)
             if not self._fits[key](value):
                 said = "" if value is None else str(value)
-                found.append(Difference("outcome", f"the {key}", where, _json(text), said))
+                found.append(Difference("outcome", f"the {key}", location, _json(text), said))
         return found
 
 
@@ -150,36 +150,36 @@ _NUMBER: Final = re.compile(r"[-−+]?\d[\d,_\u202f\u00a0']*(?:\.\d+)?(?:[eE][-+
 _Test = Callable[[Any], bool]
 
 
-def matcher(wanted: Any) -> _Test:
+def matcher(expected: Any) -> _Test:
     """A function that says whether a value is as it should be. Raises `UsageError` for what is no
     matcher."""
-    kinds = [key for key in wanted if key in _KINDS] if isinstance(wanted, Mapping) else []
+    kinds = [key for key in expected if key in _KINDS] if isinstance(expected, Mapping) else []
     if not kinds:
-        return _exact({"exact": wanted})
+        return _exact({"exact": expected})
     if len(kinds) > 1:
-        raise UsageError(f"this is no matcher: {json.dumps(wanted)[:200]}", hint=_HINT)
-    if further := set(wanted) - {*kinds, *(("tolerance",) if kinds == ["number"] else ())}:
+        raise UsageError(f"this is no matcher: {json.dumps(expected)[:200]}", hint=_HINT)
+    if further := set(expected) - {*kinds, *(("tolerance",) if kinds == ["number"] else ())}:
         raise UsageError(f"a {kinds[0]} matcher has no {min(further)!r}", hint=_HINT)
-    return _KINDS[kinds[0]](wanted)
+    return _KINDS[kinds[0]](expected)
 
 
-def _exact(wanted: Mapping[str, Any]) -> _Test:
-    key = canonical("", {"": wanted["exact"]})
+def _exact(expected: Mapping[str, Any]) -> _Test:
+    key = canonical("", {"": expected["exact"]})
     return lambda value: canonical("", {"": value}) == key
 
 
-def _subset(wanted: Mapping[str, Any]) -> _Test:
-    if not isinstance(wanted["subset"], Mapping):
+def _subset(expected: Mapping[str, Any]) -> _Test:
+    if not isinstance(expected["subset"], Mapping):
         raise UsageError("a subset matcher needs an object of matchers", hint=_HINT)
-    tests = {key: matcher(inner) for key, inner in wanted["subset"].items()}
+    tests = {key: matcher(inner) for key, inner in expected["subset"].items()}
     return lambda value: (
         isinstance(value, Mapping)
         and all(key in value and test(value[key]) for key, test in tests.items())
     )
 
 
-def _schema(wanted: Mapping[str, Any]) -> _Test:
-    schema = wanted["schema"]
+def _schema(expected: Mapping[str, Any]) -> _Test:
+    schema = expected["schema"]
     try:  # a tool's schema is that of an object: the value stands in one
         whole = {"type": "object", "properties": {"value": schema}, "required": ["value"]}
         if isinstance(schema, Mapping) and "$defs" in schema:
@@ -190,31 +190,31 @@ def _schema(wanted: Mapping[str, Any]) -> _Test:
 
     def test(value: Any) -> bool:
         try:
-            with bounded():
+            with limit_steps():
                 return not faults(validator, {"value": value}, 1)
-        except (TooMuch, RecursionError):
+        except (CheckTooLong, RecursionError):
             return False
 
     return test
 
 
-def _contains(wanted: Mapping[str, Any]) -> _Test:
-    part = wanted["contains"]
+def _contains(expected: Mapping[str, Any]) -> _Test:
+    part = expected["contains"]
     if not isinstance(part, str):
         raise UsageError("a contains matcher needs a text", hint=_HINT)
     return lambda value: isinstance(value, str) and part in value
 
 
-def _regex(wanted: Mapping[str, Any]) -> _Test:
+def _regex(expected: Mapping[str, Any]) -> _Test:
     try:
-        pattern = re.compile(wanted["regex"])
+        pattern = re.compile(expected["regex"])
     except (re.error, TypeError) as error:
         raise UsageError(f"a regex matcher: {error}", hint=_HINT) from None
     return lambda value: isinstance(value, str) and pattern.search(value) is not None
 
 
-def _number(wanted: Mapping[str, Any]) -> _Test:
-    number, tolerance = wanted["number"], wanted.get("tolerance", 0)
+def _number(expected: Mapping[str, Any]) -> _Test:
+    number, tolerance = expected["number"], expected.get("tolerance", 0)
     for one in (number, tolerance):
         if isinstance(one, bool) or not isinstance(one, int | float):
             raise UsageError("a number matcher needs numbers", hint=_HINT)

@@ -103,10 +103,10 @@ def make_golden(
     raw = Golden(header, golden, tuple(_with_whole(record, artifact) for record in session.records))
     if differences := replay(raw).differences:
         raise CannotSettle("the session does not replay as it is", differences)
-    return settled(named(raw, home=str(Path.home()))).now
+    return settle(name_values(raw, home=str(Path.home()))).now
 
 
-def settled(golden: Golden) -> Replay:
+def settle(golden: Golden) -> Replay:
     """The last replay of a transcript that was brought up to date; its ``now`` replays without a
     difference. Raises `CannotSettle` where it cannot be."""
     for _ in range(ROUNDS):
@@ -147,7 +147,7 @@ _PROTOCOL: Final = frozenset(("type", *_TIMES))
 """Keys under which no secret can stand."""
 
 
-def named(golden: Golden, *, home: str) -> Golden:
+def name_values(golden: Golden, *, home: str) -> Golden:
     """The transcript with names in it, and the meaning of each name.
 
     ``home`` is a folder whose name is nobody's business: the user's own.
@@ -238,10 +238,10 @@ def _secrets(values: Any) -> dict[str, str]:
     return found
 
 
-def _from_day(text: str, began: str) -> str:
+def _from_day(text: str, start_date: str) -> str:
     """The time as it would be, had the session begun on `DAY`."""
     try:
-        moved = DAY + (datetime.fromisoformat(text) - datetime.fromisoformat(began))
+        moved = DAY + (datetime.fromisoformat(text) - datetime.fromisoformat(start_date))
     except (ValueError, TypeError):
         return text
     return moved.isoformat(timespec="milliseconds" if "." in text else "seconds")

@@ -78,13 +78,13 @@ class RecordedEffects:
     """The effects that the calls of a tool had when they were recorded; any other call has all that
     are ``possible``."""
 
-    def __init__(self, name: str, recorded: Mapping[str, Any], possible: Any) -> None:
+    def __init__(self, name: str, effects_by_call: Mapping[str, Any], possible: Any) -> None:
         self._name = name
-        self._recorded = recorded
+        self._effects_by_call = effects_by_call
         self.possible: Effects = frozenset(possible) & ALL_EFFECTS
 
     def __call__(self, arguments: Mapping[str, Any]) -> Effects:
-        found = self._recorded.get(canonical(self._name, arguments))
+        found = self._effects_by_call.get(canonical(self._name, arguments))
         return self.possible if found is None else frozenset(found)
 
 
@@ -210,13 +210,15 @@ def given_by(session: Session, record: ObservationRecord) -> Given:
     return text.removeprefix(preface)
 
 
-def observed(session: Session, record: ObservationRecord, given: Given) -> ObservationRecord:
-    """The record of the same call, had its tool given ``given``: cut and cleaned as today."""
-    failed = isinstance(given, ErrorInfo)
+def replay_observation(
+    session: Session, record: ObservationRecord, outcome: Given
+) -> ObservationRecord:
+    """The record of the same call, had its tool given ``outcome``: cut and cleaned as today."""
+    failed = isinstance(outcome, ErrorInfo)
     size = record.output_size_chars
     result = ToolResult(
-        None if failed else cast(str, given),
-        cast(ErrorInfo, given) if failed else None,
+        None if failed else cast(str, outcome),
+        cast(ErrorInfo, outcome) if failed else None,
         record.duration_ms or 0,
         size or 0,
     )
@@ -228,7 +230,7 @@ def observed(session: Session, record: ObservationRecord, given: Given) -> Obser
 # --- a mended turn, drawn once more -------------------------------------------------------------
 
 
-def redrawn(
+def replay_completion(
     due: Complete, mends: Sequence[MendRecord], text: str, reason: FinishReason | None
 ) -> tuple[ConstrainedTurn, Mapping[int, str]]:
     """The turn that ``due`` comes to, with what was recorded in place of a backend: ``mends``, in

@@ -26,7 +26,7 @@ from mlx_tools.controller import (
 )
 from mlx_tools.decoding import ConstrainedTurn
 from mlx_tools.errors import MlxToolsError, TranscriptError
-from mlx_tools.golden.difference import Comparing, Difference, Room, alike, following, shown, text
+from mlx_tools.golden.difference import Comparing, Difference, Room, alike, as_text, following, text
 from mlx_tools.golden.expect import outcomes_of
 from mlx_tools.golden.file import Golden
 from mlx_tools.golden.recorded import (
@@ -34,10 +34,10 @@ from mlx_tools.golden.recorded import (
     chat_format_today,
     could_say,
     given_by,
-    observed,
     opening_today,
     recorded_specs,
-    redrawn,
+    replay_completion,
+    replay_observation,
     specs_today,
 )
 from mlx_tools.messages import ErrorInfo, ToolCall, replace
@@ -190,13 +190,18 @@ class _Replayer:
         return found.to_json() if found is not None and found.plugin == value["plugin"] else value
 
     def _compare_keys(
-        self, room: Room, what: str, was: Mapping[str, Any], now: Mapping[str, Any], at: str = ""
+        self,
+        room: Room,
+        subject: str,
+        was: Mapping[str, Any],
+        now: Mapping[str, Any],
+        location: str = "",
     ) -> None:
-        """Compares two objects, key by key; ``what`` has a place for the key."""
+        """Compares two objects, key by key; ``subject`` has a place for the key."""
         for key in dict.fromkeys((*was, *now)):
             if was.get(key) != now.get(key):
                 before, after = text(was.get(key, "")), text(now.get(key, ""))
-                self._comparing.texts(room, what.format(key), before, after, at)
+                self._comparing.texts(room, subject.format(key), before, after, location)
 
     # --- record by record ---
 
@@ -211,7 +216,7 @@ class _Replayer:
         match record:
             case UserRecord():
                 self._comparing.question += 1
-                now = self._asked(record)
+                now = self._replay_question(record)
             case MendRecord():
                 self._mends.append(record)
             case CompletionRecord():
@@ -221,7 +226,7 @@ class _Replayer:
             case CorrectionRecord() | StoppedRecord():
                 now = self._limited(record)
             case CompactedRecord():
-                now = self._compacted(record)
+                now = self._replay_compaction(record)
             case DecisionRecord() if record.rule not in _OF_THE_WORLD:
                 now = self._decided(record, self._golden.records[position - 1])
             case PauseRecord():
@@ -231,15 +236,15 @@ class _Replayer:
             case ApprovalRecord():
                 now = self._approved(record)
             case ExecutionRecord():
-                now = self._started(record)
+                now = self._replay_start(record)
             case ObservationRecord():
-                now = self._observed(record)
+                now = self._replay_observation(record)
         self._session.apply(record)
         self._now.append(now)
         if isinstance(record, CompletionRecord):
             self._follow(position, record)
 
-    def _asked(self, record: UserRecord) -> UserRecord:
+    def _replay_question(self, record: UserRecord) -> UserRecord:
         now = self._session.question_record(
             record.content, record.tool_choice, record.at, record.untyped_suffix_chars
         )
@@ -249,7 +254,7 @@ class _Replayer:
     def _completed(self, record: CompletionRecord) -> CompletionRecord:
         due = self._session.next_step()
         if not isinstance(due, Complete):
-            instead = shown(due.records[0]) if isinstance(due, Write) else type(due).__name__
+            instead = as_text(due.records[0]) if isinstance(due, Write) else type(due).__name__
             self._comparing.texts("outcome", "what comes next", "a completion", instead, record)
             return record
         now = self._read(record, due)
@@ -266,7 +271,7 @@ class _Replayer:
 
     def _read(self, record: CompletionRecord, due: Complete) -> CompletionRecord:
         """The completion as it would be recorded today."""
-        turn = self._redrawn(record, due) if self._mends else None
+        turn = self._replay_draws(record, due) if self._mends else None
         if record.error is not None:
             reading = Reading(error=record.error, counted=record.retained_text)
             if not could_say(self._session.words, record.error):
@@ -293,17 +298,17 @@ class _Replayer:
             repeated=record.repeated if turn is None else turn.repeated,
         )
         asked = self._session.asked
-        now = written.record(due, asked, duration_ms=record.duration_ms, at=record.at)
+        now = written.record(due, asked, duration_ms=record.duration_ms, recorded_at=record.at)
         return replace(now, pieces=record.pieces, context=record.context)
 
-    def _redrawn(self, record: CompletionRecord, due: Complete) -> ConstrainedTurn:
+    def _replay_draws(self, record: CompletionRecord, due: Complete) -> ConstrainedTurn:
         """The turn of a completion that was mended: the model's draws are served as they were
         recorded, and what each goes on from, and what is put in place of what does not fit, is
         compared."""
         mends, self._mends = self._mends, []
         if not (record.prompt or "").endswith(due.rules.prefix):  # the host began it otherwise
             due = replace(due, rules=replace(due.rules, prefix=record.prefix))
-        turn, stood = redrawn(due, mends, record.text, record.finish_reason)
+        turn, stood = replay_completion(due, mends, record.text, record.finish_reason)
         put = (
             text + mend.replacement
             for mend, (text, _) in zip(mends, mend_points(mends), strict=True)
@@ -315,7 +320,7 @@ class _Replayer:
                 self._comparing.texts("reading", what, due.prompt + was, due.prompt + now, record)
                 break
         if turn.mends != mends:
-            was, now = ("\n".join(map(shown, made)) for made in (mends, turn.mends))
+            was, now = ("\n".join(map(as_text, made)) for made in (mends, turn.mends))
             self._comparing.texts("reading", "the mends", was, now, record)
             self._now[-len(mends) :] = turn.mends
         self._comparing.texts("reading", "the mended text", record.text, turn.text, record)
@@ -354,11 +359,11 @@ class _Replayer:
             self._comparing.record(expected, record)
             return expected
         if isinstance(record, CorrectionRecord) or record.reason in _BY_RULE:
-            now = "" if expected is None else shown(expected)
-            self._comparing.texts("outcome", "the limit", shown(record), now, record)
+            now = "" if expected is None else as_text(expected)
+            self._comparing.texts("outcome", "the limit", as_text(record), now, record)
         return record
 
-    def _compacted(self, record: CompactedRecord) -> CompactedRecord:
+    def _replay_compaction(self, record: CompactedRecord) -> CompactedRecord:
         """The text in place of what left is compared where no model has written it; what leaves,
         and when, went by how tokens were counted."""
         texts = {**record.observations, "": record.content}
@@ -374,9 +379,11 @@ class _Replayer:
 
     # --- calls ---
 
-    def _decided(self, record: DecisionRecord, before: Record) -> DecisionRecord:
+    def _decided(self, record: DecisionRecord, prior_record: Record) -> DecisionRecord:
         call = self._session.current.call(record.call)
-        if isinstance(before, EditRecord):  # it is decided as what a person wrote, not a model
+        if isinstance(
+            prior_record, EditRecord
+        ):  # it is decided as what a person wrote, not a model
             call = replace(call, runs="freely", echoed=False)
         now = decision_on(call, self._session)
         if record.rule.startswith(TEMPLATE) and can_be_preapproved(now.rule):
@@ -407,21 +414,21 @@ class _Replayer:
         spec = self._specs.get(self._session.current.call(record.call).name)
         return replace(record, tool=spec.digest()) if record.tool and spec else record
 
-    def _started(self, record: ExecutionRecord) -> ExecutionRecord:
+    def _replay_start(self, record: ExecutionRecord) -> ExecutionRecord:
         call = self._session.current.call(record.call)
         spec = self._specs.get(call.name)
         now = replace(record, mutates=spec is None or spec.mutates(call.arguments))
         self._comparing.field("tools", "whether the call can change things", "mutates", now, record)
         return now
 
-    def _observed(self, record: ObservationRecord) -> ObservationRecord:
+    def _replay_observation(self, record: ObservationRecord) -> ObservationRecord:
         session = self._session
         # Whatever a tool gives has a size: else the words are the host's.
         by_host = record.error is not None and record.output_size_chars is None
         if by_host or not session.current.calls[record.call].started:
-            return self._refused(record)
+            return self._replay_refusal(record)
         given = given_by(session, record)
-        now = observed(session, record, given)
+        now = replay_observation(session, record, given)
         room: Room = "prompt" if self._comparing.words_changed else "tools"
         for key in ("content", "error", "artifact"):
             self._comparing.field(room, f"what is shown of {record.name} ({key})", key, now, record)
@@ -429,7 +436,7 @@ class _Replayer:
         shown_now = now.content if now.error is None else now.error.message
         return replace(now, whole=None if shown_now == said else said)
 
-    def _refused(self, record: ObservationRecord) -> ObservationRecord:
+    def _replay_refusal(self, record: ObservationRecord) -> ObservationRecord:
         """A call that did not run to its end because a person, policy, or a limit was against
         it."""
         session = self._session
@@ -452,13 +459,13 @@ class _Replayer:
         return now
 
 
-def _with_change(record: Record, recorded: Iterable[Record]) -> Record:
+def _with_change(record: Record, records: Iterable[Record]) -> Record:
     """The record, with the change that the recorded one says: a dry run's comes from the world."""
     if not isinstance(record, ObservationRecord):
         return record
     changes = (
         one.would_change
-        for one in recorded
+        for one in records
         if isinstance(one, ObservationRecord) and one.call == record.call
     )
     return replace(record, would_change=next(changes, ""))

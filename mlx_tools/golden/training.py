@@ -43,7 +43,7 @@ prompt_feature: none
 """
 
 
-class Exported(Struct, frozen=True):
+class ExportCounts(Struct, frozen=True):
     """The size of an export."""
 
     train: int
@@ -84,7 +84,7 @@ def samples_of(golden: Golden) -> Iterator[TrainingExample | None]:
         yield TrainingExample(prompt, completion, "".join((prompt, completion, *ends[:1])))
 
 
-def export_lora(goldens: Iterable[Golden], folder: Path) -> Exported:
+def export_lora(goldens: Iterable[Golden], folder: Path) -> ExportCounts:
     """Write the right completions of runs as a data set for ``mlx_lm.lora``.
 
     Args:
@@ -124,7 +124,7 @@ def export_lora(goldens: Iterable[Golden], folder: Path) -> Exported:
     _write(folder / TRAIN, "".join(f"{json_line(sample.to_json())}\n" for sample in train))
     _write(folder / VALID, "".join(f"{json_line(sample.to_json())}\n" for sample in valid))
     _write(folder / CONFIG, _CONFIG_TEXT)
-    return Exported(len(train), len(valid), left_out)
+    return ExportCounts(len(train), len(valid), left_out)
 
 
 def _turns(records: Sequence[Record]) -> Iterator[tuple[CompletionRecord, Sequence[Record]]]:
@@ -136,7 +136,7 @@ def _turns(records: Sequence[Record]) -> Iterator[tuple[CompletionRecord, Sequen
         yield record, records[place + 1 : end]
 
 
-def _is_right(record: CompletionRecord, after: Sequence[Record]) -> bool:
+def _is_right(record: CompletionRecord, later_records: Sequence[Record]) -> bool:
     """Return whether a model should learn to write this: whole, read as it is, and of use."""
     whole = record.error is None and (record.finish_reason != "length" or record.closed_early)
     if (
@@ -147,7 +147,7 @@ def _is_right(record: CompletionRecord, after: Sequence[Record]) -> bool:
         or not record.retained_text
     ):
         return False
-    for one in after:
+    for one in later_records:
         if isinstance(one, CorrectionRecord | RepairRecord):
             return False
         error = one.error if isinstance(one, ObservationRecord) else None

@@ -9,14 +9,14 @@ from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
     from mlx_tools.mcp.delegation import Delegation
-    from mlx_tools.mcp.elicitation import Wording
+    from mlx_tools.mcp.elicitation import ApprovalText
     from mlx_tools.mcp.mcp_server import McpServer, http_application, serve_http, serve_stdio
 
 __getattr__, __dir__ = names_of(
     globals(),
     {
         "delegation": ("Delegation",),
-        "elicitation": ("Wording",),
+        "elicitation": ("ApprovalText",),
         "mcp_server": ("McpServer", "http_application", "serve_http", "serve_stdio"),
     },
 )

@@ -20,7 +20,7 @@ from mlx_tools.app import (
     Configuration,
     RunOptions,
     approval_templates,
-    found,
+    open_selected_backend,
     registry_of,
     session_store,
 )
@@ -101,10 +101,10 @@ class Delegation:
         await self.registry.aclose()
 
     async def run(
-        self, work: DelegatedRun, approver: Approver, see: See, left: anyio.Event
+        self, work: DelegatedRun, approver: Approver, see: See, disconnected: anyio.Event
     ) -> Outcome:
         """Answer ``user`` in a session of its own. ``system`` stands behind the user's own system
-        text. ``see`` gets what happens; once ``left`` is set nothing more is called.
+        text. ``see`` gets what happens; once ``disconnected`` is set nothing more is called.
 
         Raises `UsageError` for what cannot be, and `BackendError` where the model failed before it
         wrote anything.
@@ -112,14 +112,14 @@ class Delegation:
         controller = await self._controller(work, approver)
         history = [{"role": "system", "content": work.system}] if work.system else []
         async with await controller.conversation(history=history) as conversation:
-            return await _followed(conversation, conversation.stream(work.user), see, left)
+            return await _followed(conversation, conversation.stream(work.user), see, disconnected)
 
     async def resume(
         self,
         session: str,
         approver: Approver,
         see: See,
-        left: anyio.Event,
+        disconnected: anyio.Event,
         answers: Mapping[str, ApprovalAnswer] | None = None,
     ) -> Outcome:
         """The outcome of a session that a client began, which goes on where it was broken off, a
@@ -137,8 +137,10 @@ class Delegation:
         assert isinstance(header, Header)
         work = DelegatedRun(user="", profile=header.backend.get("profile", ""))
         controller = await self._controller(work, approver)
-        async with await controller.reopen(session, within=self.policy) as conversation:
-            return await _followed(conversation, conversation.stream_resumed(answers), see, left)
+        async with await controller.reopen(session, narrowed_policy=self.policy) as conversation:
+            return await _followed(
+                conversation, conversation.stream_resumed(answers), see, disconnected
+            )
 
     def _records(self, session: str) -> Sequence[Record]:
         """The records of a session that a client began."""
@@ -190,7 +192,9 @@ class Delegation:
         own = self.configuration
         configuration = self.load(profile) if profile else own
         options = replace(self.options, configuration=configuration)
-        chosen, settings = await self._stack.enter_async_context(found(options, self.note))
+        chosen, settings = await self._stack.enter_async_context(
+            open_selected_backend(options, self.note)
+        )
         roots = tuple(RootName.parse(root).absolute() for root in own.settings.tools.roots)
         asked = {ASKED: _OVER} | ({"profile": profile} if profile else {})
         settings = replace(settings, roots=roots, backend={**settings.backend, **asked})
@@ -212,7 +216,7 @@ class _Model(Struct, frozen=True):
 
 
 async def _followed(
-    conversation: Conversation, stream: AsyncGenerator[Event], see: See, left: anyio.Event
+    conversation: Conversation, stream: AsyncGenerator[Event], see: See, disconnected: anyio.Event
 ) -> Outcome:
     """The outcome of a run. Its access list ends with the client, before the run does: nothing is
     called meanwhile."""
@@ -224,23 +228,23 @@ async def _followed(
         assert isinstance(event, Finished)
         return event.outcome
 
-    return await until_left(left, follow, conversation.files.access.end)
+    return await until_left(disconnected, follow, conversation.files.access.end)
 
 
 async def until_left(
-    left: anyio.Event,
+    disconnected: anyio.Event,
     work: Callable[[TaskGroup], Awaitable[T]],
     leave: Callable[[], None] = lambda: None,
 ) -> T:
-    """The result of ``work``, which gets what tasks beside it can be started in. Once ``left`` is
-    set, ``leave`` is called and the work cancelled. Raises what it raises."""
+    """The result of ``work``, which gets what tasks beside it can be started in. Once
+    ``disconnected`` is set, ``leave`` is called and the work cancelled. Raises what it raises."""
     done: list[T] = []
     problem: MlxToolsError = UsageError("the client has left")
     watched = anyio.CancelScope()
 
     async def watch() -> None:
         with watched:
-            await left.wait()
+            await disconnected.wait()
             leave()
             tasks.cancel_scope.cancel()
 

@@ -19,7 +19,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitResult
 from msgspec import Struct
 
-from mlx_tools.controller import AlwaysApprove, ApprovalAnswer, ApprovalRequest, NobodyThere
+from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, ApproveAlways, PauseApprover
 
 PATIENCE: Final = 600.0
 """Seconds that a form waits for its person; then nobody has decided."""
@@ -58,7 +58,7 @@ def form_of(request: ApprovalRequest) -> dict[str, Any]:
     return FORM | {"properties": FORM["properties"] | {"typed": _TYPED}}
 
 
-class Wording(Struct, frozen=True):
+class ApprovalText(Struct, frozen=True):
     """How things are put before a person, escaped: a call that waits for an approval, whole, and
     any text, on one line."""
 
@@ -87,7 +87,7 @@ class ClientApprover:
     """
 
     context: ServerRequestContext[Any, Any]
-    wording: Wording
+    wording: ApprovalText
     way: Way
     always: bool = False
     asked: dict[str, ApprovalRequest] = field(default_factory=dict)
@@ -95,14 +95,14 @@ class ClientApprover:
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         """One answer a request; once nobody decides about one, nobody does about the others."""
-        consent = AlwaysApprove() if self.always else NobodyThere()
+        consent = ApproveAlways() if self.always else PauseApprover()
         answers = list(await consent.decide(requests))
         for place, request in enumerate(requests):
             if answers[place].approved is not None:
                 continue
             if self.given is not None and key_of(request) == self.given[0]:
                 answers[place] = answer_of(
-                    self.given[1], request.digest, typed=bool(request.omitted)
+                    self.given[1], request.digest, is_typed=bool(request.omitted)
                 )
             elif self.way == "afterwards":
                 self.asked[request.digest] = request
@@ -127,7 +127,7 @@ class ClientApprover:
                 )
             except (MCPError, ValueError):  # it refuses, or what it says is no answer
                 return _NOBODY
-            return answer_of(found, request.digest, typed=bool(request.omitted))
+            return answer_of(found, request.digest, is_typed=bool(request.omitted))
         return _NOBODY
 
 
@@ -137,16 +137,16 @@ def key_of(request: ApprovalRequest) -> str:
     return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
 
 
-def answer_of(found: Any, digest: str, *, typed: bool = False) -> ApprovalAnswer:
+def answer_of(response: Any, digest: str, *, is_typed: bool = False) -> ApprovalAnswer:
     """What a person has said in a form about the call of this digest. What is neither a clear yes
-    nor a clear no decides nothing; ``typed``: a clear yes is typed out, too."""
-    if not isinstance(found, ElicitResult) or found.action == "cancel":
+    nor a clear no decides nothing; ``is_typed``: a clear yes is typed out, too."""
+    if not isinstance(response, ElicitResult) or response.action == "cancel":
         return _NOBODY
-    said: Mapping[str, Any] = found.content or {}
-    approved = False if found.action == "decline" else said.get("approve")
+    said: Mapping[str, Any] = response.content or {}
+    approved = False if response.action == "decline" else said.get("approve")
     if not isinstance(approved, bool):
         return _NOBODY
-    if approved and typed and str(said.get("typed")).strip().lower() != "yes":
+    if approved and is_typed and str(said.get("typed")).strip().lower() != "yes":
         return _NOBODY
     given = said.get("reason")
     reason = "".join(c if c.isprintable() else " " for c in given) if isinstance(given, str) else ""

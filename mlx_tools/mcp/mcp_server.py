@@ -54,13 +54,20 @@ from mlx_tools.controller import ApprovalAnswer, DirectCall
 from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.lazy import VERSION
 from mlx_tools.mcp.delegation import DelegatedRun, Delegation, until_left
-from mlx_tools.mcp.elicitation import PATIENCE, ClientApprover, Wording, answer_of, key_of, way_of
+from mlx_tools.mcp.elicitation import (
+    PATIENCE,
+    ApprovalText,
+    ClientApprover,
+    answer_of,
+    key_of,
+    way_of,
+)
 from mlx_tools.messages import ToolSpec
 from mlx_tools.paths import read_data
 from mlx_tools.policy import PRESETS, permitted
 from mlx_tools.prompt import is_on_demand
 from mlx_tools.protocol import strict
-from mlx_tools.schema import bounded, described, faults, validator_for
+from mlx_tools.schema import faults, join_faults, limit_steps, validator_for
 from mlx_tools.tools import Progress, to_mcp, to_text, whole_characters
 from mlx_tools.transcript import (
     Answered,
@@ -100,7 +107,7 @@ class McpServer:
     """
 
     delegation: Delegation
-    wording: Wording
+    wording: ApprovalText
     by_person: bool
     tools: dict[str, ToolSpec] = field(init=False)
 
@@ -116,9 +123,9 @@ class McpServer:
             raise UsageError(f"a tool is called {name}, as one of the server's own", hint="deny it")
         slots = self.delegation.configuration.settings.gateway.concurrency
         self._runs, self._calls = anyio.CapacityLimiter(slots), anyio.CapacityLimiter(slots)
-        self._shown: dict[str, str] = {}
+        self._shown_digests: dict[str, str] = {}
         self._words = json.loads(read_data("prompts/mcp.json"))
-        self._offered = {one.name: one for one in self._own()}
+        self._offered = {one.name: one for one in self._own_tools()}
         found = to_mcp(self.tools.values())
         self._offered |= {one["name"]: OfferedTool.model_validate(one) for one in found}
 
@@ -144,14 +151,14 @@ class McpServer:
         own = params.name in (RUN, RESUME)
         limiter = self._runs if own else self._calls
         if limiter.statistics().tasks_waiting >= WAITING:
-            return _said("too many calls wait already: try again later", error=True)
+            return _text_result("too many calls wait already: try again later", error=True)
         approver = self._approver(context)
         try:
             async with limiter:
                 call = self._run if own else self._direct
                 return await call(context, params, approver)
         except MlxToolsError as error:
-            return _said(str(error), error=True)
+            return _text_result(str(error), error=True)
 
     def _approver(self, context: Context) -> ClientApprover:
         """Who decides about what one request leads to: a client that anybody on this machine may
@@ -169,12 +176,16 @@ class McpServer:
     ) -> Result:
         arguments, delegation = params.arguments or {}, self.delegation
         schema = self._offered[params.name].input_schema
-        with bounded():
-            wrong = described(faults(validator_for(schema), arguments, 5))
+        with limit_steps():
+            wrong = join_faults(faults(validator_for(schema), arguments, 5))
         if wrong:
             raise UsageError(f"the arguments do not fit {params.name}: {wrong}")
-        tell = _Teller(context, self.wording.line)
-        more: dict[str, Any] = {"approver": approver, "see": tell.see, "left": _left(context)}
+        tell = _ProgressReporter(context, self.wording.line)
+        more: dict[str, Any] = {
+            "approver": approver,
+            "see": tell.see,
+            "left": _disconnect_event(context),
+        }
         if params.request_state is not None:
             begun = json.loads(params.request_state)
             answers = _answers(begun["digests"], begun["typed"], params)
@@ -183,7 +194,7 @@ class McpServer:
             outcome = await delegation.resume(arguments["session"], **more)
         else:
             outcome = await delegation.run(DelegatedRun(**arguments), **more)
-        return _asking(outcome, approver) or _ended(outcome)
+        return _asking(outcome, approver) or _outcome_result(outcome)
 
     # --- tools ---
 
@@ -191,9 +202,9 @@ class McpServer:
         self, context: Context, params: CallToolRequestParams, approver: ClientApprover
     ) -> Result:
         if params.request_state is not None:
-            shown = self._shown.pop(params.request_state, "")  # what was approved is, once
+            shown = self._shown_digests.pop(params.request_state, "")  # what was approved is, once
             approver.given = shown, (params.input_responses or {}).get(_CALL)
-        tell = _Teller(context, self.wording.line)
+        tell = _ProgressReporter(context, self.wording.line)
 
         async def work(tasks: TaskGroup) -> DirectCall:
             def report(progress: Progress) -> None:
@@ -204,27 +215,27 @@ class McpServer:
                 self.delegation.registry,
                 params.name,
                 params.arguments or {},
-                how=HOW,
+                source=HOW,
                 approver=approver,
                 on_progress=report,
             )
             return done
 
-        done = await until_left(_left(context), work)
+        done = await until_left(_disconnect_event(context), work)
         if done.status != "pending" or not approver.asked:
             return _called(done)
         (request,) = approver.asked.values()
         state = secrets.token_hex(16)
-        self._shown[state] = key_of(request)
-        while len(self._shown) > _KEPT:
-            del self._shown[next(iter(self._shown))]
+        self._shown_digests[state] = key_of(request)
+        while len(self._shown_digests) > _KEPT:
+            del self._shown_digests[next(iter(self._shown_digests))]
         return InputRequiredResult(
             input_requests={_CALL: approver.form(request)}, request_state=state
         )
 
     # --- what is offered ---
 
-    def _own(self) -> Iterator[OfferedTool]:
+    def _own_tools(self) -> Iterator[OfferedTool]:
         """Our two tools. Their hints are of all that a run may call."""
         effects = frozenset().union(*(spec.possible_effects for spec in self.tools.values()))
         (made,) = to_mcp([ToolSpec(RUN, effects=effects)])
@@ -245,7 +256,7 @@ class McpServer:
             yield OfferedTool.model_validate(tool | more)
 
 
-def _left(context: Context) -> anyio.Event:
+def _disconnect_event(context: Context) -> anyio.Event:
     """The event that the client of a request has gone; one that never comes where the SDK itself
     ends the request then."""
     scope: Mapping[str, Any] = getattr(context.request, "scope", {})
@@ -254,13 +265,13 @@ def _left(context: Context) -> anyio.Event:
 
 
 def _answers(
-    digests: Mapping[str, str], typed: Collection[str], params: CallToolRequestParams
+    digests: Mapping[str, str], names: Collection[str], params: CallToolRequestParams
 ) -> dict[str, ApprovalAnswer] | None:
     """What was said of the calls with these digests, None where nobody decided about any.
-    ``typed``: the calls to which yes must be typed out."""
+    ``names``: the calls to which yes must be typed out."""
     said = params.input_responses or {}
     answers = {
-        call: answer_of(said.get(call), digest, typed=call in typed)
+        call: answer_of(said.get(call), digest, is_typed=call in names)
         for call, digest in digests.items()
     }
     return {call: one for call, one in answers.items() if one.approved is not None} or None
@@ -284,7 +295,7 @@ def _asking(outcome: Outcome, approver: ClientApprover) -> InputRequiredResult |
 # --- results --------------------------------------------------------------------------------------
 
 
-def _said(text: str, *, error: bool = False, structured: Any = None) -> CallToolResult:
+def _text_result(text: str, *, error: bool = False, structured: Any = None) -> CallToolResult:
     return CallToolResult(
         content=[TextContent(text=whole_characters(text))],
         structured_content=structured,
@@ -292,22 +303,22 @@ def _said(text: str, *, error: bool = False, structured: Any = None) -> CallTool
     )
 
 
-def _ended(outcome: Outcome) -> CallToolResult:
+def _outcome_result(outcome: Outcome) -> CallToolResult:
     """An outcome: in words, and as JSON."""
     whole = json.loads(to_text(outcome.to_json()))
     match outcome:
         case Answered():
-            return _said(expand_citations(outcome.answer, outcome.sources), structured=whole)
+            return _text_result(expand_citations(outcome.answer, outcome.sources), structured=whole)
         case Paused():
             names = ", ".join(one.name for one in outcome.pending)
             text = (
                 f"paused: {names} waits for a person, who decides by: "
                 f"mlx-tools sessions resume {outcome.session}"
             )
-            return _said(text, structured=whole)
+            return _text_result(text, structured=whole)
         case Stopped():
             text = f"{stopped_in_words(outcome.records)} (session {outcome.session})"
-            return _said(text, structured=whole, error=True)
+            return _text_result(text, structured=whole, error=True)
     raise AssertionError(outcome)
 
 
@@ -315,18 +326,20 @@ def _called(done: DirectCall) -> CallToolResult:
     """A tool's result, or why there is none."""
     if done.result is not None and done.result.content is not None:
         text = done.result.content
-        return _said(text, structured=_object_in(text))
+        return _text_result(text, structured=_object_in(text))
     if done.status == "pending":
         arguments = shlex.quote(to_text(dict(done.arguments)))
         how = f"mlx-tools tools call {done.name} {arguments}"
-        return _said(f"not called: a person must approve it, or call it by: {how}", error=True)
+        return _text_result(
+            f"not called: a person must approve it, or call it by: {how}", error=True
+        )
     assert done.error is not None
     shown = done.preview[:_PREVIEW_CHARS]
     left = len(done.preview) - len(shown)
     changes = f"\n{shown}" if shown else ""
     changes += f"\n({left} more characters)" if left else ""
     text = f"{done.error.code}: {done.error.message}{changes}"
-    return _said(text, error=done.status != "dry_run")
+    return _text_result(text, error=done.status != "dry_run")
 
 
 def _object_in(text: str) -> dict[str, Any] | None:
@@ -344,7 +357,7 @@ def _object_in(text: str) -> dict[str, Any] | None:
 
 
 @dataclass
-class _Teller:
+class _ProgressReporter:
     """Tells a client what happens in its request, where it asked for that. ``line`` escapes."""
 
     context: Context
@@ -386,15 +399,15 @@ GRACE_SECONDS: Final = 3
 """How long requests may take to end once the server is told to."""
 
 
-async def serve_stdio(served: McpServer, out: TextIO) -> None:
+async def serve_stdio(served: McpServer, stdout: TextIO) -> None:
     """Serve the program that started this one, until it closes standard input. Nothing else may
-    write to ``out``."""
+    write to ``stdout``."""
     server = served.server()
     try:
         with _standard_input() as file:
             async with (
                 _lines_of(file) as lines,
-                stdio_server(lines, anyio.wrap_file(out)) as (read, write),
+                stdio_server(lines, anyio.wrap_file(stdout)) as (read, write),
             ):
                 await server.run(read, write, server.create_initialization_options())
     finally:
@@ -466,7 +479,7 @@ def http_application(served: McpServer, door: AccessRules) -> Any:
         streamable_http_path=PATH, transport_security=security
     )
     app.user_middleware = [
-        Middleware(Guard, door=door, error_body=_refused),
+        Middleware(Guard, door=door, error_body=_refusal_response),
         Middleware(
             CORSMiddleware,
             allow_origins=list(door.origins),
@@ -475,18 +488,18 @@ def http_application(served: McpServer, door: AccessRules) -> Any:
             allow_headers=["*"],
             expose_headers=["mcp-session-id"],
         ),
-        Middleware(_Leaving),
+        Middleware(_CancelOnDisconnect),
         *app.user_middleware,
     ]
     return app
 
 
-def _refused(refusal: Refusal) -> dict[str, Any]:
+def _refusal_response(refusal: Refusal) -> dict[str, Any]:
     error = {"code": -32000, "message": refusal.message}
     return {"jsonrpc": "2.0", "id": None, "error": error}
 
 
-class _Leaving:
+class _CancelOnDisconnect:
     """Tells a request's work that its client has gone. The SDK keeps the work of a session going
     then, for a client that comes back for the answer; here there is none to come back for."""
 

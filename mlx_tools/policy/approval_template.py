@@ -66,7 +66,7 @@ class ApprovalTemplate(Struct, frozen=True, kw_only=True):
             and (self.nested or not call.nested)
             and self.holds(call.at)
             and self.arguments.keys() == call.arguments.keys()
-            and (not self.roots or all(self._below(root) is not None for root in call.roots))
+            and (not self.roots or all(self._path_below(root) is not None for root in call.roots))
             and all(
                 self._leads(pattern, call.paths[name])
                 if name in call.paths
@@ -84,14 +84,14 @@ class ApprovalTemplate(Struct, frozen=True, kw_only=True):
             return False
 
     def _leads(self, pattern: Any, path: str) -> bool:
-        below = self._below(path)
+        below = self._path_below(path)
         if below is None or not isinstance(pattern, str):
             return False
         return fits_path(pattern, path if pattern.startswith("/") else below)
 
-    def _below(self, path: str) -> str | None:
+    def _path_below(self, path: str) -> str | None:
         """The rest of a path below one of the folders, None where it lies below none."""
-        found = (_within(path, root) for root in self.roots)
+        found = (_path_in(path, root) for root in self.roots)
         return next((rest for rest in found if rest is not None), None)
 
 
@@ -100,7 +100,7 @@ def pin_of(spec: ToolSpec, pinned: str | None) -> str:
     return hashlib.sha256(f"{spec.digest()}\n{pinned or ''}".encode()).hexdigest()
 
 
-def _within(path: str, root: str) -> str | None:
+def _path_in(path: str, root: str) -> str | None:
     """The rest of an absolute path below a folder, None where it does not lie there."""
     if not root.startswith("/") or path == root:
         return "." if path == root else None

@@ -71,7 +71,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     where nobody did. ``secrets`` are the kinds of secrets in the arguments, never the values;
     ``placeholder`` is whether they hold the mark that stands for one. ``private_read``: a private
     tool has answered in this session. ``repeats_doubt``: the same call was started before, and
-    nobody knows how it ended. ``exceeded`` is the denial by a rate that leaves no room for the
+    nobody knows how it ended. ``exceeded_rate`` is the denial by a rate that leaves no room for the
     call.
     """
 
@@ -117,21 +117,21 @@ def decide(
     effects = spec.effects_of(arguments)
     grants: list[str] = []
     for part in policy.parts:
-        verdict = _refused(part, spec, name, effects)
+        verdict = _find_denial(part, spec, name, effects)
         if isinstance(verdict, Decision):
             return verdict
         grants.append(verdict)
     suspect = _suspect(policy, name, effects, runs, echoed, facts)
     if suspect is not None and suspect.decision == "deny":
         return suspect
-    asked = suspect or _asked(policy, spec, effects)
+    asked = suspect or _permission_question(policy, spec, effects)
     if any(part.dry_run for part in policy.parts) and (asked or effects & _TOUCHING):
         return Decision("deny", "dry_run", f"dry run: {name} was not called", "dry_run")
     if asked is None:
         return _allowed(policy, spec, grants[0], effects)
     if suspect is None and facts.consented is not None and effects <= facts.consented:
         bound = "" if spec.consent_argument is None else f" with this {spec.consent_argument}"
-        reason = f"{name}{bound} was allowed{_to(effects)} for the rest of the session"
+        reason = f"{name}{bound} was allowed{_purpose(effects)} for the rest of the session"
         return Decision("allow", "session_consent", reason)
     return asked
 
@@ -148,7 +148,7 @@ def denial(policy: Policy, spec: ToolSpec) -> Decision | None:
     """Return why no call to this tool can be allowed, None where one might be."""
     known = frozenset[Any]() if callable(spec.effects) else spec.effects
     for part in policy.parts:
-        verdict = _refused(part, spec, spec.name, known)
+        verdict = _find_denial(part, spec, spec.name, known)
         if isinstance(verdict, Decision):
             return verdict
     return None
@@ -158,10 +158,10 @@ def asks(policy: Policy, spec: ToolSpec) -> bool:
     """Return whether every call to this tool needs approval, however cleanly it is written. One
     whose effects depend on its arguments may have calls that need none."""
     known = frozenset[Any]() if callable(spec.effects) else spec.effects
-    return _asked(policy, spec, known) is not None
+    return _permission_question(policy, spec, known) is not None
 
 
-def _refused(policy: Policy, spec: ToolSpec, name: str, effects: Effects) -> Decision | str:
+def _find_denial(policy: Policy, spec: ToolSpec, name: str, effects: Effects) -> Decision | str:
     """Return why one policy denies a tool with these effects, or the rule that grants it."""
     denied = first_match(policy.deny, spec)
     if denied is None and name != spec.name and name in policy.deny:
@@ -222,7 +222,7 @@ def _suspect(
     return _ask("network_after_read", read) if after_read == "ask" else None
 
 
-def _asked(policy: Policy, spec: ToolSpec, effects: Effects) -> Decision | None:
+def _permission_question(policy: Policy, spec: ToolSpec, effects: Effects) -> Decision | None:
     """The question that every call of an allowed tool with these effects raises, or None."""
     name = spec.name
     for part in policy.parts:
@@ -250,14 +250,14 @@ def _allowed(policy: Policy, spec: ToolSpec, grant: str, effects: Effects) -> De
     asking = {*ASK_EFFECTS, *(effect for part in policy.parts for effect in part.ask_effects)}
     if not effects & asking:
         return Decision("allow", grant, f"{name} is allowed by {grant}")
-    reason = f"{name} is allowed{_to(effects)} unasked, by {grant} and policy.ask_effects"
+    reason = f"{name} is allowed{_purpose(effects)} unasked, by {grant} and policy.ask_effects"
     return Decision("allow", grant, reason)
 
 
 def decide_by_template(template: ApprovalTemplate, spec: ToolSpec, effects: Effects) -> Decision:
     """The decision on a call that would have been asked about, and that a template covers."""
     reason = (
-        f"{spec.name} has a standing yes{_to(effects)} until {template.expires_at}: "
+        f"{spec.name} has a standing yes{_purpose(effects)} until {template.expires_at}: "
         f"template {template.id}"
     )
     return Decision("allow", f"{TEMPLATE}{template.id}", reason)
@@ -276,7 +276,7 @@ def _may(effects: Effects) -> str:
     return " and ".join(words for effect, words in _DOES.items() if effect in effects)
 
 
-def _to(effects: Effects) -> str:
+def _purpose(effects: Effects) -> str:
     return f" to {_may(effects)}" if effects else ""
 
 
@@ -291,23 +291,25 @@ def _ask(rule: str, reason: str) -> Decision:
 # --- the facts of a call --------------------------------------------------------------------------
 
 
-def exceeded(policy: Policy, spec: ToolSpec, made: RateCounts, at: str) -> Decision | None:
+def exceeded_rate(
+    policy: Policy, spec: ToolSpec, call_counts: RateCounts, timestamp: str
+) -> Decision | None:
     """The denial by the rate of this policy that leaves no room for one more call of the tool, of
     several by the one that holds longest; None where there is room.
 
-    ``made`` are the calls that were let through, ``at`` the time of the completion that the call
-    stands in (ISO 8601, empty where it is not known).
+    ``call_counts`` are the calls that were let through, ``timestamp`` the time of the completion
+    that the call stands in (ISO 8601, empty where it is not known).
     """
     found: list[tuple[str, str, FullRate]] = []
     for part in policy.parts:
         for pattern, text in part.rate_limits.items():
-            own = (time for name, time in made.values() if name == spec.name)
-            if matches(pattern, spec) and (over := Rate.parse(text).full(own, at)):
+            own = (time for name, time in call_counts.values() if name == spec.name)
+            if matches(pattern, spec) and (over := Rate.parse(text).full(own, timestamp)):
                 told = f"{spec.name} was called {over.used} times, and may be {text}"
                 found.append((f"rate_limit {pattern} {text}", told, over))
         text = part.session_rate_limit or ""
-        every = (time for _, time in made.values())
-        if text and (over := Rate.parse(text).full(every, at)):
+        every = (time for _, time in call_counts.values())
+        if text and (over := Rate.parse(text).full(every, timestamp)):
             told = f"{over.used} calls were made in this session, and may be {text}"
             found.append((f"session_rate_limit {text}", told, over))
     if not found:
@@ -332,7 +334,7 @@ def facts_of(
     consented: Effects | None = None,
     private_read: bool = False,
     repeats_doubt: bool = False,
-    exceeded: Decision | None = None,
+    rate_denial: Decision | None = None,
 ) -> Facts:
     """The facts of a call with these arguments, which ``finder`` looks through; without one,
     `mlx_tools.policy.redact`.
@@ -358,7 +360,7 @@ def facts_of(
         placeholder=placeholder,
         private_read=private_read,
         repeats_doubt=repeats_doubt,
-        exceeded=exceeded,
+        exceeded=rate_denial,
     )
 
 
@@ -436,7 +438,7 @@ def seal(
     return hmac.digest(secret, _sorted([kind, plain]).encode(), hashlib.sha256).hex()
 
 
-def same(digest: str, other: str) -> bool:
+def same(digest: str, second: str) -> bool:
     """Return whether two digests are the same, in a time that does not tell where they differ."""
-    one, two = (text.encode(errors="surrogatepass") for text in (digest, other))
+    one, two = (text.encode(errors="surrogatepass") for text in (digest, second))
     return hmac.compare_digest(one, two)

@@ -26,7 +26,7 @@ from mlx_tools.policy.secret_kinds import (
     PATH,
     TOKEN_KINDS,
     SecretSpan,
-    compiled,
+    compile_kinds,
     in_context,
 )
 
@@ -99,29 +99,29 @@ class Scanner:
     ``before`` is what stands before the text: names for its first value are read from it.
     """
 
-    def __init__(self, before: str = "", depth: int = DEPTH) -> None:
-        self._buffer = before[-CONTEXT:]
-        self._at = len(self._buffer)
+    def __init__(self, text_before: str = "", depth: int = DEPTH) -> None:
+        self._buffer = text_before[-CONTEXT:]
+        self._offset = len(self._buffer)
         self._depth = depth
         self._closed = False
         self._inside = False  # the text goes on within a unit, at the next window
         self._open = False  # a secret reached the end of its window
         self._block = False  # within a key
         self._hints: list[tuple[str, int]] | None = None  # those in the buffer
-        self._out: list[Segment] = []
+        self._segments: list[Segment] = []
 
     def feed(self, piece: str, *, closed: bool = False) -> list[Segment]:
         """The segments that are settled by now: all, where the text is ``closed``, as no more of it
         follows."""
         self._buffer += piece
         self._closed = closed
-        while self._at < len(self._buffer) and self._step():
+        while self._offset < len(self._buffer) and self._step():
             pass
-        kept = max(0, self._at - CONTEXT)
+        kept = max(0, self._offset - CONTEXT)
         self._buffer = self._buffer[kept:]
-        self._at -= kept
+        self._offset -= kept
         self._hints = None
-        out, self._out = self._out, []
+        out, self._segments = self._segments, []
         return out
 
     def _step(self) -> bool:
@@ -131,30 +131,30 @@ class Scanner:
         if self._open:
             return self._swallow()
         if not self._inside:
-            found = _NEXT.search(self._buffer, self._at)
+            found = _NEXT.search(self._buffer, self._offset)
             if found is None:
-                rest = None if self._closed else _REST.search(self._buffer, self._at)
-                self._put(rest.start() if rest else len(self._buffer))
+                rest = None if self._closed else _REST.search(self._buffer, self._offset)
+                self._emit(rest.start() if rest else len(self._buffer))
                 return False
             end = found.end()
             if end - found.start() < _SHORTEST_TOKEN and end < len(self._buffer):
                 unit = found[0]
                 if unit[-5:] != "BEGIN" and unit[:5] != "Priva" and not _TELLING.search(unit):
-                    self._put(end)
+                    self._emit(end)
                     return True
-            self._put(found.start())
+            self._emit(found.start())
         return self._unit()
 
-    def _put(self, end: int, kind: str | None = None, *, joined: bool = False) -> None:
+    def _emit(self, end: int, kind: str | None = None, *, joins_previous: bool = False) -> None:
         """Give out what stands up to ``end``."""
-        if end > self._at:
-            self._out.append(Segment(self._buffer[self._at : end], kind, joined))
-            self._at = end
+        if end > self._offset:
+            self._segments.append(Segment(self._buffer[self._offset : end], kind, joins_previous))
+            self._offset = end
 
     # --- units ----------------------------------------------------------------------------------
 
     def _unit(self) -> bool:
-        start = self._at
+        start = self._offset
         end = self._end_of_unit(start)
         if end is None:
             return False
@@ -169,7 +169,7 @@ class Scanner:
             if certain:
                 self._block = True
                 self._inside = False
-                self._put(certain, "private_key")
+                self._emit(certain, "private_key")
                 return True
             mark = _MARK.search(self._buffer, start + 1, end)
         if mark is not None:
@@ -203,33 +203,33 @@ class Scanner:
                 return end
         return end
 
-    def _judged(self, start: int, end: int, more: bool) -> None:
+    def _judged(self, start: int, end: int, has_more: bool) -> None:
         before = self._buffer[max(0, start - CONTEXT) : start]
         after = self._buffer[end : end + 1]
-        settled = end - OVERLAP if more else end
-        self._inside = more
+        settled = end - OVERLAP if has_more else end
+        self._inside = has_more
         if self._hints is None:
-            self._hints = [hint for hint in compiled()[0] if hint[0] in self._buffer]
+            self._hints = [hint for hint in compile_kinds()[0] if hint[0] in self._buffer]
         unit = self._buffer[start:end]
         for kind, first, last in spans(before, unit, after, self._hints, self._depth):
             if start + first >= settled:
                 break  # the next window sees all of it
             # An encoding's last group may be cut by the end of the window.
-            self._open = more and start + last > end - _GROUP
-            self._put(start + first)
-            self._put(end if self._open else start + last, kind)
-        self._put(settled)
+            self._open = has_more and start + last > end - _GROUP
+            self._emit(start + first)
+            self._emit(end if self._open else start + last, kind)
+        self._emit(settled)
 
     def _swallow(self) -> bool:
         """Settle what goes on with a secret that reached the end of its window."""
-        end = self._end_of_unit(self._at)
+        end = self._end_of_unit(self._offset)
         if end is None:
             return False
-        run = _SWALLOWED.match(self._buffer, self._at, min(end, self._at + WINDOW))
+        run = _SWALLOWED.match(self._buffer, self._offset, min(end, self._offset + WINDOW))
         self._inside = False
-        self._open = run is not None and run.end() == self._at + WINDOW
+        self._open = run is not None and run.end() == self._offset + WINDOW
         if run is not None:
-            self._put(run.end(), "", joined=True)
+            self._emit(run.end(), "", joins_previous=True)
         return True
 
     # --- keys -----------------------------------------------------------------------------------
@@ -254,33 +254,33 @@ class Scanner:
     def _key(self) -> bool:
         """The next stretch of a key, its last line, or its end where that line is missing."""
         buffer = self._buffer
-        if run := _KEY_RUN.match(buffer, self._at):
-            self._put(run.end(), "private_key", joined=True)
+        if run := _KEY_RUN.match(buffer, self._offset):
+            self._emit(run.end(), "private_key", joins_previous=True)
             return True
-        known = self._closed or len(buffer) - self._at >= _MARGIN
-        found = _KEY_ON.search(buffer, self._at, self._at + _MARGIN)
-        if found and found.start() - self._at <= _GAP:
+        known = self._closed or len(buffer) - self._offset >= _MARGIN
+        found = _KEY_ON.search(buffer, self._offset, self._offset + _MARGIN)
+        if found and found.start() - self._offset <= _GAP:
             if not found["end"]:
-                self._put(found.end(), "private_key", joined=True)
+                self._emit(found.end(), "private_key", joins_previous=True)
                 return True
             if known or found.end() < len(buffer):
-                self._put(found.end(), "private_key", joined=True)
+                self._emit(found.end(), "private_key", joins_previous=True)
                 self._block = False
                 return True
             return False
         if not known:
             return False
         self._block = False
-        if tail := _KEY_TAIL.match(buffer, self._at):
-            self._put(tail.end(), "private_key", joined=True)
+        if tail := _KEY_TAIL.match(buffer, self._offset):
+            self._emit(tail.end(), "private_key", joins_previous=True)
         return True
 
 
-def found_in(text: str, before: str = "", depth: int = DEPTH) -> list[SecretSpan]:
+def found_in(text: str, text_before: str = "", depth: int = DEPTH) -> list[SecretSpan]:
     """Every secret in the text, in order, none overlapping another; encoded ones too."""
     found: list[SecretSpan] = []
     at = 0
-    for segment in Scanner(before, depth).feed(text, closed=True):
+    for segment in Scanner(text_before, depth).feed(text, closed=True):
         end = at + len(segment.text)
         if segment.joined and found:
             found[-1] = found[-1]._replace(end=end)
@@ -291,17 +291,17 @@ def found_in(text: str, before: str = "", depth: int = DEPTH) -> list[SecretSpan
 
 
 def spans(
-    before: str, unit: str, after: str, hinted: list[tuple[str, int]], depth: int
+    text_before: str, unit: str, text_after: str, hinted: list[tuple[str, int]], depth: int
 ) -> list[SecretSpan]:
     """The secrets of one unit, merged where they overlap; places are those within the unit.
 
     ``hinted`` are the hints that the text around holds, and so the only ones it can hold.
     """
     found: list[SecretSpan] = []
-    begin = len(before)
-    text = before + unit
+    begin = len(text_before)
+    text = text_before + unit
     if len(unit) >= _SHORTEST_TOKEN:
-        _, kinds = compiled()
+        _, kinds = compile_kinds()
         for place in {place for hint, place in hinted if hint in unit}:
             name, pattern = kinds[place]
             found += [
@@ -311,23 +311,23 @@ def spans(
     if _TELLING.search(unit):
         found += [
             SecretSpan(kind, start - begin, end - begin)
-            for kind, start, end in in_context(text, begin, after)
+            for kind, start, end in in_context(text, begin, text_after)
         ]
     if depth:
         for layer in layers(unit):
             found += [
                 SecretSpan(kind, *layer.span(start, end))
                 for kind, start, end in found_in(
-                    layer.text, before if layer.goes_on else "", depth - 1
+                    layer.text, text_before if layer.goes_on else "", depth - 1
                 )
             ]
-    return merged(found) if found else found
+    return merge_spans(found) if found else found
 
 
-def merged(found: list[SecretSpan]) -> list[SecretSpan]:
+def merge_spans(spans: list[SecretSpan]) -> list[SecretSpan]:
     """The spans in order, those that overlap made one, by the name of the first known kind."""
     made: list[SecretSpan] = []
-    for span in sorted(found, key=lambda span: span.start):
+    for span in sorted(spans, key=lambda span: span.start):
         if made and span.start < made[-1].end:
             last = made.pop()
             name = min(last.kind, span.kind, key=lambda name: _RANK[name])
@@ -376,9 +376,9 @@ def layers(unit: str) -> Iterator[DecodedText]:
             yield from _hexadecimal(run[0], run.start())
 
 
-def _json_sign(found: re.Match[str]) -> str:
-    code = found[1] or found[2]
-    return chr(int(code, 16)) if code else _JSON_SIGNS.get(found[3], found[3])
+def _json_sign(match: re.Match[str]) -> str:
+    code = match[1] or match[2]
+    return chr(int(code, 16)) if code else _JSON_SIGNS.get(match[3], match[3])
 
 
 def _unescaped(
@@ -427,19 +427,21 @@ def _hexadecimal(run: str, begin: int) -> Iterator[DecodedText]:
         yield from _texts(bytes.fromhex(text), above)
 
 
-def _texts(data: bytes, above: Callable[[int, int], tuple[int, int]]) -> Iterator[DecodedText]:
+def _texts(data: bytes, to_outer: Callable[[int, int], tuple[int, int]]) -> Iterator[DecodedText]:
     """The stretches of the bytes that are text, in one byte or in two for each character."""
     for found in _TEXT.finditer(data):
-        yield _layer(found[0].decode("ascii"), found.start(), 1, above)
+        yield _layer(found[0].decode("ascii"), found.start(), 1, to_outer)
     if b"\0" in data:
         for found in _WIDE.finditer(data):
-            yield _layer(found[0][::2].decode("ascii"), found.start(), 2, above)
+            yield _layer(found[0][::2].decode("ascii"), found.start(), 2, to_outer)
 
 
 def _layer(
-    text: str, begin: int, width: int, above: Callable[[int, int], tuple[int, int]]
+    text: str, begin: int, width: int, to_outer: Callable[[int, int], tuple[int, int]]
 ) -> DecodedText:
-    return DecodedText(text, lambda start, end: above(begin + width * start, begin + width * end))
+    return DecodedText(
+        text, lambda start, end: to_outer(begin + width * start, begin + width * end)
+    )
 
 
 _PLACEHOLDER = re.compile(r"\[redacted:([a-z0-9_]{1,60})\]")
@@ -448,7 +450,7 @@ _PLACEHOLDER = re.compile(r"\[redacted:([a-z0-9_]{1,60})\]")
 # --- what is shown --------------------------------------------------------------------------------
 
 
-class Redacted(Struct, frozen=True):
+class RedactedText(Struct, frozen=True):
     """A text without its secrets, and the kinds of what was taken out: sorted, each once."""
 
     text: str
@@ -488,12 +490,12 @@ class Redactor:
         self._folders = re.compile(f"(?:{known}){_AFTER}") if known else None
         self._paths = paths
 
-    def text(self, text: str) -> Redacted:
+    def text(self, text: str) -> RedactedText:
         """The text with placeholders."""
         if not self._paths and _NEXT.search(text) is None:
-            return Redacted(text, ())
+            return RedactedText(text, ())
         stream = self.stream()
-        return Redacted(stream.feed(text, closed=True), stream.kinds)
+        return RedactedText(stream.feed(text, closed=True), stream.kinds)
 
     def _without_paths(self, text: str) -> str:
         if self._folders is not None:
@@ -517,7 +519,7 @@ class RedactedStream:
     def __init__(self, secrets: bool, without_paths: Callable[[str], str] | None) -> None:
         self._scanner = Scanner() if secrets else None
         self._without_paths = without_paths
-        self._rest = ""
+        self._tail = ""
         self._kinds: set[str] = set()
 
     @property
@@ -539,9 +541,9 @@ class RedactedStream:
             piece = "".join(out)
         if self._without_paths is None:
             return piece
-        text = self._rest + piece
+        text = self._tail + piece
         whole = len(text) if closed else text.rfind("\n") + 1
-        shown, self._rest = self._without_paths(text[:whole]), text[whole:]
+        shown, self._tail = self._without_paths(text[:whole]), text[whole:]
         if shown != text[:whole]:
             self._kinds.add(PATH)
         return shown
@@ -581,10 +583,10 @@ _PATH: Final = re.compile(
 (``$HOME/x``, ``*/x``) is none, nor is the rest of an address (``https://host/x``)."""
 
 
-def _hidden(found: re.Match[str]) -> str:
+def _hidden(match: re.Match[str]) -> str:
     """A placeholder, and the full stop of the sentence that the path stands at the end of."""
-    path = found[0].rstrip(".-+@")
-    return placeholder(PATH) + found[0][len(path) :]
+    path = match[0].rstrip(".-+@")
+    return placeholder(PATH) + match[0][len(path) :]
 
 
 def _spellings(path: str) -> set[str]:

@@ -30,7 +30,13 @@ from typing import Any, Final, Literal, get_args
 
 from msgspec import Struct
 
-from mlx_tools.errors import ToolDefinitionError, UsageError, require_instance, require_items, shown
+from mlx_tools.errors import (
+    ToolDefinitionError,
+    UsageError,
+    for_message,
+    require_instance,
+    require_items,
+)
 from mlx_tools.messages import (
     MUTATING,
     TOOL_NAME,
@@ -60,14 +66,14 @@ def is_glob(text: str) -> bool:
     return any(character in "*?[" for character in text)
 
 
-def checked(patterns: object, field: str) -> tuple[str, ...]:
+def check_patterns(patterns: object, field: str) -> tuple[str, ...]:
     """The patterns as a tuple; UsageError, naming ``field``, for one that could never match."""
     if isinstance(patterns, str) or not isinstance(patterns, Sequence):
-        raise UsageError(f"{field}: expected a list of tool names, not {shown(patterns)}")
+        raise UsageError(f"{field}: expected a list of tool names, not {for_message(patterns)}")
     for pattern in patterns:
         if not isinstance(pattern, str) or not _PATTERN.fullmatch(pattern):
             raise UsageError(
-                f"{field}: {shown(pattern)} cannot name a tool",
+                f"{field}: {for_message(pattern)} cannot name a tool",
                 hint="write NAME, a glob such as notes_*, plugin:NAME or plugin:NAME/TOOL",
             )
     return tuple(patterns)
@@ -241,15 +247,15 @@ class Limits:
             if not sound or isinstance(value, bool) or not least <= value <= most:
                 unit = "seconds" if seconds else "a whole number"
                 raise UsageError(
-                    f"limits.{name}: {shown(value, 60)} is not allowed",
+                    f"limits.{name}: {for_message(value, 60)} is not allowed",
                     hint=f"{unit}, from {least:g} to {most:.0f}",
                 )
 
-    def lower(self, other: Limits) -> Limits:
+    def lower(self, second: Limits) -> Limits:
         """The lower of both, one by one. One that follows the model is the higher."""
         lower = self.to_json()
         for name, most in (
-            require_instance("other", other, Limits, "write Limits(…)").to_json().items()
+            require_instance("second", second, Limits, "write Limits(…)").to_json().items()
         ):
             if lower[name] is None or (most is not None and most < lower[name]):
                 lower[name] = most
@@ -299,19 +305,19 @@ class Rate(Struct, frozen=True):
         """The rate that ``10/minute`` writes; UsageError, naming ``field``, for anything else."""
         found = _RATE.fullmatch(text) if isinstance(text, str) else None
         if found is None or found[2] not in UNITS:
-            raise UsageError(f"{field}: {shown(text, 60)} is not a rate", hint=RATES)
+            raise UsageError(f"{field}: {for_message(text, 60)} is not a rate", hint=RATES)
         return cls(int(found[1]), UNITS[found[2]])
 
-    def within(self, other: Rate) -> bool:
+    def within(self, second: Rate) -> bool:
         """Return whether this rate leaves no room wherever the other one leaves none, whatever
         calls were made: no more calls, in a window that is no shorter."""
-        return self.calls <= other.calls and self.seconds >= other.seconds
+        return self.calls <= second.calls and self.seconds >= second.seconds
 
-    def full(self, made: Iterable[str], at: str) -> FullRate | None:
+    def full(self, timestamps: Iterable[str], timestamp: str) -> FullRate | None:
         """Return how it is used up where calls at these times leave no room for one more at
-        ``at``; None where there is room."""
-        now, window = instant(at), timedelta(seconds=self.seconds)
-        times = map(instant, made)
+        ``timestamp``; None where there is room."""
+        now, window = instant(timestamp), timedelta(seconds=self.seconds)
+        times = map(instant, timestamps)
         counted = [t for t in times if now is None or t is None or now - t < window]
         if len(counted) < self.calls:
             return None
@@ -343,17 +349,19 @@ class FullRate(Struct, frozen=True):
 def checked_rates(rates: object, field: str) -> Mapping[str, str]:
     """The table of rates by pattern, sorted; UsageError, naming ``field``, for what is none."""
     if not isinstance(rates, Mapping):
-        raise UsageError(f"{field}: expected a table of rates by tool, not {shown(rates, 60)}")
-    checked(tuple(rates), field)
+        raise UsageError(
+            f"{field}: expected a table of rates by tool, not {for_message(rates, 60)}"
+        )
+    check_patterns(tuple(rates), field)
     for pattern, rate in rates.items():
         Rate.parse(rate, f"{field}.{pattern}")
     return MappingProxyType({pattern: rates[pattern] for pattern in sorted(rates)})
 
 
-def instant(at: str) -> datetime | None:
+def instant(timestamp: str) -> datetime | None:
     """The time that a record names (ISO 8601, with its offset); None where it names none."""
     try:
-        found = datetime.fromisoformat(at)
+        found = datetime.fromisoformat(timestamp)
         if found.tzinfo is None:
             return None
         found = found.astimezone(UTC)
@@ -519,7 +527,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         said: dict[str, Any] = {
-            name: checked(getattr(self, name), f"policy.{name}") for name in _LISTS
+            name: check_patterns(getattr(self, name), f"policy.{name}") for name in _LISTS
         }
         if self.ask_effects != ASK_EFFECTS:
             said["ask_effects"] = checked_effects(self.ask_effects)
@@ -530,13 +538,14 @@ class Policy:
         if self.session_rate_limit is not None:
             Rate.parse(self.session_rate_limit, "policy.session_rate_limit")
         if self.network_after_read not in AFTER_READ:
+            text = for_message(self.network_after_read, 60)
             raise UsageError(
-                f"policy.network_after_read: {shown(self.network_after_read, 60)} is not allowed",
+                f"policy.network_after_read: {text} is not allowed",
                 hint=f"one of {', '.join(AFTER_READ)}",
             )
         if self.preset not in (None, *PRESETS):
             raise UsageError(
-                f"policy.preset: {shown(self.preset)} is not a preset",
+                f"policy.preset: {for_message(self.preset)} is not a preset",
                 hint=f"one of {', '.join(PRESETS)}",
             )
         policies = "give a tuple of policies"
@@ -552,15 +561,15 @@ class Policy:
         for name, value in said.items():
             object.__setattr__(self, name, value)
 
-    def narrowed_by(self, other: Policy) -> Policy:
+    def narrowed_by(self, second: Policy) -> Policy:
         """The policy that allows what both allow: never more than either.
 
         A restriction that takes away one thing, and has nothing to say about the rest, is made by
         `restriction`, as in ``restriction(local_only=True)``.
         """
-        require_instance("a narrowing policy", other, Policy, "write Policy(allow=[…])")
+        require_instance("a narrowing policy", second, Policy, "write Policy(allow=[…])")
         held = {replace(self, narrowing=()), *self.narrowing}
-        more = (replace(other, narrowing=()), *other.narrowing)
+        more = (replace(second, narrowing=()), *second.narrowing)
         added = tuple(dict.fromkeys(part for part in more if part not in held))
         return replace(self, narrowing=self.narrowing + added) if added else self
 

@@ -68,7 +68,7 @@ def words_of(group: str, column: str) -> frozenset[str]:
 
 
 @cache
-def compiled() -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, re.Pattern[str]], ...]]:
+def compile_kinds() -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, re.Pattern[str]], ...]]:
     """Every hint with the place of its kind, and the kinds' names and patterns.
 
     Compiled when first used, since it takes a while.
@@ -125,16 +125,16 @@ _STEM = _any_of(words_of("names", "words"))
 _JOINT = re.compile(r"[-_. ]")
 
 
-def named(text: str) -> str | None:
+def find_kind(text: str) -> str | None:
     """The kind of secret that is assigned to the name at the end of the text, None for none."""
     piece = " ".join(_NO_NAME.split(text)[-1].split()[-_MOST_BLANKS:])
-    told = _told([word.lower() for word in _WORD.findall(piece)])
+    told = _find_sign([word.lower() for word in _WORD.findall(piece)])
     if told is None and (stem := _STEM.search(piece.lower())):
         told = _TELLS[_JOINT.sub("", stem[0])]
     return told or None
 
 
-def _told(words: list[str]) -> str | None:
+def _find_sign(words: list[str]) -> str | None:
     """Return what the words tell, the last of those that tell anything; None where none does."""
     kind, at = None, 0
     while at < len(words):
@@ -236,29 +236,29 @@ class SecretSpan(NamedTuple):
     end: int
 
 
-def in_context(text: str, begin: int, after: str) -> Iterator[SecretSpan]:
+def in_context(text: str, begin: int, text_after: str) -> Iterator[SecretSpan]:
     """What the context tells to be secret, in any order.
 
-    ``text[begin:]`` is the unit, ``after`` the character that ends it ("" at the end of all).
+    ``text[begin:]`` is the unit, ``text_after`` the character that ends it ("" at the end of all).
     """
-    yield from _assigned(text, begin, after)
+    yield from _assigned(text, begin, text_after)
     yield from _authorized(text, begin)
     yield from _in_urls(text, begin)
-    yield from _after_words(text, begin, after)
+    yield from _after_words(text, begin, text_after)
 
 
-def _assigned(text: str, begin: int, after: str) -> Iterator[SecretSpan]:
+def _assigned(text: str, begin: int, text_after: str) -> Iterator[SecretSpan]:
     reach = begin  # where the last value that is not in quotes ended
     within = 0  # values in a row that began within that one
     for name, signed in _signs(text, begin):
         start = signed.end()
         within = within + 1 if start < reach else 0
-        if (kind := named(name)) is None:
+        if (kind := find_kind(name)) is None:
             continue
-        value, quoted = _value(text, start, signed, reach, after)
+        value, quoted = _value(text, start, signed, reach, text_after)
         if not quoted:
             reach = max(reach, start + len(value))
-        alone = signed["sign"] == "=" and not signed["gap"] and after in {"", "\n", "\r"}
+        alone = signed["sign"] == "=" and not signed["gap"] and text_after in {"", "\n", "\r"}
         if (
             alone
             and not quoted
@@ -267,8 +267,8 @@ def _assigned(text: str, begin: int, after: str) -> Iterator[SecretSpan]:
             value = text[start:]  # NAME=VALUE on a line of its own
         whole = start + len(value) == len(text)
         sign, gap = signed["sign"], signed["gap"]
-        ends = after in {"", "\n", "\r"} or (sign == ">" and after == "<")
-        ends |= after in {" ", "\t"} and (sign == "" or (sign == "=" and not gap))
+        ends = text_after in {"", "\n", "\r"} or (sign == ">" and text_after == "<")
+        ends |= text_after in {" ", "\t"} and (sign == "" or (sign == "=" and not gap))
         listed = sign == "=" and not gap and _LISTED.search(name) is not None
         tight = not gap.strip("\"'`\\") and whole and ends
         tight |= listed and (whole or text[start + len(value)] in ";&")
@@ -290,14 +290,14 @@ def _signs(text: str, begin: int) -> Iterator[tuple[str, re.Match[str]]]:
 
 
 def _value(
-    text: str, start: int, signed: re.Match[str], reach: int, after: str
+    text: str, start: int, name_match: re.Match[str], reach: int, text_after: str
 ) -> tuple[str, bool]:
     """Return what is assigned, and whether it is in quotes; a unit ends where a quote closes.
 
     A value that begins within one that was read before ends where that one does, at ``reach``.
     """
-    if signed["quote"] or any(mark in signed["gap"] for mark in "\"'`"):
-        end = _QUOTED_END if after in {'"', "'", "`"} else _UNQUOTED_END
+    if name_match["quote"] or any(mark in name_match["gap"] for mark in "\"'`"):
+        end = _QUOTED_END if text_after in {'"', "'", "`"} else _UNQUOTED_END
         return end.sub("", text[start:]), True
     if start < reach:
         return text[start:reach], False
@@ -373,14 +373,14 @@ def _in_urls(text: str, begin: int) -> Iterator[SecretSpan]:
             yield SecretSpan("url_password", found.start(), found.end())
 
 
-def _after_words(text: str, begin: int, after: str) -> Iterator[SecretSpan]:
+def _after_words(text: str, begin: int, text_after: str) -> Iterator[SecretSpan]:
     for found in _JWK.finditer(text):
         value = _VALUE.match(text, found.end())
         if value and value.start() >= begin and len(value[0]) >= 43 and looks_made(value[0]):
             yield SecretSpan("private_jwk", value.start(), value.end())
     if not any(lead in text for lead in _LEADS):
         return
-    until = _QUOTED if after in {'"', "'"} else _VALUE
+    until = _QUOTED if text_after in {'"', "'"} else _VALUE
     for found in _PASSWORD_NEXT.finditer(text):
         value = until.match(text, found.end())
         if value and value.start() >= begin and (looks_chosen(value[0], 5) or looks_made(value[0])):

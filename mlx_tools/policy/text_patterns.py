@@ -69,20 +69,20 @@ def fits_path(pattern: str, path: str) -> bool:
     ``**`` between two is any number of parts."""
     if not is_glob(pattern):
         return path == pattern
-    return _is_plain(path, encoded=False) and _fits_parts(pattern, path)
+    return _is_plain(path, encoded_text=False) and _fits_parts(pattern, path)
 
 
-def _is_plain(text: str, *, encoded: bool = True) -> bool:
-    """True for a text that holds nothing unseen and does not go up. ``encoded``: nor after it was
-    decoded, be it more than once, which brings no new separator either."""
-    plain = _decoded(text) if encoded else text
+def _is_plain(text: str, *, encoded_text: bool = True) -> bool:
+    """True for a text that holds nothing unseen and does not go up. ``encoded_text``: nor after it
+    was decoded, be it more than once, which brings no new separator either."""
+    plain = _decode_percent(text) if encoded_text else text
     if plain is None or not plain.isprintable() or "\\" in plain:
         return False
     added = (set(plain) - set(text)) & _SEPARATORS
     return not added and plain.count("/") == text.count("/") and ".." not in plain.split("/")
 
 
-def _decoded(text: str) -> str | None:
+def _decode_percent(text: str) -> str | None:
     """The text that percent signs stand for in the end; None if there seems to be no end."""
     for _ in range(_DECODED):
         plain = unquote(text)
@@ -146,11 +146,11 @@ def _looks_like_ipv4(pattern: str) -> bool:
     return is_glob(pattern) and numbers and any(map(str.isdigit, plain))
 
 
-def _fits_rest(pattern: str | None, text: str | None, taken: str = _IN_QUERY) -> bool:
+def _fits_rest(pattern: str | None, text: str | None, prefix: str = _IN_QUERY) -> bool:
     """True for a part that is there in both and fits, or in neither."""
     if pattern is None or text is None:
         return pattern is text
-    return _fits(pattern, text, taken)
+    return _fits(pattern, text, prefix)
 
 
 def _fits_mail(pattern: str, text: str) -> bool:
@@ -185,15 +185,15 @@ def _fits_in_path(part: str, pattern: str) -> bool:
     return _fits(pattern, part, _IN_PATH) and (part == pattern or part not in UP)
 
 
-def _fits(pattern: str, text: str, taken: str) -> bool:
+def _fits(pattern: str, text: str, prefix: str) -> bool:
     """Return whether a text fits, where a wildcard takes characters of one class alone. In these
     parts ``?`` stands for itself: it begins the query of a URL."""
     if "*" not in pattern and "[" not in pattern:
         return text == pattern
-    first, *others = (_expression(piece, taken) for piece in pattern.split("*"))
+    first, *others = (_expression(piece, prefix) for piece in pattern.split("*"))
     # atomic, as in `fnmatch`: what a star has taken is not tried again
-    middle = "".join(f"(?>{taken}*?{piece})" for piece in others[:-1])
-    last = f"{taken}*{others[-1]}" if others else ""
+    middle = "".join(f"(?>{prefix}*?{piece})" for piece in others[:-1])
+    last = f"{prefix}*{others[-1]}" if others else ""
     try:
         return re.fullmatch(first + middle + last, text, re.ASCII) is not None
     except re.error:  # a class such as [z-a]
@@ -203,13 +203,13 @@ def _fits(pattern: str, text: str, taken: str) -> bool:
 _CLASS: Final = re.compile(r"\[(!?)([^\[\]]+)\]")
 
 
-def _expression(piece: str, taken: str) -> str:
+def _expression(piece: str, prefix: str) -> str:
     """A piece of a pattern as a regular expression. A class takes only what other wildcards do."""
     out, last = list[str](), 0
     for match in _CLASS.finditer(piece):
         inside = "-".join(map(re.escape, re.split("-+", match[2])))
         negated = "^" if match[1] else ""
-        out += [re.escape(piece[last : match.start()]), f"(?={taken})[{negated}{inside}]"]
+        out += [re.escape(piece[last : match.start()]), f"(?={prefix})[{negated}{inside}]"]
         last = match.end()
     return "".join((*out, re.escape(piece[last:])))
 

@@ -6,7 +6,7 @@ from mlx_tools.prompt.chat_template import format_from_template, render_template
 from mlx_tools.prompt.compaction import (
     Cut,
     Placeholders,
-    compacted,
+    compact_prompt,
     conversation_text,
     count_turns,
     cut_at_rest,

@@ -126,10 +126,10 @@ def build_catalog(
     return _catalog([*kept, *last], tools, search=bool(last))
 
 
-def _catalog(told: _Lines, tools: Sequence[ToolSpec], *, search: bool) -> Catalog:
-    shown = {tool.name: None for tool, _ in told}
+def _catalog(known_lines: _Lines, tools: Sequence[ToolSpec], *, search: bool) -> Catalog:
+    shown = {tool.name: None for tool, _ in known_lines}
     hidden = tuple(tool.name for tool in tools if tool.name not in shown)
-    return Catalog(tuple(line for _, line in told), tuple(shown), hidden, search)
+    return Catalog(tuple(line for _, line in known_lines), tuple(shown), hidden, search)
 
 
 def _fitting(
@@ -163,7 +163,7 @@ def signature(spec: ToolSpec, detail: int = 0) -> str:
     """A tool's line in full detail, or in less, as far as it fits."""
     line = ""
     for less in _DETAILS[detail:]:
-        line = _written(spec, less)
+        line = _format_tool(spec, less)
         if len(line) <= MAX_LINE_CHARS:
             return line
     return _cut(line, MAX_LINE_CHARS)
@@ -179,7 +179,7 @@ def _cut(text: str, limit: int) -> str:
     return f"{text[: limit - 1].rstrip()}…" if limit else ""
 
 
-def _written(spec: ToolSpec, detail: _Detail) -> str:
+def _format_tool(spec: ToolSpec, detail: _Detail) -> str:
     schema = dereferenced(spec.parameters, spec.parameters)
     writer = _TypeWriter(spec.parameters)
     arguments = writer.members(schema, detail.depth, optional=detail.optional)
@@ -209,8 +209,8 @@ class _TypeWriter:
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
-        self._left = MAX_NODES
-        self._within: list[str] = []
+        self._depth_left = MAX_NODES
+        self._root_definitions: list[str] = []
 
     def members(self, schema: Any, depth: int, *, optional: bool = True) -> list[str]:
         """The properties of an object as ``name: type``, the optional ones with a ``?``."""
@@ -220,7 +220,7 @@ class _TypeWriter:
         names += [name for name in needed if name not in named]
         written: list[str] = []
         for name in names:
-            if self._left <= 0 or len(written) >= 4 * MAX_ITEMS:
+            if self._depth_left <= 0 or len(written) >= 4 * MAX_ITEMS:
                 written.append("…")
                 break
             member = named.get(name, {})
@@ -231,16 +231,16 @@ class _TypeWriter:
         return written
 
     def _type(self, schema: Any, depth: int) -> str:
-        self._left -= 1
-        if self._left < 0 or not isinstance(schema, Mapping):
+        self._depth_left -= 1
+        if self._depth_left < 0 or not isinstance(schema, Mapping):
             return "any"
         if isinstance(reference := schema.get("$ref"), str):
             name = one_line(reference.rpartition("/")[2], MAX_VALUE_CHARS)
-            if reference in self._within:
+            if reference in self._root_definitions:
                 return name if _NAME.fullmatch(name) else "object"
-            self._within.append(reference)
+            self._root_definitions.append(reference)
             written = self._type(follow(reference, self._root), depth)
-            self._within.pop()
+            self._root_definitions.pop()
             return written
         if "const" in schema:
             return _value(schema["const"])
@@ -251,9 +251,9 @@ class _TypeWriter:
             return _union([self._type(branch, depth) for branch in found[:MAX_ITEMS]])
         if isinstance(parts, list) and parts and "properties" not in schema:
             return self._type(parts[0], depth)
-        return _union([self._one(name, schema, depth) for name in types(schema)]) or "any"
+        return _union([self._render_type(name, schema, depth) for name in types(schema)]) or "any"
 
-    def _one(self, name: str, schema: Mapping[str, Any], depth: int) -> str:
+    def _render_type(self, name: str, schema: Mapping[str, Any], depth: int) -> str:
         if name == "array":
             item = self._type(schema.get("items", {}), depth)
             return f"({item})[]" if "|" in item else f"{item}[]"

@@ -109,12 +109,12 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
 
     def listed(self, function: Mapping[str, Any]) -> str:
         """A function's object as the template writes it."""
-        return listed(function, self.wrapped, self.indent, self.compact, self.margin)
+        return render_function(function, self.wrapped, self.indent, self.compact, self.margin)
 
     def begin(self, system: str, tools: Sequence[str], neutraliser: Neutraliser) -> str:
         """The text before the first question; ``system`` is neutralised, ``tools`` are not."""
         text = Composer(neutraliser)
-        for part, named in slotted(self.opening if tools else self.toolless):
+        for part, named in split_slots(self.opening if tools else self.toolless):
             if not named:
                 text.host(part)
             elif part == "system":
@@ -132,24 +132,24 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
         return neutraliser.plain(text)
 
 
-def listed(
-    function: Mapping[str, Any], wrapped: bool, indent: int, compact: bool, margin: str
+def render_function(
+    function: Mapping[str, Any], is_wrapped: bool, indent: int, compact: bool, margin: str
 ) -> str:
     """A function's object as a template writes it; the arguments are a `ToolFormat`'s."""
-    value = {"type": "function", "function": function} if wrapped else function
+    value = {"type": "function", "function": function} if is_wrapped else function
     separators = (",", ": " if indent else ":") if compact else None
     text = json.dumps(value, ensure_ascii=False, indent=indent or None, separators=separators)
     return text.replace("\n", f"\n{margin}")
 
 
-def slotted(slots: Slots) -> Iterator[tuple[str, bool]]:
+def split_slots(slots: Slots) -> Iterator[tuple[str, bool]]:
     """The parts of a text with slots, and whether each is the name of one."""
     return ((part, bool(number % 2)) for number, part in enumerate(slots))
 
 
-def filled(slots: Slots, values: Mapping[str, str]) -> str:
+def fill_slots(slots: Slots, values: Mapping[str, str]) -> str:
     """The text with values in its slots."""
-    return "".join(values[part] if named else part for part, named in slotted(slots))
+    return "".join(values[part] if named else part for part, named in split_slots(slots))
 
 
 def slots_of(text: str, values: Mapping[str, str]) -> Slots:
@@ -260,7 +260,7 @@ class ChatFormat:
             answering = asking
             if self.reasoning is not None:
                 after = asking if self.opens_thought else None
-                answering += empty_thought(self.reasoning, after=after)
+                answering += empty_thought(self.reasoning, text_after=after)
         remembered = self.history_header
         if remembered is None:
             remembered = answering if self.opens_thought else asking
@@ -316,12 +316,12 @@ _FORMAT_FIELDS: Final[Mapping[str, Any]] = {
 _UNWRITTEN: Final = {"toolless", "answering", "remembered", "turn_ends"}
 
 
-def empty_thought(reasoning: tuple[str, str], after: str | None = None) -> str:
-    """A thought without content: all of it, or what closes the one that ``after`` opened."""
+def empty_thought(reasoning: tuple[str, str], text_after: str | None = None) -> str:
+    """A thought without content: all of it, or what closes the one that ``text_after`` opened."""
     opening, closing = reasoning
-    if after is None:
+    if text_after is None:
         return f"{opening}\n\n{closing}\n\n"
-    breaks = len(after) - len(after.rstrip("\n"))
+    breaks = len(text_after) - len(text_after.rstrip("\n"))
     return "\n" * max(0, 2 - breaks) + f"{closing}\n\n"
 
 

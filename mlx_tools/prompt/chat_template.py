@@ -125,11 +125,11 @@ def format_from_template(
 
 
 def _with_tools(
-    chat_format: ChatFormat, template: ChatTemplate, bos: str, written: Sequence[str]
+    chat_format: ChatFormat, template: ChatTemplate, bos: str, rendered_tools: Sequence[str]
 ) -> ChatFormat:
     """The format with how its template tells of tools, or why that cannot be told."""
     known = {mark for one in DIALECTS for mark in (one.open, one.close) if mark}
-    marks = [mark for mark in known if any(mark in text for text in written)]
+    marks = [mark for mark in known if any(mark in text for text in rendered_tools)]
     try:
         tools = tools_from_template(template, chat_format, bos=bos, marks=marks)
     except ToolsUnknown as unknown:
@@ -180,7 +180,7 @@ class _Probe:
     def answer_suffix(self, turns: _Turns) -> str:
         """The end of an assistant's turn: as much of what follows as stands at the end too."""
         written = self.text(("user", _QUESTION), ("assistant", _ANSWER))
-        end = _after(written, _ANSWER)
+        end = _text_after(written, _ANSWER)
         shared = _shared(end, turns.answer_to_question) if end is not None else ""
         if shared or end == "":
             return shared
@@ -210,7 +210,7 @@ class _Probe:
         """The text behind the last question, where an answer is asked for or not; None where it
         cannot be told."""
         written = self.text(("user", _QUESTION), ask=ask, **options)
-        return _after(written, _QUESTION)
+        return _text_after(written, _QUESTION)
 
     def trims(self, *, has_system: bool) -> tuple[str, ...]:
         """The roles whose text loses its outer white space."""
@@ -248,7 +248,9 @@ def _headers(
     if silent is not None and silent.startswith(ask) and len(silent) > len(ask):
         answer = history if history.startswith(silent) else silent
     if opens and reasoning is not None:
-        history = answer = answer if answer != ask else ask + empty_thought(reasoning, after=ask)
+        history = answer = (
+            answer if answer != ask else ask + empty_thought(reasoning, text_after=ask)
+        )
     own = {"ask": ask, "answer_header": answer, "history_header": history}
     return suffix, own | {"reasoning": reasoning, "opens_thought": opens}
 
@@ -319,18 +321,18 @@ def _split_bos(text: str, user_prefix: str, bos: str, adds_bos: bool) -> tuple[s
     return ("", text) if user_prefix.startswith(bos) else (bos, text[len(bos) :])
 
 
-def _after(text: str, part: str) -> str | None:
+def _text_after(text: str, part: str) -> str | None:
     return text.rpartition(part)[2] if part in text else None
 
 
-def _shared(one: str, other: str) -> str:
+def _shared(first: str, second: str) -> str:
     """The longest common beginning that does not end inside a marker of either."""
-    pairs = enumerate(zip(one, other, strict=False))
-    length = next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+    pairs = enumerate(zip(first, second, strict=False))
+    length = next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))
     cuts = (
         match.start()
-        for text in (one, other)
+        for text in (first, second)
         for match in _MARKER.finditer(text)
         if match.start() < length < match.end()
     )
-    return one[: min((length, *cuts))]
+    return first[: min((length, *cuts))]

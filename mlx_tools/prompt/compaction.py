@@ -67,7 +67,7 @@ class Placeholders(Struct, frozen=True):
         return self.words.text("compaction.observation", name=READER, id=key)
 
 
-def compacted(prompt: Prompt, record: CompactedRecord) -> Prompt:
+def compact_prompt(prompt: Prompt, record: CompactedRecord) -> Prompt:
     """The prompt as it would be with the record."""
     other = prompt.copy()
     other.add(record)
@@ -91,7 +91,7 @@ def cut_to_fit(
     the model has not seen yet leave last, only as many as must, and only where it can read them.
     """
     steps = _steps(prompt, placeholders)
-    late = _long(prompt, placeholders, late=True) if placeholders.readable else []
+    late = _long(prompt, placeholders, unseen_only=True) if placeholders.readable else []
     early = len(steps) - 1
     steps += [
         Cut((*steps[-1].calls, *late[: number + 1]), steps[-1].removed)
@@ -100,7 +100,7 @@ def cut_to_fit(
 
     @cache
     def cost(number: int) -> int:
-        return count(render(compacted(prompt, placeholders.record(steps[number]))))
+        return count(render(compact_prompt(prompt, placeholders.record(steps[number]))))
 
     floor = cost(early)
     if floor <= limit:
@@ -121,7 +121,7 @@ def cut_to_sum_up(
 
     @cache
     def cost(place: int) -> int:
-        return count(render(compacted(prompt, placeholders.record(Cut(removed=place)))))
+        return count(render(compact_prompt(prompt, placeholders.record(Cut(removed=place)))))
 
     if not places or 5 * cost(places[-1]) >= 4 * size:
         return None
@@ -147,8 +147,8 @@ def replacements(
     what has none is only told of.
     """
 
-    def text(what: str, call: str = "") -> str:
-        return words.text(f"compaction.{what}", name=READER, id=keys.get(call, ""))
+    def text(key: str, call: str = "") -> str:
+        return words.text(f"compaction.{key}", name=READER, id=keys.get(call, ""))
 
     content = text("turns") if cut.removed else ""
     return content, {call: text("observation", call) for call in cut.calls}
@@ -165,7 +165,7 @@ def conversation_text(prompt: Prompt, removed: int, words: PromptWords) -> str:
     """The first ``removed`` records of the prompt in words, and before them what stands in place of
     those that left earlier."""
     lines = [prompt.removed_text] if prompt.removed_text else []
-    lines += _told(prompt.records[:removed], words)
+    lines += _render_records(prompt.records[:removed], words)
     return "\n\n".join(lines)
 
 
@@ -174,7 +174,7 @@ def count_turns(prompt: Prompt, removed: int) -> int:
     return sum(isinstance(record, CompletionRecord) for record in prompt.records[:removed])
 
 
-def _told(records: Sequence[Record], words: PromptWords) -> Iterator[str]:
+def _render_records(records: Sequence[Record], words: PromptWords) -> Iterator[str]:
     for record in records:
         match record:
             case UserRecord():
@@ -210,12 +210,12 @@ def _places(records: Sequence[Record]) -> list[int]:
     ]
 
 
-def _long(prompt: Prompt, placeholders: Placeholders, *, late: bool = False) -> list[str]:
-    """The calls whose observations are worth replacing, those of the last turn (``late``) or of
-    the turns before it, the oldest first."""
+def _long(prompt: Prompt, placeholders: Placeholders, *, unseen_only: bool = False) -> list[str]:
+    """The calls whose observations are worth replacing, those of the last turn (``unseen_only``) or
+    of the turns before it, the oldest first."""
     records = prompt.records
     last = [0, *_places(records)][-1]
-    some = records[last:] if late else records[:last]
+    some = records[last:] if unseen_only else records[:last]
     observed = (one for one in some if isinstance(one, ObservationRecord) and one.error is None)
     least = _GAIN * len(placeholders.of_call)
     return [one.call for one in observed if len(one.content or "") > least]

@@ -96,11 +96,11 @@ class Finder:
         return [tool for tool, score in self.matches(request) if score > 0]
 
     def offer(
-        self, request: str, known: Iterable[str], first: Sequence[str] = ()
+        self, request: str, known_names: Iterable[str], first: Sequence[str] = ()
     ) -> tuple[str, ...]:
         """The lines of what a later question brings: the tools named in ``first`` and those among
-        its `OFFERED` best matches that are not ``known``, within `OFFER_BUDGET`."""
-        told = set(known)
+        its `OFFERED` best matches that are not ``known_names``, within `OFFER_BUDGET`."""
+        told = set(known_names)
         named = [tool for tool in self.tools if tool.name in first]
         best = [*named, *self.hits(request)[:OFFERED]]
         new = {tool.name: tool for tool in best if tool.name not in told}
@@ -119,31 +119,31 @@ class KnownTools:
         self._permitted = permitted
         self._request = header.shortlist_request
         self._finder: Finder | None = None
-        self._listed = header.shortlist
+        self._shown_names = header.shortlist
         self._names = set(header.shortlist)
-        self._left: set[str] = set()  # those whose lines have left the prompt
-        self._told: dict[str, ToolSpec] | None = None
-        if not self._listed:
+        self._remaining: set[str] = set()  # those whose lines have left the prompt
+        self._announced: dict[str, ToolSpec] | None = None
+        if not self._shown_names:
             self._names = {name for name, spec in permitted.items() if not is_on_demand(spec)}
 
     @property
     def tools(self) -> Mapping[str, ToolSpec]:
         """The permitted tools that the model has been told of."""
-        if self._told is None:
+        if self._announced is None:
             told = {name: spec for name, spec in self._permitted.items() if name in self._names}
-            self._told = told
-        return self._told
+            self._announced = told
+        return self._announced
 
     def offer(self, question: str, tool_choice: str) -> tuple[str, ...]:
         """The lines of the tools that a question brings, none where the catalog holds them all, or
         was chosen by this very question."""
         first = [tool_choice] if tool_choice in self._permitted else []
-        if not self._listed or (question == self._request and self._names.issuperset(first)):
+        if not self._shown_names or (question == self._request and self._names.issuperset(first)):
             return ()
         if self._finder is None:
             listed = (s for s in self._permitted.values() if not is_on_demand(s))
             self._finder = Finder(listed)
-        return self._finder.offer(question, self._names - self._left, first)
+        return self._finder.offer(question, self._names - self._remaining, first)
 
     def ask(self, record: UserRecord, tool_choice: str) -> None:
         """Takes in a question, the tools it brings, and the tool that must be called."""
@@ -161,19 +161,22 @@ class KnownTools:
         self._tell_of(*self._brought(record))
         return True
 
-    def compact(self, record: CompactedRecord, left: Iterable[Record]) -> None:
-        """Takes in that something was left out of the prompt, and where it can be read. ``left``
-        is what the prompt is made of now: tools whose lines are gone may be brought again."""
+    def compact(self, record: CompactedRecord, removed_records: Iterable[Record]) -> None:
+        """Takes in that something was left out of the prompt, and where it can be read.
+        ``removed_records`` is what the prompt is made of now: tools whose lines are gone may be
+        brought again."""
         texts = (record.content, *record.observations.values())
         if any(key in text for key in record.artifacts for text in texts):
             self._tell_of_reader()
-        if self._listed:
-            self._left = self._names.difference(self._listed, *map(self._brought, left))
+        if self._shown_names:
+            self._remaining = self._names.difference(
+                self._shown_names, *map(self._brought, removed_records)
+            )
 
     def _tell_of(self, *names: str) -> None:
         self._names.update(names)
-        self._left.difference_update(names)
-        self._told = None
+        self._remaining.difference_update(names)
+        self._announced = None
 
     def _tell_of_reader(self) -> None:
         if is_reader(self._permitted.get(READER)):
@@ -318,12 +321,12 @@ class Bm25:
             for stem, held in holding.items()
         }
 
-    def scores(self, asked: AbstractSet[str]) -> list[float]:
+    def scores(self, terms: AbstractSet[str]) -> list[float]:
         """The match of each text with these stems: 0 for none in common, unbounded above."""
         return [
             sum(
                 self._idf[stem] * text[stem] * (K1 + 1) / (text[stem] + norm)
-                for stem in asked
+                for stem in terms
                 if stem in text
             )
             for text, norm in zip(self._texts, self._norms, strict=True)

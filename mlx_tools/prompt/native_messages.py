@@ -56,7 +56,7 @@ class _Chat:
         self._neutraliser = neutraliser
         self._completion: CompletionRecord | None = None  # of which nothing stands here yet
         self._calls: list[CallRecord] = []  # of the last turn
-        self._observed: dict[str, ObservationRecord] = {}
+        self._observations: dict[str, ObservationRecord] = {}
         self._notes: list[str] = []
 
     def take(self, record: Any) -> None:
@@ -70,7 +70,7 @@ class _Chat:
             case CallRecord():
                 self._calls.append(record)
             case ObservationRecord():
-                self._observed[record.call] = record
+                self._observations[record.call] = record
             case AnswerRecord():
                 self._completion = None
                 self.say("assistant", record.content)
@@ -94,7 +94,7 @@ class _Chat:
             self._call(calls, completion.commentary if completion is not None else "")
         elif completion is not None and (wrote := completion.retained_text.strip()):
             self.say("assistant", wrote)
-        self._observed = {}
+        self._observations = {}
         notes, self._notes = self._notes, []
         for note in notes:
             self.say("user", note)
@@ -117,7 +117,7 @@ class _Chat:
         said = self._neutraliser.plain(commentary) or None
         self.messages.append({"role": "assistant", "content": said, "tool_calls": told})
         for call, given in zip(calls, ids, strict=True):
-            content = self._neutraliser.plain(self._result(self._observed.get(call.call)))
+            content = self._neutraliser.plain(self._result(self._observations.get(call.call)))
             self.messages.append({"role": "tool", "tool_call_id": given, "content": content})
 
     def _result(self, record: ObservationRecord | None) -> str:

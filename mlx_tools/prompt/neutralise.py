@@ -63,11 +63,11 @@ class Neutraliser:
         """
         if not self._patterns.any.search(text) and self.mark not in text:
             return text
-        return self._marked(text, add=True)
+        return self._mark_tokens(text, add=True)
 
     def restore(self, text: str) -> str:
         """The text that `plain` was given."""
-        return self._marked(text, add=False) if self.mark in text else text
+        return self._mark_tokens(text, add=False) if self.mark in text else text
 
     def in_json(self, text: str) -> str:
         """JSON ``text`` with the first character of every control token in a string escaped.
@@ -89,26 +89,29 @@ class Neutraliser:
         """True where ``text`` holds a control token, or what could be taken for an observation."""
         return self._patterns.any.search(text) is not None
 
-    def seam(self, before: str, after: str, untrusted: int | None = None) -> bool:
+    def seam(self, text_before: str, text_after: str, untrusted: int | None = None) -> bool:
         """True where a control token stands across the end of one text and the start of the next.
 
-        Where ``untrusted`` is given, only one that begins before that place of ``before`` counts.
+        Where ``untrusted`` is given, only one that begins before that place of ``text_before``
+        counts.
         """
-        patterns, head = self._patterns, before[-self.reach :]
-        limit = len(head) if untrusted is None else untrusted - (len(before) - len(head))
+        patterns, head = self._patterns, text_before[-self.reach :]
+        limit = len(head) if untrusted is None else untrusted - (len(text_before) - len(head))
         if not (
-            patterns.may_span(head[-1:], after[:1])
-            and patterns.may_span(head[limit - 1 : limit], head[limit : limit + 1] or after[:1])
+            patterns.may_span(head[-1:], text_after[:1])
+            and patterns.may_span(
+                head[limit - 1 : limit], head[limit : limit + 1] or text_after[:1]
+            )
         ):
             return False
-        for match in patterns.any.finditer(head + after[: self.reach]):
+        for match in patterns.any.finditer(head + text_after[: self.reach]):
             if match.start() >= min(limit, len(head)):
                 return False
             if match.end(match.lastindex or 0) > len(head):
                 return True
         return False
 
-    def _marked(self, text: str, *, add: bool) -> str:
+    def _mark_tokens(self, text: str, *, add: bool) -> str:
         skeleton = text.replace(self.mark, "")
         places = {match.start() for match in self._patterns.any.finditer(skeleton)}
         parts = re.findall(f"[^{self.mark}]{self.mark}*", text)
@@ -118,8 +121,8 @@ class Neutraliser:
             parts[place] = part + self.mark if add else part[0] + part[2:]
         return text[:start] + "".join(parts)
 
-    def _escaped(self, text: str, broken: re.Pattern[str], *, prose: bool) -> str:
-        """``text`` with escapes in its strings, and a mark in whatever ``broken`` still finds."""
+    def _escaped(self, text: str, pattern: re.Pattern[str], *, prose: bool) -> str:
+        """``text`` with escapes in its strings, and a mark in whatever ``pattern`` still finds."""
         tokens = self._patterns.literal().finditer(text)
         token = next(tokens, None)
         parts, done = [], 0
@@ -143,7 +146,7 @@ class Neutraliser:
                     token = next(tokens, None)
             done = end
         escaped = "".join((*parts, text[done:]))
-        return broken.sub(lambda match: match[0] + self.mark, escaped)
+        return pattern.sub(lambda match: match[0] + self.mark, escaped)
 
 
 class Composer(Struct):
@@ -258,11 +261,11 @@ def _alternatives(tokens: list[str], *, observation: bool = False) -> str:
         by_first[r"\{"] = {"": [_OBSERVATION]}
     for token in tokens:
         if token[0] == "\n":
-            line = rf"[ \t]{{0,{_BLANKS}}}(?i:{_spelled(token[1:])})"
+            line = rf"[ \t]{{0,{_BLANKS}}}(?i:{_escape_text(token[1:])})"
             by_first.setdefault(f"[{LINE_BREAKS}]", {}).setdefault("", []).append(line)
         else:
             group = by_first.setdefault(re.escape(token[0]), {})
-            group.setdefault(_spelled(token[1]), []).append(_spelled(token[2:]))
+            group.setdefault(_escape_text(token[1]), []).append(_escape_text(token[2:]))
     return "|".join(
         f"{first}(?=({'|'.join(f'{second}(?:{rest})' for second, rest in joined)}))"
         for first, group in by_first.items()
@@ -270,7 +273,7 @@ def _alternatives(tokens: list[str], *, observation: bool = False) -> str:
     )
 
 
-def _spelled(text: str) -> str:
+def _escape_text(text: str) -> str:
     # Sentencepiece writes a space as U+2581, so either may come to the same token.
     return re.sub(r"\\ |▁", "[ ▁]", re.escape(text))
 

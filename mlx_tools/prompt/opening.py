@@ -96,7 +96,7 @@ class Opening(Struct, frozen=True):
     request: str = ""
 
 
-class _Kept(NamedTuple):
+class _FrameParts(NamedTuple):
     """The parts that are made of a frame once."""
 
     whole: SystemPrompt
@@ -105,7 +105,7 @@ class _Kept(NamedTuple):
 
 
 _MOST_KEPT: Final = 64
-_kept: dict[Any, _Kept] = {}
+_parts_cache: dict[Any, _FrameParts] = {}
 """By all that they are made of: the sessions of a program mostly begin alike."""
 
 
@@ -126,12 +126,12 @@ class Openings:
             *(frame.native, frame.response_mode, frame.project_context, frame.persona),
             *(frame.catalog_budget, json.dumps(frame.output_schema), frame.weak_model),
         )
-        if (kept := _kept.get(key)) is None:
+        if (kept := _parts_cache.get(key)) is None:
             whole = build_system(frame)
             examples = () if whole.hidden else _examples(frame, frame.tools)
-            if len(_kept) >= _MOST_KEPT:
-                _kept.clear()
-            kept = _kept[key] = _Kept(whole, examples, Finder(frame.tools))
+            if len(_parts_cache) >= _MOST_KEPT:
+                _parts_cache.clear()
+            kept = _parts_cache[key] = _FrameParts(whole, examples, Finder(frame.tools))
         self._kept = kept
         if kept.whole.hidden and (search := find_search()) is not None:
             self.search = search

@@ -20,7 +20,7 @@ from msgspec import Struct, field
 
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ErrorInfo, Style, ToolCall, ToolObservation, replace
-from mlx_tools.prompt.chat_format import ChatFormat, Slots, ToolFormat, slotted
+from mlx_tools.prompt.chat_format import ChatFormat, Slots, ToolFormat, split_slots
 from mlx_tools.prompt.neutralise import Composer, Neutraliser
 from mlx_tools.prompt.words import STYLES, PromptWords
 from mlx_tools.protocol import ReadingRules, read, write_answer, write_observation
@@ -115,10 +115,10 @@ class Prompt:
     def _begin(self) -> None:
         """Writes what stands before the first question."""
         self._text = Composer(self.neutraliser)
-        self._begun = False
+        self._is_started = False
         self._open = _OpenTurn()
-        self._asked: Composer | None = None  # the text with the open turn, until that changes
-        self._before = self._removed_text  # said with the next question
+        self._open_prompt: Composer | None = None  # the text with the open turn, until that changes
+        self._notice = self._removed_text  # said with the next question
         system = self._format.system
         self._text.host(self._format.bos)
         if self._native is not None:
@@ -127,7 +127,7 @@ class Prompt:
             self._text.host(system[0])
             self._text.untrusted(self._system)
             self._text.host(system[1])
-            self._begun = True
+            self._is_started = True
         elif not self._system:
             self._text.host(self._format.default_system)
         for role, content in self._examples:
@@ -158,7 +158,7 @@ class Prompt:
         self._records.append(record)
         turn = self._open
         if not isinstance(record, CompletionRecord):
-            self._asked = None
+            self._open_prompt = None
         match record:
             case CompletionRecord() if record.retained_text.strip():
                 self._speak(closed(record, self._style, self._native), record.prefix)
@@ -186,12 +186,12 @@ class Prompt:
         for call in self._open.calls:
             if call.call not in self._open.observed:
                 raise UsageError(f"the call {call.call} has no observation yet")
-        if self._asked is None:
+        if self._open_prompt is None:
             if not self._has_lines:
                 raise UsageError("nothing was asked since the last answer")
-            self._asked = self._text.copy()
-            self._write_host(self._asked)
-        text, own = self._asked.copy(), self._format
+            self._open_prompt = self._text.copy()
+            self._write_host(self._open_prompt)
+        text, own = self._open_prompt.copy(), self._format
         text.host((own.answering if self._silent or prefix else own.assistant[0]) + prefix)
         return str(text)
 
@@ -208,13 +208,13 @@ class Prompt:
     @property
     def written(self) -> str:
         """The text without the turn that is open, but for what is to be told in it of what left."""
-        return f"{self._text}{self._before}"
+        return f"{self._text}{self._notice}"
 
     def copy(self) -> Prompt:
         """A prompt that can be gone on with while this one stays."""
         other = copy(self)
         other._text, other._records = self._text.copy(), [*self._records]
-        other._open, other._asked = self._open.copy(), None
+        other._open, other._open_prompt = self._open.copy(), None
         return other
 
     # --- what records do ---
@@ -245,9 +245,9 @@ class Prompt:
             self._close(self._unanswered)
             turn = self._open
         turn.calls, turn.observed = [], {}  # nobody will say how these ended
-        if self._before:
-            turn.said.append(self._plain(self._before))
-            self._before = ""
+        if self._notice:
+            turn.said.append(self._plain(self._notice))
+            self._notice = ""
         choice = record.tool_choice or self._tool_choice
         silent = self._native is not None and choice == "none" and not self._answers_by_call
         asked = record.content
@@ -276,32 +276,32 @@ class Prompt:
 
     # --- turns ---
 
-    def _close(self, otherwise: str) -> None:
-        """Ends a turn in which nothing was read with ``otherwise``, after the prefix it had."""
+    def _close(self, fallback: str) -> None:
+        """Ends a turn in which nothing was read with ``fallback``, after the prefix it had."""
         unread = self._open.unread
         prefix = unread.prefix if unread is not None else ""
-        self._speak(otherwise if otherwise.startswith(prefix) else prefix, prefix)
+        self._speak(fallback if fallback.startswith(prefix) else prefix, prefix)
 
-    def _speak(self, said: str, prefix: str) -> None:
+    def _speak(self, reply: str, prefix: str) -> None:
         """Writes the open turn of the user's role, and the assistant's that answers it.
 
         The answer's header goes on from what asked for it. A model that writes the blank after its
         header itself has written it already.
         """
-        if self._asked is None:
+        if self._open_prompt is None:
             self._write_host(self._text)
         else:
-            self._text = self._asked
-        self._asked, self._begun, self._open = None, True, _OpenTurn()
+            self._text = self._open_prompt
+        self._open_prompt, self._is_started, self._open = None, True, _OpenTurn()
         ask, header = self._format.assistant[0], self._format.remembered
         if self._silent or prefix:
             header = self._format.answering
-        elif header[len(ask) :].isspace() and said[:1].isspace():
+        elif header[len(ask) :].isspace() and reply[:1].isspace():
             header = ask
         self._text.host(header + prefix)
-        neutral = neutral_speech(said, self._style, self.neutraliser, self._native)
-        if not (said.startswith(prefix) and neutral.startswith(prefix)):
-            rest = said.removeprefix(prefix)
+        neutral = neutral_speech(reply, self._style, self.neutraliser, self._native)
+        if not (reply.startswith(prefix) and neutral.startswith(prefix)):
+            rest = reply.removeprefix(prefix)
             neutral = prefix + neutral_speech(rest, self._style, self.neutraliser, self._native)
         self._text.untrusted(neutral[len(prefix) :])
         self._text.host(self._format.assistant[1])
@@ -311,7 +311,7 @@ class Prompt:
         model's own template has them where it is spoken to so."""
         turn, native = self._open, self._native
         lines, results = [*turn.said], self._results()
-        if native is not None and turn.observed and self._begun:
+        if native is not None and turn.observed and self._is_started:
             self._write_results(text, native, results)
             if not (lines or turn.notes):
                 return
@@ -323,9 +323,9 @@ class Prompt:
                 lines.append(self._json_in(write_observation(observed, self._style)))
         lines = [*lines, *turn.notes] or [self._plain(self._words.texts["turns.go_on"])]
         before, after = self._format.user
-        opened = native is not None and not self._begun  # the template's opening does it
+        opened = native is not None and not self._is_started  # the template's opening does it
         text.host("" if opened else before)
-        if not self._begun and self._system and not opened:
+        if not self._is_started and self._system and not opened:
             text.host(self._format.system_in_user[0])
             text.untrusted(self._system)
             text.host(self._format.system_in_user[1])
@@ -342,7 +342,7 @@ class Prompt:
         results: Sequence[tuple[ObservationRecord, str | None]],
     ) -> None:
         def gap(slots: Slots, **values: str) -> None:
-            for part, named in slotted(slots):
+            for part, named in split_slots(slots):
                 if named:
                     text.untrusted(self.neutraliser.plain(values[part]))
                 else:
@@ -394,15 +394,15 @@ class Prompt:
         said = f"{error.message}{stop} {advice}".strip()
         return error if advice in error.message or len(said) > 500 else ErrorInfo(error.code, said)
 
-    def _json_in(self, written: str) -> str:
+    def _json_in(self, text: str) -> str:
         """An observation's line with its JSON neutralised; the style's own wrapping stays.
 
         One that is no such line, as an example's may be, is text like any other.
         """
         before, after = _around_observation(self._style)
-        body = written.removeprefix(before).removesuffix(after)
-        if before + body + after != written or body[:1] != "{":
-            return self.neutraliser.in_mixed(written)
+        body = text.removeprefix(before).removesuffix(after)
+        if before + body + after != text or body[:1] != "{":
+            return self.neutraliser.in_mixed(text)
         return before + self.neutraliser.in_json(body) + after
 
     def _plain(self, text: str) -> str:
@@ -412,7 +412,7 @@ class Prompt:
 
 @lru_cache(maxsize=16)
 def begun_prompt(
-    chat_format: ChatFormat, examples: tuple[tuple[Any, Any], ...], **rest: Any
+    chat_format: ChatFormat, examples: tuple[tuple[Any, Any], ...], **options: Any
 ) -> Prompt:
     """A `Prompt` in which nothing was said yet, its examples pairs of role and content: kept, for
     many sessions begin alike, and to be copied."""
@@ -420,7 +420,7 @@ def begun_prompt(
         chat_format=chat_format,
         examples=[{"role": role, "content": content} for role, content in examples],
         neutraliser=Neutraliser(chat_format.control_tokens),
-        **rest,
+        **options,
     )
 
 

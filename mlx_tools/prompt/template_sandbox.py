@@ -69,7 +69,7 @@ class ChatTemplate:
             constants = [one.value for one in tree.find_all(nodes.Const)]
             data = [one.data for one in tree.find_all(nodes.TemplateData)]
             self.literals = (*data, *(one for one in constants if isinstance(one, str)))
-            self._compiled = environment.from_string(_counted(tree, environment))
+            self._compiled_template = environment.from_string(_count_steps(tree, environment))
         except Exception as error:  # jinja2's own errors, RecursionError, MemoryError
             raise _fault("cannot be read", error) from None
 
@@ -84,16 +84,16 @@ class ChatTemplate:
         self._budget.left = MAX_STEPS
         options |= {"messages": [dict(message) for message in messages], **self._tokens}
         try:
-            return str(self._compiled.render(add_generation_prompt=ask, **options))
+            return str(self._compiled_template.render(add_generation_prompt=ask, **options))
         except TemplateRefused:
             raise
         except Exception as error:
             raise _fault("cannot be rendered", error) from None
 
 
-def _fault(what: str, error: Exception) -> ChatFormatError:
+def _fault(problem: str, error: Exception) -> ChatFormatError:
     reason = " ".join(str(error).split())[:200] or type(error).__name__
-    return ChatFormatError(f"the model's chat template {what}: {reason}", hint=HINT)
+    return ChatFormatError(f"the model's chat template {problem}: {reason}", hint=HINT)
 
 
 def _raise(message: object = "") -> None:
@@ -132,7 +132,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         for name in ("lipsum", "cycler", "joiner"):
             self.globals.pop(name, None)
         for name in ("join", "replace", "indent"):
-            self.filters[name] = _within(budget, self.filters[name])
+            self.filters[name] = _limit_filter(budget, self.filters[name])
         self.filters |= {"tojson": _tojson, _HOLD: budget.hold}
         self.globals |= {
             _STEP: budget.step,
@@ -154,25 +154,25 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             self.budget.product(left, right)
         return self.budget.hold(super().call_binop(context, operator, left, right))
 
-    def call(self, context: Any, called: Any, /, *values: Any, **named: Any) -> Any:
+    def call(self, context: Any, called: Any, /, *values: Any, **name: Any) -> Any:
         self.budget.step()
         if getattr(called, "__name__", "") in _UNBOUNDED_METHODS:
             raise OverflowError(f"it calls {called.__name__}")
         owner = getattr(called, "__self__", None)
         if isinstance(owner, str):
-            self.budget.product(owner, *values, *named.values())
-        return self.budget.hold(super().call(context, called, *values, **named))
+            self.budget.product(owner, *values, *name.values())
+        return self.budget.hold(super().call(context, called, *values, **name))
 
 
-def _within(budget: Budget, function: Callable[..., Any]) -> Callable[..., Any]:
+def _limit_filter(budget: Budget, function: Callable[..., Any]) -> Callable[..., Any]:
     """A filter within the budget; jinja2 passes some of them its context first."""
     passed = getattr(function, "jinja_pass_arg", None)
 
-    def bounded(*values: Any, **named: Any) -> Any:
+    def bounded(*values: Any, **name: Any) -> Any:
         own = values[:1] if passed is not None else ()
         rest = [list(v) if hasattr(v, "__next__") else v for v in values[len(own) :]]
-        budget.product(*rest, *named.values())
-        return budget.hold(function(*own, *rest, **named))
+        budget.product(*rest, *name.values())
+        return budget.hold(function(*own, *rest, **name))
 
     if passed is not None:
         bounded.jinja_pass_arg = passed  # type: ignore[attr-defined]
@@ -195,7 +195,7 @@ def _tojson(
     )
 
 
-def _counted(tree: nodes.Template, environment: Environment) -> nodes.Template:
+def _count_steps(tree: nodes.Template, environment: Environment) -> nodes.Template:
     """The template with every loop, macro, output, list and ``~`` drawing on the budget."""
     counted: nodes.Template = _Counting().visit(tree)
     counted.set_environment(environment)
@@ -212,7 +212,7 @@ def _call(name: str, *values: nodes.Expr) -> nodes.Call:
 class _Counting(NodeTransformer):
     """Puts calls of the budget's functions into a template."""
 
-    def visit(self, node: Any, *values: Any, **named: Any) -> Any:
+    def visit(self, node: Any, *values: Any, **name: Any) -> Any:
         node = self.generic_visit(node)
         match node:
             case nodes.For() | nodes.Macro() | nodes.CallBlock():

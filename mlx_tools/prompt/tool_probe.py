@@ -21,9 +21,9 @@ from mlx_tools.prompt.chat_format import (
     ChatFormat,
     Slots,
     ToolFormat,
-    filled,
+    fill_slots,
     gaps,
-    listed,
+    render_function,
     slots_of,
 )
 from mlx_tools.protocol import DIALECTS, Dialect
@@ -48,11 +48,11 @@ class ToolsUnknown(Exception):
     """Why a template's way with tools cannot be learnt, for a person."""
 
 
-class _CallsUnwritten(ToolsUnknown):
+class _CallsNotRendered(ToolsUnknown):
     """The template leaves it to what was said how calls are written."""
 
 
-class _Called(NamedTuple):
+class _ProbeCall(NamedTuple):
     """A call of the probe: its tool's name, its id, its one argument's name and value."""
 
     name: str
@@ -76,13 +76,13 @@ class _Called(NamedTuple):
 
 
 _CALLS: Final = tuple(
-    _Called(f"xq{one}Toolxq", f"xq{one[0]}aaaaq{n}", f"xq{one}Keyxq", f"xq{one}Valuexq")
+    _ProbeCall(f"xq{one}Toolxq", f"xq{one[0]}aaaaq{n}", f"xq{one}Keyxq", f"xq{one}Valuexq")
     for n, one in enumerate(_ORDINALS)
 )
 
 
 @dataclass(frozen=True)
-class _Way:
+class _TemplateTraits:
     """A template's way of being given things: tools beside the messages or in the system message, a
     system message or none, a call's arguments as an object or a string, what a message that calls
     says beside, content as text or in parts."""
@@ -97,7 +97,7 @@ class _Way:
 class _Conversations:
     """Renders conversations with tools, all of them in one way."""
 
-    def __init__(self, template: ChatTemplate, way: _Way) -> None:
+    def __init__(self, template: ChatTemplate, way: _TemplateTraits) -> None:
         self._template, self.way = template, way
 
     def text(self, *messages: Message, system: str = _SYSTEM, tools: int = 2) -> str:
@@ -188,7 +188,7 @@ def _that_lists(template: ChatTemplate) -> tuple[_Conversations, str]:
     for beside, system, parts in product((True, False), (True, False), (False, True)):
         if not (beside or system):
             continue
-        tried = _Conversations(template, _Way(beside=beside, system=system, parts=parts))
+        tried = _Conversations(template, _TemplateTraits(beside=beside, system=system, parts=parts))
         try:
             written = tried.text(_asking())
             differs = differs or written != tried.text(_asking(), tools=0)
@@ -213,7 +213,7 @@ def _listing(text: str) -> tuple[dict[str, Any], int, int]:
     first, second = (call.function for call in _CALLS[:2])
     for wrapped, indent, compact in product((True, False), (0, 2, 4), (False, True)):
         for margin in {"", " " * indent}:
-            tools = [listed(f, wrapped, indent, compact, margin) for f in (first, second)]
+            tools = [render_function(f, wrapped, indent, compact, margin) for f in (first, second)]
             if found := gaps(text, tools):
                 form: dict[str, Any] = {"wrapped": wrapped, "indent": indent, "compact": compact}
                 form |= {"margin": margin, "separator": found[1]}
@@ -251,7 +251,9 @@ class _Learner:
     def __init__(self, chat_format: ChatFormat, marks: Sequence[str]) -> None:
         self._format, self._marks = chat_format, marks
 
-    def turns(self, template: ChatTemplate, way: _Way) -> tuple[dict[str, Any], _Way, bool]:
+    def turns(
+        self, template: ChatTemplate, way: _TemplateTraits
+    ) -> tuple[dict[str, Any], _TemplateTraits, bool]:
         """The first reading of turns in which the template takes calls and results at all, as in
         `ToolFormat`; in which way it did, and whether it writes calls that it is given apart from
         what was said."""
@@ -262,10 +264,10 @@ class _Learner:
         ):
             tried = _Conversations(template, replace(way, arguments=arguments, empty=empty))
             try:
-                return self._rendered(tried, calls, results), tried.way, True
+                return self._learn_rendered(tried, calls, results), tried.way, True
             except ToolsUnknown as unknown:
                 fault = fault or unknown
-                unwritten = unwritten or isinstance(unknown, _CallsUnwritten)
+                unwritten = unwritten or isinstance(unknown, _CallsNotRendered)
         for results in (2, 1) if unwritten else ():
             try:
                 return self._unrendered(_Conversations(template, way), results), way, False
@@ -274,14 +276,14 @@ class _Learner:
         assert fault is not None
         raise fault
 
-    def _rendered(self, template: _Conversations, calls: int, results: int) -> dict[str, Any]:
+    def _learn_rendered(self, template: _Conversations, calls: int, results: int) -> dict[str, Any]:
         """A template that writes calls which it is given apart from what was said."""
         text = template.text(
             _asking(), template.calling(calls), *(_result(number) for number in range(results))
         )
         turn, (between, after), encoded = self._results(text, results)
         if _CALLS[0].name not in turn and _CALLS[0].value not in turn:
-            raise _CallsUnwritten("its template does not write calls")
+            raise _CallsNotRendered("its template does not write calls")
         header = next((h for h in self._headers if turn.startswith(h)), None)
         if header is None:
             raise ToolsUnknown("its template opens a turn that calls otherwise than others")
@@ -345,13 +347,13 @@ class _Learner:
         turn = turn[len(self._format.user[1]) :]
         return turn, (between[0] if between else None, after), encoded or in_json
 
-    def _end(self, behind: str, dialect: Dialect | None) -> tuple[str, str]:
+    def _end(self, tail: str, dialect: Dialect | None) -> tuple[str, str]:
         """The end of the last call, and the text between the turn's end and the results."""
         suffix = self._format.assistant[1]
-        if suffix and suffix in behind:
-            closing, _, head = behind.partition(suffix)
-        elif not suffix and dialect is not None and dialect.close and dialect.close in behind:
-            closing, _, head = behind.rpartition(dialect.close)
+        if suffix and suffix in tail:
+            closing, _, head = tail.partition(suffix)
+        elif not suffix and dialect is not None and dialect.close and dialect.close in tail:
+            closing, _, head = tail.rpartition(dialect.close)
             closing += dialect.close
         else:
             raise ToolsUnknown("its template ends a turn that calls otherwise than others")
@@ -361,9 +363,9 @@ class _Learner:
             closing = dialect.close
         return closing, head
 
-    def _before_arguments(self, rest: str, dialect: Dialect | None) -> str:
+    def _before_arguments(self, text: str, dialect: Dialect | None) -> str:
         """The text between a call's name and its arguments."""
-        before = rest[: rest.index(_CALLS[0].key)]
+        before = text[: text.index(_CALLS[0].key)]
         if dialect is None or dialect.body in ("json", "named_json"):
             brace = before.rfind("{")
             if brace < 0 or before[brace + 1 :].strip(' \n"'):
@@ -371,19 +373,21 @@ class _Learner:
             return before[:brace]
         return before[: before.rfind("<")] if "<" in before else ""
 
-    def _dialect(self, begin: str, said: str) -> Dialect | None:
+    def _dialect(self, begin: str, text: str) -> Dialect | None:
         """The family in whose form a call is written that begins so; None for a bare object."""
-        found = [one for one in DIALECTS if not one.line and one.open in said]
+        found = [one for one in DIALECTS if not one.line and one.open in text]
         if not found and (bare := _BEGINS.fullmatch(begin)) and bare[1] == "name":
             return None
 
-        def fits(one: Dialect) -> tuple[int, int]:
-            named = _BEGINS.fullmatch(begin.partition(one.open)[2])
-            if named is not None and begin.startswith(one.open):
-                return 2 * (one.body == "json" and one.name_key == named[1]) - 1, len(one.open)
-            marks = [mark for mark in (*one.call, *one.inner) if mark]
-            inner = sum(mark in said for mark in marks)
-            right = one.body != "json" and (inner > 0 or not marks)
+        def fits(dialect: Dialect) -> tuple[int, int]:
+            named = _BEGINS.fullmatch(begin.partition(dialect.open)[2])
+            if named is not None and begin.startswith(dialect.open):
+                return 2 * (dialect.body == "json" and dialect.name_key == named[1]) - 1, len(
+                    dialect.open
+                )
+            marks = [mark for mark in (*dialect.call, *dialect.inner) if mark]
+            inner = sum(mark in text for mark in marks)
+            right = dialect.body != "json" and (inner > 0 or not marks)
             return 2 * right - 1, inner
 
         best = max(found, key=fits, default=None)
@@ -401,17 +405,17 @@ class _Learner:
         return found[0]
 
 
-def _around_results(head: str, between: str | None, after: str) -> dict[str, Slots]:
+def _around_results(head: str, text_between: str | None, text_after: str) -> dict[str, Slots]:
     """The texts around results, with slots for the ids and names of calls."""
     first, second = _CALLS[:2]
     own = {"id": first.id, "name": first.name}
     before = slots_of(head, {"next_id": first.id, "next_name": first.name})
-    if between is None:  # each result in a turn of its own
-        end = slots_of(after, own)
+    if text_between is None:  # each result in a turn of its own
+        end = slots_of(text_after, own)
         middle: Slots = (*end[:-1], end[-1] + before[0], *before[1:])
     else:
-        end = slots_of(after, {"id": second.id, "name": second.name})
-        middle = slots_of(between, own | {"next_id": second.id, "next_name": second.name})
+        end = slots_of(text_after, {"id": second.id, "name": second.name})
+        middle = slots_of(text_between, own | {"next_id": second.id, "next_name": second.name})
     return {"before": before, "between": middle, "after": end}
 
 
@@ -423,7 +427,7 @@ def _check(
     tools: ToolFormat,
     chat_format: ChatFormat,
     bos: str,
-    rendered: bool,
+    is_rendered: bool,
     system: str,
     count: int,
 ) -> None:
@@ -431,7 +435,7 @@ def _check(
     Raises `ToolsUnknown` where they differ."""
     question, user, (ask, end) = "xqOtherQuestionxq", chat_format.user, chat_format.assistant
     functions = tools.separator.join(tools.listed(call.function) for call in _CALLS[:count])
-    begun = filled(
+    begun = fill_slots(
         tools.opening, {"system": system if template.way.system else "", "tools": functions}
     )
     if not template.way.system:  # it takes no system text, and has no place for one
@@ -440,12 +444,12 @@ def _check(
     text = template.text(_asking(question), **given).removeprefix(bos)
     if text != begun + question + user[1] + ask:
         raise ToolsUnknown("its template tells of tools in no fixed form")
-    call = template.calling(1) if rendered else {"role": "assistant", "content": _SAID}
+    call = template.calling(1) if is_rendered else {"role": "assistant", "content": _SAID}
     text = template.text(_asking(question), call, _result(0), **given)
     content = _RESULT.format(_ORDINALS[0])
     content = json.dumps(content) if json.dumps(content) in text else content
     values = {"id": _CALLS[0].id, "name": _CALLS[0].name}
     values |= {f"next_{key}": value for key, value in values.items()}
-    before, after = (filled(slots, values) for slots in (tools.before, tools.after))
+    before, after = (fill_slots(slots, values) for slots in (tools.before, tools.after))
     if question + user[1] not in text or not text.endswith(end + before + content + after + ask):
         raise ToolsUnknown("its template writes results in no fixed form")

@@ -189,7 +189,7 @@ def parse_words(texts: Mapping[str, str]) -> PromptWords:
             raise ConfigError(f"prompts/{file} is missing", hint="install mlx-tools again")
 
     def whole(file: str) -> str:
-        return _checked(file, texts[file].strip())
+        return _check_placeholders(file, texts[file].strip())
 
     messages, result, examples = (_table(file, texts) for file in (MESSAGES, RESULT, EXAMPLES))
     known = {f"{kind}.{code}" for kind in _BY_CODE for code in CODES}
@@ -239,28 +239,29 @@ def _table(file: str, texts: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def _refuse_others(file: str, keys: Iterable[str], known: Collection[str]) -> None:
-    if unknown := sorted(set(keys).difference(known)):
+def _refuse_others(file: str, keys: Iterable[str], known_names: Collection[str]) -> None:
+    if unknown := sorted(set(keys).difference(known_names)):
         raise ConfigError(
             f"prompts/{file} has the unknown key {unknown[0]}",
-            hint=f"known are {', '.join(sorted(known))}",
+            hint=f"known are {', '.join(sorted(known_names))}",
         )
 
 
 def _texts(
     file: str,
     values: Mapping[str, Any],
-    wanted: Mapping[str, tuple[str, ...]],
+    required_placeholders: Mapping[str, tuple[str, ...]],
     optional: Collection[str] = (),
 ) -> dict[str, str]:
-    """The texts under the ``wanted`` keys, each with the placeholders that it must hold."""
-    for key in wanted:
+    """The texts under the ``required_placeholders`` keys, each with the placeholders that it must
+    hold."""
+    for key in required_placeholders:
         if not isinstance(values.get(key), str):
             fault = "needs a text for" if key in values else "lacks the key"
             raise ConfigError(f"prompts/{file} {fault} {key}")
     return {
-        key: _checked(f"{file}, {key}", values[key], required, optional)
-        for key, required in wanted.items()
+        key: _check_placeholders(f"{file}, {key}", values[key], required, optional)
+        for key, required in required_placeholders.items()
     }
 
 
@@ -271,24 +272,24 @@ def _examples(text: str) -> ExampleWords:
         raise ConfigError(f"prompts/{EXAMPLES}: {error}") from None
     for one in (*found.direct, *chain.from_iterable(found.tools.values())):
         for said in (one.question, one.observation or "", one.answer):
-            _checked(f"{EXAMPLES}, {one.question}", said)
+            _check_placeholders(f"{EXAMPLES}, {one.question}", said)
     return found
 
 
-def _checked(
-    where: str, text: str, required: Collection[str] = (), optional: Collection[str] = ()
+def _check_placeholders(
+    file_name: str, text: str, required: Collection[str] = (), optional: Collection[str] = ()
 ) -> str:
     """``text``, where its placeholders are all that it must hold and none that it may not."""
     found = set(_PLACEHOLDER.findall(text))
     if missing := [name for name in required if name not in found]:
         raise ConfigError(
-            f"prompts/{where}: the placeholder {{{{{missing[0]}}}}} is missing",
+            f"prompts/{file_name}: the placeholder {{{{{missing[0]}}}}} is missing",
             hint="write it where the value belongs",
         )
     if unknown := sorted(found.difference(required, optional)):
         known = ", ".join(f"{{{{{name}}}}}" for name in sorted({*required, *optional})) or "none"
         raise ConfigError(
-            f"prompts/{where}: the placeholder {{{{{unknown[0]}}}}} is unknown",
+            f"prompts/{file_name}: the placeholder {{{{{unknown[0]}}}}} is unknown",
             hint=f"it may have: {known}",
         )
     return text

@@ -11,11 +11,11 @@ from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALIASES
 from mlx_tools.protocol.strict import loose_name
 from mlx_tools.schema import (
-    TooMuch,
-    bounded,
-    coerced,
+    CheckTooLong,
+    coerce,
     faults,
     fits_plainly,
+    limit_steps,
     properties,
     validator_for,
 )
@@ -107,11 +107,11 @@ class ToolCatalog:
         try:
             if fits_plainly(arguments, parameters):
                 return True
-            with bounded():
+            with limit_steps():
                 validator = validator_for(parameters)
-                changed, _ = coerced(validator, dict(arguments))
+                changed, _ = coerce(validator, dict(arguments))
                 found = faults(validator, changed, _MOST_FAULTS)
-        except (ToolDefinitionError, TooMuch, RecursionError):
+        except (ToolDefinitionError, CheckTooLong, RecursionError):
             return True  # validation says what is wrong
         return not any(fault.validator in _OF_TYPE for fault in found)
 

@@ -20,7 +20,7 @@ from mlx_tools.protocol.reading import Reading, writable
 from mlx_tools.protocol.scan import MORE, ObjectScanner
 from mlx_tools.protocol.strict import Unreadable, compact, loads, loose_name
 from mlx_tools.protocol.validate import validate_arguments
-from mlx_tools.schema import check_parameters, is_of_objects, schema_text, wrapped
+from mlx_tools.schema import check_parameters, is_of_objects, object_schema, schema_text
 
 _KEY: Final = "value"
 _FENCED: Final = re.compile(r"\s*```(?:json)?[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
@@ -70,7 +70,7 @@ def _made(text: str, name: str, description: str) -> ResultTool:
     """The same for the same schema, so that what is compiled for its tool is found again."""
     schema = json.loads(text)
     is_object = is_of_objects(schema)
-    parameters = {**schema, "type": "object"} if is_object else wrapped(schema, _KEY)
+    parameters = {**schema, "type": "object"} if is_object else object_schema(schema, _KEY)
     check_parameters(parameters)
     return ResultTool(ToolSpec(name, description, parameters, effects=frozenset()), not is_object)
 

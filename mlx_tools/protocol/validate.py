@@ -19,12 +19,12 @@ from mlx_tools.protocol.reading import Reading
 from mlx_tools.protocol.strict import loose_name
 from mlx_tools.schema import (
     MOST_CHARS,
-    TooMuch,
-    bounded,
-    coerced,
-    described,
+    CheckTooLong,
+    coerce,
     faults,
     fits_plainly,
+    join_faults,
+    limit_steps,
     path_text,
     validator_for,
 )
@@ -141,24 +141,24 @@ def validate_arguments(
     try:
         if fits_plainly(given, spec.parameters):
             return given, (), None
-        with bounded():
+        with limit_steps():
             path = _not_finite(given)
             validator = validator_for(spec.parameters)
             if path is not None:
                 text = f"{path_text(path)}: a finite number"
                 return given, (), ErrorInfo("invalid_arguments", text[:MOST_CHARS])
             found = faults(validator, given, _MOST_FAULTS)
-            mended, coercions = coerced(validator, given) if found else (given, ())
+            mended, coercions = coerce(validator, given) if found else (given, ())
             if coercions:
                 found = faults(validator, mended, _MOST_FAULTS)
     except ToolDefinitionError as error:
         text = f"{spec.name}: its parameters cannot be used: {error.message}"
         return given, (), ErrorInfo("tool_error", text[:MOST_CHARS])
-    except (TooMuch, RecursionError):
+    except (CheckTooLong, RecursionError):
         text = "arguments: less, they are too large or too deep to be checked"
         return given, (), ErrorInfo("invalid_arguments", text)
     if found:
-        return given, (), ErrorInfo("invalid_arguments", described(found))
+        return given, (), ErrorInfo("invalid_arguments", join_faults(found))
     return mended, coercions, None
 
 

@@ -107,10 +107,10 @@ def _compiles(schema: Mapping[str, Any]) -> bool:
 class _Loosening:
     """One schema on its way, ``without`` these keywords."""
 
-    def __init__(self, root: Mapping[str, Any], without: tuple[str, ...]) -> None:
+    def __init__(self, root: Mapping[str, Any], left_out_keywords: tuple[str, ...]) -> None:
         self.is_exact = True
         self._root = root
-        self._without = without
+        self._left_out_keywords = left_out_keywords
         self._anchors = anchors(root)
         self._names: dict[Path, str] = {}
         self._targets: dict[str, Any] = {}
@@ -135,56 +135,56 @@ class _Loosening:
             return schema is not False
         found: dict[str, Any] = {}
         for keyword, value in schema.items():
-            if keyword in self._without or not self._take(found, keyword, value):
+            if keyword in self._left_out_keywords or not self._take(found, keyword, value):
                 self.is_exact = False
         self._settle_members(schema, found)
         return found
 
-    def _take(self, found: dict[str, Any], keyword: str, value: Any) -> bool:
-        """Puts a keyword into ``found`` as far as it can be held; False where that is not wholly.
+    def _take(self, output: dict[str, Any], keyword: str, value: Any) -> bool:
+        """Puts a keyword into ``output`` as far as it can be held; False where that is not wholly.
         What asks nothing is held."""
         match keyword, value:
             case (("additionalProperties" | "items"), (bool() | dict())):
-                found[keyword] = self._node(value)
+                output[keyword] = self._node(value)
             case "patternProperties", dict() if not all(map(_is_exact, value)):
                 return False
             case (("properties" | "patternProperties"), dict()):
-                found[keyword] = {key: self._node(one) for key, one in value.items()}
+                output[keyword] = {key: self._node(one) for key, one in value.items()}
             case (("allOf" | "anyOf" | "oneOf" | "prefixItems"), [_, *_]):
-                self._take_list(found, keyword, value)
+                self._take_list(output, keyword, value)
             case (("$ref" | "$dynamicRef"), _):
-                return self._take_reference(found, str(value))
+                return self._take_reference(output, str(value))
             case "pattern", str():
                 if _PATTERN.fullmatch(value):
-                    found[keyword] = value
+                    output[keyword] = value
                 return _is_exact(value)
             case "uniqueItems", False:
                 pass
             case _ if keyword in _ASKS:
                 if not _ASKS[keyword](value):
                     return False
-                found[keyword] = int(value) if _ASKS[keyword] is _is_count else value
+                output[keyword] = int(value) if _ASKS[keyword] is _is_count else value
             case _:
                 return keyword not in _ASKING
         return True
 
-    def _take_list(self, found: dict[str, Any], keyword: str, value: Any) -> None:
+    def _take_list(self, output: dict[str, Any], keyword: str, value: Any) -> None:
         parts = [self._node(one) for one in value]
         if keyword == "oneOf":  # loosened, two may fit where one did
             self._one_of.append(parts)
             keyword = "anyOf"
         if keyword == "allOf":
             parts = [part for part in parts if part not in ({}, True)] or [{}]
-        if keyword in found:
+        if keyword in output:
             keyword, parts = "allOf", [{keyword: parts}]
-        found[keyword] = [*found.get(keyword, ()), *parts]
+        output[keyword] = [*output.get(keyword, ()), *parts]
 
-    def _take_reference(self, found: dict[str, Any], reference: str) -> bool:
+    def _take_reference(self, output: dict[str, Any], reference: str) -> bool:
         try:
             path, target = resolve(self._root, reference, self._anchors)
         except ToolDefinitionError:
             return False
-        if "$ref" in found:
+        if "$ref" in output:
             return False
         if path not in self._names:
             name = re.sub("[^A-Za-z0-9_.-]", "_", str(path[-1]) if path else "root")
@@ -192,34 +192,34 @@ class _Loosening:
                 name += "_"
             self._names[path] = name
             self._targets[name] = target
-        found["$ref"] = f"#/$defs/{self._names[path]}"
+        output["$ref"] = f"#/$defs/{self._names[path]}"
         return True
 
-    def _settle_members(self, schema: Mapping[str, Any], found: dict[str, Any]) -> None:
+    def _settle_members(self, schema: Mapping[str, Any], output: dict[str, Any]) -> None:
         """Takes out what the keywords of one object do not allow together."""
-        named, required = found.get("properties", {}), found.get("required", [])
+        named, required = output.get("properties", {}), output.get("required", [])
         optional = named.keys() - set(required)
         drop = set(_MEMBERS) if optional else set()
         if len(optional) > _MOST_OPTIONAL:
-            found["properties"] = {key: one for key, one in named.items() if key not in optional}
+            output["properties"] = {key: one for key, one in named.items() if key not in optional}
             drop |= {"patternProperties", "additionalProperties"}
             self.is_exact = False
-        if "patternProperties" in schema and "patternProperties" not in found:
+        if "patternProperties" in schema and "patternProperties" not in output:
             drop |= {"additionalProperties"}  # it was for the keys of no pattern
-        for keyword in drop & found.keys():
-            del found[keyword]
+        for keyword in drop & output.keys():
+            del output[keyword]
             self.is_exact = False
         if "additionalProperties" in drop:
-            found["additionalProperties"] = True
-        if found.get("additionalProperties") is False and not found.get("patternProperties"):
+            output["additionalProperties"] = True
+        if output.get("additionalProperties") is False and not output.get("patternProperties"):
             possible = [key for key in required if key in named]
             if len(possible) < len(required):
-                found["required"] = possible
+                output["required"] = possible
                 self.is_exact = False
-        undescribed = [key for key in found.get("required", []) if key not in named]
+        undescribed = [key for key in output.get("required", []) if key not in named]
         if len(undescribed) > _MOST_UNDESCRIBED:
             more = {*undescribed[_MOST_UNDESCRIBED:]}
-            found["required"] = [key for key in required if key not in more]
+            output["required"] = [key for key in required if key not in more]
             self.is_exact = False
 
 

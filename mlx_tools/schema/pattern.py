@@ -42,7 +42,7 @@ class UnsupportedPattern(ValueError):
     """The pattern is no regular expression, or one that cannot be matched in linear time."""
 
 
-class TooLong(ValueError):
+class TextTooLong(ValueError):
     """The text is too long for this pattern."""
 
 
@@ -60,9 +60,9 @@ class Pattern:
             raise UnsupportedPattern("it cannot be matched in linear time") from None
 
     def search(self, text: str) -> bool:
-        """Return whether the pattern matches anywhere in ``text``. Raises `TooLong`."""
+        """Return whether the pattern matches anywhere in ``text``. Raises `TextTooLong`."""
         if len(text) * self._nodes > _MAX_STEPS:
-            raise TooLong
+            raise TextTooLong
         return self._matches(text)
 
 
@@ -138,7 +138,7 @@ def _range(first: int, last: int) -> str:
 
 
 @lru_cache(maxsize=256)
-def compiled(pattern: str) -> Pattern:
+def compile_pattern(pattern: str) -> Pattern:
     """The pattern, ready for use. Raises `UnsupportedPattern`."""
     try:
         return Pattern(pattern)

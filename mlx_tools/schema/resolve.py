@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 from mlx_tools.errors import ToolDefinitionError
-from mlx_tools.schema.pattern import UnsupportedPattern, compiled
+from mlx_tools.schema.pattern import UnsupportedPattern, compile_pattern
 
 Path = tuple[str | int, ...]
 
@@ -80,10 +80,12 @@ def anchors(root: Any) -> dict[str, Path]:
     }
 
 
-def resolve(root: Mapping[str, Any], reference: str, named: Mapping[str, Path]) -> tuple[Path, Any]:
+def resolve(
+    root: Mapping[str, Any], reference: str, anchors: Mapping[str, Path]
+) -> tuple[Path, Any]:
     """Return what a local reference names: its path from the root, and the subschema there.
 
-    ``named`` are the root's `anchors`. Raises ToolDefinitionError for a reference to another
+    ``anchors`` are the root's `anchors`. Raises ToolDefinitionError for a reference to another
     document, or to nothing.
     """
     if not reference.startswith("#"):
@@ -93,7 +95,7 @@ def resolve(root: Mapping[str, Any], reference: str, named: Mapping[str, Path]) 
     target: Any = root
     found: list[str | int] = []
     name = reference[1:]
-    for key in named[name] if name in named else _parts(reference):
+    for key in anchors[name] if name in anchors else _parts(reference):
         try:
             step = int(key) if isinstance(target, list) else key
             target = target[step]
@@ -137,7 +139,7 @@ def matchable(schema: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...
         found = isinstance(node, dict) and isinstance(node.get("pattern"), str)
         if found and _NARROWING.isdisjoint(path):
             try:
-                compiled(node["pattern"])
+                compile_pattern(node["pattern"])
             except UnsupportedPattern:
                 del node["pattern"]
                 dropped.append(pointer(path))
@@ -157,7 +159,7 @@ def _check(text: str) -> None:
     named = anchors(schema)
     for path, node in places.items():
         if not isinstance(node, Mapping | bool):
-            raise ToolDefinitionError(f"{_at(path)}: not a schema")
+            raise ToolDefinitionError(f"{_pointer_text(path)}: not a schema")
         if isinstance(node, Mapping):
             _check_node(path, node)
     keys = {key for node in places.values() if isinstance(node, Mapping) for key in node}
@@ -166,11 +168,13 @@ def _check(text: str) -> None:
     edges = {path: _same_value(schema, path, node, named) for path, node in places.items()}
     for path, targets in edges.items():
         if missing := [target for target in targets if target not in places]:
-            raise ToolDefinitionError(f"{_at(path)}: {_at(missing[0])} is not a schema")
+            raise ToolDefinitionError(
+                f"{_pointer_text(path)}: {_pointer_text(missing[0])} is not a schema"
+            )
     try:
         TopologicalSorter(edges).prepare()
     except CycleError as error:  # it would be applied to the same value for ever
-        place = _at(error.args[1][0])
+        place = _pointer_text(error.args[1][0])
         raise ToolDefinitionError(f"{place}: the schema refers to itself without end") from None
     if is_plain(schema):
         return
@@ -181,7 +185,7 @@ def _check(text: str) -> None:
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
-        where = _at(tuple(error.absolute_path))
+        where = _pointer_text(tuple(error.absolute_path))
         raise ToolDefinitionError(f"{where}: {error.message[:200]}") from None
 
 
@@ -255,29 +259,31 @@ def schema_text(schema: Any) -> str:
 
 def _check_node(path: Path, node: Mapping[str, Any]) -> None:
     if path and "$id" in node:
-        raise ToolDefinitionError(f"{_at(path)}: $id below the root is not supported")
+        raise ToolDefinitionError(f"{_pointer_text(path)}: $id below the root is not supported")
     patterns = [node["pattern"]] if isinstance(node.get("pattern"), str) else []
     if isinstance(node.get("patternProperties"), Mapping):
         patterns += node["patternProperties"]
     for pattern in patterns:
         try:
-            compiled(pattern)
+            compile_pattern(pattern)
         except UnsupportedPattern as error:
-            raise ToolDefinitionError(f"{_at(path)}: pattern {pattern[:100]!r}: {error}") from None
+            raise ToolDefinitionError(
+                f"{_pointer_text(path)}: pattern {pattern[:100]!r}: {error}"
+            ) from None
 
 
 def _same_value(
-    root: Mapping[str, Any], path: Path, node: Any, named: Mapping[str, Path]
+    root: Mapping[str, Any], path: Path, node: Any, anchors: Mapping[str, Path]
 ) -> list[Path]:
     """Return where else the value is held to that ``node`` is held to."""
     places = [(*path, *more) for more, _ in children(node) if more[0] in _IN_PLACE]
     if isinstance(node, Mapping):
         references = (node.get("$ref"), node.get("$dynamicRef"))
-        places += (resolve(root, ref, named)[0] for ref in references if isinstance(ref, str))
+        places += (resolve(root, ref, anchors)[0] for ref in references if isinstance(ref, str))
     return places
 
 
-def _at(path: Path) -> str:
+def _pointer_text(path: Path) -> str:
     return "#" + pointer(path)
 
 
@@ -287,7 +293,7 @@ def is_of_objects(schema: Mapping[str, Any]) -> bool:
     return isinstance(found, Mapping) and [*types(found)] == ["object"]
 
 
-def wrapped(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
+def object_schema(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
     """The schema of an object whose one property fits ``schema``. Raises ToolDefinitionError for
     what is no schema's JSON, or too deep."""
     inner = json.loads(schema_text(schema))

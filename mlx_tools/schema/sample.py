@@ -37,17 +37,17 @@ class _Sampler:
     def __init__(self, root: Mapping[str, Any], texts: Mapping[str, str]) -> None:
         self._root = root
         self._texts = texts
-        self._left = MAX_PARTS
+        self._budget = MAX_PARTS
 
     def value(self, schema: Any, depth: int) -> Any:
         """A value for ``schema``. Raises `NoSample`."""
-        self._left -= 1
-        if depth > MAX_DEPTH or self._left < 0 or schema is False:
+        self._budget -= 1
+        if depth > MAX_DEPTH or self._budget < 0 or schema is False:
             raise NoSample
         schema = dereferenced(schema, self._root)
         if not isinstance(schema, Mapping):
             return self._texts["string"]
-        if (given := _given(schema)) is not None:
+        if (given := _short_example(schema)) is not None:
             return given[0]
         for branch in (found := branches(schema)):
             try:
@@ -112,7 +112,7 @@ class _Sampler:
         return text[:most] if isinstance(most, int) and most >= 0 else text
 
 
-def _given(schema: Mapping[str, Any]) -> tuple[Any] | None:
+def _short_example(schema: Mapping[str, Any]) -> tuple[Any] | None:
     """A value that the schema itself gives, if it is short."""
     examples, values = schema.get("examples"), schema.get("enum")
     for found in (examples, [schema[k] for k in ("const", "default") if k in schema], values):

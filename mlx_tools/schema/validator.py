@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError
-from mlx_tools.schema.pattern import TooLong, compiled
+from mlx_tools.schema.pattern import TextTooLong, compile_pattern
 from mlx_tools.schema.resolve import check_parameters, is_plain, kept_by_identity, schema_text
 
 _MAX_STEPS: Final = 200_000
@@ -30,7 +30,7 @@ _STEPS_OF: Final = {"$ref": 10, "$dynamicRef": 10}
 _steps: ContextVar[list[int]] = ContextVar("steps")
 
 
-class TooMuch(Exception):
+class CheckTooLong(Exception):
     """The check took more steps than it may."""
 
 
@@ -50,7 +50,7 @@ def _validator(text: str) -> Any:
 
 
 @contextmanager
-def bounded() -> Iterator[None]:
+def limit_steps() -> Iterator[None]:
     """All that `faults` does within shares one bound of steps."""
     token = _steps.set([_MAX_STEPS])
     try:
@@ -59,9 +59,9 @@ def bounded() -> Iterator[None]:
         _steps.reset(token)
 
 
-def faults(validator: Any, value: Any, most: int) -> list[Any]:
-    """The first ``most`` faults of ``value``. Raises `TooMuch` or RecursionError."""
-    return list(islice(validator.iter_errors(value), most))
+def faults(validator: Any, value: Any, max_faults: int) -> list[Any]:
+    """The first ``max_faults`` faults of ``value``. Raises `CheckTooLong` or RecursionError."""
+    return list(islice(validator.iter_errors(value), max_faults))
 
 
 _PLAIN_TYPES: Final[Mapping[str, type]] = {
@@ -107,11 +107,11 @@ def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
 def fits(value: Any, parameters: Mapping[str, Any]) -> bool:
     """Return whether ``value`` fits; False too where the schema is unusable or takes too long."""
     try:
-        with bounded():
+        with limit_steps():
             return fits_plainly(value, parameters) or not faults(
                 validator_for(parameters), value, 1
             )
-    except (ToolDefinitionError, TooMuch, RecursionError):
+    except (ToolDefinitionError, CheckTooLong, RecursionError):
         return False
 
 
@@ -125,7 +125,9 @@ def _validator_class() -> Any:
     base = jsonschema.Draft202012Validator
     types = base.TYPE_CHECKER.redefine_many({"integer": _is_integer, "number": _is_number})
     keywords = {**base.VALIDATORS, **_KEYWORDS}
-    counted = {name: _counted(check, _STEPS_OF.get(name, 1)) for name, check in keywords.items()}
+    counted = {
+        name: _limit_keyword(check, _STEPS_OF.get(name, 1)) for name, check in keywords.items()
+    }
     extend: Callable[..., Any] = jsonschema.validators.extend
     return extend(base, counted, type_checker=types)
 
@@ -133,12 +135,12 @@ def _validator_class() -> Any:
 _Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
 
 
-def _counted(keyword: _Keyword, steps: int) -> _Keyword:
+def _limit_keyword(keyword: _Keyword, steps: int) -> _Keyword:
     def count(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any] | None:
         left = _steps.get()
         left[0] -= steps
         if left[0] < 0:
-            raise TooMuch
+            raise CheckTooLong
         return keyword(validator, value, instance, schema)
 
     return count
@@ -162,9 +164,9 @@ def _fault(message: str, path: Sequence[str | int] = ()) -> Any:
 def _pattern(validator: Any, pattern: Any, instance: Any, schema: Any) -> Iterator[Any]:
     if validator.is_type(instance, "string"):
         try:
-            if not compiled(pattern).search(instance):
+            if not compile_pattern(pattern).search(instance):
                 yield _fault(f"text that matches {pattern}")
-        except TooLong:
+        except TextTooLong:
             yield _fault("a shorter text")
 
 
@@ -174,9 +176,9 @@ def _pattern_properties(validator: Any, patterns: Any, instance: Any, schema: An
     for pattern, subschema in patterns.items():
         for key, value in instance.items():
             try:
-                if compiled(pattern).search(key):
+                if compile_pattern(pattern).search(key):
                     yield from validator.descend(value, subschema, path=key, schema_path=pattern)
-            except TooLong:
+            except TextTooLong:
                 yield _fault("a shorter name", path=(key,))
 
 
@@ -188,9 +190,9 @@ def _additional_properties(
     known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     for key, value in instance.items():
         try:
-            if key in known or any(compiled(pattern).search(key) for pattern in patterns):
+            if key in known or any(compile_pattern(pattern).search(key) for pattern in patterns):
                 continue
-        except TooLong:
+        except TextTooLong:
             continue  # patternProperties has said so
         yield from _member(validator, allowed, key, value)
 
@@ -245,10 +247,10 @@ _PLAIN_KEY: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]{0,63}")
 _SHOWN_CHARS: Final = 120
 
 
-def described(found: Iterable[Any]) -> str:
+def join_faults(errors: Iterable[Any]) -> str:
     """All faults, joined, as far as `MOST_CHARS` goes."""
     lines: dict[str, None] = {}
-    for fault in found:
+    for fault in errors:
         for path, expected in _lines(fault):
             lines[f"{path}: {expected}"] = None
     text = "; ".join(lines)
@@ -264,7 +266,7 @@ def path_text(path: Iterable[str | int]) -> str:
         elif _PLAIN_KEY.fullmatch(step):
             text += f".{step}" if text else step
         else:
-            text += f"[{_shown(step)}]"
+            text += f"[{_shorten(step)}]"
     return text or "arguments"
 
 
@@ -302,15 +304,15 @@ def _branches(fault: Any) -> Iterator[tuple[str, str]]:
     yield path_text(fault.absolute_path), " or ".join(ways)[:_SHOWN_CHARS]
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=True, default=str)
     return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
 
 
 _EXPECTED: Final[Mapping[str, Callable[[Any], str]]] = {
     "type": lambda kinds: " or ".join(kinds) if isinstance(kinds, list) else str(kinds),
-    "enum": lambda values: "one of " + ", ".join(_shown(value) for value in values),
-    "const": _shown,
+    "enum": lambda values: "one of " + ", ".join(_shorten(value) for value in values),
+    "const": _shorten,
     "minimum": lambda bound: f"at least {bound}",
     "maximum": lambda bound: f"at most {bound}",
     "exclusiveMinimum": lambda bound: f"more than {bound}",
@@ -328,7 +330,7 @@ _EXPECTED: Final[Mapping[str, Callable[[Any], str]]] = {
     "not": lambda _: "another form",
     "unevaluatedProperties": lambda _: "no other keys",
     "unevaluatedItems": lambda _: "no other items",
-    "dependentRequired": lambda needs: "keys that go together: " + _shown(needs),
+    "dependentRequired": lambda needs: "keys that go together: " + _shorten(needs),
 }
 
 
@@ -355,7 +357,7 @@ _DEEPEST: Final = 3
 """So often may a list be put around a value, or a union stand in a union."""
 
 
-def coerced(validator: Any, value: Any, depth: int = 0) -> tuple[Any, tuple[str, ...]]:
+def coerce(validator: Any, value: Any, depth: int = 0) -> tuple[Any, tuple[str, ...]]:
     """``value`` with what could be mended, and what was done, in order; the original stays.
 
     What comes back need not be valid; where nothing can be done it is as it was.
@@ -394,12 +396,12 @@ def _change(validator: Any, fault: Any, depth: int) -> tuple[Any, tuple[str, ...
     choices = (fault.validator_value,) if fault.validator == "const" else choices
     for new, name in (*coercions(fault.instance), *in_other_case(fault.instance, choices)):
         nests = isinstance(new, (dict, list))
-        mended, names = coerced(local, new, depth + 1) if nests else (new, ())
+        mended, names = coerce(local, new, depth + 1) if nests else (new, ())
         if not faults(local, mended, 1):
             ways.append((mended, (name, *names)))
     if fault.validator in ("anyOf", "oneOf"):
         for branch in fault.validator_value:
-            mended, names = coerced(validator.evolve(schema=branch), fault.instance, depth + 1)
+            mended, names = coerce(validator.evolve(schema=branch), fault.instance, depth + 1)
             if names and not faults(local, mended, 1):
                 ways.append((mended, names))
     if not ways or any(not _same(ways[0][0], way[0]) for way in ways):
@@ -479,5 +481,5 @@ def choices_in(schema: Any) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _same(one: Any, other: Any) -> bool:
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+def _same(first: Any, second: Any) -> bool:
+    return isinstance(first, bool) == isinstance(second, bool) and bool(first == second)

@@ -14,24 +14,24 @@ from mlx_tools.store.artifacts import ArtifactStore, Change, UndoStore
 from mlx_tools.store.changes import (
     ABSENT,
     MAX_KEPT_BYTES,
+    NameTaken,
     Place,
-    Taken,
     open_present,
     place_of,
-    put,
     state_of,
     status_of,
+    write_file,
 )
 from mlx_tools.store.roots import (
     FOLDERS,
-    Absent,
+    PathAbsent,
     PathPatterns,
+    PathRefused,
+    PathUnlisted,
     PrivateNames,
-    Refused,
     Root,
     RootName,
-    Unfit,
-    Unlisted,
+    WrongFileKind,
     check_patterns,
     expand_home,
     folded,
@@ -62,7 +62,7 @@ from mlx_tools.store.transcript import (
 
 if TYPE_CHECKING:
     from mlx_tools.prompt import PromptWords
-    from mlx_tools.store.copying import Copied, copy_store
+    from mlx_tools.store.copying import CopyReport, copy_store
     from mlx_tools.store.postgres import check_address
     from mlx_tools.store.session_rows import PostgresStore
     from mlx_tools.store.tables import (
@@ -78,7 +78,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = names_of(
     globals(),
     {
-        "copying": ("Copied", "copy_store"),
+        "copying": ("CopyReport", "copy_store"),
         "postgres": ("check_address",),
         "session_rows": ("PostgresStore",),
         "tables": (

@@ -42,7 +42,7 @@ class RunPermit:
 
     watched: Mapping[str, str] = field(default_factory=dict)
     _tools: Mapping[str, str] | None = field(default=None, init=False)
-    _written: bytes = field(default=b"", init=False)
+    _list_bytes: bytes = field(default=b"", init=False)
 
     def begin(self, session: str, policy_hash: str, specs: Iterable[ToolSpec]) -> None:
         """Write the list of a run that begins. Raises `StorageError` where it cannot be."""
@@ -55,7 +55,7 @@ class RunPermit:
             "tools": tools,
             "configuration": dict(self.watched),
         }
-        self._written = json.dumps(listed, sort_keys=True).encode()
+        self._list_bytes = json.dumps(listed, sort_keys=True).encode()
         self._write()
         self._tools = tools
 
@@ -68,7 +68,7 @@ class RunPermit:
         if self._tools is None:
             return "there is no access list: no run has begun, or it has ended"
         try:
-            if self._read() != self._written:
+            if self._read() != self._list_bytes:
                 return "the access list is not the one that this run wrote"
         except FileNotFoundError:
             return "the access list of this run is gone"
@@ -98,7 +98,7 @@ class RunPermit:
     def _read(self) -> bytes:
         """What is kept now. Raises OSError where it cannot be had or trusted, BlockingIOError where
         it is locked."""
-        return self._written
+        return self._list_bytes
 
     def _remove(self) -> None:
         """Remove what is kept. Raises nothing."""
@@ -115,14 +115,14 @@ class RunPermitFile(RunPermit):
         what, hint = f"the access list {self.path}", "check the folder's permissions and free space"
         with (
             translate_os_error(StorageError, f"{what} cannot be written", hint),
-            drafted(self.path, self._written) as draft,
+            drafted(self.path, self._list_bytes) as draft,
         ):
             draft.replace(self.path)
 
     def _read(self) -> bytes:
         with open_private(self.path) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return file.read(len(self._written) + 1)
+            return file.read(len(self._list_bytes) + 1)
 
     def _remove(self) -> None:
         with contextlib.suppress(OSError):
@@ -159,13 +159,13 @@ class ConsumedApprovals:
     """The approvals that calls have started with, by their digests: each counts once, whatever is
     taken away from a transcript."""
 
-    _known: set[str] = field(default_factory=set, init=False)
+    _digests: set[str] = field(default_factory=set, init=False)
 
     def take(self, digest: str) -> bool:
         """Use an approval up; False where it was used before. Raises `StorageError` where that
         cannot be written down: then it is not used up."""
-        taken = digest not in self._known
-        self._known.add(digest)
+        taken = digest not in self._digests
+        self._digests.add(digest)
         return taken
 
 

@@ -51,8 +51,8 @@ class BlobStore(ABC):
     max_bytes: int
 
     @abstractmethod
-    def write(self, key: str, data: bytes, *, lasting: bool = False) -> None:
-        """Keep ``data`` as ``key``; with ``lasting`` it survives a power cut. Raises OSError, and
+    def write(self, key: str, data: bytes, *, durable: bool = False) -> None:
+        """Keep ``data`` as ``key``; with ``durable`` it survives a power cut. Raises OSError, and
         then it is not kept; nothing else is removed then."""
 
     @abstractmethod
@@ -96,12 +96,12 @@ class BlobFiles(BlobStore):
                     os.utime(path, (now, now))
         return removed
 
-    def write(self, key: str, data: bytes, *, lasting: bool = False) -> None:
+    def write(self, key: str, data: bytes, *, durable: bool = False) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.folder / key
-        with drafted(path, data, sync=self.sync if lasting else None) as draft:
+        with drafted(path, data, sync=self.sync if durable else None) as draft:
             draft.rename(path)
-            if lasting:
+            if durable:
                 self._sync_names()
         self._make_room(key)
 
@@ -167,7 +167,7 @@ class BlobMemory(BlobStore):
     held: dict[tuple[str, str], bytes]
     max_bytes: int = MAX_BYTES
 
-    def write(self, key: str, data: bytes, *, lasting: bool = False) -> None:
+    def write(self, key: str, data: bytes, *, durable: bool = False) -> None:
         self.held[self.session, key] = data
         while sum(map(len, list(self.held.values()))) > self.max_bytes:
             self.held.pop(next(iter(self.held)), None)
@@ -270,7 +270,7 @@ class UndoStore:
         now = max(time.time_ns(), last + 1)  # the order holds though the clock is set back
         key = f"{now:016x}{secrets.token_hex(8)}"
         head = json.dumps(said, separators=(",", ":")).encode()
-        self.blobs.write(key, head + b"\n" + content, lasting=True)
+        self.blobs.write(key, head + b"\n" + content, durable=True)
         return key
 
     def changes(self) -> list[Change]:

@@ -21,7 +21,15 @@ from msgspec import Struct
 from mlx_tools.macos import sync_fully
 from mlx_tools.store.artifacts import Change, UndoStore
 from mlx_tools.store.exchange import exchange, is_being_written
-from mlx_tools.store.roots import Absent, Identity, Refused, Root, Unfit, folded, identity_of
+from mlx_tools.store.roots import (
+    Identity,
+    PathAbsent,
+    PathRefused,
+    Root,
+    WrongFileKind,
+    folded,
+    identity_of,
+)
 from mlx_tools.store.transcript import write_all
 
 MAX_NEW_FOLDERS: Final = 32
@@ -50,7 +58,7 @@ _REPOSITORY: Final = {
 """Git takes any folder with a ``HEAD`` for a repository, and runs what its ``config`` names."""
 
 
-class Taken(Unfit):
+class NameTaken(WrongFileKind):
     """A file of this name is there already, and a new one was to be made."""
 
 
@@ -81,10 +89,10 @@ def place_of(
     """The place of a path below the root, open while the block runs.
 
     ``writable`` says of each root whether it may be written to. With ``make`` missing folders are
-    made, and removed again where the block raises. Raises Refused, Unfit or Absent.
+    made, and removed again where the block raises. Raises PathRefused, WrongFileKind or PathAbsent.
     """
     if not parts:
-        raise Unfit("this is a folder, not a file")
+        raise WrongFileKind("this is a folder, not a file")
     root.check_listed(parts)
     made: list[tuple[int, str]] = []
     may = writable.get(root.identity, root.writable)
@@ -111,21 +119,23 @@ def place_of(
         os.close(current)
 
 
-def _entered(root: Root, parent: int, name: str, made: list[tuple[int, str]] | None) -> int:
+def _entered(
+    root: Root, parent: int, name: str, created_entries: list[tuple[int, str]] | None
+) -> int:
     """A descriptor of a folder in an open one, which is made where it is missing."""
-    if made is None:
+    if created_entries is None:
         return root.enter(parent, name)
-    with contextlib.suppress(Absent):
+    with contextlib.suppress(PathAbsent):
         return root.enter(parent, name)
-    if len(made) >= MAX_NEW_FOLDERS:
-        raise Refused(f"at most {MAX_NEW_FOLDERS} folders are made at once")
+    if len(created_entries) >= MAX_NEW_FOLDERS:
+        raise PathRefused(f"at most {MAX_NEW_FOLDERS} folders are made at once")
     try:
         os.mkdir(name, 0o777, dir_fd=parent)
     except FileExistsError:  # another made it meanwhile
         return root.enter(parent, name)
     except OSError as error:
         raise _trouble(error, name) from None
-    made.append((os.dup(parent), name))
+    created_entries.append((os.dup(parent), name))
     return root.enter(parent, name)
 
 
@@ -133,7 +143,7 @@ def _check_repository(folder: int, name: str) -> None:
     """Refuses to make, of a folder that is called something else, a repository that runs things."""
     for other in _REPOSITORY.get(folded(name), ()):
         if status_of(folder, other) is not None:
-            raise Refused(f"{name} beside {other} is a repository's, and may run things")
+            raise PathRefused(f"{name} beside {other} is a repository's, and may run things")
 
 
 def _sync(folder: int) -> None:
@@ -142,7 +152,7 @@ def _sync(folder: int) -> None:
         sync_fully(folder)
     except OSError as error:
         if error.errno not in _NO_SYNC:
-            raise Unfit(
+            raise WrongFileKind(
                 f"the change was made, and may not last through a crash: {error.strerror}"
             ) from None
 
@@ -158,31 +168,33 @@ def status_of(folder: int, name: str) -> os.stat_result | None:
 def _trouble(error: OSError, name: str) -> Exception:
     """The meaning of an error of the system to somebody who wanted to change a file."""
     if error.errno in _NO_ROOM:
-        return Unfit(f"the disk is full, or what you may use of it; {_UNCHANGED}")
+        return WrongFileKind(f"the disk is full, or what you may use of it; {_UNCHANGED}")
     match error.errno:
         case errno.EACCES | errno.EPERM | errno.EROFS:
-            return Refused(f"{name} may not be changed by this user ({error.strerror})")
+            return PathRefused(f"{name} may not be changed by this user ({error.strerror})")
         case errno.EIO:
-            return Unfit(f"the disk failed (input/output error); {_UNCHANGED}")
+            return WrongFileKind(f"the disk failed (input/output error); {_UNCHANGED}")
         case errno.ENAMETOOLONG:
-            return Refused("a name in the path is too long")
+            return PathRefused("a name in the path is too long")
         case errno.ENOENT:
-            return Unfit(f"the folder of {name} was removed meanwhile; {_UNCHANGED}")
-    return Unfit(f"{name}: {error.strerror}; {_UNCHANGED}")
+            return WrongFileKind(f"the folder of {name} was removed meanwhile; {_UNCHANGED}")
+    return WrongFileKind(f"{name}: {error.strerror}; {_UNCHANGED}")
 
 
 def state_of(content: bytes | int | None) -> str:
     """A name for the content that a path has: a hash of its bytes, or that nothing is there.
 
     ``content`` is the bytes themselves, or a descriptor of a file, which is read to its end. Raises
-    Unfit for a file that is too large to be compared.
+    WrongFileKind for a file that is too large to be compared.
     """
     if content is None:
         return ABSENT
     hashed, offset = hashlib.sha256(content if isinstance(content, bytes) else b""), 0
     while isinstance(content, int):
         if max(offset, os.fstat(content).st_size) > MAX_COMPARED_BYTES:
-            raise Unfit(f"the file is larger than {MAX_COMPARED_BYTES} bytes; it is left as it is")
+            raise WrongFileKind(
+                f"the file is larger than {MAX_COMPARED_BYTES} bytes; it is left as it is"
+            )
         piece = os.pread(content, 1 << 18, offset)
         if not piece:
             break
@@ -192,11 +204,11 @@ def state_of(content: bytes | int | None) -> str:
 
 
 def open_present(place: Place) -> int | None:
-    """A descriptor of the file that may be changed, None where there is nothing. Raises Refused or
-    Unfit for what is no file, or may not be changed."""
+    """A descriptor of the file that may be changed, None where there is nothing. Raises PathRefused
+    or WrongFileKind for what is no file, or may not be changed."""
     try:
         fd = place.root.open_last(place.folder, place.name)
-    except Absent:
+    except PathAbsent:
         return None
     # A rename needs no right to the file itself; whoever took it away did not want it replaced.
     effective = os.access in os.supports_effective_ids
@@ -206,17 +218,17 @@ def open_present(place: Place) -> int | None:
         wrong = "is marked read-only"
     if wrong is not None:
         os.close(fd)
-        raise Refused(f"{place.name} {wrong}")
+        raise PathRefused(f"{place.name} {wrong}")
     return fd
 
 
-def put(
+def write_file(
     place: Place,
     content: bytes | None,
     *,
     new: bool = False,
     expected: str | None,
-    since: str = "it was approved",
+    old_state: str = "it was approved",
     given_up: Callable[[], bool] = lambda: False,
     undo: UndoStore | None = None,
     mode: int = 0,
@@ -225,26 +237,29 @@ def put(
     there was one before.
 
     With ``new`` there must be none. ``expected`` is the state (`state_of`) that the file must be
-    in, None for any, ``since`` when it was in it; ``given_up`` is asked last of all. ``undo`` keeps
-    the old content before anything is changed, ``mode`` are the permissions of a new file, 0 for
-    the usual ones. Raises Refused, Unfit or Absent, and then the old content is there, and nothing
-    else.
+    in, None for any, ``old_state`` when it was in it; ``given_up`` is asked last of all. ``undo``
+    keeps the old content before anything is changed, ``mode`` are the permissions of a new file, 0
+    for the usual ones. Raises PathRefused, WrongFileKind or PathAbsent, and then the old content is
+    there, and nothing else.
     """
-    before, old = _look(place, expected, since, whole=undo is not None)
+    before, old = _look(place, expected, old_state, whole=undo is not None)
     if new and before is not None:
-        raise Taken(f"there is a file {place.name} already")
+        raise NameTaken(f"there is a file {place.name} already")
     if content is None and before is None:
-        raise Absent(f"there is no {place.name}")
-    with _kept(place, before, old, state_of(content), undo) as held, _system_errors(place):
+        raise PathAbsent(f"there is no {place.name}")
+    with (
+        _keep_old_state(place, before, old, state_of(content), undo) as held,
+        _system_errors(place),
+    ):
         temporary = None if content is None else _temporary(place, before, content, mode)
         try:
-            now, _ = _look(place, expected or held, since)
+            now, _ = _look(place, expected or held, old_state)
             if _identity(now) != _identity(before) or (
                 temporary and _identity(status_of(place.folder, temporary[0])) != temporary[1]
             ):
-                raise Refused(f"{place.name} was replaced by something else; {_UNCHANGED}")
+                raise PathRefused(f"{place.name} was replaced by something else; {_UNCHANGED}")
             if given_up():
-                raise Unfit(f"the call came to its end before; {_UNCHANGED}")
+                raise WrongFileKind(f"the call came to its end before; {_UNCHANGED}")
             if temporary is None:
                 _remove(place, _identity(before), expected or held)
             elif now is None:
@@ -265,17 +280,17 @@ def _system_errors(place: Place) -> Iterator[None]:
     try:
         yield
     except FileExistsError:
-        raise Refused(f"a {place.name} has been made meanwhile; {_UNCHANGED}") from None
+        raise PathRefused(f"a {place.name} has been made meanwhile; {_UNCHANGED}") from None
     except OSError as error:
         raise _trouble(error, place.name) from None
 
 
 @contextlib.contextmanager
-def _kept(
+def _keep_old_state(
     place: Place,
-    before: os.stat_result | None,
+    old_stat: os.stat_result | None,
     content: bytes | None,
-    after: str,
+    new_state: str,
     undo: UndoStore | None,
 ) -> Iterator[str | None]:
     """Keeps what the file holds while the block changes it, and gives the state that was kept, None
@@ -284,8 +299,8 @@ def _kept(
     if undo is None or content is None:
         yield None
         return
-    state = ABSENT if before is None else state_of(content)
-    if state == after:
+    state = ABSENT if old_stat is None else state_of(content)
+    if state == new_state:
         yield state
         return
     try:
@@ -294,30 +309,30 @@ def _kept(
             inode=place.root.identity[1],
             names=place.names,
             before=state,
-            after=after,
-            mode=0 if before is None else stat.S_IMODE(before.st_mode),
+            after=new_state,
+            mode=0 if old_stat is None else stat.S_IMODE(old_stat.st_mode),
         )
         key = undo.keep_old(change, content)
     except OSError as error:
-        raise Unfit(
+        raise WrongFileKind(
             f"the old content of {place.name} cannot be kept for undo ({error.strerror}); "
             f"{_UNCHANGED}"
         ) from None
     try:
         yield state
-    except (Refused, Unfit, Absent):  # anything else may have come after the change
+    except (PathRefused, WrongFileKind, PathAbsent):  # anything else may have come after the change
         undo.forget(key)
         raise
 
 
 def _look(
-    place: Place, expected: str | None, since: str, *, whole: bool = False
+    place: Place, expected: str | None, old_state: str, *, whole: bool = False
 ) -> tuple[os.stat_result | None, bytes | None]:
     """The file as it is now, None where there is none, if it is in the state that is expected; and
     with ``whole`` its content, None where that is too much to be kept."""
-    with _opened(place) as fd:
+    with _open_place(place) as fd:
         if expected is not None and state_of(fd) != expected:
-            raise Refused(f"{place.name} has changed since {since}; {_UNCHANGED}")
+            raise PathRefused(f"{place.name} has changed since {old_state}; {_UNCHANGED}")
         if fd is None:
             return None, b""
         content = None
@@ -329,7 +344,7 @@ def _look(
 
 
 @contextlib.contextmanager
-def _opened(place: Place) -> Iterator[int | None]:
+def _open_place(place: Place) -> Iterator[int | None]:
     fd = open_present(place)
     try:
         with _system_errors(place):
@@ -344,19 +359,19 @@ def _temporary_name() -> str:
 
 
 def _temporary(
-    place: Place, before: os.stat_result | None, content: bytes, mode: int
+    place: Place, old_stat: os.stat_result | None, content: bytes, mode: int
 ) -> tuple[str, Identity]:
     """Writes the content to a new file beside the target, for good, under a name nobody can guess.
     Returns that name; where it raises, there is no such file."""
     name = _temporary_name()
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    usual = before is None and not mode
+    usual = old_stat is None and not mode
     fd = os.open(name, flags, 0o666 if usual else 0o600, dir_fd=place.folder)
     try:
         try:
             write_all(fd, content)
-            if before is not None:
-                _take_over(fd, before)
+            if old_stat is not None:
+                _take_over(fd, old_stat)
             elif mode:
                 os.fchmod(fd, mode & 0o777)
             sync_fully(fd)
@@ -370,84 +385,86 @@ def _temporary(
     return name, written
 
 
-def _take_over(fd: int, before: os.stat_result) -> None:
+def _take_over(fd: int, old_stat: os.stat_result) -> None:
     """Gives the new file the owner and the mode of the old one. Where the group cannot be kept, it
     gets no more than everybody has, since the mode spoke of another."""
-    mode = stat.S_IMODE(before.st_mode) & 0o777
+    mode = stat.S_IMODE(old_stat.st_mode) & 0o777
     now = os.fstat(fd)
-    if now.st_gid != before.st_gid:
+    if now.st_gid != old_stat.st_gid:
         try:
-            os.fchown(fd, -1, before.st_gid)
+            os.fchown(fd, -1, old_stat.st_gid)
         except PermissionError:
             mode = mode & 0o707 | (mode >> 3 & mode & 0o007) << 3
-    if now.st_uid != before.st_uid:
+    if now.st_uid != old_stat.st_uid:
         with contextlib.suppress(PermissionError):
-            os.fchown(fd, before.st_uid, -1)
+            os.fchown(fd, old_stat.st_uid, -1)
     os.fchmod(fd, mode)
 
 
 def _replace(
     place: Place,
     temporary: tuple[str, Identity],
-    after: str,
-    before: Identity | None,
+    new_state: str,
+    old_identity: Identity | None,
     expected: str | None,
 ) -> None:
-    """Give the target the content of the temporary file, which has the state ``after``.
+    """Give the target the content of the temporary file, which has the state ``new_state``.
 
     Another writer may come between the last look and the change. So both names are swapped in one
     step, and what the target held at that moment is looked at under the temporary name: if it is
-    not what was ``expected``, both are swapped back. Raises Refused then.
+    not what was ``expected``, both are swapped back. Raises PathRefused then.
     """
     folder, name = place.folder, temporary[0]
     if not exchange(folder, name, place.name):  # a plain rename: the last look must do
         os.rename(name, place.name, src_dir_fd=folder, dst_dir_fd=folder)
         return
-    if _holds(place, name, before, expected):
+    if _holds(place, name, old_identity, expected):
         return
     inside: Identity | None = temporary[1]  # what the target holds
     for _ in range(_MOST_SWAPS):
         outside = _identity(status_of(folder, name))
         exchange(folder, name, place.name)
         taken_out = _identity(status_of(folder, name))
-        if taken_out == inside and (inside != temporary[1] or _holds(place, name, inside, after)):
+        if taken_out == inside and (
+            inside != temporary[1] or _holds(place, name, inside, new_state)
+        ):
             break
         if taken_out == inside:  # somebody wrote into the new file: that is the last word
             exchange(folder, name, place.name)
             break
         inside = outside  # somebody replaced the target once more: that is put back
-    raise Refused(f"{place.name} was changed by another program meanwhile; {_UNCHANGED}")
+    raise PathRefused(f"{place.name} was changed by another program meanwhile; {_UNCHANGED}")
 
 
-def _remove(place: Place, before: Identity | None, expected: str | None) -> None:
+def _remove(place: Place, old_identity: Identity | None, expected: str | None) -> None:
     """Delete the target, if it is what was ``expected`` at that moment.
 
     It is renamed first, so that what is deleted is what was looked at; anything else gets its name
-    back. Raises Refused then.
+    back. Raises PathRefused then.
     """
     folder, aside = place.folder, _temporary_name()
     os.rename(place.name, aside, src_dir_fd=folder, dst_dir_fd=folder)
-    if _holds(place, aside, before, expected):
+    if _holds(place, aside, old_identity, expected):
         os.unlink(aside, dir_fd=folder)
         return
     with contextlib.suppress(FileExistsError):  # its writer has made another one already
         name_new(place, aside)
     with contextlib.suppress(FileNotFoundError):  # it was renamed, where there are no links
         os.unlink(aside, dir_fd=folder)
-    raise Refused(f"{place.name} was changed by another program meanwhile; {_UNCHANGED}")
+    raise PathRefused(f"{place.name} was changed by another program meanwhile; {_UNCHANGED}")
 
 
 def _holds(place: Place, name: str, identity: Identity | None, state: str | None) -> bool:
     """True if the name leads to this file, in this state (None: any), and nobody is writing it."""
     try:
         fd = place.root.open_last(place.folder, name)
-    except (Refused, Unfit, Absent):
+    except (PathRefused, WrongFileKind, PathAbsent):
         return False
     try:
         if identity_of(os.fstat(fd)) != identity or is_being_written(fd):
             return False
         return state is None or state_of(fd) == state
-    except (Unfit, OSError):
+    except (WrongFileKind, OSError):
         return False
     finally:
         os.close(fd)

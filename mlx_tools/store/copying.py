@@ -19,7 +19,7 @@ _EMPTY: Final = "nothing was copied: give an empty folder or database"
 
 
 @dataclass(slots=True)
-class Copied:
+class CopyReport:
     """What came of a copy: ``sessions`` that were copied, of how many ``bytes``, and those that
     were ``there`` already; approvals ``used`` up; the rows of each table; and the sessions that
     were ``left_out``, as they have no transcript."""
@@ -37,7 +37,7 @@ def copy_store(
     target: SessionStore,
     forms: Sequence[FileFormat],
     report: Callable[[int, int], None] = lambda done, total: None,
-) -> Copied:
+) -> CopyReport:
     """Copy the sessions of ``source``, and the tables of these formats beside them.
 
     ``target`` is empty, or holds what a copy of the same that was broken off has left there: it is
@@ -50,7 +50,7 @@ def copy_store(
         raise UsageError(f"{source.place} holds no sessions", hint="see that its name is right")
     with target.taking_in():
         there = _compare(source, target, forms)
-        copied, problems = Copied(there=len(there)), []
+        copied, problems = CopyReport(there=len(there)), []
         target.take_keys(source.keys())  # before any session that could use one again
         due = sorted(set(source.ids()) - there)
         for done, session in enumerate(due):
@@ -103,8 +103,8 @@ def _compare(
     return frozenset(there)
 
 
-def _differs(target: SessionStore, what: str) -> UsageError:
-    return UsageError(f"{target.place} holds {what}", hint=_EMPTY)
+def _differs(target: SessionStore, subject: str) -> UsageError:
+    return UsageError(f"{target.place} holds {subject}", hint=_EMPTY)
 
 
 def _digest(store: SessionStore, session: str) -> bytes:

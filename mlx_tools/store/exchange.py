@@ -36,7 +36,7 @@ def _system_call() -> Callable[..., int] | None:
     return swap
 
 
-def exchange(folder: int, name: str, other: str) -> bool:
+def exchange(folder: int, name: str, second_path: str) -> bool:
     """Swap two names of an open folder in one step: each then leads to what the other led to.
 
     Returns False, and changes nothing, where the system or the file system cannot. Raises OSError
@@ -46,7 +46,7 @@ def exchange(folder: int, name: str, other: str) -> bool:
     if swap is None:
         return False
     flag = _MACOS_SWAP if sys.platform == "darwin" else _LINUX_EXCHANGE
-    if swap(folder, os.fsencode(name), folder, os.fsencode(other), flag) == 0:
+    if swap(folder, os.fsencode(name), folder, os.fsencode(second_path), flag) == 0:
         return True
     number = ctypes.get_errno()
     if number in _NOT_POSSIBLE:

@@ -140,10 +140,10 @@ class PostgresDatabase:
     def __init__(self, address: str) -> None:
         parts = urlsplit(check_address(address))
         self.address = address
-        self.address_within = _within(address)
+        self.address_within = _with_options(address)
         self.place = f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
         self._idle: list[Connection] = []
-        self._made: set[str] = set()
+        self._created: set[str] = set()
         self._lock, self._process = threading.Lock(), os.getpid()
 
     # --- connections ---
@@ -240,7 +240,7 @@ class PostgresDatabase:
     def make(self, connection: Connection, form: FileFormat) -> None:
         """Make the tables of a format where they are missing, or of an older version. Raises the
         format's error where they are of another."""
-        if form.file in self._made:
+        if form.file in self._created:
             return
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (lock_key("tables"),))
@@ -272,7 +272,7 @@ class PostgresDatabase:
                     " ON CONFLICT (name) DO UPDATE SET version = excluded.version",
                     (form.file, form.version),
                 )
-        self._made.add(form.file)
+        self._created.add(form.file)
 
     # --- errors ---
 
@@ -317,7 +317,7 @@ class PostgresDatabase:
         return raised
 
 
-def _within(address: str) -> str:
+def _with_options(address: str) -> str:
     start, _, query = address.partition("?")
     parts, path = [one for one in query.split("&") if one], f"-csearch_path%3D{_CORE}_queue"
     there = [one for one in parts if one.startswith("options=")]
@@ -403,14 +403,14 @@ class PostgresTables(Tables):
             db.execute(f"SELECT setval(?::regclass, {last})", (numbers,))
 
     def presence(self) -> Presence:
-        return _Sign(self._database, self._form.error)
+        return _PresenceLock(self._database, self._form.error)
 
     def present(self, token: str) -> bool:
         with self._database.connection(self._form.error) as connection:
             return is_locked(connection, token)
 
 
-class _Sign:
+class _PresenceLock:
     """A lock on a connection of its own, which the database takes away with that. Where it was lost
     there is a new one, with another token: what was begun under the old one is nobody's."""
 

@@ -42,19 +42,19 @@ _KERNEL_FILES: Final = frozenset(
 """Kinds of file system whose files are the kernel's: reading one can hang, or show secrets."""
 
 
-class Refused(Exception):
+class PathRefused(Exception):
     """The path may not be opened, whatever is there; the message says why."""
 
 
-class Unlisted(Refused):
+class PathUnlisted(PathRefused):
     """The path lies in the folder, and is none of those that may be seen there."""
 
 
-class Unfit(Exception):
+class WrongFileKind(Exception):
     """The thing at the path is of another kind than what was asked for."""
 
 
-class Absent(Exception):
+class PathAbsent(Exception):
     """There is nothing at the path."""
 
 
@@ -170,7 +170,7 @@ class Root:
     def parts(self, path: str, *, writing: bool = False) -> tuple[str, ...] | None:
         """The names to walk below the root, none for the root itself; None for an absolute path
         that lies elsewhere. ``~/`` is the home folder if that path lies in the root, else a folder
-        of this name. Raises Refused for what no tool may open anywhere, or, where it is for
+        of this name. Raises PathRefused for what no tool may open anywhere, or, where it is for
         ``writing``, change."""
         steps = _steps(path)
         is_home = path == "~" or path.startswith("~/")
@@ -184,15 +184,16 @@ class Root:
                 return None
         private = private_part(steps, self.path.name, writing=writing)
         if private is not None:
-            raise Refused(
+            raise PathRefused(
                 f"{private} is private: files of this name hold secrets or run by themselves"
             )
         return steps
 
     def open_file(self, parts: Sequence[str]) -> int:
-        """A descriptor of a regular file, for reading. Raises Refused, Unfit or Absent."""
+        """A descriptor of a regular file, for reading. Raises PathRefused, WrongFileKind or
+        PathAbsent."""
         if not parts:
-            raise Unfit("this is a folder; list it instead")
+            raise WrongFileKind("this is a folder; list it instead")
         self.check_listed(parts)
         parent = self.open_folder(parts[:-1])
         try:
@@ -202,9 +203,9 @@ class Root:
 
     def resolved(self, parts: Sequence[str]) -> Path:
         """The path of a file or folder, be it there or not, none of its names a link, for what
-        opens it by itself. Raises Refused, and Unfit for what lies below a file."""
+        opens it by itself. Raises PathRefused, and WrongFileKind for what lies below a file."""
         self.check_listed(parts)
-        with contextlib.ExitStack() as opened, contextlib.suppress(Absent, FileNotFoundError):
+        with contextlib.ExitStack() as opened, contextlib.suppress(PathAbsent, FileNotFoundError):
             if parts:
                 parent = self.open_folder(parts[:-1])
                 opened.callback(os.close, parent)
@@ -214,18 +215,18 @@ class Root:
         return self.path.joinpath(*parts)
 
     def check_listed(self, parts: Sequence[str]) -> None:
-        """Raises Unlisted for a file that the root's patterns leave out, be it there or not."""
+        """Raises PathUnlisted for a file that the root's patterns leave out, be it there or not."""
         if not self.patterns.fit(parts):
-            raise Unlisted(f"{parts[-1]} is none of the files that may be seen in this folder")
+            raise PathUnlisted(f"{parts[-1]} is none of the files that may be seen in this folder")
 
     def open_listing(self, parts: Sequence[str]) -> int:
         """A descriptor of a folder whose entries are to be shown. Raises as `open_folder` does."""
         if not self.patterns.lead_on(parts):
-            raise Unlisted("the folder holds none of the files that may be seen")
+            raise PathUnlisted("the folder holds none of the files that may be seen")
         return self.open_folder(parts)
 
     def open_folder(self, parts: Sequence[str]) -> int:
-        """A descriptor of a folder. Raises Refused, Unfit or Absent."""
+        """A descriptor of a folder. Raises PathRefused, WrongFileKind or PathAbsent."""
         current = os.dup(self.fd)
         try:
             for part in parts:
@@ -238,21 +239,22 @@ class Root:
         return current
 
     def enter(self, parent: int, name: str) -> int:
-        """A descriptor of a folder in an open folder. Raises Refused, Unfit or Absent."""
+        """A descriptor of a folder in an open folder. Raises PathRefused, WrongFileKind or
+        PathAbsent."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         try:
             fd = os.open(name, flags, dir_fd=parent)
         except OSError as error:
             raise fault(error, parent, name) from None
-        return self._checked(fd, name, stat.S_ISDIR)
+        return self._check_descriptor(fd, name, stat.S_ISDIR)
 
     def open_last(self, parent: int, name: str) -> int:
-        """A descriptor of a regular file in an open folder, for reading. Raises Refused, Unfit or
-        Absent."""
+        """A descriptor of a regular file in an open folder, for reading. Raises PathRefused,
+        WrongFileKind or PathAbsent."""
         try:
             kind = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
             if stat.S_ISDIR(kind):
-                raise Unfit(f"{name} is a folder; list it instead")
+                raise WrongFileKind(f"{name} is a folder; list it instead")
             if not stat.S_ISREG(kind):  # opening a device or a pipe can itself do something
                 raise _irregular(kind, name)
         except OSError as error:
@@ -261,15 +263,15 @@ class Root:
 
     def open_listed(self, parent: int, name: str) -> int:
         """A descriptor of a file that a listing of the open folder has as a regular one. Raises
-        Refused, Unfit or Absent, also if it is something else by now."""
+        PathRefused, WrongFileKind or PathAbsent, also if it is something else by now."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
         try:
             fd = os.open(name, flags, dir_fd=parent)
         except OSError as error:
             raise fault(error, parent, name) from None
-        return self._checked(fd, name, stat.S_ISREG)
+        return self._check_descriptor(fd, name, stat.S_ISREG)
 
-    def _checked(self, fd: int, name: str, of_kind: Callable[[int], bool]) -> int:
+    def _check_descriptor(self, fd: int, name: str, of_kind: Callable[[int], bool]) -> int:
         """The descriptor, if what was opened is of the right kind: this looks at the open file, not
         at its name, so nothing can change in between."""
         status = os.fstat(fd)
@@ -284,7 +286,7 @@ class Root:
             )
         if wrong is not None:
             os.close(fd)
-            raise Refused(wrong)
+            raise PathRefused(wrong)
         return fd
 
 
@@ -344,16 +346,16 @@ def kernel_devices() -> frozenset[int]:
 
 
 def _steps(path: str) -> tuple[str, ...]:
-    """The names of a path. Raises Refused for a path that means something else somewhere."""
+    """The names of a path. Raises PathRefused for a path that means something else somewhere."""
     if len(path) > MAX_PATH_CHARS:
-        raise Refused(f"the path is longer than {MAX_PATH_CHARS} characters")
+        raise PathRefused(f"the path is longer than {MAX_PATH_CHARS} characters")
     if "\0" in path:
-        raise Refused("the path holds a NUL character")
+        raise PathRefused("the path holds a NUL character")
     if any("\ud800" <= character <= "\udfff" for character in path):
-        raise Refused("the path holds half a character (a lone surrogate)")
+        raise PathRefused("the path holds half a character (a lone surrogate)")
     steps = tuple(step for step in path.split("/") if step not in ("", "."))
     if ".." in steps:
-        raise Refused("the path goes up (..); paths go down from the folder")
+        raise PathRefused("the path goes up (..); paths go down from the folder")
     return steps
 
 
@@ -365,24 +367,28 @@ def fault(error: OSError, parent: int, name: str) -> Exception:
     """The meaning of an error of the system. Looks again only for the words: it stays refused."""
     match error.errno:
         case errno.ENOENT:
-            return Absent(f"there is no {name}")
+            return PathAbsent(f"there is no {name}")
         case errno.ELOOP | errno.ENOTDIR | errno.EMLINK:
             try:
                 kind = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
             except OSError:
                 kind = 0
-            return _irregular(kind, name) if stat.S_ISLNK(kind) else Unfit(f"{name} is no folder")
+            return (
+                _irregular(kind, name)
+                if stat.S_ISLNK(kind)
+                else WrongFileKind(f"{name} is no folder")
+            )
         case errno.EACCES | errno.EPERM:
-            return Refused(f"{name} may not be opened by this user")
+            return PathRefused(f"{name} may not be opened by this user")
         case errno.ENAMETOOLONG:
-            return Refused("a name in the path is too long")
-    return Refused(f"{name}: {error.strerror}")
+            return PathRefused("a name in the path is too long")
+    return PathRefused(f"{name}: {error.strerror}")
 
 
-def _irregular(kind: int, name: str) -> Refused:
+def _irregular(kind: int, name: str) -> PathRefused:
     if stat.S_ISLNK(kind):
-        return Refused(f"{name} is a symbolic link, and links are not followed")
-    return Refused(f"{name} is not a regular file")
+        return PathRefused(f"{name} is a symbolic link, and links are not followed")
+    return PathRefused(f"{name} is not a regular file")
 
 
 # --- private names ------------------------------------------------------------------------------
@@ -463,23 +469,23 @@ _IGNORED: Final = frozenset(
 )
 
 
-def private_part(parts: Sequence[str], above: str = "", *, writing: bool = False) -> str | None:
+def private_part(parts: Sequence[str], parent: str = "", *, writing: bool = False) -> str | None:
     """The first part of a path that is refused, or None.
 
-    ``parts`` are the path's names below the root; ``above`` is the root's own last name, which is
+    ``parts`` are the path's names below the root; ``parent`` is the root's own last name, which is
     no reason to refuse, but tells that ``config`` below it is a repository's. For ``writing``, what
     may be read and not changed is refused too.
     """
     names = _NAMES | _UNCHANGED if writing else _NAMES
     patterns = _PATTERNS + _UNCHANGED_PATTERNS if writing else _PATTERNS
     inside_of = _INSIDE + _UNCHANGED_INSIDE if writing else _INSIDE
-    folders = [folded(above)] if above else []
+    folders = [folded(parent)] if parent else []
     for part in parts:
         name = folded(part)
         if name in names or any(fnmatchcase(name, pattern) for pattern in patterns):
             return part
         for folder, inside in inside_of:
-            if name in inside and any(fnmatchcase(above, folder) for above in folders):
+            if name in inside and any(fnmatchcase(parent, folder) for parent in folders):
                 return part
         folders.append(name)
     return None
@@ -494,8 +500,8 @@ class PrivateNames:
     ``parts`` are the folder's names below the root, ``above`` is the root's own last name.
     """
 
-    def __init__(self, parts: Sequence[str], above: str) -> None:
-        folders = [folded(part) for part in (above, *parts)]
+    def __init__(self, parts: Sequence[str], parent: str) -> None:
+        folders = [folded(part) for part in (parent, *parts)]
         self._inside = frozenset(
             name
             for folder, inside in _INSIDE

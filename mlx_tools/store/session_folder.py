@@ -35,9 +35,9 @@ from mlx_tools.store.artifacts import (
 )
 from mlx_tools.store.session_store import (
     SESSION,
-    KeptPart,
     SessionFiles,
     SessionInUse,
+    SessionPart,
     SessionStore,
     StoreKeys,
     check_part,
@@ -122,19 +122,19 @@ class TranscriptStore(SessionStore):
         return path
 
     def _kept(
-        self, where: str | os.PathLike[str], kind: str, keep: float, max_bytes: int
+        self, session_key: str | os.PathLike[str], kind: str, keep: float, max_bytes: int
     ) -> BlobFiles:
-        return BlobFiles(self._folder_of(where) / kind, keep=keep, max_bytes=max_bytes)
+        return BlobFiles(self._folder_of(session_key) / kind, keep=keep, max_bytes=max_bytes)
 
-    def _access(self, where: str | os.PathLike[str]) -> RunPermitFile:
-        return RunPermitFile(self.watched, path=self._folder_of(where) / ACCESS_FILE)
+    def _access(self, session_key: str | os.PathLike[str]) -> RunPermitFile:
+        return RunPermitFile(self.watched, path=self._folder_of(session_key) / ACCESS_FILE)
 
-    def _folder_of(self, where: str | os.PathLike[str]) -> Path:
-        path = require_path("where", where, SESSION)
-        return self.folder / path if isinstance(where, str) else Path(path)
+    def _folder_of(self, session_key: str | os.PathLike[str]) -> Path:
+        path = require_path("session_key", session_key, SESSION)
+        return self.folder / path if isinstance(session_key, str) else Path(path)
 
     @property
-    def _used(self) -> ConsumedApprovalsFile:
+    def _consumed_approvals(self) -> ConsumedApprovalsFile:
         return ConsumedApprovalsFile(self.folder / "used")
 
     def _sweep_if_due(self) -> None:
@@ -155,15 +155,15 @@ class TranscriptStore(SessionStore):
     def secret(self) -> bytes:
         return self._secret(secrets.token_bytes(32))
 
-    def _secret(self, made: bytes) -> bytes:
-        """The key of approvals, ``made`` where there is none."""
+    def _secret(self, secret: bytes) -> bytes:
+        """The key of approvals, ``secret`` where there is none."""
         path = self.folder / "secret"
         with translate_os_error(
             StorageError, f"the key of approvals, {path}, cannot be read or made"
         ):
             self._make()
             if not path.exists():
-                with contextlib.suppress(FileExistsError), drafted(path, made) as draft:
+                with contextlib.suppress(FileExistsError), drafted(path, secret) as draft:
                     path.hardlink_to(draft)
             return read_regular(path)
 
@@ -258,7 +258,7 @@ class TranscriptStore(SessionStore):
 
     @contextlib.contextmanager
     def taking_in(self) -> Iterator[None]:
-        with self._copied():
+        with self._lock_store():
             self._make()
             folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -274,32 +274,32 @@ class TranscriptStore(SessionStore):
             os.close(folder)
 
     def keys(self) -> StoreKeys:
-        with self._copied():
+        with self._lock_store():
             path = self.folder / "secret"
             secret = read_regular(path) if path.exists() else None
-            return StoreKeys(secret, self._used.all())
+            return StoreKeys(secret, self._consumed_approvals.all())
 
     def take_keys(self, keys: StoreKeys) -> None:
         if keys.secret is not None:
             self._secret(keys.secret)
         if keys.used:
-            self._used.take_all(keys.used)
+            self._consumed_approvals.take_all(keys.used)
 
-    def parts(self, session: str) -> Iterator[KeptPart]:
+    def parts(self, session: str) -> Iterator[SessionPart]:
         folder = self.path(session).parent
         with self._file(session) as file, os.fdopen(os.dup(file), "rb") as reader:
             data, at = reader.read(), os.fstat(file).st_mtime
-        yield KeptPart(NAME, at, data[: data.rfind(b"\n") + 1])
+        yield SessionPart(NAME, at, data[: data.rfind(b"\n") + 1])
         for kind in (ARTIFACTS, UNDO_FOLDER):
             for path, written in BlobFiles(folder / kind).all():
                 with contextlib.suppress(FileNotFoundError):  # it has expired
-                    yield KeptPart(
+                    yield SessionPart(
                         f"{kind}/{path.name}", written, read_regular(path, MAX_TRANSCRIPT)
                     )
 
-    def take_in(self, session: str, parts: Iterable[KeptPart]) -> int:
+    def take_in(self, session: str, parts: Iterable[SessionPart]) -> int:
         draft, size = self.folder / f"{_TAKEN_IN}{session}", 0
-        with self._copied():
+        with self._lock_store():
             try:
                 for part in parts:
                     size += len(part.data)
@@ -313,7 +313,7 @@ class TranscriptStore(SessionStore):
                 shutil.rmtree(draft, ignore_errors=True)
         return size
 
-    def _copied(self) -> contextlib.AbstractContextManager[None]:
+    def _lock_store(self) -> contextlib.AbstractContextManager[None]:
         hint = "check its permissions and free space, and start again: it goes on"
         return translate_os_error(
             StorageError, f"{self.folder} cannot be copied from or into", hint

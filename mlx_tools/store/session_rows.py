@@ -21,9 +21,9 @@ from mlx_tools.store.access_list import ConsumedApprovals, RunPermit
 from mlx_tools.store.artifacts import BlobStore
 from mlx_tools.store.postgres import PostgresDatabase, PostgresTables, database, is_locked, lock_key
 from mlx_tools.store.session_store import (
-    KeptPart,
     SessionFiles,
     SessionInUse,
+    SessionPart,
     SessionStore,
     StoreKeys,
     check_part,
@@ -54,8 +54,8 @@ class PostgresStore(SessionStore):
     Raises `UsageError` for what is no address.
     """
 
-    def __init__(self, address: str, **more: Any) -> None:
-        super().__init__(**more)
+    def __init__(self, address: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self._database = database(address)
         self.place, self.dsn = self._database.place, self._database.address_within
 
@@ -83,32 +83,32 @@ class PostgresStore(SessionStore):
         return self.open(session)
 
     def open(self, session: str | os.PathLike[str]) -> SessionFiles:
-        name = self._named(session)
+        name = self._get_record_id(session)
         return self._files(name, TranscriptRows(self._database, name))
 
     def read(self, session: str | os.PathLike[str]) -> SessionFiles:
-        name = self._named(session)
+        name = self._get_record_id(session)
         with self._database.connection() as db:
             if not _is_there(db, name):
                 raise _no_session(name)
             return self._files(name, Transcript(_records(db, name)[0]))
 
-    def _named(self, session: str | os.PathLike[str]) -> str:
+    def _get_record_id(self, session: str | os.PathLike[str]) -> str:
         text = os.fspath(session)
         if not isinstance(session, str) or not is_session_id(text):
             raise UsageError(f"{text!r} is no session of {self.place}", hint="give its id")
         return text
 
     def _kept(
-        self, where: str | os.PathLike[str], kind: str, keep: float, max_bytes: int
+        self, session_key: str | os.PathLike[str], kind: str, keep: float, max_bytes: int
     ) -> BlobRows:
-        return BlobRows(self._database, os.fspath(where), kind, keep, max_bytes)
+        return BlobRows(self._database, os.fspath(session_key), kind, keep, max_bytes)
 
-    def _access(self, where: str | os.PathLike[str]) -> RunPermitRow:
-        return RunPermitRow(self.watched, database=self._database, session=os.fspath(where))
+    def _access(self, session_key: str | os.PathLike[str]) -> RunPermitRow:
+        return RunPermitRow(self.watched, database=self._database, session=os.fspath(session_key))
 
     @property
-    def _used(self) -> ConsumedApprovalRows:
+    def _consumed_approvals(self) -> ConsumedApprovalRows:
         return ConsumedApprovalRows(self._database)
 
     # --- looking ---
@@ -191,19 +191,21 @@ class PostgresStore(SessionStore):
                 db.execute(_KEEP_KEY, (keys.secret,))
             db.cursor().executemany(_USE, [(digest,) for digest in keys.used])
 
-    def parts(self, session: str) -> Iterator[KeptPart]:
+    def parts(self, session: str) -> Iterator[SessionPart]:
         with self._database.connection() as db:
             query = "SELECT updated FROM sessions WHERE id = %s"
             if (row := db.execute(query, (session,)).fetchone()) is None:
                 raise TranscriptError(f"there is no session {session}")
-            yield KeptPart(NAME, row[0], b"".join(b"%b\n" % line for line in _lines(db, session)))
+            yield SessionPart(
+                NAME, row[0], b"".join(b"%b\n" % line for line in _lines(db, session))
+            )
             query = "SELECT kind, key, at FROM kept WHERE session = %s ORDER BY kind, key"
             for kind, key, at in db.execute(query, (session,)).fetchall():
                 query = "SELECT data FROM kept WHERE session = %s AND kind = %s AND key = %s"
                 for (data,) in db.execute(query, (session, kind, key), binary=True).fetchall():
-                    yield KeptPart(f"{kind}/{key}", at, data)
+                    yield SessionPart(f"{kind}/{key}", at, data)
 
-    def take_in(self, session: str, parts: Iterable[KeptPart]) -> int:
+    def take_in(self, session: str, parts: Iterable[SessionPart]) -> int:
         size = 0
         with self._database.connection() as db, db.transaction():
             db.execute("INSERT INTO sessions (id) VALUES (%s)", (session,))
@@ -263,7 +265,7 @@ def _lines(db: Connection, session: str) -> list[bytes]:
     return [line for (line,) in db.execute(query, (session,), binary=True).fetchall()]
 
 
-def _keep_part(db: Connection, session: str, part: KeptPart) -> None:
+def _keep_part(db: Connection, session: str, part: SessionPart) -> None:
     if part.name != NAME:
         kind, _, key = part.name.partition("/")
         query = "INSERT INTO kept (session, kind, key, at, data) VALUES (%s, %s, %s, %s, %b)"
@@ -352,7 +354,7 @@ class BlobRows(BlobStore):
     keep: float
     max_bytes: int
 
-    def write(self, key: str, data: bytes, *, lasting: bool = False) -> None:
+    def write(self, key: str, data: bytes, *, durable: bool = False) -> None:
         own = (self.session, self.kind)
         try:
             with self.database.connection() as db, db.transaction():
@@ -407,7 +409,7 @@ class RunPermitRow(RunPermit):
         self.database.execute(
             "INSERT INTO access_lists VALUES (%s, %b)"
             " ON CONFLICT (session) DO UPDATE SET list = excluded.list",
-            (self.session, self._written),
+            (self.session, self._list_bytes),
         )
 
     def _read(self) -> bytes:

@@ -81,7 +81,7 @@ class SessionFiles(Struct, frozen=True):
         return None if self.transcript.path is None else str(self.transcript.path)
 
 
-class KeptPart(NamedTuple):
+class SessionPart(NamedTuple):
     """Something that a session keeps, byte for byte: its name, as that of its file where there are
     files, and when it was written, in seconds since 1970."""
 
@@ -266,28 +266,28 @@ class SessionStore(ABC):
     def by_last_update(self) -> list[str]:
         """The ids of the sessions, the one first that was last written to."""
 
-    def find(self, given: str) -> str:
+    def find(self, session_id: str) -> str:
         """The id that is meant by an id, the beginning of one, or ``last``.
 
-        What is returned is the id of a session that is there: a path is never made of ``given``.
-        Raises `UsageError` where none or several are meant.
+        What is returned is the id of a session that is there: a path is never made of
+        ``session_id``. Raises `UsageError` where none or several are meant.
         """
         ids = self.ids()
-        if given in ids:
-            return given
-        found = [i for i in ids if given and i.startswith(given)]
-        if given == LAST:
+        if session_id in ids:
+            return session_id
+        found = [i for i in ids if session_id and i.startswith(session_id)]
+        if session_id == LAST:
             found = self.by_last_update()[:1]
         if len(found) == 1:
             return found[0]
         if not found:
             raise UsageError(
-                f"there is no session {given[:100]}" if ids else "there are no sessions",
+                f"there is no session {session_id[:100]}" if ids else "there are no sessions",
                 hint="mlx-tools sessions list" if ids else None,
             )
         more = f" and {len(found) - 4} more" if len(found) > 4 else ""
         raise UsageError(
-            f"{given} is the beginning of {len(found)} sessions",
+            f"{session_id} is the beginning of {len(found)} sessions",
             hint=f"{', '.join(found[:4])}{more}",
         )
 
@@ -330,37 +330,37 @@ class SessionStore(ABC):
 
     # --- what a session keeps beside its transcript, ``where`` it is: by its id, or its folder ---
 
-    def artifacts(self, where: str | os.PathLike[str]) -> ArtifactStore:
+    def artifacts(self, session_key: str | os.PathLike[str]) -> ArtifactStore:
         """The place where outputs of a session are kept."""
-        kept = self._kept(where, ARTIFACTS, self.keep, self.max_bytes)
+        kept = self._kept(session_key, ARTIFACTS, self.keep, self.max_bytes)
         return ArtifactStore(kept, keep_all=self.keep_all, sweep=self._sweep_if_due)
 
-    def undo(self, where: str | os.PathLike[str], *, keep: float) -> UndoStore:
+    def undo(self, session_key: str | os.PathLike[str], *, keep: float) -> UndoStore:
         """What the calls of a session replaced, as far as it is younger than ``keep`` seconds."""
-        return UndoStore(self._kept(where, UNDO_FOLDER, keep, MAX_BYTES))
+        return UndoStore(self._kept(session_key, UNDO_FOLDER, keep, MAX_BYTES))
 
-    def _files(self, where: str | os.PathLike[str], transcript: Transcript) -> SessionFiles:
+    def _files(self, session_key: str | os.PathLike[str], transcript: Transcript) -> SessionFiles:
         header = transcript[0] if transcript else None
         return SessionFiles(
-            header.session if isinstance(header, Header) else os.path.basename(where),  # noqa: PTH119
+            header.session if isinstance(header, Header) else os.path.basename(session_key),  # noqa: PTH119
             transcript,
-            self.artifacts(where),
-            self._access(where),
-            self._used,
-            self.undo(where, keep=self.keep),
+            self.artifacts(session_key),
+            self._access(session_key),
+            self._consumed_approvals,
+            self.undo(session_key, keep=self.keep),
         )
 
     @abstractmethod
     def _kept(
-        self, where: str | os.PathLike[str], kind: str, keep: float, max_bytes: int
+        self, session_key: str | os.PathLike[str], kind: str, keep: float, max_bytes: int
     ) -> BlobStore: ...
 
     @abstractmethod
-    def _access(self, where: str | os.PathLike[str]) -> RunPermit: ...
+    def _access(self, session_key: str | os.PathLike[str]) -> RunPermit: ...
 
     @property
     @abstractmethod
-    def _used(self) -> ConsumedApprovals: ...
+    def _consumed_approvals(self) -> ConsumedApprovals: ...
 
     def _sweep_if_due(self) -> None:  # noqa: B027 - not every store has to look for what expired
         """Remove what has expired in other sessions, now and then: also where a program runs for
@@ -368,8 +368,8 @@ class SessionStore(ABC):
 
     # --- the sessions themselves ---
 
-    def remove(self, session: str, *, whatever: bool = False) -> bool:
-        """Remove a session that has ended, or with ``whatever`` any that no process is at.
+    def remove(self, session: str, *, force: bool = False) -> bool:
+        """Remove a session that has ended, or with ``force`` any that no process is at.
 
         It is held meanwhile, and looked at again. Returns whether it was removed. Raises
         `TranscriptError` where the disk does not let it.
@@ -384,7 +384,7 @@ class SessionStore(ABC):
                 raise
             except TranscriptError:  # it is damaged
                 ended = False
-            return (ended or whatever) and self._delete(session)
+            return (ended or force) and self._delete(session)
 
     @abstractmethod
     def _delete(self, session: str) -> bool:
@@ -423,13 +423,13 @@ class SessionStore(ABC):
         `StorageError`."""
 
     @abstractmethod
-    def parts(self, session: str) -> Iterator[KeptPart]:
+    def parts(self, session: str) -> Iterator[SessionPart]:
         """All that a session keeps, its transcript first: without a line that a crash cut off, as
         whoever opens it, and without an access list, which would help no run. Raises
         `TranscriptError` where there is none, or it cannot be read."""
 
     @abstractmethod
-    def take_in(self, session: str, parts: Iterable[KeptPart]) -> int:
+    def take_in(self, session: str, parts: Iterable[SessionPart]) -> int:
         """Keep a session of another store, whole or not at all; return of how many bytes. Raises
         `StorageError` where it cannot be, or one of this id is here."""
 
@@ -449,7 +449,7 @@ def is_session_id(text: object) -> bool:
     return isinstance(text, str) and _ID.fullmatch(text) is not None
 
 
-def check_part(session: str, part: KeptPart) -> KeptPart:
+def check_part(session: str, part: SessionPart) -> SessionPart:
     """A part of a session of another store. Raises `StorageError` where no session has such."""
     if not (is_session_id(session) and _PART.fullmatch(part.name)):
         said = f"{session[:100]!r} holds {part.name[:100]!r}"
@@ -472,7 +472,7 @@ class MemoryStore:
 
     secret = secrets.token_bytes(32)
     _kept: dict[str, Transcript] = field(default_factory=dict, init=False)
-    _held: dict[tuple[str, str], bytes] = field(default_factory=dict, init=False)
+    _blobs: dict[tuple[str, str], bytes] = field(default_factory=dict, init=False)
 
     def create(self) -> SessionFiles:
         session = new_session_id()
@@ -499,4 +499,4 @@ class MemoryStore:
         return self._files(name, kept)
 
     def _files(self, session: str, transcript: Transcript) -> SessionFiles:
-        return SessionFiles(session, transcript, ArtifactStore(BlobMemory(session, self._held)))
+        return SessionFiles(session, transcript, ArtifactStore(BlobMemory(session, self._blobs)))

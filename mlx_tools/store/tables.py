@@ -189,9 +189,9 @@ class SqliteFile:
             raised.passing = passes(error)
         return raised
 
-    def _error(self, why: str, hint: str) -> MlxToolsError:
+    def _error(self, reason: str, hint: str) -> MlxToolsError:
         where = f"the {self._form.name} {self.path}"
-        return self._form.error(f"{where} cannot be used: {why}", hint=hint)
+        return self._form.error(f"{where} cannot be used: {reason}", hint=hint)
 
 
 def _make(path: Path) -> None:

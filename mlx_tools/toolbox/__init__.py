@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         DEFAULT_CORPUS,
         DEFAULT_LIMIT,
         MAX_LIMIT,
-        Added,
+        AddReport,
         Corpus,
         KnowledgeBase,
     )
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
         OPEN,
         SCHEDULE,
         Job,
+        JobListing,
         JobRun,
         JobStore,
-        Listed,
         RunEnd,
-        Seen,
+        RunInspection,
         utc_now,
     )
-    from mlx_tools.toolbox.schedule.runner import Ended, Runner, settle
+    from mlx_tools.toolbox.schedule.runner import FinishedRun, Runner, settle
     from mlx_tools.toolbox.schedule.when import parse_when
     from mlx_tools.toolbox.schedule_task import Jobs
     from mlx_tools.toolbox.text_files import kind_of
@@ -62,7 +62,7 @@ __getattr__, __dir__ = names_of(
             "DEFAULT_CORPUS",
             "DEFAULT_LIMIT",
             "MAX_LIMIT",
-            "Added",
+            "AddReport",
             "Corpus",
             "KnowledgeBase",
         ),
@@ -76,12 +76,12 @@ __getattr__, __dir__ = names_of(
             "Job",
             "JobRun",
             "JobStore",
-            "Listed",
+            "JobListing",
             "RunEnd",
-            "Seen",
+            "RunInspection",
             "utc_now",
         ),
-        "schedule.runner": ("Ended", "Runner", "settle"),
+        "schedule.runner": ("FinishedRun", "Runner", "settle"),
         "schedule.when": ("parse_when",),
         "schedule_task": ("Jobs",),
         "text_files": ("kind_of",),

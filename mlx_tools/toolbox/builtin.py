@@ -103,32 +103,32 @@ def tools(
     return [
         calculator(),
         clock(),
-        _off(file_access(opened), no_files),
-        _off(create_file(opened), no_files),
-        _off(edit_file(opened), no_edits),
-        _off(search_files(opened), no_files),
+        _disable(file_access(opened), no_files),
+        _disable(create_file(opened), no_files),
+        _disable(edit_file(opened), no_edits),
+        _disable(search_files(opened), no_files),
         format_xml(),
         tool_search(),
         read_artifact(),
-        _off(
+        _disable(
             run_command(opened, commands, folders=options.get("program_folders", ())),
             functools.partial(disabled_reason, opened),
         ),
-        *(_off(tool, knowledge.disabled_reason) for tool in knowledge.tools()),
-        _off(schedule_task(jobs), no_jobs),
-        _off(notes_create(notes), no_notes),
-        _off(notes_search(notes), no_notes),
+        *(_disable(tool, knowledge.disabled_reason) for tool in knowledge.tools()),
+        _disable(schedule_task(jobs), no_jobs),
+        _disable(notes_create(notes), no_notes),
+        _disable(notes_search(notes), no_notes),
         fetch_url(Fetcher(local=local)),
         usual_search(options.get("searxng"), local),
         translate(),
-        _off(describe_image(opened), lambda: no_files or no_vision()),
-        _off(transcribe_audio(opened), lambda: no_files or no_speech()),
+        _disable(describe_image(opened), lambda: no_files or no_vision()),
+        _disable(transcribe_audio(opened), lambda: no_files or no_speech()),
     ]
 
 
-def _off(tool: Tool, why: str | Callable[[], str | None] | None) -> Tool:
-    """The tool, disabled where ``why`` says why."""
-    tool.disabled_reason = why if callable(why) else lambda: why
+def _disable(tool: Tool, reason: str | Callable[[], str | None] | None) -> Tool:
+    """The tool, disabled where ``reason`` says why."""
+    tool.disabled_reason = reason if callable(reason) else lambda: reason
     return tool
 
 

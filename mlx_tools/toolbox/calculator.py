@@ -293,7 +293,7 @@ def evaluate(expression: str) -> Decimal:
     text = expression.strip().removesuffix("=").rstrip()
     if not text:
         raise CalculationError("the expression is empty")
-    python, places = _translated(text)
+    python, places = _to_python(text)
     try:
         with localcontext(_EXACT):
             return +_value(ast.parse(python, mode="eval").body)
@@ -314,7 +314,7 @@ def evaluate(expression: str) -> Decimal:
         raise CalculationError("the expression has too many levels") from None
 
 
-def _translated(text: str) -> tuple[str, list[tuple[int, int]]]:
+def _to_python(text: str) -> tuple[str, list[tuple[int, int]]]:
     """The expression in Python; and where its tokens begin, there and in the text."""
     python, places = "", []
     open_calls: list[bool] = []  # whether the parentheses that are open are a function's

@@ -35,14 +35,14 @@ def clock(
 
     def run(arguments: Mapping[str, Any]) -> str:
         wanted = arguments.get("timezone")
-        zone = None if wanted is None else _meant(str(wanted).strip(), names)
+        zone = None if wanted is None else _parse_zone(str(wanted).strip(), names)
         time = now().astimezone(zone or local)
         return f"{time.isoformat(timespec='seconds')} {_DAYS[time.weekday()]}"
 
     return Tool(words_of("clock").spec(frozenset(("read",)), cache=False), run)
 
 
-def _meant(name: str, names: Names) -> tzinfo | None:
+def _parse_zone(name: str, names: Names) -> tzinfo | None:
     """The zone of a name, ``UTC``, ``Z``, ``local`` (None), or an offset. Raises ToolError."""
     if name.lower() in ("utc", "gmt", "z"):
         return UTC
@@ -67,7 +67,7 @@ def zone_of(
 
     Raises `UsageError` with the names that come closest.
     """
-    known, key = _known(names), _key(name)
+    known, key = _zones_by_key(names), _key(name)
     if not known:
         raise UsageError(
             "this machine has no time zone data; UTC and offsets such as +02:00 work without it",
@@ -100,7 +100,7 @@ def local_zone() -> str:
 
 
 @functools.cache
-def _known(names: Names) -> dict[str, str]:
+def _zones_by_key(names: Names) -> dict[str, str]:
     """The zones that this machine has, by their names as `_key` has them."""
     return {_key(zone): zone for zone in sorted(names() - _NOT_NAMES)}
 

@@ -24,7 +24,15 @@ import msgspec
 from msgspec import Struct
 
 from mlx_tools.paths import open_regular, read_data
-from mlx_tools.store import FOLDERS, Absent, Refused, Root, Unfit, folded, private_part
+from mlx_tools.store import (
+    FOLDERS,
+    PathAbsent,
+    PathRefused,
+    Root,
+    WrongFileKind,
+    folded,
+    private_part,
+)
 from mlx_tools.toolbox.program_files import Make, ProgramFile, find_program
 
 PATH: Final = "path"
@@ -85,8 +93,8 @@ def kinds() -> Mapping[str, re.Pattern[str]]:
     return {name: re.compile(pattern) for name, pattern in _document()["kinds"].items()}
 
 
-def _rule(name: str, given: Mapping[str, Any]) -> Rule:
-    values = {key: value.split() if key in _LISTS else value for key, value in given.items()}
+def _rule(name: str, entries: Mapping[str, Any]) -> Rule:
+    values = {key: value.split() if key in _LISTS else value for key, value in entries.items()}
     subcommands = values.pop("subcommands", {})
     below = {word: _rule(f"{name} {word}", inner) for word, inner in subcommands.items()}
     return Rule(name, **values, subcommands=below)
@@ -128,25 +136,27 @@ def check(rule: Rule, arguments: Sequence[str]) -> tuple[Word, ...]:
 
 def _check_size(arguments: Sequence[str]) -> None:
     if len(arguments) > MAX_ARGUMENTS:
-        raise Refused(f"there are more than {MAX_ARGUMENTS} arguments")
+        raise PathRefused(f"there are more than {MAX_ARGUMENTS} arguments")
     text = "".join(arguments)
     if "\0" in text:
-        raise Refused("an argument holds a NUL character")
+        raise PathRefused("an argument holds a NUL character")
     try:
         size = len(text.encode()) + len(arguments)
     except UnicodeEncodeError:
-        raise Refused("an argument holds half a character (a lone surrogate)") from None
+        raise PathRefused("an argument holds half a character (a lone surrogate)") from None
     if size > MAX_BYTES:
-        raise Refused(f"the arguments are longer than {MAX_BYTES} bytes")
+        raise PathRefused(f"the arguments are longer than {MAX_BYTES} bytes")
 
 
 def _subcommand(rule: Rule, arguments: Sequence[str]) -> list[Word]:
     known = ", ".join(rule.subcommands)
     if not arguments:
-        raise Refused(f"{rule.name}: the first argument is one of {known}")
+        raise PathRefused(f"{rule.name}: the first argument is one of {known}")
     chosen = rule.subcommands.get(arguments[0])
     if chosen is None:
-        raise Refused(f"{rule.name} {_quoted(arguments[0])} is not allowed here; there are {known}")
+        raise PathRefused(
+            f"{rule.name} {_quoted(arguments[0])} is not allowed here; there are {known}"
+        )
     words = _RuleReader(chosen).options(arguments[1:])
     return [Word(arguments[0]), *map(Word, chosen.insert), *words]
 
@@ -157,7 +167,7 @@ class _RuleReader:
     def __init__(self, rule: Rule) -> None:
         self._rule = rule
         self._kinds = {**rule.optional, **rule.values}
-        self._seen: set[str] = set()
+        self._seen_options: set[str] = set()
 
     def options(self, arguments: Sequence[str]) -> list[Word]:
         """The usual form: options, which start with a dash, and operands, in any order."""
@@ -186,74 +196,76 @@ class _RuleReader:
                 paths.append(Word(argument, "pattern"))
         return [*(paths or [Word(".")]), *words]
 
-    def _option(self, argument: str, rest: Iterator[str]) -> list[Word]:
+    def _option(self, argument: str, remaining: Iterator[str]) -> list[Word]:
         rule = self._rule
         if argument in rule.flags or argument in rule.optional:
-            self._seen.add(argument)
+            self._seen_options.add(argument)
             return [Word(argument)]
         if kind := rule.values.get(argument):
-            value = self._next(argument, rest)
+            value = self._next(argument, remaining)
             self._hold(argument, value)
             return [Word(argument), Word(value, "path" if kind == PATH else "verbatim")]
         if rule.form == "expression":  # its options are whole words
-            raise self._refused(argument)
+            raise self._refuse_option(argument)
         if rule.digits and _DIGITS.fullmatch(argument):
             return [Word(argument)]
         if not argument.startswith("--"):
-            return self._short(argument, rest)
+            return self._short(argument, remaining)
         name, written, value = argument.partition("=")
         if not written or name not in self._kinds:
-            raise self._refused(argument)
+            raise self._refuse_option(argument)
         self._hold(name, value)
         return [Word(value, "path", f"{name}=") if self._kinds[name] == PATH else Word(argument)]
 
-    def _short(self, argument: str, rest: Iterator[str]) -> list[Word]:
+    def _short(self, argument: str, remaining: Iterator[str]) -> list[Word]:
         """Short options in one word; one that takes a value takes what follows it there."""
         for position, character in enumerate(argument[1:], start=1):
             option, remainder = f"-{character}", argument[position + 1 :]
             kind = self._kinds.get(option)
             if kind == PATH:  # no rule has one; a bundle would have to be taken apart
-                raise self._refused(argument)
+                raise self._refuse_option(argument)
             if kind is not None and (remainder or option in self._rule.values):
-                value = remainder or self._next(option, rest)
+                value = remainder or self._next(option, remaining)
                 self._hold(option, value)
                 return [Word(argument), *([] if remainder else [Word(value)])]
             if kind is None and option not in self._rule.flags:
-                raise self._refused(option if len(argument) > 2 else argument)
-            self._seen.add(option)
+                raise self._refuse_option(option if len(argument) > 2 else argument)
+            self._seen_options.add(option)
         if argument == "-":
-            raise Refused(f"{self._rule.name}: standard input is empty here; name a file")
+            raise PathRefused(f"{self._rule.name}: standard input is empty here; name a file")
         return [Word(argument)]
 
     def _hold(self, option: str, value: str) -> None:
         """Takes note of an option, and holds its value to its kind."""
-        self._seen.add(option)
+        self._seen_options.add(option)
         kind = self._kinds[option]
         if kind != PATH and not kinds()[kind].fullmatch(value):
-            raise Refused(f"{self._rule.name} {option}: {_quoted(value)} is not allowed here")
+            raise PathRefused(f"{self._rule.name} {option}: {_quoted(value)} is not allowed here")
 
-    def _next(self, option: str, rest: Iterator[str]) -> str:
-        if (value := next(rest, None)) is None:
-            raise Refused(f"{self._rule.name} {option} needs a value")
+    def _next(self, option: str, remaining: Iterator[str]) -> str:
+        if (value := next(remaining, None)) is None:
+            raise PathRefused(f"{self._rule.name} {option} needs a value")
         return value
 
-    def _operands(self, before: list[str], after: list[str]) -> list[Word]:
+    def _operands(self, preceding_words: list[str], following_words: list[str]) -> list[Word]:
         """The operands with the ``--`` before them; git's own keeps its place."""
         rule = self._rule
         first: list[Word] = []
-        if rule.first and self._seen.isdisjoint(rule.instead):
-            source = before or after
+        if rule.first and self._seen_options.isdisjoint(rule.instead):
+            source = preceding_words or following_words
             if not source:
-                raise Refused(f"{rule.name}: the first argument is what is looked for")
-            if not before and rule.operands == "revisions":
-                raise Refused(f"{rule.name}: what is looked for stands before --, or after -e")
+                raise PathRefused(f"{rule.name}: the first argument is what is looked for")
+            if not preceding_words and rule.operands == "revisions":
+                raise PathRefused(f"{rule.name}: what is looked for stands before --, or after -e")
             first = [Word(source.pop(0))]
-        self._check_count(len(before) + len(after))
+        self._check_count(len(preceding_words) + len(following_words))
         if rule.operands == "revisions":
-            words = [*first, *(Word(text, "revision") for text in before)]
-            return words + ([Word("--"), *(Word(t, "path") for t in after)] if after else [])
+            words = [*first, *(Word(text, "revision") for text in preceding_words)]
+            return words + (
+                [Word("--"), *(Word(t, "path") for t in following_words)] if following_words else []
+            )
         kind: Kind = "verbatim" if rule.operands == "text" else "pattern"
-        words = [*first, *(Word(text, kind) for text in (*before, *after))]
+        words = [*first, *(Word(text, kind) for text in (*preceding_words, *following_words))]
         return [Word("--"), *words] if words else []
 
     def _check_count(self, count: int) -> None:
@@ -261,13 +273,15 @@ class _RuleReader:
         most = 0 if rule.operands == "none" else rule.most
         what = "path" if rule.operands == "paths" else "argument"
         if most is not None and count > most:
-            raise Refused(f"{rule.name} takes {most} {what}{'s' * (most != 1)} here, not {count}")
-        if count < rule.least and self._seen.isdisjoint(rule.anywhere):
+            raise PathRefused(
+                f"{rule.name} takes {most} {what}{'s' * (most != 1)} here, not {count}"
+            )
+        if count < rule.least and self._seen_options.isdisjoint(rule.anywhere):
             least = rule.least
-            raise Refused(f"{rule.name} needs {least} {what}{'s' * (least != 1)}, not {count}")
+            raise PathRefused(f"{rule.name} needs {least} {what}{'s' * (least != 1)}, not {count}")
 
-    def _refused(self, argument: str) -> Refused:
-        return Refused(f"{self._rule.name}: the option {_quoted(argument)} is not allowed here")
+    def _refuse_option(self, argument: str) -> PathRefused:
+        return PathRefused(f"{self._rule.name}: the option {_quoted(argument)} is not allowed here")
 
 
 def _quoted(text: str) -> str:
@@ -295,7 +309,7 @@ class Plan(Struct, frozen=True):
     rule: Rule
     argv: tuple[str, ...]
     environment: Mapping[str, str]
-    private: Hidden
+    private: HiddenPaths
     folders: tuple[str, ...] = ()
 
     def state(self) -> str:
@@ -323,18 +337,18 @@ def plan(
     rule = programs.get(name)
     if rule is None:
         known = ", ".join(programs)
-        raise Refused(f"the program {name[:60]!r} is not allowed; there are {known}")
+        raise PathRefused(f"the program {name[:60]!r} is not allowed; there are {known}")
     file, absent = None, None
     try:
         writable = [root.path for root in roots if root.writable]
         file = find(name, folders, own, writable)
-    except Absent as error:  # what is wrong with the arguments is told first
+    except PathAbsent as error:  # what is wrong with the arguments is told first
         absent = error
     if file is not None and file.make == "bsd" and rule.form != "any":
         rule = rules("bsd").get(name, rule)
     checked = check(rule, words)
     if file is None:
-        raise absent or Absent(name)
+        raise absent or PathAbsent(name)
     environment = dict(rule.environment)
     if rule.repository:
         environment |= _repository(roots[0])
@@ -349,7 +363,7 @@ def plan(
             f":(top,exclude,literal){path}" for path in below if not path.startswith(".git/")
         ]
     if sum(len(os.fsencode(argument)) + 1 for argument in arguments) > MAX_EXPANDED_BYTES:
-        raise Refused(
+        raise PathRefused(
             f"the arguments are longer than {MAX_EXPANDED_BYTES} bytes with the files they match"
         )
     return Plan(rule, (file.path, *arguments), environment, private, file.folders)
@@ -359,13 +373,15 @@ def _repository(root: Root) -> dict[str, str]:
     """The variables that fix which repository is meant: the folder ``.git`` in the root.
 
     Nothing is looked for, and nothing in the folder says that it is elsewhere: there, a
-    configuration would be read that is not hidden. Raises Absent where there is no such folder.
+    configuration would be read that is not hidden. Raises PathAbsent where there is no such folder.
     """
     folder = root.path / ".git"
     if folder.is_symlink() or not folder.is_dir():
-        raise Absent("there is no repository here: the first root has no folder .git of its own")
+        raise PathAbsent(
+            "there is no repository here: the first root has no folder .git of its own"
+        )
     if os.path.lexists(folder / "commondir"):
-        raise Absent("the repository here is a part of one that lies elsewhere (a worktree)")
+        raise PathAbsent("the repository here is a part of one that lies elsewhere (a worktree)")
     path = str(folder)
     return {"GIT_DIR": path, "GIT_COMMON_DIR": path, "GIT_WORK_TREE": str(root.path)}
 
@@ -381,7 +397,7 @@ def _located(roots: Sequence[Root], word: Word) -> list[str]:
         case "revision":
             return [_revision(roots, word.text)]
         case "free" if pattern:
-            with contextlib.suppress(Refused, Absent):  # some text, such as a program's
+            with contextlib.suppress(PathRefused, PathAbsent):  # some text, such as a program's
                 return _paths(roots, word.text, pattern=True)
     return [word.text]
 
@@ -391,10 +407,10 @@ def _paths(roots: Sequence[Root], text: str, *, pattern: bool = False) -> list[s
     where it could be. Of a ``pattern`` that is no file's name, the files that it matches in the
     first root where it matches any. Raises Refused, Absent."""
     if not text:
-        raise Refused("a path is empty")
+        raise PathRefused("a path is empty")
     places = [(root, parts) for root in roots if (parts := root.parts(text)) is not None]
     if not places:
-        raise Refused(f"{text[:100]!r} lies outside the folders that may be seen")
+        raise PathRefused(f"{text[:100]!r} lies outside the folders that may be seen")
     for root, parts in places:
         if os.path.lexists(root.path.joinpath(*parts)):
             return [_argument(roots, root, parts)]
@@ -403,7 +419,7 @@ def _paths(roots: Sequence[Root], text: str, *, pattern: bool = False) -> list[s
     for root, parts in places:
         if found := expand(root, parts):
             return [_argument(roots, root, path) for path in found]
-    raise Absent(f"no file matches {text[:100]!r}")
+    raise PathAbsent(f"no file matches {text[:100]!r}")
 
 
 def _argument(roots: Sequence[Root], root: Root, parts: Sequence[str]) -> str:
@@ -421,10 +437,10 @@ def _revision(roots: Sequence[Root], text: str) -> str:
     for path in (text, text.rpartition(":")[2]):
         parts = [part for part in path.split("/") if part not in ("", ".")]
         if ".." in parts:
-            raise Refused("the path goes up (..); paths go down from the folder")
+            raise PathRefused("the path goes up (..); paths go down from the folder")
         private = private_part(parts, Path(roots[0].path).name)
         if private is not None:
-            raise Refused(f"{private} is private: files of this name hold secrets")
+            raise PathRefused(f"{private} is private: files of this name hold secrets")
     return text
 
 
@@ -444,7 +460,7 @@ def expand(root: Root, pattern: Sequence[str]) -> list[tuple[str, ...]]:
 
     ``*``, ``?`` and ``[…]`` match no name that starts with a dot unless the pattern's name does;
     ``**`` as a whole name matches any number of folders that are not hidden. Private names are not
-    matched. Raises Refused where there are too many.
+    matched. Raises PathRefused where there are too many.
     """
     steps = [*pattern, "*"] if pattern[-1] == _ANY_DEPTH else pattern
     found: list[tuple[str, ...]] = []
@@ -458,7 +474,7 @@ def expand(root: Root, pattern: Sequence[str]) -> list[tuple[str, ...]]:
         entries = _entries(root, at)
         looked_at += len(entries)
         if looked_at > MAX_LOOKED_AT:
-            raise Refused(f"the pattern looks at more than {MAX_LOOKED_AT} files")
+            raise PathRefused(f"the pattern looks at more than {MAX_LOOKED_AT} files")
         for name, is_folder in entries:
             fitting = (place for place in places if _fits(name, steps[place]))
             next_places = {place + (steps[place] != _ANY_DEPTH) for place in fitting}
@@ -468,7 +484,7 @@ def expand(root: Root, pattern: Sequence[str]) -> list[tuple[str, ...]]:
                 found.append((*at, name))
                 next_places.remove(len(steps))
             if len(found) > MAX_MATCHES:
-                raise Refused(f"the pattern matches more than {MAX_MATCHES} files")
+                raise PathRefused(f"the pattern matches more than {MAX_MATCHES} files")
             if is_folder and next_places and len(at) < MAX_DEPTH:
                 waiting.append(((*at, name), next_places))
     return sorted(found)
@@ -480,11 +496,11 @@ def _fits(name: str, step: str) -> bool:
     return name == step or fnmatchcase(name, step)
 
 
-def _entries(root: Root, at: Sequence[str]) -> list[tuple[str, bool]]:
+def _entries(root: Root, locations: Sequence[str]) -> list[tuple[str, bool]]:
     """The names in a folder, and which are folders; none where it is gone, or not to be seen."""
     try:
-        fd = root.open_folder(at)
-    except (Absent, Unfit, Refused):
+        fd = root.open_folder(locations)
+    except (PathAbsent, WrongFileKind, PathRefused):
         return []
     try:
         with os.scandir(fd) as found:
@@ -511,7 +527,7 @@ _MAX_CONFIG_BYTES: Final = 100_000
 
 
 @dataclass(slots=True)
-class Hidden:
+class HiddenPaths:
     """Absolute paths: files and folders to hide, and repositories not to be written to."""
 
     files: list[str] = field(default_factory=list)
@@ -519,11 +535,11 @@ class Hidden:
     repositories: list[str] = field(default_factory=list)
 
 
-def hidden(roots: Sequence[Root]) -> Hidden:
+def hidden(roots: Sequence[Root]) -> HiddenPaths:
     """All that is private below the roots. Raises Refused where it cannot all be looked through."""
-    found = Hidden()
+    found = HiddenPaths()
     left = MAX_ENTRIES
-    waiting = [(str(root.path), _above((root.path.name,))) for root in roots]
+    waiting = [(str(root.path), _last_private((root.path.name,))) for root in roots]
     while waiting:
         folder, above = waiting.pop()
         try:
@@ -540,10 +556,10 @@ def hidden(roots: Sequence[Root]) -> Hidden:
             elif is_folder:
                 if folded(entry.name) == ".git":
                     found.repositories.append(entry.path)
-                waiting.append((entry.path, _above((above, entry.name))))
+                waiting.append((entry.path, _last_private((above, entry.name))))
             count = len(found.files) + len(found.folders) + len(found.repositories)
             if left < 0 or count > MAX_HIDDEN:
-                raise Refused(
+                raise PathRefused(
                     f"below the roots are more than {MAX_ENTRIES} files, or {MAX_HIDDEN} private "
                     "ones: too many to be hidden; a smaller root would do"
                 )
@@ -574,12 +590,12 @@ def repository_state(config: Path) -> bytes:
 
 
 @functools.lru_cache(maxsize=10_000)
-def _above(names: tuple[str, ...]) -> str:
+def _last_private(names: tuple[str, ...]) -> str:
     """The last of the names that is such a folder's, else nothing."""
     fitting = [name for name in names if any(fnmatchcase(folded(name), p) for p in FOLDERS)]
     return fitting[-1] if fitting else ""
 
 
 @functools.lru_cache(maxsize=100_000)
-def _private(name: str, above: str) -> bool:
-    return private_part((name,), above) is not None
+def _private(name: str, parent: str) -> bool:
+    return private_part((name,), parent) is not None

@@ -10,11 +10,11 @@ from typing import Any, Final
 from msgspec import Struct
 
 from mlx_tools.messages import Effects
-from mlx_tools.store import Refused, Root, Unfit, open_present, put, state_of
+from mlx_tools.store import PathRefused, Root, WrongFileKind, open_present, state_of, write_file
 from mlx_tools.toolbox.file_access import Changes
 from mlx_tools.toolbox.known_files import count_lines, note_edited
-from mlx_tools.toolbox.text_edit import MAX_RESULT_CHARS, Edited, edit_text
-from mlx_tools.toolbox.text_files import decoded, one_line, up_to
+from mlx_tools.toolbox.text_edit import MAX_RESULT_CHARS, EditResult, edit_text
+from mlx_tools.toolbox.text_files import decode_text, one_line, up_to
 from mlx_tools.tools import Preview, Tool, ToolError, current_context, words_of
 
 EFFECTS: Final[Effects] = frozenset(("read", "write"))
@@ -40,7 +40,7 @@ class _FileText(Struct, frozen=True):
     @classmethod
     def read(cls, content: bytes, path: str) -> _FileText:
         """Raises ToolError for bytes that are no text."""
-        text = decoded(content, path)
+        text = decode_text(content, path)
         found = ((mark, name) for mark, name in _MARKS if content.startswith(mark))
         return cls(text, *next(found, (b"", "utf-8")))
 
@@ -81,7 +81,7 @@ class _Edit(Struct, frozen=True):
         old, new = arguments["old"], arguments["new"]
         return cls(arguments["path"], old, new, arguments.get("all") is True)
 
-    def apply(self, content: bytes) -> tuple[_FileText, Edited, bytes]:
+    def apply(self, content: bytes) -> tuple[_FileText, EditResult, bytes]:
         """The text before, the edited text, and its bytes. Raises ToolError."""
         if len(content) > MAX_EDITED_BYTES:
             raise ToolError(
@@ -90,7 +90,7 @@ class _Edit(Struct, frozen=True):
             )
         before = _FileText.read(content, self.path)
         name = one_line(self.path.rpartition("/")[2] or self.path, marks=True)
-        edited = edit_text(before.text, self.old, self.new, name, every=self.every)
+        edited = edit_text(before.text, self.old, self.new, name, replace_all=self.every)
         return before, edited, before.with_text(edited.text)
 
 
@@ -105,15 +105,15 @@ def edit_file(roots: Sequence[Root]) -> Tool:
             content = _content(open_present(place), place.name)
             state = state_of(content)
             if context.expected not in (None, state):
-                raise Refused(
+                raise PathRefused(
                     f"{place.name} has changed since it was approved; nothing was changed"
                 )
             before, edited, raw = edit.apply(content)
-            put(
+            write_file(
                 place,
                 raw,
                 expected=state,
-                since="it was read",
+                old_state="it was read",
                 given_up=lambda: context.cancelled,
                 undo=context.undo,
             )
@@ -137,7 +137,7 @@ def edit_file(roots: Sequence[Root]) -> Tool:
 def _content(fd: int | None, name: str) -> bytes:
     """The bytes of a file, one more than may be edited at most. Closes it."""
     if fd is None:
-        raise Unfit(f"there is no {name} any more")
+        raise WrongFileKind(f"there is no {name} any more")
     try:
         return up_to(fd, MAX_EDITED_BYTES + 1)
     finally:

@@ -17,26 +17,26 @@ from mlx_tools.messages import Effects, ToolSpec, replace
 from mlx_tools.store import (
     ABSENT,
     MAX_KEPT_BYTES,
-    Absent,
+    PathAbsent,
+    PathRefused,
+    PathUnlisted,
     Place,
-    Refused,
     Root,
-    Unfit,
-    Unlisted,
+    WrongFileKind,
     expand_home,
     identity_of,
     open_present,
     place_of,
-    put,
     state_of,
+    write_file,
 )
 from mlx_tools.toolbox.file_names import did_you_mean, equal_names, escape_path
 from mlx_tools.toolbox.file_reading import FileReader, tool_errors
 from mlx_tools.toolbox.known_files import note_written, warning
 from mlx_tools.toolbox.text_diff import TextDiff, unified_diff
 from mlx_tools.toolbox.text_files import (
-    decoded,
-    encoded,
+    decode_text,
+    encode_text,
     one_line,
     up_to,
 )
@@ -125,14 +125,14 @@ class Changes:
     def make(self, operation: Operation, path: str, content: object = None) -> str:
         """Writes or deletes a file below a root that is writable, or creates one that is not there
         yet, with its folders, below any root."""
-        raw = None if operation == "delete" else encoded(content)
+        raw = None if operation == "delete" else encode_text(content)
         new = operation == "create"
         with tool_errors():
             root, parts = self._find(operation, path)
             with place_of(root, parts, self._writable, make=new) as place:
                 _check_writable(operation, place)
                 context = current_context()
-                replaced = put(
+                replaced = write_file(
                     place,
                     raw,
                     new=new,
@@ -143,27 +143,27 @@ class Changes:
                 if raw is not None:
                     note_written(root, parts, state_of(raw), raw.decode())
         key = "deleted" if raw is None else "replaced" if replaced else "made"
-        return self._notices[key].format(path=self._shown(root, path), size=len(raw or b""))
+        return self._notices[key].format(path=self._display_path(root, path), size=len(raw or b""))
 
     def preview(self, operation: Operation, path: str, content: object = None) -> Preview:
         """The diff that `make` would make; of a file to be deleted what is lost."""
-        after = None if operation == "delete" else encoded(content).decode()
+        after = None if operation == "delete" else encode_text(content).decode()
         with tool_errors():
             root, parts = self._find(operation, path)
-            shown, paths = self._shown(root, path), {"path": _led(root, parts)}
+            shown, paths = self._display_path(root, path), {"path": _led(root, parts)}
             if operation == "create":
                 return preview_of_diff(_diff(None, after, shown), ABSENT, paths)
             with place_of(root, parts, self._writable) as place:
                 _check_writable(operation, place)
                 fd = open_present(place)
                 if fd is not None:
-                    diff, state = _changed(fd, after, shown)
+                    diff, state = _diff_file(fd, after, shown)
                     if after is not None:
                         said = warning(root, parts, shown, state, replaces=True)
                         diff = replace(diff, text=said + diff.text)
                     return preview_of_diff(diff, state, paths)
                 if operation == "delete":
-                    raise Absent(f"there is no {place.name}")
+                    raise PathAbsent(f"there is no {place.name}")
         return preview_of_diff(_diff(None, after, shown), ABSENT, paths)
 
     @contextlib.contextmanager
@@ -173,16 +173,18 @@ class Changes:
             root, parts = self._find("edit", path)
             with place_of(root, parts, self._writable) as place:
                 _check_writable("edit", place)
-                yield place, self._shown(root, path)
+                yield place, self._display_path(root, path)
 
-    def preview_of(self, place: Place, shown: str, before: str, after: str, state: str) -> Preview:
+    def preview_of(
+        self, place: Place, display_path: str, old_text: str, new_text: str, state: str
+    ) -> Preview:
         """The preview of a change of a text."""
         paths = {"path": _led(place.root, place.names)}
-        said = warning(place.root, place.names, shown, state, replaces=False)
-        diff = _diff(before, after, shown)
+        said = warning(place.root, place.names, display_path, state, replaces=False)
+        diff = _diff(old_text, new_text, display_path)
         return preview_of_diff(replace(diff, text=said + diff.text), state, paths)
 
-    def _shown(self, root: Root, path: str) -> str:
+    def _display_path(self, root: Root, path: str) -> str:
         """The path for a reader, from the top of the file system where there are several roots."""
         path = expand_home(path)
         whole = str(root.path / path) if len(self._roots) > 1 else path
@@ -191,7 +193,7 @@ class Changes:
     def _candidates(self, path: str, *, making: bool) -> list[Candidate]:
         """The names to walk, for every root that the path may lie in."""
         if path.endswith(("/", "/.")):
-            raise Unfit("the path names a folder, not a file")
+            raise WrongFileKind("the path names a folder, not a file")
         found = [(root, root.parts(path, writing=True)) for root in self._roots]
         inside = [(root, parts) for root, parts in found if parts is not None]
         if path.startswith("~/") and any(parts[:1] != ("~",) for _, parts in inside):
@@ -199,7 +201,7 @@ class Changes:
         elif making:
             _check_meant(path)
         if not inside:
-            raise Refused("the path lies outside the folders that may be changed")
+            raise PathRefused("the path lies outside the folders that may be changed")
         if making:
             for _, parts in inside:
                 _check_names(parts)
@@ -210,13 +212,13 @@ class Changes:
         like it are suggested; nothing new is made whose name only looks different."""
         try:
             root, parts = self._find_exact(operation, path)
-        except Absent as error:
+        except PathAbsent as error:
             places = self._candidates(path, making=False)
-            raise Absent(f"{error}{did_you_mean(places)}") from None
+            raise PathAbsent(f"{error}{did_you_mean(places)}") from None
         if operation in ("write", "create"):
             names = equal_names(root, parts, partly=True)
             if names is not None:
-                raise Unfit(f"there is no {parts[-1]}; did you mean {escape_path(names)}?")
+                raise WrongFileKind(f"there is no {parts[-1]}; did you mean {escape_path(names)}?")
         return root, parts
 
     def _find_exact(self, operation: Operation, path: str) -> Candidate:
@@ -232,12 +234,12 @@ class Changes:
                 with place_of(root, parts, self._writable) as place:
                     taken = place.exists()
                     vacant.append((False, not place.writable, number))
-            except (Absent, Unfit, Unlisted) as error:
-                fault = error if fault is None or isinstance(fault, Absent) else fault
-                if operation == "create" and isinstance(error, Absent):
+            except (PathAbsent, WrongFileKind, PathUnlisted) as error:
+                fault = error if fault is None or isinstance(fault, PathAbsent) else fault
+                if operation == "create" and isinstance(error, PathAbsent):
                     vacant.append((True, not root.writable, number))
             if taken and operation == "create":
-                raise Unfit(
+                raise WrongFileKind(
                     f"{parts[-1]} exists already, and create_file replaces nothing; file_access "
                     "can, with write, below a folder that was named with :rw"
                 )
@@ -245,11 +247,11 @@ class Changes:
                 return root, parts
         if vacant and operation in ("write", "create"):
             return candidates[min(vacant)[2]]
-        if operation == "write" and isinstance(fault, Absent):
-            raise Absent(f"{fault}; write makes no folders, create_file does")
-        if vacant and not isinstance(fault, Unfit | Unlisted):
-            raise Absent(f"there is no {candidates[vacant[0][2]][1][-1]}")
-        raise fault or Absent("there is no such file")
+        if operation == "write" and isinstance(fault, PathAbsent):
+            raise PathAbsent(f"{fault}; write makes no folders, create_file does")
+        if vacant and not isinstance(fault, WrongFileKind | PathUnlisted):
+            raise PathAbsent(f"there is no {candidates[vacant[0][2]][1][-1]}")
+        raise fault or PathAbsent("there is no such file")
 
 
 def _led(root: Root, parts: Sequence[str]) -> str:
@@ -264,7 +266,7 @@ def _led(root: Root, parts: Sequence[str]) -> str:
 def _check_writable(operation: Operation, place: Place) -> None:
     """Refuses to change what is below a root that is not writable; a file may be new there."""
     if operation != "create" and not place.writable:
-        raise Refused(
+        raise PathRefused(
             f"{place.name} is below a folder that may only be read; "
             "naming the folder with :rw (--root DIR:rw) allows to write and to delete"
         )
@@ -274,22 +276,22 @@ def _check_meant(path: str) -> None:
     """Refuses what was meant as another place; it could be made all the same, below the root."""
     first, below, _ = path.partition("/")
     if first == "~" or (first.startswith("~") and below):
-        raise Refused("~ means nothing here; paths go down from the top folder")
+        raise PathRefused("~ means nothing here; paths go down from the top folder")
     if _URL.match(path):
-        raise Refused("the path is a URL; paths go down from the top folder")
+        raise PathRefused("the path is a URL; paths go down from the top folder")
 
 
 def _check_names(parts: Sequence[str]) -> None:
     """Refuses to make names that divide elsewhere, or that nobody could read."""
     for character in "".join(parts):
         if character == "\\":
-            raise Refused("the path holds a backslash; names are divided by /")
+            raise PathRefused("the path holds a backslash; names are divided by /")
         if unicodedata.category(character) in ("Cc", "Zl", "Zp") or character in _DIRECTIONS:
-            raise Refused("the path holds a character that ends a line or cannot be seen")
+            raise PathRefused("the path holds a character that ends a line or cannot be seen")
 
 
-def _changed(fd: int, after: str | None, path: str) -> tuple[TextDiff, str]:
-    """Compare a file with the text ``after``, None to delete it; return the file's state, too.
+def _diff_file(fd: int, new_text: str | None, path: str) -> tuple[TextDiff, str]:
+    """Compare a file with the text ``new_text``, None to delete it; return the file's state, too.
 
     Both are of the same bytes, whoever writes meanwhile. Closes the file.
     """
@@ -303,39 +305,39 @@ def _changed(fd: int, after: str | None, path: str) -> tuple[TextDiff, str]:
     before: str | None = None
     if whole:
         with contextlib.suppress(ToolError):
-            before = decoded(content, "")
+            before = decode_text(content, "")
     for_good = f" (more than {MAX_KEPT_BYTES} bytes: this cannot be undone)"
     undone = for_good if size > MAX_KEPT_BYTES else ""
     if before is None:
-        return _unread(size, after, path, undone, whole=whole), state
-    if after is None:
+        return _unread(size, new_text, path, undone, whole=whole), state
+    if new_text is None:
         deleted, diff = f"{path} is deleted{undone}: {size} bytes", _diff(before, None, path)
         return replace(diff, text=f"{deleted}\n{diff.text}" if before else deleted), state
-    diff = _diff(before, after, path)
+    diff = _diff(before, new_text, path)
     if before.encode() != content:
         diff = replace(diff, text=f"{diff.text}\n(the file changes to UTF-8 without a mark)")
     return diff, state
 
 
-def _unread(size: int, after: str | None, path: str, undone: str, *, whole: bool) -> TextDiff:
+def _unread(size: int, new_text: str | None, path: str, warning: str, *, whole: bool) -> TextDiff:
     """What becomes of a file whose present content is no text, or is too large to be shown."""
     told = "which are no text" if whole else "too many to be shown"
     omitted = "" if whole else f"the present content of {path}, {size} bytes, is not shown"
-    if after is None:
-        text = f"{path} is deleted{undone}: {size} bytes, {told}"
+    if new_text is None:
+        text = f"{path} is deleted{warning}: {size} bytes, {told}"
         return TextDiff(text, f"-{size} bytes", omitted)
-    diff = _diff(None, after, path)
-    text = f"{path}: {size} bytes, {told}, are replaced by{undone}:\n{diff.text}"
+    diff = _diff(None, new_text, path)
+    text = f"{path}: {size} bytes, {told}, are replaced by{warning}:\n{diff.text}"
     added = diff.counts.partition(" ")[0] or "+0"
     return TextDiff(text, f"{added} lines, -{size} bytes", omitted)
 
 
-def _diff(before: str | None, after: str | None, path: str) -> TextDiff:
+def _diff(old_text: str | None, new_text: str | None, path: str) -> TextDiff:
     """The difference of two texts of a file, of which one may be none."""
-    if before is None and not after:
+    if old_text is None and not new_text:
         return TextDiff(f"--- /dev/null\n+++ {path}\n(the new file is empty)")
-    old, new = ("/dev/null" if text is None else path for text in (before, after))
-    return unified_diff(before or "", after or "", old, new)
+    old, new = ("/dev/null" if text is None else path for text in (old_text, new_text))
+    return unified_diff(old_text or "", new_text or "", old, new)
 
 
 def preview_of_diff(diff: TextDiff, state: str, paths: Mapping[str, str]) -> Preview:

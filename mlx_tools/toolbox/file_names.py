@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
-from mlx_tools.store import Absent, PrivateNames, Refused, Root, Unfit, status_of
+from mlx_tools.store import PathAbsent, PathRefused, PrivateNames, Root, WrongFileKind, status_of
 from mlx_tools.toolbox.text_files import one_line
 from mlx_tools.toolbox.tree_walk import TreeWalk
 
@@ -55,7 +55,7 @@ def equal_names(
                 below = root.enter(folder, name)
                 os.close(folder)
                 folder = below
-    except (Refused, Unfit, Absent):
+    except (PathRefused, WrongFileKind, PathAbsent):
         pass
     finally:
         os.close(folder)
@@ -92,7 +92,7 @@ def _suggestions(root: Root, parts: Sequence[str]) -> Iterator[str]:
     above, name, rest = parts[:depth], parts[depth], parts[depth + 1 :]
     try:
         folder = root.open_folder(above)
-    except (Refused, Unfit, Absent):
+    except (PathRefused, WrongFileKind, PathAbsent):
         return
     try:
         listed = sorted(itertools.islice(_names_in(folder), MAX_LIKENED))
@@ -128,7 +128,7 @@ def _elsewhere(root: Root, name: str) -> Iterator[str]:
         )
         for entry in itertools.islice(entries, MOST_SUGGESTED):
             yield escape_path(entry.path.split("/"))
-    except (Refused, Unfit, Absent):
+    except (PathRefused, WrongFileKind, PathAbsent):
         return
 
 
@@ -143,7 +143,7 @@ def _depth_there(root: Root, parts: Sequence[str]) -> int:
                 below = root.enter(folder, part)
                 os.close(folder)
                 folder = below
-    except (Refused, Unfit, Absent):
+    except (PathRefused, WrongFileKind, PathAbsent):
         pass
     finally:
         os.close(folder)

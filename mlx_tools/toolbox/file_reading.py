@@ -11,19 +11,19 @@ from typing import Final
 
 from mlx_tools.macos import permission_hint
 from mlx_tools.store import (
-    Absent,
+    PathAbsent,
     PathPatterns,
-    Refused,
+    PathRefused,
+    PathUnlisted,
     Root,
-    Unfit,
-    Unlisted,
+    WrongFileKind,
     check_patterns,
     state_of,
 )
 from mlx_tools.toolbox.file_names import Place, did_you_mean, equal_names, escape_path
 from mlx_tools.toolbox.known_files import count_lines, note_lines
 from mlx_tools.toolbox.path_globs import expanded_globs
-from mlx_tools.toolbox.text_files import MAX_BYTES, decoded, kind_of, one_line, up_to
+from mlx_tools.toolbox.text_files import MAX_BYTES, decode_text, kind_of, one_line, up_to
 from mlx_tools.toolbox.tree_walk import Entry, TreeWalk
 from mlx_tools.tools import ToolError, current_context
 
@@ -62,7 +62,7 @@ class FileReader:
         most = MAX_BYTES if is_whole else MAX_BYTES_BY_LINES
         is_cut = len(content) > most
         try:
-            text = decoded(content[:most], path, whole=not is_cut)
+            text = decode_text(content[:most], path, whole=not is_cut)
         except ToolError:
             kind = kind_of(content, path)
             return self._notices["binary"].format(path=one_line(path), kind=kind, size=size)
@@ -77,20 +77,20 @@ class FileReader:
         note_lines(root, names, state, first, last, total, is_cut=is_cut or too_long)
         return shown + cut + self._other_name(root, path, names, shown)
 
-    def _other_name(self, root: Root, path: str, names: Sequence[str], before: str) -> str:
+    def _other_name(self, root: Root, path: str, names: Sequence[str], text_before: str) -> str:
         """A notice if what was opened has another name than was asked for."""
         if root.parts(path) == tuple(names):
             return ""
-        end = "" if not before or before.endswith("\n") else "\n"
+        end = "" if not text_before or text_before.endswith("\n") else "\n"
         return end + self._notices["other_name"].format(path=escape_path(names))
 
     def _some_lines(
-        self, text: str, path: str, wanted: tuple[int, int | None], total: int, room: int | None
+        self, text: str, path: str, line_range: tuple[int, int | None], total: int, room: int | None
     ) -> tuple[str, int]:
-        """Lines of a text, in so many characters, with the number of the last of them. ``wanted``
-        are the first line and how many at most."""
+        """Lines of a text, in so many characters, with the number of the last of them.
+        ``line_range`` are the first line and how many at most."""
         separator = "\r" if "\r" in text and "\n" not in text else "\n"
-        first, lines = wanted
+        first, lines = line_range
         if first > total:
             raise ToolError(f"{one_line(path)} has {total} lines, so none has the number {first}")
         start = 0
@@ -147,7 +147,7 @@ class FileReader:
             walk = _pattern_walk(root, patterns, len(names), lambda: context.cancelled)
             with tool_errors("the folder cannot be listed"):
                 fitting = (
-                    _described(root, entry, is_absolute=len(self._roots) > 1)
+                    _describe_entry(root, entry, is_absolute=len(self._roots) > 1)
                     for entry in walk.below(names)
                     if patterns.fit(entry.path.split("/")[len(names) :])
                 )
@@ -175,7 +175,7 @@ def _pattern_walk(
     return TreeWalk(root, gives_up, enters=leads_on, with_ignored_files=True)
 
 
-def _described(root: Root, entry: Entry, *, is_absolute: bool) -> str:
+def _describe_entry(root: Root, entry: Entry, *, is_absolute: bool) -> str:
     """An entry for a list: its path, and its size or its kind."""
     path = one_line(str(root.path / entry.path) if is_absolute else entry.path)
     if entry.is_folder:
@@ -205,7 +205,7 @@ def open_below(roots: Sequence[Root], path: str) -> int:
 
 
 def open_first(
-    roots: Sequence[Root], path: str, how: Callable[[Root, Sequence[str]], int]
+    roots: Sequence[Root], path: str, open_path: Callable[[Root, Sequence[str]], int]
 ) -> tuple[int, Root, Sequence[str]]:
     """A descriptor in the first root that has something at the path, that root, and the names below
     it. If none has, but one entry is equal (`equal_names`), it is that one. Raises ToolError."""
@@ -216,27 +216,29 @@ def open_first(
             parts = root.parts(path)
             if parts is not None:
                 absent.append((root, parts))
-                return how(root, parts), root, parts
-        except (Unlisted, Unfit, Absent) as error:  # another root may have it
-            fault = error if fault is None or isinstance(fault, Absent) else fault
-        except Refused as error:
+                return open_path(root, parts), root, parts
+        except (PathUnlisted, WrongFileKind, PathAbsent) as error:  # another root may have it
+            fault = error if fault is None or isinstance(fault, PathAbsent) else fault
+        except PathRefused as error:
             raise ToolError(str(error), code="not_allowed") from None
-    if isinstance(fault, Unlisted):
+    if isinstance(fault, PathUnlisted):
         raise ToolError(str(fault), code="not_allowed")
-    if isinstance(fault, Absent):
+    if isinstance(fault, PathAbsent):
         for root, asked in absent:
             names = equal_names(root, asked)
             if names is not None:
                 with tool_errors("it cannot be opened"):
                     root.parts("/".join(names))  # refuses private names
-                    return how(root, names), root, names
+                    return open_path(root, names), root, names
         raise ToolError(f"{fault}{did_you_mean(absent)}")
     if fault is not None:
         raise ToolError(str(fault))
     raise ToolError("the path lies outside the folders that may be seen", code="not_allowed")
 
 
-def _lines(root: Root, above: Sequence[str], entries: Iterable[os.DirEntry[str]]) -> Iterator[str]:
+def _lines(
+    root: Root, ancestors: Sequence[str], entries: Iterable[os.DirEntry[str]]
+) -> Iterator[str]:
     """The names of the entries that may be seen, or lead to such, each with what it is; a character
     that would break the line is escaped."""
     for entry in entries:
@@ -244,21 +246,23 @@ def _lines(root: Root, above: Sequence[str], entries: Iterable[os.DirEntry[str]]
         with contextlib.suppress(OSError):
             folder = entry.is_dir(follow_symlinks=False)
             mark = "/" if folder else "@" if entry.is_symlink() else ""
-        names = (*above, entry.name)
+        names = (*ancestors, entry.name)
         if root.patterns.fit(names) or (mark == "/" and root.patterns.lead_on(names)):
             yield one_line(entry.name) + mark
 
 
 @contextlib.contextmanager
-def tool_errors(failed: str = "the file cannot be changed") -> Iterator[None]:
-    """Makes of what a walk and a change raise what a model reads; ``failed`` is said of what the
-    system raises."""
+def tool_errors(error_context: str = "the file cannot be changed") -> Iterator[None]:
+    """Makes of what a walk and a change raise what a model reads; ``error_context`` is said of what
+    the system raises."""
     try:
         yield
-    except Refused as error:
+    except PathRefused as error:
         raise ToolError(str(error), code="not_allowed") from None
-    except (Unfit, Absent) as error:
+    except (WrongFileKind, PathAbsent) as error:
         raise ToolError(str(error)) from None
     except OSError as error:
         hint = permission_hint(error, error.filename or ".")
-        raise ToolError(f"{failed}: {error.strerror}{f' ({hint})' if hint else ''}") from None
+        raise ToolError(
+            f"{error_context}: {error.strerror}{f' ({hint})' if hint else ''}"
+        ) from None

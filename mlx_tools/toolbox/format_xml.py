@@ -96,12 +96,12 @@ class _Document:
         parser.CharacterDataHandler = self._text
         parser.StartCdataSectionHandler = self._begin_cdata
         parser.EndCdataSectionHandler = self._end_cdata
-        parser.CommentHandler = lambda text: self._put("line", f"<!--{text}-->")
-        parser.ProcessingInstructionHandler = lambda target, text: self._put(
+        parser.CommentHandler = lambda text: self._append("line", f"<!--{text}-->")
+        parser.ProcessingInstructionHandler = lambda target, text: self._append(
             "line", f"<?{target} {text}?>" if text else f"<?{target}?>"
         )
 
-    def _put(self, kind: Kind, text: str) -> None:
+    def _append(self, kind: Kind, text: str) -> None:
         """Take in what stands next. Raises ToolError as soon as all of it will be too long."""
         self._pieces.append(text)
         if kind != "layout":
@@ -119,7 +119,7 @@ class _Document:
         text = f'<?xml version="{version}"'
         text += f' encoding="{encoding}"' if encoding else ""
         text += f' standalone="{"yes" if standalone else "no"}"' if standalone != -1 else ""
-        self._put("line", f"{text}?>")
+        self._append("line", f"{text}?>")
 
     def _begin(self, name: str, attributes: list[str]) -> None:
         if len(self._open) >= MAX_DEPTH:
@@ -130,7 +130,7 @@ class _Document:
         above = bool(self._open) and self._open[-1].exact
         exact = space == "preserve" or (above and space != "default")
         element = _Element(start, exact, len(self._pieces), len(self.lines))
-        self._put("element", f"<{start}>")
+        self._append("element", f"<{start}>")
         self._open.append(element)
 
     def _end(self, name: str) -> None:
@@ -151,15 +151,15 @@ class _Document:
         elif self._open:
             at = self.parser.CurrentByteIndex
             if not text.isspace():
-                self._put("text", escape(text, {"\r": "&#13;"}))
+                self._append("text", escape(text, {"\r": "&#13;"}))
             elif self._data[at : at + 1] == b"&":
-                self._put("text", "".join(f"&#{ord(c)};" for c in text))
+                self._append("text", "".join(f"&#{ord(c)};" for c in text))
             else:
-                self._put("layout", text)
+                self._append("layout", text)
 
     def _begin_cdata(self) -> None:
         self._cdata = []
 
     def _end_cdata(self) -> None:
         text, self._cdata = "".join(self._cdata or ()), None
-        self._put("text", f"<![CDATA[{text}]]>")
+        self._append("text", f"<![CDATA[{text}]]>")

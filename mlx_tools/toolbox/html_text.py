@@ -85,9 +85,9 @@ class HtmlText(TypedDict):
     cut: bool
 
 
-def read_html(html: str, url: str = "", most: int = 10_000_000) -> HtmlText:
-    """The text of a page, at most ``most`` characters. ``url`` is where it stands; of a page that
-    stands nowhere, links are words alone."""
+def read_html(html: str, url: str = "", max_chars: int = 10_000_000) -> HtmlText:
+    """The text of a page, at most ``max_chars`` characters. ``url`` is where it stands; of a page
+    that stands nowhere, links are words alone."""
     from justhtml import JustHTML
 
     root = JustHTML(html, sanitize=False, scripting_enabled=True).root
@@ -105,7 +105,7 @@ def read_html(html: str, url: str = "", most: int = 10_000_000) -> HtmlText:
     for part, furniture in ((found.get("main"), True), (root, False), (root, True)):
         if part is None:
             continue
-        writer = _MarkdownWriter(address if url else "", url, most)
+        writer = _MarkdownWriter(address if url else "", url, max_chars)
         _walk(part, writer, furniture=furniture)
         text = writer.result()
         if len(text) >= _ENOUGH or (part is root and (furniture or text)):
@@ -183,11 +183,11 @@ def _is_furniture(node: Node) -> bool:
 class _MarkdownWriter:
     """Writes what it is told of a page, in order, as Markdown."""
 
-    def __init__(self, base: str, page: str, most: int) -> None:
+    def __init__(self, base: str, page: str, max_chars: int) -> None:
         self.full = False
         self._base = base
         self._page = page.partition("#")[0]
-        self._most = most
+        self._max_chars = max_chars
         self._size = 0
         self._pieces: list[str] = []
         self._due = 0  # line ends before the next word
@@ -202,12 +202,12 @@ class _MarkdownWriter:
 
     def result(self) -> str:
         """All that was written, without space around it."""
-        return "".join(self._pieces).strip("\n ")[: self._most]
+        return "".join(self._pieces).strip("\n ")[: self._max_chars]
 
     def text(self, data: str) -> None:
         """The text of a page, its space folded unless it is code."""
         if self._pre is not None:
-            self._put(data)
+            self._append(data)
             return
         words = _SPACES.sub(" ", data)
         self._space = self._space or words.startswith(" ")
@@ -222,7 +222,7 @@ class _MarkdownWriter:
             self._end_line(_BREAKS[name])
         match name:
             case "br" if self._pre is not None:
-                self._put("\n")
+                self._append("\n")
             case "br":
                 self._end_line(2 if self._due else 1)
             case "hr":
@@ -243,7 +243,7 @@ class _MarkdownWriter:
                 self._quotes += 1
             case "td" | "th" if not self._due and self._pieces:  # but the first that has words
                 self._space = False
-                self._put(" | ")
+                self._append(" | ")
             case "img":
                 words = " ".join((_attribute(node, "alt") or "")[:_MAX_LINK].split())
                 tiny = {_attribute(node, "width"), _attribute(node, "height")} & {"0", "1"}
@@ -258,7 +258,7 @@ class _MarkdownWriter:
                 self._pre = len(self._pieces)
             case "code" if self._pre is None and self._code is None:
                 self._flush()
-                self._put("`")
+                self._append("`")
                 self._code = node
             case _:
                 self._mark = _HEADINGS.get(name, self._mark)
@@ -280,7 +280,7 @@ class _MarkdownWriter:
                 if self._pieces[-1] == "`":
                     self._pieces.pop()
                 else:
-                    self._put("`")
+                    self._append("`")
         if name in _PARAGRAPHS:
             self._mark = ""
         if name in _BREAKS:
@@ -294,45 +294,47 @@ class _MarkdownWriter:
             self._due = max(self._due, count)
             self._space = False
 
-    def _put(self, text: str) -> None:
+    def _append(self, text: str) -> None:
         self._pieces.append(text)
         self._size += len(text)
-        self.full = self.full or self._size > self._most
+        self.full = self.full or self._size > self._max_chars
 
     def _flush(self) -> None:
         """Write the line ends, indentation and space that are due."""
         if self._due and self._pieces:
             quote = "> " * min(self._level, _MAX_DEPTH)
-            self._put("\n" if self._due == 1 else f"\n{quote.rstrip()}\n")
+            self._append("\n" if self._due == 1 else f"\n{quote.rstrip()}\n")
         if self._due or not self._pieces:
             depth = len(self._lists) - (1 if self._mark else 0)
-            self._put("> " * min(self._quotes, _MAX_DEPTH) + "  " * min(max(depth, 0), _MAX_DEPTH))
+            self._append(
+                "> " * min(self._quotes, _MAX_DEPTH) + "  " * min(max(depth, 0), _MAX_DEPTH)
+            )
         elif self._space:
-            self._put(" ")
+            self._append(" ")
         self._due, self._space = 0, False
         if self._mark:
-            self._put(self._mark)
+            self._append(self._mark)
             self._mark = ""
 
     def _word(self, words: str) -> None:
         self._flush()
         if self._link is not None and self._link[2] is None:
             self._link = (*self._link[:2], len(self._pieces))
-        self._put(words)
+        self._append(words)
 
     def _close_link(self, target: str, start: int | None) -> None:
         self._link = None
-        words = "" if start is None else self._taken(start)
+        words = "" if start is None else self._pop_text(start)
         if not words:
             return
         if words in (target, target.removesuffix("/")):
-            self._put(words)
+            self._append(words)
         elif "\n" in words:
-            self._put(f"{words} ({target})")
+            self._append(f"{words} ({target})")
         else:
-            self._put(f"[{words}]({target})")
+            self._append(f"[{words}]({target})")
 
-    def _taken(self, start: int) -> str:
+    def _pop_text(self, start: int) -> str:
         """The text from a piece on, taken back."""
         text = "".join(self._pieces[start:])
         del self._pieces[start:]
@@ -355,10 +357,10 @@ class _MarkdownWriter:
         return target.replace("(", "%28").replace(")", "%29")
 
     def _fence(self, start: int) -> None:
-        code = self._taken(start).strip("\n")
+        code = self._pop_text(start).strip("\n")
         self._pre = None
         if code.strip():
             longest = max((len(run) for run in re.findall(r"`{3,}", code)), default=2)
             fence = "`" * (longest + 1)
-            self._put(f"{fence}\n{code}\n{fence}")
+            self._append(f"{fence}\n{code}\n{fence}")
         self._end_line(2)

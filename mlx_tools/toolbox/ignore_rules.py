@@ -52,15 +52,19 @@ class _Group:
 
     def __init__(self, rules: Sequence[tuple[str, bool]]) -> None:
         self._rules = rules
-        self._any = _compiled("|".join(f"(?:{expression})" for expression, _ in rules))
-        self._each: list[tuple[_Matches | None, bool]] = []
+        self._any = _compile_expression("|".join(f"(?:{expression})" for expression, _ in rules))
+        self._each_matches: list[tuple[_Matches | None, bool]] = []
 
     def decide(self, path: str) -> bool | None:
         if self._any is not None and not self._any(path):
             return None
-        if not self._each:
-            self._each = [(_compiled(text), ignores) for text, ignores in reversed(self._rules)]
-        decisions = (ignores for match, ignores in self._each if match is not None and match(path))
+        if not self._each_matches:
+            self._each_matches = [
+                (_compile_expression(text), ignores) for text, ignores in reversed(self._rules)
+            ]
+        decisions = (
+            ignores for match, ignores in self._each_matches if match is not None and match(path)
+        )
         return next(decisions, None)
 
 
@@ -77,11 +81,11 @@ def _rules(lines: Iterable[str]) -> Iterable[tuple[str, bool]]:
         if expression is None or ignores is None:
             continue
         text = str(expression).replace("(?P<ps_d>", "(?:")
-        if _compiled(text) is not None:
+        if _compile_expression(text) is not None:
             yield text, ignores
 
 
-def _compiled(expression: str) -> _Matches | None:
+def _compile_expression(expression: str) -> _Matches | None:
     """None for what does not compile."""
     from pydantic_core import SchemaError, SchemaValidator
 

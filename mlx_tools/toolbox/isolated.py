@@ -64,9 +64,9 @@ def main(module: str, function: str, package: str, folder: str) -> None:
     sys.stdout.buffer.write(text.encode("utf-8", "replace"))
 
 
-def _answer(work: Callable[..., dict[str, Any]], asked: dict[str, Any]) -> dict[str, Any]:
+def _answer(work: Callable[..., dict[str, Any]], request: dict[str, Any]) -> dict[str, Any]:
     try:
-        return work(**asked)
+        return work(**request)
     except _EXHAUSTED:
         raise
     except Problem as problem:
@@ -86,17 +86,17 @@ def _hold_to(cpu_seconds: int, memory_mb: int) -> None:
     if sys.platform == "linux":
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
         return
-    most += _used()  # macOS does not hold a process to that limit
+    most += _peak_memory()  # macOS does not hold a process to that limit
 
     def watch() -> None:
-        while _used() < most:
+        while _peak_memory() < most:
             time.sleep(_LOOK)
         os._exit(OUT_OF_MEMORY)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _used() -> int:
+def _peak_memory() -> int:
     """The most memory that was used up to now, in bytes (macOS counts it so)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 

@@ -34,7 +34,7 @@ class Knowledge:
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
-        self._looked: tuple[object, str | None] = (None, None)
+        self._cache: tuple[object, str | None] = (None, None)
 
     def tools(self) -> tuple[Tool, Tool]:
         """``query_knowledge_base`` and ``list_corpora``."""
@@ -53,13 +53,13 @@ class Knowledge:
         except OSError:
             return nothing
         stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
-        if stamp != self._looked[0]:
+        if stamp != self._cache[0]:
             try:
                 off = None if any(one.files for one in self._base().corpora()) else nothing
             except KnowledgeBaseError as error:
                 off = str(error)
-            self._looked = (stamp, off)
-        return self._looked[1]
+            self._cache = (stamp, off)
+        return self._cache[1]
 
     def _base(self) -> KnowledgeBase:
         from mlx_tools.toolbox.kb.knowledge_base import KnowledgeBase

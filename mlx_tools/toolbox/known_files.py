@@ -9,7 +9,7 @@ from mlx_tools.messages import replace
 from mlx_tools.store import Root
 from mlx_tools.toolbox.text_files import one_line
 from mlx_tools.tools import current_context
-from mlx_tools.transcript import FileSeen
+from mlx_tools.transcript import FileView
 
 
 def identify(root: Root, names: Sequence[str]) -> str:
@@ -18,7 +18,7 @@ def identify(root: Root, names: Sequence[str]) -> str:
     return hashlib.sha256(path).hexdigest()[:16]
 
 
-def known(root: Root, names: Sequence[str]) -> FileSeen | None:
+def find_view(root: Root, names: Sequence[str]) -> FileView | None:
     """What the model knows of a file from earlier calls."""
     look_up = current_context().known_file
     return None if look_up is None else look_up(identify(root, names))
@@ -35,11 +35,11 @@ def note_lines(
     is_cut: bool = False,
 ) -> None:
     """Note that the model is shown lines of a file, besides those of the same state before."""
-    before = known(root, names)
+    before = find_view(root, names)
     is_same = before is not None and before.state == state and not (before.is_cut or is_cut)
     if is_same and before is not None and first <= before.last + 1 and before.first <= last + 1:
         first, last = min(first, before.first), max(last, before.last)
-    seen = FileSeen(
+    seen = FileView(
         file=identify(root, names), state=state, first=first, last=last, total=total, is_cut=is_cut
     )
     current_context().files.append(seen)
@@ -51,12 +51,15 @@ def note_written(root: Root, names: Sequence[str], state: str, text: str) -> Non
     note_lines(root, names, state, 1, total, total)
 
 
-def note_edited(root: Root, names: Sequence[str], before: str, after: str, more: int) -> None:
-    """Note that the model changed a file in the state ``before``, which has ``more`` lines now."""
-    seen = known(root, names)
-    if seen is not None and seen.state == before:
-        last, total = seen.last + more, seen.total + more
-        changed = replace(seen, state=after, last=max(last, seen.first), total=max(total, 1))
+def note_edited(
+    root: Root, names: Sequence[str], old_text: str, new_text: str, extra_lines: int
+) -> None:
+    """Note that the model changed a file in the state ``old_text``, which has ``extra_lines`` lines
+    now."""
+    seen = find_view(root, names)
+    if seen is not None and seen.state == old_text:
+        last, total = seen.last + extra_lines, seen.total + extra_lines
+        changed = replace(seen, state=new_text, last=max(last, seen.first), total=max(total, 1))
         current_context().files.append(changed)
 
 
@@ -71,7 +74,7 @@ def warning(root: Root, names: Sequence[str], path: str, state: str, *, replaces
 
     ``replaces``: all of the file is replaced, also what the model has not seen.
     """
-    seen = known(root, names)
+    seen = find_view(root, names)
     if seen is None:
         return ""
     name = one_line(path, marks=True)

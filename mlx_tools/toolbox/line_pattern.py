@@ -31,17 +31,17 @@ class LinePattern:
         self.reason = ""
         size = _size_of(pattern)
         try:
-            self._matches = _compiled(flags + pattern)
+            self._matches = _compile_pattern(flags + pattern)
         except ValueError as error:
             self.reason = str(error)
             pattern, size = _SPECIAL.sub(r"\\\1", pattern), len(pattern)
-            self._matches = _compiled(flags + pattern)
+            self._matches = _compile_pattern(flags + pattern)
         self.max_line_chars = max(_LINE_STEPS // size, _LEAST_CHARS)
         """Of a longer line only so much is searched."""
         self._piece_chars = max(_PIECE_STEPS // size, _LEAST_CHARS)
         self._piece_matches: Callable[[str], bool] | None = None
         if not _OF_WHOLE_TEXT.search(pattern):
-            self._piece_matches = _compiled(f"{flags}(?m){pattern}")
+            self._piece_matches = _compile_pattern(f"{flags}(?m){pattern}")
 
     def matching_lines(self, text: str) -> Iterator[tuple[int, str]]:
         """The lines that match, each with its number from 0. Lines end at ``\\n`` or ``\\r\\n``."""
@@ -88,7 +88,7 @@ class LinePattern:
         return low
 
 
-def _compiled(pattern: str) -> Callable[[str], bool]:
+def _compile_pattern(pattern: str) -> Callable[[str], bool]:
     """Raises ValueError, which says why, for what does not compile."""
     from pydantic_core import SchemaError, SchemaValidator
 

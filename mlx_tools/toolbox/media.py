@@ -89,11 +89,11 @@ def no_speech() -> str | None:
     return None if shutil.which("ffmpeg") else "the program ffmpeg is missing (brew install ffmpeg)"
 
 
-def _missing(package: str, extra: str, fits: Fits, such_as: str) -> str | None:
+def _missing(package: str, extra: str, fits: Fits, example: str) -> str | None:
     if importlib.util.find_spec(package) is None:
         return f"the package {package.replace('_', '-')} is not installed ({to_install(extra)})"
     if _model(fits) is None:
-        return f"no model for it is in the Hugging Face cache (hf download {such_as})"
+        return f"no model for it is in the Hugging Face cache (hf download {example})"
     return None
 
 
@@ -124,7 +124,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 async def _told_of(
-    roots: Sequence[Root], path: str, work: str, package: str, fits: Fits, asked: dict[str, Any]
+    roots: Sequence[Root], path: str, work: str, package: str, fits: Fits, request: dict[str, Any]
 ) -> str:
     """What a model tells of a file. Raises ToolError."""
     model = _model(fits)
@@ -137,7 +137,7 @@ async def _told_of(
     try:
         if os.fstat(file).st_size > MAX_BYTES:
             raise ToolError(f"{path} has more than {MAX_BYTES // 1_000_000} MB")
-        question = {**asked, "model": model, "file": file}
+        question = {**request, "model": model, "file": file}
         told = await ask_apart(f"isolated.{work}", package, question, bounds, (file,))
     except WorkerFailed as error:
         if error.problem:

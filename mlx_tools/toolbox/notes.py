@@ -27,18 +27,18 @@ from mlx_tools.messages import Effects
 from mlx_tools.paths import expand_user, private_dir
 from mlx_tools.prompt import Bm25
 from mlx_tools.store import (
-    Refused,
+    NameTaken,
+    PathRefused,
     Root,
     RootName,
-    Taken,
     folded,
     place_of,
-    put,
     status_of,
+    write_file,
 )
 from mlx_tools.toolbox.file_reading import tool_errors
 from mlx_tools.toolbox.text_diff import unified_diff
-from mlx_tools.toolbox.text_files import decoded, encoded, one_line
+from mlx_tools.toolbox.text_files import decode_text, encode_text, one_line
 from mlx_tools.tools import Preview, Tool, ToolContext, ToolError, current_context, words_of
 
 ENDING: Final = ".md"
@@ -105,7 +105,7 @@ def note_of(path: str, text: str, modified: float = 0.0) -> Note:
     )
 
 
-class FoundNotes(NamedTuple):
+class NoteSearch(NamedTuple):
     """The notes of a folder; ``unread`` counts those that were not looked at."""
 
     notes: Sequence[Note] = ()
@@ -132,7 +132,7 @@ class Notes:
         heading = _heading(title)
         if self.folder is None or not os.path.lexists(self.folder):
             return _free_name(heading, set())
-        with self._opened(self.folder) as root:
+        with self._open_folder(self.folder) as root:
             return _free_name(heading, _names(root))
 
     def create(
@@ -148,18 +148,18 @@ class Notes:
         heading, created = _heading(title), self._now().isoformat(timespec="seconds")
         where = f"{_SESSION}{context.session}" if context.session else ""
         head = f"---\ncreated: {created}\nby: {_WRITER}{where}\n---\n\n"
-        raw = encoded(head + body_of(title, content))
+        raw = encode_text(head + body_of(title, content))
         if self.folder is None:
             raise ToolError(NO_FOLDER)
-        with self._opened(self.folder, make=True) as root, tool_errors("it cannot be written"):
+        with self._open_folder(self.folder, make=True) as root, tool_errors("it cannot be written"):
             taken = _names(root)
             while True:
                 name = _free_name(heading, taken)
                 if context.expected not in (None, f"{_NEW}{name}"):
-                    raise Refused("there is a note of this name by now; nothing was written")
+                    raise PathRefused("there is a note of this name by now; nothing was written")
                 with place_of(root, root.parts(name, writing=True) or (), {}) as place:
                     try:
-                        put(
+                        write_file(
                             place,
                             raw,
                             new=True,
@@ -167,14 +167,14 @@ class Notes:
                             given_up=lambda: bool(context.cancelled),
                             undo=context.undo,
                         )
-                    except (Refused, Taken):
+                    except (PathRefused, NameTaken):
                         if status_of(place.folder, name) is None or context.cancelled:
                             raise
                         taken.add(folded(name))  # another was quicker: the next number
                         continue
                 return name, len(raw)
 
-    def read_all(self, given_up: Callable[[], bool] = lambda: False) -> FoundNotes:
+    def read_all(self, given_up: Callable[[], bool] = lambda: False) -> NoteSearch:
         """All notes in the folder and the folders below it, in the order of their paths.
 
         Hidden files and folders, links, files with several names, and what is no text are left out.
@@ -184,7 +184,7 @@ class Notes:
         notes: list[Note] = []
         unread = size = 0
         if self.folder is None or not os.path.lexists(self.folder):
-            return FoundNotes()
+            return NoteSearch()
         try:
             start = WalkStart.named(self.folder)
         except UsageError as error:
@@ -202,17 +202,17 @@ class Notes:
                 raw, status = file.read(MAX_NOTE_BYTES)
                 if status.st_nlink > 1:
                     raise ToolError("it has another name, which may be anywhere")
-                text = decoded(raw, file.parts[-1], whole=len(raw) < MAX_NOTE_BYTES)
+                text = decode_text(raw, file.parts[-1], whole=len(raw) < MAX_NOTE_BYTES)
             except (OSError, ToolError):
                 unread += 1
                 continue
             size += len(raw)
             path = unicodedata.normalize("NFC", "/".join(file.parts))
             notes.append(note_of(path, text, status.st_mtime))
-        return FoundNotes(sorted(notes, key=lambda note: note.path), unread)
+        return NoteSearch(sorted(notes, key=lambda note: note.path), unread)
 
     @contextlib.contextmanager
-    def _opened(self, folder: Path, *, make: bool = False) -> Iterator[Root]:
+    def _open_folder(self, folder: Path, *, make: bool = False) -> Iterator[Root]:
         """The folder, held open."""
         try:
             if make:
@@ -246,11 +246,11 @@ def _names(root: Root) -> set[str]:
         raise ToolError(f"the notes cannot be listed: {error.strerror}") from None
 
 
-def _free_name(heading: str, taken: set[str]) -> str:
+def _free_name(heading: str, taken_names: set[str]) -> str:
     stem = note_stem(heading)
     for number in range(1, MAX_SAME + 1):
         name = f"{stem}{ENDING}" if number == 1 else f"{stem} {number}{ENDING}"
-        if folded(name) not in taken:
+        if folded(name) not in taken_names:
             return name
     raise ToolError(f"there are {MAX_SAME} notes of this title; choose another")
 
@@ -329,7 +329,7 @@ def notes_create(notes: Notes) -> Tool:
     def preview(arguments: Mapping[str, Any]) -> Preview:
         name = notes.free_name(arguments["title"])
         body = body_of(arguments["title"], arguments["content"])
-        encoded(body)
+        encode_text(body)
         diff = unified_diff("", body, "/dev/null", name)
         return Preview(diff.text, f"{_NEW}{name}", counts=diff.counts, omitted=diff.omitted)
 
@@ -347,13 +347,13 @@ def notes_search(notes: Notes) -> Tool:
             return context.cancelled
 
         found = notes.read_all(given_up)
-        hits = ranked(found.notes, str(arguments["query"]), given_up)
-        return _shown(found, hits, words.notices)
+        hits = rank_notes(found.notes, str(arguments["query"]), given_up)
+        return _show_search(found, hits, words.notices)
 
     return Tool(words.spec(_READS, private=True), run)
 
 
-def ranked(
+def rank_notes(
     notes: Sequence[Note], query: str, given_up: Callable[[], bool] = lambda: False
 ) -> list[tuple[Note, str]]:
     """The notes that match, the best first, each with the part of its text in which most of what
@@ -361,7 +361,7 @@ def ranked(
     smiley, is found where it stands in a note as it was asked for. ``given_up`` is asked before
     each note.
     """
-    from mlx_tools.toolbox.kb.query import TermMatcher, WantedTerm, query_of
+    from mlx_tools.toolbox.kb.query import QueryTerm, TermMatcher, query_of
     from mlx_tools.toolbox.kb.search import snippet
 
     roots = tuple(one.root for one in query_of(query, lambda _: 0).wanted)
@@ -370,8 +370,8 @@ def ranked(
         return []
     said = set().union(*counts)
 
-    def holding(one: WantedTerm) -> int:
-        matching = {term for term in said if one.matches(term)}
+    def holding(wanted_term: QueryTerm) -> int:
+        matching = {term for term in said if wanted_term.matches(term)}
         return sum(not matching.isdisjoint(count) for count in counts)
 
     wanted = query_of(query, holding).wanted
@@ -428,7 +428,9 @@ def _body(note: Note) -> str:
     return unicodedata.normalize("NFC", note.text).removeprefix(f"# {note.title}\n").strip()
 
 
-def _shown(found: FoundNotes, hits: Sequence[tuple[Note, str]], notices: Mapping[str, str]) -> str:
+def _show_search(
+    search: NoteSearch, hits: Sequence[tuple[Note, str]], notices: Mapping[str, str]
+) -> str:
     """What was found: for each note its file, its title and where it came from, and below that its
     text or a part of it, indented, so that no note can look like another."""
     lines = []
@@ -442,9 +444,9 @@ def _shown(found: FoundNotes, hits: Sequence[tuple[Note, str]], notices: Mapping
             )
         lines += [_INDENT + line for line in text.splitlines()]
     if not hits:
-        lines.append(notices["none"] if found.notes else notices["empty"])
+        lines.append(notices["none"] if search.notes else notices["empty"])
     if len(hits) > MAX_HITS:
         lines.append(notices["more"].format(count=len(hits) - MAX_HITS))
-    if found.unread:
-        lines.append(notices["unread"].format(count=found.unread))
+    if search.unread:
+        lines.append(notices["unread"].format(count=search.unread))
     return "\n".join(lines)

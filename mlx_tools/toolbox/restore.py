@@ -21,19 +21,19 @@ from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.messages import replace
 from mlx_tools.store import (
     ABSENT,
-    Absent,
     Change,
+    PathAbsent,
+    PathRefused,
     Place,
-    Refused,
     Root,
     RootName,
     SessionStore,
     UndoStore,
-    Unfit,
+    WrongFileKind,
     open_present,
     place_of,
-    put,
     state_of,
+    write_file,
 )
 from mlx_tools.transcript import Header, NestedRecord, UserRecord
 
@@ -42,7 +42,7 @@ Action = Literal["restore", "bring_back", "remove"]
 
 Status = Literal["due", "undone", "refused"]
 
-_FAULTS: Final = (Refused, Unfit, Absent, UsageError, OSError)
+_FAULTS: Final = (PathRefused, WrongFileKind, PathAbsent, UsageError, OSError)
 _NOT_LEFT: Final = "it is no longer what the run left"
 
 
@@ -77,22 +77,22 @@ class Undo:
     ``own`` is a session that this process is at. Raises `TranscriptError` where another one is.
     """
 
-    def __init__(self, store: SessionStore, session: str, own: str = "") -> None:
+    def __init__(self, store: SessionStore, session: str, session_id: str = "") -> None:
         self._store = store
         self._session = session
-        self._own = own
-        self._stores = {one: _undo_of(store, one) for one in _within(store, session)}
-        self._held = contextlib.ExitStack()
+        self._session_id = session_id
+        self._stores = {one: _undo_of(store, one) for one in _session_tree(store, session)}
+        self._locked_sessions = contextlib.ExitStack()
 
     def __enter__(self) -> Undo:
         with contextlib.ExitStack() as held:
-            for session in self._stores.keys() - {self._own}:
+            for session in self._stores.keys() - {self._session_id}:
                 held.enter_context(self._store.held(session))
-            self._held = held.pop_all()
+            self._locked_sessions = held.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._held.close()
+        self._locked_sessions.close()
 
     def steps(self, *, of_question: bool = False) -> list[UndoStep]:
         """The changes to undo, the newest change first; what never came to pass is left out.
@@ -124,10 +124,10 @@ class Undo:
         due = next((step.change.at for step in steps if step.status == "due"), None)
         if not of_question or due is None:
             return steps
-        asked = max((at for at in self._asked() if at <= due), default=0.0)
+        asked = max((at for at in self._question_times() if at <= due), default=0.0)
         return [step for step in steps if step.change.at >= asked]
 
-    def _asked(self) -> Iterator[float]:
+    def _question_times(self) -> Iterator[float]:
         """When the questions of the session were asked."""
         with contextlib.suppress(TranscriptError, ValueError):
             for record in self._store.records(self._session):
@@ -140,11 +140,13 @@ class Undo:
         try:
             old = store.old(change.key)
             if change.before != ABSENT and state_of(old) != change.before:
-                raise Unfit("what was kept of it is gone or damaged")
+                raise WrongFileKind("what was kept of it is gone or damaged")
             with _place(change) as place:
                 new = change.after == ABSENT
                 content = None if change.before == ABSENT else old
-                put(place, content, new=new, expected=change.after, mode=change.mode if new else 0)
+                write_file(
+                    place, content, new=new, expected=change.after, mode=change.mode if new else 0
+                )
         except _FAULTS as error:
             return replace(step, status="refused", reason=_words(error))
         store.forget(change.key)
@@ -175,7 +177,7 @@ def _undo_of(store: SessionStore, session: str) -> UndoStore:
     return store.undo(session, keep=inf)
 
 
-def _within(store: SessionStore, session: str) -> list[str]:
+def _session_tree(store: SessionStore, session: str) -> list[str]:
     """The session, and those of the runs within its calls."""
     known, found, waiting = set(store.ids()), [], [session]
     while waiting:
@@ -196,7 +198,7 @@ def _place(change: Change) -> Iterator[Place]:
     found under is another one by now."""
     with contextlib.closing(Root(RootName(change.root, writable=True))) as root:
         if str(root.path) != change.root or root.identity[1] != change.inode:
-            raise Refused(f"{change.root} is another folder by now")
+            raise PathRefused(f"{change.root} is another folder by now")
         parts = root.parts("/".join(change.names), writing=True)
         with place_of(root, parts or (), {}) as place:
             yield place

@@ -11,14 +11,14 @@ from typing import Any, Final
 from mlx_tools.errors import ErrorCode, UsageError
 from mlx_tools.messages import Effects, replace
 from mlx_tools.paths import expand_user
-from mlx_tools.store import Refused, Root, identity_of
+from mlx_tools.store import PathRefused, Root, identity_of
 from mlx_tools.toolbox.command_rules import Plan, Rule, plan, repository_state, rules
 from mlx_tools.toolbox.file_reading import tool_errors
 from mlx_tools.toolbox.program_files import trusted_folders
 from mlx_tools.toolbox.sandbox import (
     MAX_OUTPUT_BYTES,
     NoSandbox,
-    Ran,
+    ProcessResult,
     Sandbox,
     SandboxView,
     run,
@@ -152,31 +152,31 @@ class _Commands:
 
     def _plan(self, arguments: Mapping[str, Any]) -> Plan:
         if why := _unfit(self._roots):
-            raise Refused(why)
+            raise PathRefused(why)
         program, words = arguments["program"], arguments.get("arguments", ())
         return plan(self.programs, _folders(), self._roots, program, words, own=self._own)
 
-    def _view(self, made: Plan, box: Sandbox) -> SandboxView:
+    def _view(self, plan: Plan, box: Sandbox) -> SandboxView:
         first = self._roots[0].path
         replaced: dict[str, bytes] = {}
-        if made.rule.repository:
+        if plan.rule.repository:
             if not box.hides_contents:
-                raise Refused(
-                    f"{made.rule.name} cannot be confined here: {box.name} cannot hide what a "
+                raise PathRefused(
+                    f"{plan.rule.name} cannot be confined here: {box.name} cannot hide what a "
                     "repository's configuration makes it run"
                 )
             config = first / ".git" / "config"
-            if str(config) in made.private.files:
+            if str(config) in plan.private.files:
                 replaced[str(config)] = repository_state(config)
         if not all(map(_in_place, self._roots)):
-            raise Refused("a root was moved or replaced since it was opened")
-        free = made.rule.form == "any"  # what has rules only reads, and starts nothing
+            raise PathRefused("a root was moved or replaced since it was opened")
+        free = plan.rule.form == "any"  # what has rules only reads, and starts nothing
         roots = [(str(root.path), root.writable and free) for root in self._roots]
         return SandboxView(
-            str(first), roots, made.private, replaced, starts=free, programs=made.folders
+            str(first), roots, plan.private, replaced, starts=free, programs=plan.folders
         )
 
-    def _report(self, ran: Ran) -> str:
+    def _report(self, ran: ProcessResult) -> str:
         """The end of the program, on the first line, where nothing that it prints can stand; then
         what it printed."""
         notices = self._notices
@@ -191,11 +191,11 @@ class _Commands:
         parts += [] if parts[1:] else [notices["nothing"]]
         return "\n".join(part.rstrip("\n") for part in parts)
 
-    def _text(self, printed: bytes) -> str:
+    def _text(self, output: bytes) -> str:
         """The printed text, with U+FFFD for what is no UTF-8; only told of where it is no text."""
-        if b"\0" in printed:
-            return self._notices["binary"].format(size=len(printed))
-        return printed.decode("utf-8", "replace")
+        if b"\0" in output:
+            return self._notices["binary"].format(size=len(output))
+        return output.decode("utf-8", "replace")
 
 
 @functools.cache
@@ -211,12 +211,12 @@ def _in_place(root: Root) -> bool:
         return False
 
 
-def _environment(more: Mapping[str, str], folders: Sequence[str]) -> dict[str, str]:
+def _environment(extra_environment: Mapping[str, str], folders: Sequence[str]) -> dict[str, str]:
     """All variables that a program gets: none of this process's, and none that makes programs load
     or run something."""
     return {
         "PATH": ":".join((*_folders(), *folders)),
         "HOME": "/nonexistent",
         "TERM": "dumb",
-        **more,
+        **extra_environment,
     }

@@ -26,7 +26,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct, field
 
 from mlx_tools.process import Pipes, end
-from mlx_tools.toolbox.command_rules import Hidden
+from mlx_tools.toolbox.command_rules import HiddenPaths
 from mlx_tools.toolbox.program_files import program, trusted_folders
 from mlx_tools.toolbox.seatbelt import seatbelt_profile
 
@@ -51,7 +51,7 @@ class SandboxView(Struct, frozen=True):
 
     folder: str
     roots: Sequence[tuple[str, bool]]
-    hidden: Hidden = field(default_factory=Hidden)
+    hidden: HiddenPaths = field(default_factory=HiddenPaths)
     replaced: Mapping[str, bytes] = field(default_factory=dict)
     starts: bool = True
     programs: Sequence[str] = ()
@@ -62,7 +62,7 @@ class SandboxView(Struct, frozen=True):
         return sorted(self.roots, key=lambda root: (root[0].count("/"), root[1]))
 
 
-class Confined(Struct, frozen=True):
+class SandboxCommand(Struct, frozen=True):
     """A command that starts a program in the sandbox.
 
     Attributes:
@@ -92,7 +92,7 @@ class Bubblewrap(Struct, frozen=True):
     hides_contents = True
 
     @contextlib.contextmanager
-    def confined(self, argv: Sequence[str], view: SandboxView) -> Iterator[Confined]:
+    def confined(self, argv: Sequence[str], view: SandboxView) -> Iterator[SandboxCommand]:
         with contextlib.ExitStack() as stack:
             status, status_end = os.pipe()
             stack.callback(os.close, status)
@@ -107,7 +107,7 @@ class Bubblewrap(Struct, frozen=True):
             ]
             if _counts_by_namespace(os.uname().release):
                 limits.append(f"--nproc={PROCESSES}")
-            yield Confined(
+            yield SandboxCommand(
                 (self.path, "--args", str(fd), "--", *limits, "--", *argv),
                 "/",  # the view's folder is that of the program: --chdir
                 {"TMPDIR": "/tmp", "LC_ALL": "C.UTF-8"},  # noqa: S108 - empty, and its own
@@ -125,13 +125,13 @@ class Seatbelt(Struct, frozen=True):
     hides_contents = False
 
     @contextlib.contextmanager
-    def confined(self, argv: Sequence[str], view: SandboxView) -> Iterator[Confined]:
+    def confined(self, argv: Sequence[str], view: SandboxView) -> Iterator[SandboxCommand]:
         with tempfile.TemporaryDirectory(prefix="mlx-tools-", ignore_cleanup_errors=True) as own:
             temporary = os.path.realpath(own)
             profile = seatbelt_profile(argv[0], view, temporary)
             # macOS has no C.UTF-8; LC_CTYPE=UTF-8 is its own name for characters in UTF-8
             environment = {"TMPDIR": temporary, "LC_CTYPE": "UTF-8"}
-            yield Confined((self.path, "-p", profile, *argv), view.folder, environment)
+            yield SandboxCommand((self.path, "-p", profile, *argv), view.folder, environment)
 
 
 Sandbox = Bubblewrap | Seatbelt
@@ -236,10 +236,10 @@ _CONFIGURATION: Final = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtim
 
 
 def bwrap_options(
-    switches: frozenset[str], view: SandboxView, status_end: int, replaced: Mapping[str, int]
+    switches: frozenset[str], view: SandboxView, status_end: int, descriptors: Mapping[str, int]
 ) -> list[str]:
     """The options that make the view. ``status_end`` is the descriptor that the state goes to;
-    ``replaced`` has, for a hidden file's path, the descriptor of its other contents."""
+    ``descriptors`` has, for a hidden file's path, the descriptor of its other contents."""
     made = ["--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     made += ["--hostname", "sandbox", "--json-status-fd", str(status_end)]
     if "modern" in switches:
@@ -265,18 +265,18 @@ def bwrap_options(
     for path in view.hidden.folders:
         made += ["--tmpfs", path, "--remount-ro", path]
     for path in view.hidden.files:
-        if path in replaced:
-            made += ["--ro-bind-data", str(replaced[path]), path]
+        if path in descriptors:
+            made += ["--ro-bind-data", str(descriptors[path]), path]
         else:
             made += ["--ro-bind", os.devnull, path]  # a device, and none may be opened there
     return [*made, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", view.folder]
 
 
-def status_of(said: bytes) -> dict[str, Any]:
+def status_of(data: bytes) -> dict[str, Any]:
     """The state of a program as the sandbox has said so far: ``child-pid`` and the numbers of its
     namespaces (``net-namespace``, …), then ``exit-code``."""
     found: dict[str, Any] = {}
-    for line in said.split(b"\n"):
+    for line in data.split(b"\n"):
         with contextlib.suppress(ValueError, TypeError):
             found |= json.loads(line)
     return found
@@ -302,7 +302,7 @@ _GRACE: Final = 0.5
 Ending = Literal["finished", "flood", "timeout", "cancelled", "processes"]
 
 
-class Ran(Struct, frozen=True):
+class ProcessResult(Struct, frozen=True):
     """The end of a program, and what it printed. ``code`` is its exit code, negative where a signal
     ended it; ``status`` is what the sandbox said of it, None where it says nothing, ``started``
     whether it got as far as starting the program."""
@@ -316,27 +316,27 @@ class Ran(Struct, frozen=True):
 
 
 def run(
-    confined: Confined,
+    command: SandboxCommand,
     environment: Mapping[str, str],
     seconds: float,
     cancelled: Callable[[], bool] = lambda: False,
-) -> Ran:
+) -> ProcessResult:
     """Runs the command, without input, until it ends or ``seconds`` are over, or ``cancelled``, or
     it has printed `MAX_OUTPUT_BYTES`. Whatever it started is ended with it. Raises OSError where it
     cannot be started."""
     ending: Ending = "cancelled"
     with subprocess.Popen(  # noqa: S603 - absolute paths, no shell
-        confined.argv,
+        command.argv,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**environment, **confined.environment},
-        cwd=confined.folder,
-        pass_fds=confined.inherited,
+        env={**environment, **command.environment},
+        cwd=command.folder,
+        pass_fds=command.inherited,
         start_new_session=True,
     ) as child:
         try:
-            program = _Running(child, confined.status)
+            program = _ChildOutput(child, command.status)
             with contextlib.suppress(OSError):  # whatever it does, who watches it comes first
                 own = os.getpriority(os.PRIO_PROCESS, 0)
                 os.setpriority(os.PRIO_PROCESS, child.pid, own + _NICER)
@@ -347,13 +347,13 @@ def run(
         if ending == "finished":
             ending = program.drain()
         program.pipes.close()
-    status = None if confined.status is None else bytes(program.status)
+    status = None if command.status is None else bytes(program.status)
     started = ending != "finished" or status is None or "exit-code" in status_of(status)
     output, errors = bytes(program.output), bytes(program.errors)
-    return Ran(ending, child.returncode, output, errors, status, started)
+    return ProcessResult(ending, child.returncode, output, errors, status, started)
 
 
-class _Running:
+class _ChildOutput:
     """A child: what it prints, and what the sandbox tells of it, as it comes."""
 
     def __init__(self, child: subprocess.Popen[bytes], status: int | None) -> None:
@@ -369,8 +369,8 @@ class _Running:
             takers[status] = self._take_status
         self.pipes = Pipes(takers)
 
-    def _take(self, into: bytearray, piece: bytes) -> bool:
-        into += piece[: MAX_OUTPUT_BYTES + 1 - len(self.output) - len(self.errors)]
+    def _take(self, buffer: bytearray, piece: bytes) -> bool:
+        buffer += piece[: MAX_OUTPUT_BYTES + 1 - len(self.output) - len(self.errors)]
         return not self._flooded
 
     def _take_status(self, piece: bytes) -> bool:
@@ -381,18 +381,18 @@ class _Running:
     def _flooded(self) -> bool:
         return len(self.output) + len(self.errors) > MAX_OUTPUT_BYTES
 
-    def watch(self, until: float, cancelled: Callable[[], bool]) -> Ending:
+    def watch(self, deadline: float, cancelled: Callable[[], bool]) -> Ending:
         """Waits for an end, at the latest until this time."""
         looked = time.monotonic()
         while True:
-            self.pipes.read(min(_COUNT, max(until - time.monotonic(), 0)))
+            self.pipes.read(min(_COUNT, max(deadline - time.monotonic(), 0)))
             if self._flooded:
                 return "flood"
             if self._child.poll() is not None:
                 return "finished"
             if cancelled():
                 return "cancelled"
-            if time.monotonic() >= until:
+            if time.monotonic() >= deadline:
                 return "timeout"
             if time.monotonic() - looked >= _COUNT:
                 looked = time.monotonic()

@@ -19,7 +19,7 @@ from mlx_tools.messages import Effects
 from mlx_tools.policy import PRESETS, Policy, restriction
 from mlx_tools.toolbox.clock import local_zone
 from mlx_tools.toolbox.schedule.job_store import Job, JobStore, utc_now
-from mlx_tools.toolbox.schedule.when import When, counts_from_now, parse_when, plain
+from mlx_tools.toolbox.schedule.when import Schedule, counts_from_now, parse_when, plain
 from mlx_tools.toolbox.text_files import one_line
 from mlx_tools.tools import Preview, Tool, ToolError, current_context, words_of
 
@@ -53,7 +53,7 @@ def schedule_task(jobs: Jobs | None) -> Tool:
             raise ToolError("it means another time by now than was approved", code="not_allowed")
         if context.cancelled:
             raise ToolError("the call came to its end before; no job was made")
-        with _told():
+        with _map_errors():
             job = own.store.add(
                 Job(
                     task=arguments["task"],
@@ -93,7 +93,7 @@ def _policy_of(session: Policy) -> Policy:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _map_errors() -> Iterator[None]:
     """Makes of our own errors what a model reads."""
     try:
         yield
@@ -103,11 +103,11 @@ def _told() -> Iterator[None]:
         raise ToolError(str(error)) from None
 
 
-def _read(jobs: Jobs | None, arguments: Mapping[str, Any]) -> tuple[Jobs, When]:
+def _read(jobs: Jobs | None, arguments: Mapping[str, Any]) -> tuple[Jobs, Schedule]:
     """What is asked for. Raises ToolError for a task that is none, and a time that is none."""
     if jobs is None:
         raise ToolError("there is no place for jobs")
-    with _told():
+    with _map_errors():
         when = parse_when(arguments["when"], jobs.zone(), jobs.now())
         Job(task=arguments["task"], said=arguments["when"], when=when)
     return jobs, when
@@ -131,12 +131,12 @@ def _powers(policy: Policy, roots: Sequence[str]) -> Iterator[str]:
         yield f"in the folders: {', '.join(one_line(root, marks=True) for root in roots)}"
 
 
-def _state(when: When, arguments: Mapping[str, Any]) -> str:
+def _state(when: Schedule, arguments: Mapping[str, Any]) -> str:
     """What an approval of it is for: the time itself, but for one that counts from when the job is
     made, which is later than when it is approved."""
     said = str(arguments["when"])
     return f"job {plain(said) if counts_from_now(said) else when}"
 
 
-def _local(when: When, moment: datetime | None) -> str:
-    return str(When(when.zone, at=moment))
+def _local(when: Schedule, moment: datetime | None) -> str:
+    return str(Schedule(when.zone, at=moment))

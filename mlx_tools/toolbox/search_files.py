@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from mlx_tools.macos import is_dataless
 from mlx_tools.messages import Effects
-from mlx_tools.store import Absent, PathPatterns, Refused, Root, Unfit
+from mlx_tools.store import PathAbsent, PathPatterns, PathRefused, Root, WrongFileKind
 from mlx_tools.toolbox.file_reading import open_first, path_patterns, tool_errors
 from mlx_tools.toolbox.line_pattern import LinePattern
 from mlx_tools.toolbox.path_globs import expanded_globs
@@ -64,7 +64,7 @@ class _Search:
         self._context = current_context()
         seconds = self._context.timeout
         most = MAX_SECONDS if seconds is None else min(0.8 * seconds, MAX_SECONDS)
-        self._until = clock() + most
+        self._deadline = clock() + most
         self._room = self._context.shown_chars
         self._results: list[str] = []
         self._files = self._cut_lines = self._unreadable = 0
@@ -98,13 +98,13 @@ class _Search:
                     self._search_entry(root, entry)
                     if self._is_over or self._gives_up():
                         break
-            except Unfit:  # a file
+            except WrongFileKind:  # a file
                 self._search_file(root, parts)
         self._unreadable += walk.unreadable
         self._is_late |= not walk.is_complete
 
     def _gives_up(self) -> bool:
-        if self._clock() > self._until or self._context.cancelled:
+        if self._clock() > self._deadline or self._context.cancelled:
             self._is_late = True
         return self._is_late
 
@@ -123,7 +123,7 @@ class _Search:
     def _search_entry(self, root: Root, entry: Entry) -> None:
         try:
             fd = root.open_listed(entry.parent, entry.name)
-        except (Refused, Unfit, Absent):
+        except (PathRefused, WrongFileKind, PathAbsent):
             self._unreadable += 1
             return
         try:
@@ -200,7 +200,7 @@ def _open_either(root: Root, parts: Sequence[str]) -> int:
     """A descriptor of a folder or of a file."""
     try:
         return root.open_listing(parts)
-    except Unfit:
+    except WrongFileKind:
         return root.open_file(parts)
 
 

@@ -47,18 +47,18 @@ class TextDiff(Struct, frozen=True):
     omitted: str = ""
 
 
-def unified_diff(before: str, after: str, old: str, new: str) -> TextDiff:
+def unified_diff(old_text: str, new_text: str, old: str, new: str) -> TextDiff:
     """Compare two texts with the names ``old`` and ``new``.
 
     Lines end at ``\\n`` alone; every other character that nobody would see is escaped. At most
     `MAX_SHOWN_CHARS` are shown; the last line then says how much is left out.
     """
     shown = [f"--- {one_line(old, marks=True)}", f"+++ {one_line(new, marks=True)}"]
-    if before == after:
+    if old_text == new_text:
         return TextDiff("\n".join((*shown, "(no difference)")))
     left, lines, chars = MAX_SHOWN_CHARS, 0, 0  # what may be shown, and what is not
     counts = {"+": 0, "-": 0, " ": 0, "@": 0}
-    for line in _hunks(_LINE.findall(before), _LINE.findall(after)):
+    for line in _hunks(_LINE.findall(old_text), _LINE.findall(new_text)):
         counts[line[0]] += 1
         size = len(line) - 1  # without its mark
         if size <= left:
@@ -74,19 +74,19 @@ def unified_diff(before: str, after: str, old: str, new: str) -> TextDiff:
     return TextDiff("\n".join(shown), f"+{counts['+']} -{counts['-']}", omitted)
 
 
-def _hunks(before: list[str], after: list[str]) -> Iterator[str]:
+def _hunks(old_lines: list[str], new_lines: list[str]) -> Iterator[str]:
     """The lines of a diff behind its header, each with its own end."""
-    for hunk, compared in _grouped(before, after):
-        i1, i2 = max(hunk[0][0] - _CONTEXT, 0), min(hunk[-1][1] + _CONTEXT, len(before))
-        j1, j2 = max(hunk[0][2] - _CONTEXT, 0), min(hunk[-1][3] + _CONTEXT, len(after))
+    for hunk, compared in _grouped(old_lines, new_lines):
+        i1, i2 = max(hunk[0][0] - _CONTEXT, 0), min(hunk[-1][1] + _CONTEXT, len(old_lines))
+        j1, j2 = max(hunk[0][2] - _CONTEXT, 0), min(hunk[-1][3] + _CONTEXT, len(new_lines))
         note = "" if compared else f" ({NOT_COMPARED})"
         yield f"@@ -{_range(i1, i2)} +{_range(j1, j2)} @@{note}\n"
         for start, end, new_start, new_end in hunk:
-            yield from (f" {line}" for line in before[i1:start])
-            yield from (f"-{line}" for line in before[start:end])
-            yield from (f"+{line}" for line in after[new_start:new_end])
+            yield from (f" {line}" for line in old_lines[i1:start])
+            yield from (f"-{line}" for line in old_lines[start:end])
+            yield from (f"+{line}" for line in new_lines[new_start:new_end])
             i1 = end
-        yield from (f" {line}" for line in before[i1:i2])
+        yield from (f" {line}" for line in old_lines[i1:i2])
 
 
 def _range(start: int, end: int) -> str:
@@ -95,12 +95,14 @@ def _range(start: int, end: int) -> str:
     return f"{start + 1}" if count == 1 else f"{start + bool(count)},{count}"
 
 
-def _grouped(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[list[Change], bool]]:
+def _grouped(
+    old_lines: Sequence[str], new_lines: Sequence[str]
+) -> Iterator[tuple[list[Change], bool]]:
     """The changes that stand in one hunk, and whether all of them were compared line by line."""
-    equal, skipped = _equal_lines(before, after)
+    equal, skipped = _equal_lines(old_lines, new_lines)
     hunk, compared = list[Change](), True
     i = j = 0
-    for next_i, next_j, count in (*equal, (len(before), len(after), 0)):
+    for next_i, next_j, count in (*equal, (len(old_lines), len(new_lines), 0)):
         if (i, j) != (next_i, next_j):
             if hunk and i - hunk[-1][1] > 2 * _CONTEXT:
                 yield hunk, compared
@@ -113,20 +115,20 @@ def _grouped(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[list
 
 
 def _equal_lines(
-    before: Sequence[str], after: Sequence[str]
+    old_lines: Sequence[str], new_lines: Sequence[str]
 ) -> tuple[list[Equal], set[tuple[int, int]]]:
     """The lines that both texts have, in order, and where runs begin that were not compared."""
     equal, skipped = list[Equal](), set[tuple[int, int]]()
     pairs = _MAX_PAIRS
-    gaps = [(0, len(before), 0, len(after), 0)]
+    gaps = [(0, len(old_lines), 0, len(new_lines), 0)]
     while gaps:
         i1, i2, j1, j2, depth = gaps.pop()
-        start, end = _common_ends(before[i1:i2], after[j1:j2])
+        start, end = _common_ends(old_lines[i1:i2], new_lines[j1:j2])
         equal += [(i1, j1, start), (i2 - end, j2 - end, end)]
         i1, i2, j1, j2 = i1 + start, i2 - end, j1 + start, j2 - end
         if i1 == i2 or j1 == j2:
             continue
-        old, new = before[i1:i2], after[j1:j2]
+        old, new = old_lines[i1:i2], new_lines[j1:j2]
         anchors = _anchors(old, new) if depth < _MAX_DEPTH else []
         if anchors:
             edges = [(-1, -1), *anchors, (len(old), len(new))]
@@ -156,7 +158,7 @@ def _common_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
 def _anchors(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
     """Where lines stand that occur once in both: the longest series in the order of both."""
     places = {line: place for place, line in enumerate(new)}
-    once = _once(old) & _once(new)
+    once = _unique_lines(old) & _unique_lines(new)
     piles = list[tuple[int, int]]()  # the last line of the best series of each length
     tops = list[int]()
     before: dict[tuple[int, int], tuple[int, int] | None] = {}
@@ -175,7 +177,7 @@ def _anchors(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
     return series[::-1]
 
 
-def _once(lines: Iterable[str]) -> set[str]:
+def _unique_lines(lines: Iterable[str]) -> set[str]:
     seen, twice = set[str](), set[str]()
     for line in lines:
         (twice if line in seen else seen).add(line)

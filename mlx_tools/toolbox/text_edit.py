@@ -150,29 +150,29 @@ class _Finder:
         self._whole_first = bool(rest and first and not first.strip(_TRAILING))
         self._to_line_end = last != last.rstrip(_TRAILING)
         before, after = "\n" * self._whole_first, "\n" * self._to_line_end
-        self._sought, self._searched = before + old + after, before + view.text + after
+        self._sought, self._search_texts = before + old + after, before + view.text + after
 
     def spans(self, *, overlapping: bool = False) -> Iterator[Span]:
         """The places in order; with ``overlapping`` the first two, which may overlap."""
         at = found = 0
-        while (at := self._searched.find(self._sought, at)) >= 0:
+        while (at := self._search_texts.find(self._sought, at)) >= 0:
             yield self._span(at)
             found += 1
             if overlapping and found == 2:
                 return
             at += 1 if overlapping else self._size
 
-    def _span(self, at: int) -> Span:
-        """The place in the file's text; ``at`` is where it begins in the view."""
+    def _span(self, offset: int) -> Span:
+        """The place in the file's text; ``offset`` is where it begins in the view."""
         view, lines = self._view, self._lines
-        end = at + self._size
-        first, last = view.line_at(at), view.line_at(end)
+        end = offset + self._size
+        first, last = view.line_at(offset), view.line_at(end)
         if self._whole_first:
             start = lines.starts[first]
-        elif view.text[at : at + 1] == "\n":
+        elif view.text[offset : offset + 1] == "\n":
             start = lines.end_of(first)
         else:
-            start = lines.starts[first] + at - view.starts[first]
+            start = lines.starts[first] + offset - view.starts[first]
         stop = lines.starts[last] + end - view.starts[last]
         return Span(start, lines.end_of(last) if self._to_line_end else stop, first, last)
 
@@ -180,15 +180,16 @@ class _Finder:
 # --- replacing -----------------------------------------------------------------------------------
 
 
-class Edited(Struct, frozen=True):
+class EditResult(Struct, frozen=True):
     """A text after an edit, and the lines, from 1, where ``old`` stood."""
 
     text: str
     lines: tuple[int, ...]
 
 
-def edit_text(text: str, old: str, new: str, name: str, *, every: bool = False) -> Edited:
-    """Replace ``old`` by ``new`` where it stands, which must be once, or anywhere with ``every``.
+def edit_text(text: str, old: str, new: str, name: str, *, replace_all: bool = False) -> EditResult:
+    """Replace ``old`` by ``new`` where it stands, which must be once, or anywhere with
+    ``replace_all``.
 
     The new text gets the file's line ends. Lines at the beginning and the end of ``new`` that are
     those of ``old`` stay as they are in the file. Raises ToolError, for the model, if ``old`` does
@@ -201,7 +202,7 @@ def edit_text(text: str, old: str, new: str, name: str, *, every: bool = False) 
     if not spans:
         message = _missing(lines, old, name)
         raise ToolError(message, max_chars=MAX_MESSAGE_CHARS)
-    if len(spans) > 1 and not every:
+    if len(spans) > 1 and not replace_all:
         raise ToolError(
             f"old occurs {len(spans)} times in {name}, at lines {_numbers(spans)}; "
             "give more of the text around it, or all: true to replace each"
@@ -223,7 +224,7 @@ def edit_text(text: str, old: str, new: str, name: str, *, every: bool = False) 
     result = "".join((*parts, text[done:]))
     if result == text:
         raise ToolError("old and new are the same: nothing would change")
-    return Edited(result, tuple(places))
+    return EditResult(result, tuple(places))
 
 
 def _change(lines: TextLines, span: Span, old: str, new: str) -> tuple[int, int, str]:
@@ -274,9 +275,9 @@ def _missing(lines: TextLines, old: str, name: str) -> str:
     return f"old does not occur in {name}. The nearest lines, with their numbers:\n{shown}"
 
 
-def _with_other_blanks(lines: TextLines, wanted: Sequence[str]) -> tuple[int, int] | None:
+def _with_other_blanks(lines: TextLines, wanted_lines: Sequence[str]) -> tuple[int, int] | None:
     """The first and the last line of a place that differs from the text in white space alone."""
-    sought = "\n".join(" ".join(line.split()) for line in wanted)
+    sought = "\n".join(" ".join(line.split()) for line in wanted_lines)
     if not sought.strip():
         return None
     view = _view([" ".join(line.split()) for line in lines.contents])
@@ -285,20 +286,20 @@ def _with_other_blanks(lines: TextLines, wanted: Sequence[str]) -> tuple[int, in
     return None if at < 0 else (view.line_at(at), view.line_at(at + len(sought)))
 
 
-def nearest_lines(lines: TextLines, wanted: Sequence[str]) -> Sequence[int]:
+def nearest_lines(lines: TextLines, wanted_lines: Sequence[str]) -> Sequence[int]:
     """The numbers, from 0, of the lines that are most like the wanted ones; none if none is."""
-    long = sorted(range(len(wanted)), key=lambda i: -len(wanted[i].strip()))[:3]
+    long = sorted(range(len(wanted_lines)), key=lambda i: -len(wanted_lines[i].strip()))[:3]
     starts = {
         max(number - i, 0)
         for i in long
-        if wanted[i].strip()
-        for number in _like(lines.contents, wanted[i])
+        if wanted_lines[i].strip()
+        for number in _like(lines.contents, wanted_lines[i])
     }
-    compared = range(min(len(wanted), _MOST_LINES))
+    compared = range(min(len(wanted_lines), _MOST_LINES))
     best, best_score = -1, 0.4  # below it people see no likeness
     for start in sorted(starts):
         there = [i for i in compared if start + i < len(lines)]
-        score = sum(_likeness(lines.contents[start + i], wanted[i]) for i in there)
+        score = sum(_likeness(lines.contents[start + i], wanted_lines[i]) for i in there)
         if score / len(compared) > best_score:
             best, best_score = start, score / len(compared)
     return range(best, min(best + len(compared), len(lines))) if best >= 0 else ()
@@ -324,8 +325,8 @@ def _like(contents: Sequence[str], line: str) -> list[int]:
     return sorted(scores, key=lambda number: (-scores[number], number))[:3]
 
 
-def _likeness(line: str, other: str) -> float:
+def _likeness(line: str, second: str) -> float:
     """How much two lines have in common, from 0 to 1."""
-    line, other = (text.strip()[:_MOST_COMPARED_CHARS] for text in (line, other))
-    matcher = difflib.SequenceMatcher(None, line, other, autojunk=False)
+    line, second = (text.strip()[:_MOST_COMPARED_CHARS] for text in (line, second))
+    matcher = difflib.SequenceMatcher(None, line, second, autojunk=False)
     return matcher.ratio() if matcher.real_quick_ratio() > 0.3 else 0.0

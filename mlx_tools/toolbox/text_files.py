@@ -18,16 +18,16 @@ _BREAKS: Final = frozenset(("Cc", "Cs", "Zl", "Zp"))
 """Categories of characters that end a line, steer a terminal, or are half a character."""
 
 
-def up_to(fd: int, most: int) -> bytes:
+def up_to(fd: int, max_bytes: int) -> bytes:
     """At most so many bytes; a file that grows while it is read ends there too."""
     try:
         with os.fdopen(os.dup(fd), "rb") as file:
-            return file.read(most)
+            return file.read(max_bytes)
     except OSError as error:
         raise ToolError(f"the file cannot be read: {error.strerror}") from None
 
 
-def decoded(content: bytes, path: str, *, whole: bool = True) -> str:
+def decode_text(content: bytes, path: str, *, whole: bool = True) -> str:
     """The text of UTF-8 or, with its mark, UTF-16; a character cut off at the end is left out."""
     utf16 = content.startswith(_UTF16)
     try:
@@ -68,8 +68,8 @@ def kind_of(content: bytes, path: str) -> str:
     return "application/octet-stream" if told.startswith("text/") or not told else told
 
 
-def encoded(content: object) -> bytes:
-    """The bytes of a text, from which `decoded` makes the same text. Raises ToolError for what
+def encode_text(content: object) -> bytes:
+    """The bytes of a text, from which `decode_text` makes the same text. Raises ToolError for what
     would not be read back as it was."""
     if not isinstance(content, str):
         raise ToolError("content is missing: the text of the file", code="invalid_arguments")

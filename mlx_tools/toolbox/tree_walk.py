@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from mlx_tools.store import Absent, PrivateNames, Refused, Root, Unfit
+from mlx_tools.store import PathAbsent, PathRefused, PrivateNames, Root, WrongFileKind
 from mlx_tools.toolbox.ignore_rules import (
     IGNORE_FILE,
     MAX_IGNORE_BYTES,
@@ -75,7 +75,7 @@ class TreeWalk:
         """Walk one folder, which is closed at the end."""
         prefix = "".join(f"{part}/" for part in parts)
         try:
-            entries = self._listed(fd)
+            entries = self._list_folder(fd)
             if any(name == IGNORE_FILE for name, _ in entries):
                 rules = (*rules, *self._rules_in(fd, prefix))
             has_patterns = bool(self._root.patterns)
@@ -123,14 +123,14 @@ class TreeWalk:
             return
         try:
             if len(names) > MAX_DEPTH:
-                raise Unfit("the folders are too deep")
+                raise WrongFileKind("the folders are too deep")
             below = self._root.enter(fd, name)
-        except (Refused, Unfit, Absent):
+        except (PathRefused, WrongFileKind, PathAbsent):
             self.unreadable += 1
             return
         yield from self._entries(below, names, rules)
 
-    def _listed(self, fd: int) -> list[tuple[str, int]]:
+    def _list_folder(self, fd: int) -> list[tuple[str, int]]:
         """The names in a folder with their kinds, in order."""
         entries = []
         try:
@@ -161,7 +161,7 @@ class TreeWalk:
         for number, part in enumerate(parts):
             try:
                 fd = self._root.open_folder(parts[:number])
-            except (Refused, Unfit, Absent):
+            except (PathRefused, WrongFileKind, PathAbsent):
                 return ()
             try:
                 rules = (*rules, *self._rules_in(fd, prefix))
@@ -176,7 +176,7 @@ class TreeWalk:
         """The rules in an open folder; none if they cannot be read."""
         try:
             file = self._root.open_last(fd, IGNORE_FILE)
-        except (Refused, Unfit, Absent):
+        except (PathRefused, WrongFileKind, PathAbsent):
             return ()
         try:
             return (IgnoreRules(os.read(file, MAX_IGNORE_BYTES), prefix),)

@@ -107,7 +107,7 @@ def read_local(text: str) -> str:
     return f"{host} {port}"
 
 
-def joined(base: Target, location: str, local: Collection[str] = ()) -> Target:
+def join_url(base: Target, location: str, local: Collection[str] = ()) -> Target:
     """The target that ``location``, which a server named, means as seen from ``base``. Of what is
     ``local`` only ``base`` itself leads there: no page of somebody else's does. Raises
     UrlRefused."""

@@ -27,7 +27,7 @@ from mlx_tools.toolbox.urls import (
     UrlRefused,
     is_near,
     is_public,
-    joined,
+    join_url,
 )
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_apart
 from mlx_tools.tools import ToolError, submit
@@ -150,7 +150,7 @@ class Fetcher(Struct, frozen=True, kw_only=True):
             raise UrlRefused(
                 f"{target.host} leads on without saying where to, or to several places"
             )
-        found = joined(target, named.pop(), self.local)
+        found = join_url(target, named.pop(), self.local)
         if target.scheme == "https" and found.scheme == "http":
             raise UrlRefused(
                 f"{target.host} leads from https to http ({found.host}), which is not done"
@@ -200,7 +200,7 @@ class Fetcher(Struct, frozen=True, kw_only=True):
                             f"{target.host} cannot be reached" + (f": {told}" if told else "")
                         ) from None
                 except httpx.HTTPError as error:
-                    raise _broken(target, error) from None
+                    raise _read_error(target, error) from None
             stack.push_async_callback(response.aclose)
             yield response
 
@@ -216,11 +216,11 @@ class Fetcher(Struct, frozen=True, kw_only=True):
         try:
             data, cut = await read_body(response.aiter_raw(), encoding, self.max_bytes)
         except httpx.HTTPError as error:
-            raise _broken(target, error) from None
+            raise _read_error(target, error) from None
         return FetchedPage(target, media, data, cut)
 
 
-def _broken(target: Target, error: Exception) -> ToolError:
+def _read_error(target: Target, error: Exception) -> ToolError:
     """The error for what went wrong while a server answered."""
     import httpx
 
@@ -311,11 +311,11 @@ class Media(NamedTuple):
     charset: str = ""
 
 
-def media_of(declared: str) -> Media:
+def media_of(content_type: str) -> Media:
     """The meaning of a ``Content-Type`` field. Raises ToolError for what is no text."""
-    declared = declared[:1000]
-    name = declared.partition(";")[0].strip().lower()
-    found = _CHARSET.search(declared)
+    content_type = content_type[:1000]
+    name = content_type.partition(";")[0].strip().lower()
+    found = _CHARSET.search(content_type)
     charset = found[1] if found else ""
     if name in _HTML:
         return Media("html", charset)
@@ -342,8 +342,12 @@ def text_of(media: Media, data: bytes) -> str:
     """A body as text: by its byte order mark, else as declared, else as the page itself says, else
     UTF-8, else Windows-1252. A byte that does not fit becomes U+FFFD. Raises ToolError where it is
     no text at all."""
-    declared, data = marked(data)
-    declared = declared or _known(media.charset) or (named(data) if is_html(media, data) else None)
+    declared, data = split_bom(data)
+    declared = (
+        declared
+        or _find_charset(media.charset)
+        or (find_charset(data) if is_html(media, data) else None)
+    )
     if declared is not None:
         return _text(data.decode(declared, "replace"))
     try:
@@ -353,7 +357,7 @@ def text_of(media: Media, data: bytes) -> str:
         return _text(data.decode("utf-8" if cut_off else "cp1252", "replace"))
 
 
-def marked(data: bytes) -> tuple[str | None, bytes]:
+def split_bom(data: bytes) -> tuple[str | None, bytes]:
     """The charset of the byte order mark, None where there is none, and what follows the mark."""
     for mark, name in _MARKS:
         if data.startswith(mark):
@@ -361,15 +365,15 @@ def marked(data: bytes) -> tuple[str | None, bytes]:
     return None, data
 
 
-def named(data: bytes) -> str | None:
+def find_charset(data: bytes) -> str | None:
     """The charset that a page says itself that it is in."""
     meta = _META.search(data[:_META_BYTES])
-    found = _known(meta[1].decode("ascii")) if meta else None
+    found = _find_charset(meta[1].decode("ascii")) if meta else None
     # it could not have been read as ASCII up to here
     return "utf-8" if found is not None and found.startswith("utf-16") else found
 
 
-def _known(label: str) -> str | None:
+def _find_charset(label: str) -> str | None:
     """The charset of a label, None where there is no such charset for pages."""
     try:
         name = codecs.lookup(label).name if label else ""

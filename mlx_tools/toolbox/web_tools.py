@@ -38,7 +38,7 @@ ENGINES: Final = ("duckduckgo", "brave", "mojeek")
 
 
 @contextlib.asynccontextmanager
-async def _in_time(tool: str, what: str, seconds: float) -> AsyncIterator[float]:
+async def _in_time(tool: str, action: str, seconds: float) -> AsyncIterator[float]:
     """Gives the block the seconds that the present call has, at most ``seconds``. Raises ToolError
     where it takes longer, and where it may not use the network: policy denies such calls before
     they are made, and this holds where nobody asked it."""
@@ -50,7 +50,7 @@ async def _in_time(tool: str, what: str, seconds: float) -> AsyncIterator[float]
         async with asyncio.timeout(limit):
             yield limit
     except TimeoutError:
-        raise ToolError(f"{what} took more than {limit:g} s", code="timeout") from None
+        raise ToolError(f"{action} took more than {limit:g} s", code="timeout") from None
 
 
 def fetch_url(fetcher: Fetcher | None = None, seconds: float = 20.0) -> Tool:
@@ -144,7 +144,7 @@ AskApart = Callable[[str, str, dict[str, Any], Bounds], Awaitable[dict[str, Any]
 
 
 async def ask_engines(
-    engines: Sequence[str], ask: AskApart, query: str, most: int, seconds: float
+    engines: Sequence[str], ask: AskApart, query: str, max_results: int, seconds: float
 ) -> list[Mapping[str, Any]]:
     """The hits of the first of these engines that has any, each asked by way of the package
     ``ddgs`` in a process of its own. The next one hears of a query only where those before it found
@@ -153,7 +153,7 @@ async def ask_engines(
     bounds = Bounds(share, _CPU_SECONDS, _MEMORY_MB, most=1_000_000)
     faults: dict[str, list[str]] = {}  # engines by what was wrong with them
     for engine in engines:
-        question = {"query": query, "engine": engine, "most": most, "seconds": share}
+        question = {"query": query, "engine": engine, "most": max_results, "seconds": share}
         try:
             hits = (await ask("isolated.search", "ddgs.engines", question, bounds))["hits"]
         except WorkerFailed as error:
@@ -170,7 +170,7 @@ async def ask_engines(
 
 
 async def ask_searxng(
-    address: str, query: str, most: int, seconds: float
+    address: str, query: str, max_results: int, seconds: float
 ) -> list[Mapping[str, Any]]:
     """The hits of the SearXNG at this address, by the interface that gives JSON."""
     import httpx
@@ -201,16 +201,16 @@ async def ask_searxng(
     if not isinstance(hits, list):
         raise ToolError(_NO_JSON)
     found = [hit for hit in hits if isinstance(hit, dict)]
-    return [{**hit, "text": hit.get("content")} for hit in found[:most]]
+    return [{**hit, "text": hit.get("content")} for hit in found[:max_results]]
 
 
 def sources_of(
-    found: Iterable[Mapping[str, Any]], most: int, local: Collection[str] = ()
+    results: Iterable[Mapping[str, Any]], max_results: int, local: Collection[str] = ()
 ) -> tuple[Source, ...]:
     """The results of a search, fit to be shown: pages on the web and on ``local`` hosts alone, each
     once, cut short."""
     sources: dict[str, Source] = {}
-    for one in found:
+    for one in results:
         try:
             url = read_url(str(one.get("url") or ""), local).url
         except UrlRefused:
@@ -218,6 +218,6 @@ def sources_of(
         title, text = (visible(str(one.get(key) or "")) for key in ("title", "text"))
         source = Source(clean(title, MAX_TITLE) or url, url, clean(text, MAX_SNIPPET))
         sources.setdefault(url, source)
-        if len(sources) == most:
+        if len(sources) == max_results:
             break
     return tuple(sources.values())

@@ -40,10 +40,10 @@ class WorkerFailed(Exception):
     """The process came to no result. ``beyond`` is whether it went beyond its bounds; else it met a
     ``problem``, or, where that is empty, broke."""
 
-    def __init__(self, problem: str = "", *, beyond: bool = False) -> None:
+    def __init__(self, problem: str = "", *, over_limit: bool = False) -> None:
         super().__init__(problem)
         self.problem = problem
-        self.beyond = beyond
+        self.beyond = over_limit
 
 
 async def ask_apart(
@@ -51,7 +51,7 @@ async def ask_apart(
 ) -> dict[str, Any]:
     """As `run_apart`, in a thread; the process is ended at once when nobody waits for it any
     more. ``files`` are open files that it has too, under the same numbers."""
-    child = _started(work, package, arguments, bounds, files)
+    child = _start_worker(work, package, arguments, bounds, files)
     try:
         found, error = await submit(functools.partial(_answer, child, bounds)) or ({}, None)
     finally:
@@ -66,10 +66,10 @@ def run_apart(work: str, package: str, arguments: dict[str, Any], bounds: Bounds
     """What a function of the toolbox, such as ``html_text.read_html``, returns for arguments that
     JSON can say; ``package`` is a foreign module that it needs. Raises WorkerFailed, and ToolError
     where that package is missing."""
-    return _answer(_started(work, package, arguments, bounds), bounds)
+    return _answer(_start_worker(work, package, arguments, bounds), bounds)
 
 
-def _started(
+def _start_worker(
     work: str, package: str, arguments: dict[str, Any], bounds: Bounds, files: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
     found = importlib.util.find_spec(package.partition(".")[0])
@@ -122,7 +122,7 @@ def _answer(child: subprocess.Popen[bytes], bounds: Bounds) -> dict[str, Any]:
             pipes.close()
             kill_group(child.pid)
     if not ended or child.returncode < 0 or child.returncode == isolated.OUT_OF_MEMORY:
-        raise WorkerFailed(beyond=True)
+        raise WorkerFailed(over_limit=True)
     try:
         answer = json.loads(printed)
     except ValueError:

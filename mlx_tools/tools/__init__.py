@@ -34,7 +34,7 @@ from mlx_tools.tools.folder.folder_tool import load_tool
 from mlx_tools.tools.functions import tools_of_file
 from mlx_tools.tools.host_tools import (
     DEFAULT_LIMIT,
-    FoundTools,
+    ToolSearch,
     Words,
     find_tools,
     read_artifact,

@@ -64,14 +64,19 @@ class BoundTool:
 
     @classmethod
     def told(
-        cls, name: str, texts: Iterable[Any], most: int, schema: Mapping[str, Any], **more: Any
+        cls,
+        name: str,
+        texts: Iterable[Any],
+        max_chars: int,
+        schema: Mapping[str, Any],
+        **fields: Any,
     ) -> BoundTool:
-        """A tool as it is described elsewhere: by these texts, of which ``most`` characters count,
-        and a schema. Raises ToolDefinitionError where that cannot be used."""
+        """A tool as it is described elsewhere: by these texts, of which ``max_chars`` characters
+        count, and a schema. Raises ToolDefinitionError where that cannot be used."""
         parameters, _ = matchable(schema)
         check_parameters(parameters)
         lines = [text.strip() for text in texts if isinstance(text, str) and text.strip()]
-        return cls(name, "\n".join(dict.fromkeys(lines))[:most], parameters, **more)
+        return cls(name, "\n".join(dict.fromkeys(lines))[:max_chars], parameters, **fields)
 
     @property
     def pin(self) -> str:

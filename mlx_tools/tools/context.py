@@ -19,7 +19,7 @@ from msgspec import Struct
 from mlx_tools.errors import ErrorCode
 from mlx_tools.policy import Policy
 from mlx_tools.store import UndoStore
-from mlx_tools.transcript import FileSeen
+from mlx_tools.transcript import FileView
 
 if TYPE_CHECKING:
     from mlx_tools.tools.registry import Registry
@@ -80,7 +80,7 @@ Ask = Callable[["ToolContext", str, Sequence[str] | None], Awaitable[str]]
 """Asks the model on behalf of a call: a question, and the tools that may be called."""
 
 
-KnownFile = Callable[[str], FileSeen | None]
+KnownFile = Callable[[str], FileView | None]
 """Gives what the model knows of a file, by what identifies it; None if nothing."""
 
 
@@ -128,7 +128,7 @@ class ToolContext:
     loop: asyncio.AbstractEventLoop | None = None
     cancelled: bool = field(default=False, init=False)
     asking: futures.Future[str] | None = field(default=None, init=False)
-    files: list[FileSeen] = field(default_factory=list, init=False)
+    files: list[FileView] = field(default_factory=list, init=False)
     _waited: float = field(default=0.0, init=False)
     _waiting: float | None = field(default=None, init=False)
 
@@ -146,7 +146,7 @@ class ToolContext:
         return await self.asks(self, question, tools)
 
     async def confirm(
-        self, what: str, details: Mapping[str, Any], reason: str
+        self, action: str, details: Mapping[str, Any], reason: str
     ) -> Mapping[str, Any] | None:
         """What a person agrees to, of what a call wants besides having run: the ``details``, as
         they are or as the person changed them; None where nobody is there, or they say no. No
@@ -154,7 +154,7 @@ class ToolContext:
         if self.confirms is None or self.cancelled:
             return None
         with self.person_waits():
-            return await self.confirms(self, what, details, reason)
+            return await self.confirms(self, action, details, reason)
 
     def ask_blocking(self, question: str, tools: Sequence[str] | None = None) -> str:
         """`ask`, for a tool that is not asynchronous."""
@@ -233,19 +233,19 @@ class Reports:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._due: deque[Progress] = deque()
-        self._held: Progress | None = None
-        self._room, self._at = float(BURST), clock()
-        self._over = False
+        self._pending: Progress | None = None
+        self._room, self._sent_at = float(BURST), clock()
+        self._is_over = False
 
     def take(self, progress: Progress) -> None:
         """Takes a report, from any thread."""
         with self._lock:
-            if self._over:
+            if self._is_over:
                 return
             now = self._clock()
-            self._room = min(float(BURST), self._room + (now - self._at) / EVERY)
-            self._at = now
-            waits, self._held = self._held is not None, progress
+            self._room = min(float(BURST), self._room + (now - self._sent_at) / EVERY)
+            self._sent_at = now
+            waits, self._pending = self._pending is not None, progress
             if self._room >= 1:
                 self._release()
                 call: tuple[Any, ...] = (self._pass_on,)
@@ -260,17 +260,17 @@ class Reports:
         """Passes on what is held back, but where the call was ``cancelled``; later reports go
         nowhere."""
         with self._lock:
-            self._over = True
+            self._is_over = True
             if cancelled:
                 self._due.clear()
-                self._held = None
+                self._pending = None
         self._pass_on()
 
     def _release(self) -> None:
-        if self._held is not None:
+        if self._pending is not None:
             self._room -= 1
-            self._due.append(self._held)
-            self._held = None
+            self._due.append(self._pending)
+            self._pending = None
 
     def _pass_on(self) -> None:
         """Pass on what is due, and what is held back: that it is called is late enough."""

@@ -35,7 +35,7 @@ from mlx_tools.tools.context import (
 )
 from mlx_tools.tools.signature import InvalidArguments
 from mlx_tools.tools.tool import ToolLike, member_of
-from mlx_tools.transcript import FileSeen, Sources, render_sources, sources_of
+from mlx_tools.transcript import FileView, Sources, render_sources, sources_of
 
 MAX_OUTPUT_CHARS: Final = 10_000_000
 
@@ -69,7 +69,7 @@ class ToolResult(Struct, frozen=True):
     output_size_chars: int
     cached: bool = False
     sources: Sources | None = None
-    files: tuple[FileSeen, ...] = ()
+    files: tuple[FileView, ...] = ()
 
 
 async def execute(
@@ -112,7 +112,7 @@ async def execute(
             context.timeout = max(seconds - (perf_counter() - started), 0.0)
             context.report = reports.take if reports is not None else None
             context.loop = asyncio.get_running_loop()
-            outcome = await _attempt(tool, _copied(arguments), context)
+            outcome = await _attempt(tool, _copy_value(arguments), context)
             error = outcome[1] if outcome is not None else None
             final = (InvalidArguments, ResultError, TooManyThreads)
             if not isinstance(error, Exception) or isinstance(error, final):
@@ -129,7 +129,7 @@ async def execute(
     if outcome is None:
         late = f"no result within {seconds:g} s"
         runs_on = "; it may still be running" if member_of(tool, "blocking") else ""
-        return _failed("timeout", late + runs_on, duration_ms)
+        return _failed_result("timeout", late + runs_on, duration_ms)
     result = _result(outcome, duration_ms, clean)
     return replace(result, files=tuple(context.files)) if result.error is None else result
 
@@ -147,8 +147,8 @@ async def _attempt(
             outcome = submit(lambda: to_result(blocking(arguments)))
         else:
             outcome = loop.create_future()
-            running = _guarded(tool, arguments, outcome)
-            task = loop.create_task(_quiet(running))
+            running = _run_guarded(tool, arguments, outcome)
+            task = loop.create_task(_drain(running))
     except TooManyThreads as error:
         return None, error
     finally:
@@ -184,7 +184,7 @@ async def _attempt(
     return ended
 
 
-async def _guarded(
+async def _run_guarded(
     tool: ToolLike, arguments: Mapping[str, Any], outcome: asyncio.Future[Outcome | None]
 ) -> None:
     """An asynchronous call that settles ``outcome``; none of its exceptions reaches the loop."""
@@ -200,20 +200,20 @@ async def _guarded(
         settle(outcome, (None, error))
 
 
-async def _quiet(running: Coroutine[Any, Any, None]) -> None:
+async def _drain(running: Coroutine[Any, Any, None]) -> None:
     """Lets a task end quietly whose call was closed by `_leave`."""
     with contextlib.suppress(RuntimeError):
         await running
 
 
-_left: set[asyncio.Future[Any]] = set()
+_abandoned_calls: set[asyncio.Future[Any]] = set()
 """Tasks that were cancelled and have not ended; the loop itself holds them weakly."""
 
 
 def _leave(task: asyncio.Task[Any], running: Coroutine[Any, Any, Any]) -> None:
     """Cancels a task that nobody waits for, and sees to it that it cannot keep the loop open."""
     task.cancel()
-    _left.add(task)
+    _abandoned_calls.add(task)
 
     def end() -> None:  # it swallowed its cancellation: what it waits for is closed
         with contextlib.suppress(Exception):
@@ -224,25 +224,25 @@ def _leave(task: asyncio.Task[Any], running: Coroutine[Any, Any, Any]) -> None:
 
     def ended(task: asyncio.Future[Any]) -> None:
         timer.cancel()
-        _left.discard(task)
+        _abandoned_calls.discard(task)
         running.close()  # where it was cancelled before it began
 
     task.add_done_callback(ended)
 
 
-def _copied(value: Any) -> Any:
+def _copy_value(value: Any) -> Any:
     """A JSON value that the tool may change."""
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
-    return [*map(_copied, value)] if isinstance(value, list) else value
+        return {key: _copy_value(item) for key, item in value.items()}
+    return [*map(_copy_value, value)] if isinstance(value, list) else value
 
 
 def _result(outcome: Outcome, duration_ms: int, clean: Callable[[str], str]) -> ToolResult:
     text, error = outcome
     if error is not None:
-        return _failed(*_words(error, clean), duration_ms)
+        return _failed_result(*_words(error, clean), duration_ms)
     sources = text if isinstance(text, Sources) else None
     if sources is not None:
         text = "\n".join(part for part in (render_sources(sources).text, sources.note) if part)
@@ -251,11 +251,11 @@ def _result(outcome: Outcome, duration_ms: int, clean: Callable[[str], str]) -> 
             f"the call was made, but its output of {len(text)} characters is too large "
             f"(at most {MAX_OUTPUT_CHARS})"
         )
-        return _failed("payload_too_large", message, duration_ms, len(text))
+        return _failed_result("payload_too_large", message, duration_ms, len(text))
     return ToolResult(text, None, duration_ms, len(text), sources=sources)
 
 
-def _failed(code: ErrorCode, message: str, duration_ms: int, size: int = 0) -> ToolResult:
+def _failed_result(code: ErrorCode, message: str, duration_ms: int, size: int = 0) -> ToolResult:
     return ToolResult(None, ErrorInfo(code, message), duration_ms, size)
 
 
@@ -278,9 +278,9 @@ def _words(error: BaseException, clean: Callable[[str], str]) -> tuple[ErrorCode
     return "tool_error", _cut(f"{kind}: {text}" if text else kind)
 
 
-def _cut(text: str, most: int = MAX_ERROR_CHARS) -> str:
+def _cut(text: str, max_chars: int = MAX_ERROR_CHARS) -> str:
     text = whole_characters(text)
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
 
 
 # --- threads for functions that block ------------------------------------------------------------
@@ -424,7 +424,7 @@ class ReadCallCache:
         context: ToolContext,
         *,
         of_session: bool = False,
-        **rest: Any,
+        **options: Any,
     ) -> ToolResult:
         """Return what `mlx_tools.tools.execute` comes to: found here, or made and kept. A call that
         was approved on a state is made in any case. ``of_session``: what the tool answers is true
@@ -462,7 +462,7 @@ class ReadCallCache:
         began = self._changes
         try:
             context.asks = None if ask is None else asked
-            result = await execute(tool, arguments, context, **rest)
+            result = await execute(tool, arguments, context, **options)
             over = result.error is None or result.error.code != "timeout"
         finally:
             if changing and over:
@@ -490,10 +490,10 @@ class NestedReadCallCache(ReadCallCache):
         """The question of the outer session goes on."""
 
     async def call(
-        self, tool: ToolLike, arguments: Mapping[str, Any], context: ToolContext, **rest: Any
+        self, tool: ToolLike, arguments: Mapping[str, Any], context: ToolContext, **options: Any
     ) -> ToolResult:
         """Do as the outer session does."""
-        return await self._outer.call(tool, arguments, context, **rest)
+        return await self._outer.call(tool, arguments, context, **options)
 
 
 # --- a result as text -----------------------------------------------------------------------------

@@ -58,13 +58,13 @@ def _imported(file: Path, path: str) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise UsageError(f"{path} cannot be imported: {_said(error, file)}") from None
+        raise UsageError(f"{path} cannot be imported: {_describe_error(error, file)}") from None
     finally:
         sys.path.remove(str(file.parent))
     return module
 
 
-def _said(error: Exception, file: Path) -> str:
+def _describe_error(error: Exception, file: Path) -> str:
     """What went wrong, and in which line of the file."""
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
     if isinstance(error, SyntaxError):

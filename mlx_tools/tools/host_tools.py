@@ -30,11 +30,11 @@ class Words(Struct, frozen=True):
     notices: Mapping[str, str]
 
     def spec(
-        self, effects: Effects | Callable[[Mapping[str, Any]], Effects], **declared: Any
+        self, effects: Effects | Callable[[Mapping[str, Any]], Effects], **declaration: Any
     ) -> ToolSpec:
         """The tool's spec; what it does is code and stands, as what it declares, with the code."""
         said = self.name, self.description, self.parameters
-        return ToolSpec(*said, effects, plugin=BUILTIN, **declared)
+        return ToolSpec(*said, effects, plugin=BUILTIN, **declaration)
 
 
 @functools.cache
@@ -55,7 +55,7 @@ sees of an observation."""
 MAX_REASON_CHARS: Final = 200
 
 
-class FoundTools(Struct, frozen=True):
+class ToolSearch(Struct, frozen=True):
     """The outcome of a search.
 
     ``hits`` match and may be called, the best first, each with its score; ``more`` further ones do.
@@ -75,24 +75,25 @@ def find_tools(
     query: str,
     limit: int = DEFAULT_LIMIT,
     *,
-    everything: bool = False,
-) -> FoundTools:
+    include_hidden: bool = False,
+) -> ToolSearch:
     """The tools that ``policy`` may allow and that match ``query``, at most ``limit``.
 
     What is hidden is counted among the ``limit`` best matches of all tools. A tool that policy
-    forbids is counted as such whether it could work or not. With ``everything`` nothing is hidden.
+    forbids is counted as such whether it could work or not. With ``include_hidden`` nothing is
+    hidden.
     """
     specs = [spec for spec in tools.all_specs().values() if not is_on_demand(spec)]
     allowed = {spec.name for spec in specs if permitted(policy, spec)}
     off = tools.disabled
     usable = specs
-    if not everything:
+    if not include_hidden:
         usable = [spec for spec in specs if spec.name in allowed and spec.name not in off]
     hits = [(spec, score) for spec, score in Finder(usable).matches(query) if score > 0]
     best: list[str] = []
     if len(usable) < len(specs):
         best = [spec.name for spec in Finder(specs).hits(query)[:limit]]
-    return FoundTools(
+    return ToolSearch(
         hits=tuple(hits[:limit]),
         more=max(0, len(hits) - limit),
         denied=sum(1 for name in best if name not in allowed),
@@ -115,23 +116,23 @@ def tool_search() -> Tool:
             return words.notices["none"]
         limit = int(arguments.get("limit", DEFAULT_LIMIT))
         found = find_tools(context.tools, context.policy, str(arguments["query"]), limit)
-        return _told(found, words.notices)
+        return _describe_search(found, words.notices)
 
     return Tool(words.spec(frozenset(("read",))), run)
 
 
-def _told(found: FoundTools, notices: Mapping[str, str]) -> str:
+def _describe_search(search: ToolSearch, notices: Mapping[str, str]) -> str:
     """Return what was found as the catalog would show it, and in a line each what was not shown."""
-    catalog = build_catalog([spec for spec, _ in found.hits], BUDGET)
+    catalog = build_catalog([spec for spec, _ in search.hits], BUDGET)
     lines = [*catalog.lines] if catalog.lines else [notices["none"]]
-    if more := found.more + len(catalog.hidden):
+    if more := search.more + len(catalog.hidden):
         lines.append(notices["more"].format(count=more))
-    if found.denied:
-        lines.append(notices["denied"].format(count=found.denied))
-    if found.disabled:
-        given = [one_line(why, MAX_REASON_CHARS).rstrip(".") for _, why in found.disabled]
+    if search.denied:
+        lines.append(notices["denied"].format(count=search.denied))
+    if search.disabled:
+        given = [one_line(why, MAX_REASON_CHARS).rstrip(".") for _, why in search.disabled]
         reasons = "; ".join(dict.fromkeys(given))
-        lines.append(notices["disabled"].format(count=len(found.disabled), reasons=reasons))
+        lines.append(notices["disabled"].format(count=len(search.disabled), reasons=reasons))
     return "\n".join(lines)
 
 

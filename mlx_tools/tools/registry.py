@@ -24,11 +24,11 @@ from mlx_tools.errors import (
     ToolDefinitionError,
     UsageError,
     attribute_of,
+    for_message,
     require_instance,
     require_items,
     require_mapping,
     require_text,
-    shown,
 )
 from mlx_tools.messages import ToolSpec, names_of, tool_named
 from mlx_tools.policy import BUILTIN, PLUGIN, PLUGIN_NAME, Policy, asks, denial, matches
@@ -74,7 +74,7 @@ class Registry:
     ) -> None:
         self._tools: dict[str, ToolLike] = {}
         # what was offered and is no tool, as plugin:PACKAGE/NAME
-        self._refused: dict[str, str] = {}
+        self._refusals: dict[str, str] = {}
         self._switched_off: dict[str, str] = {}
         for pattern, reason in require_mapping("switched_off", switched_off, _OFF).items():
             self.disable(pattern, reason)
@@ -112,12 +112,12 @@ class Registry:
         return self
 
     def with_folder(
-        self, collection: ToolCollection, refused: str | None = None, roots: Iterable[str] = ()
+        self, collection: ToolCollection, refusal: str | None = None, roots: Iterable[str] = ()
     ) -> Self:
         """Adds the tools of the user's folder that are trusted as they are.
 
         A tool that is not, that cannot be used or whose name is taken is disabled with the reason,
-        under ``plugin:folder/NAME``; no word of its files is read as a tool's. ``refused`` is why
+        under ``plugin:folder/NAME``; no word of its files is read as a tool's. ``refusal`` is why
         none of them may run; one that is being made may not where tools may write into it, below
         one of the ``roots``, below which a tool's whitelist holds. Raises ConfigError where it
         cannot be read what is trusted.
@@ -125,8 +125,8 @@ class Registry:
         roots = tuple(roots)
         for found in collection.tools():
             with self._refusing(f"{PLUGIN}{FOLDER}/{found.name}"):
-                if found.folder is None or refused is not None:
-                    raise ToolDefinitionError(refused or found.reason or "")
+                if found.folder is None or refusal is not None:
+                    raise ToolDefinitionError(refusal or found.reason or "")
                 if found.log is not None:
                     what = "the folder in which it is made"
                     if exposed := exposed_by(found.folder.path, roots, what):
@@ -137,27 +137,27 @@ class Registry:
     def with_bound(
         self,
         sources: BoundSources,
-        made: Mapping[SourceKind, MakeTool],
-        refused: str | None = None,
+        makers: Mapping[SourceKind, MakeTool],
+        refusal: str | None = None,
     ) -> Self:
         """Adds the tools of these sources, each made by what makes such ones.
 
         One that cannot be used, that was not agreed to, or whose name is taken is disabled with the
-        reason, under ``plugin:KIND:SOURCE/NAME``. ``refused`` is why none of them may run.
+        reason, under ``plugin:KIND:SOURCE/NAME``. ``refusal`` is why none of them may run.
         """
         for name in sources.names():
             try:
                 source = sources.read(name)
             except MlxToolsError as error:
-                self._refused[f"{PLUGIN}bound:{name}/{name}"] = error.message
+                self._refusals[f"{PLUGIN}bound:{name}/{name}"] = error.message
                 continue
             self.sources.append(source)
             for tool in source.tools:
                 with self._refusing(source.key(tool)):
-                    if refused is not None:
-                        raise ToolDefinitionError(refused)
-                    self.add(made[source.kind](source, tool), checked=True)
-            self._refused |= {source.key(tool): source.changed for tool in source.new}
+                    if refusal is not None:
+                        raise ToolDefinitionError(refusal)
+                    self.add(makers[source.kind](source, tool), is_checked=True)
+            self._refusals |= {source.key(tool): source.changed for tool in source.new}
         return self
 
     @contextlib.contextmanager
@@ -166,26 +166,26 @@ class Registry:
         try:
             yield
         except ToolDefinitionError as error:
-            self._refused[key] = str(error)
+            self._refusals[key] = str(error)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # somebody else's code: nothing is known of it
             reason = f"it could not be loaded: {type(error).__name__}: {error}"[:300]
             hint = f" ({_MISSING})" if isinstance(error, TypeError) else ""
-            self._refused[key] = reason + hint
+            self._refusals[key] = reason + hint
 
     async def aclose(self) -> None:
         """Ends what tools have kept open, such as connections."""
         for close in self.closers:
             await close()
 
-    def add(self, tool: ToolLike, *, checked: bool = False) -> None:
+    def add(self, tool: ToolLike, *, is_checked: bool = False) -> None:
         """Adds a tool. Raises ToolDefinitionError for one that cannot be used, and where its name
-        is taken. ``checked``: its schema was found sound when it was agreed to."""
+        is taken. ``is_checked``: its schema was found sound when it was agreed to."""
         spec = attribute_of(tool, "spec")
         if not isinstance(spec, ToolSpec) or not callable(attribute_of(tool, "call")):
             hint = "decorate a function with @tool"
-            raise ToolDefinitionError(f"{shown(tool)} is no tool", hint=hint)
+            raise ToolDefinitionError(f"{for_message(tool)} is no tool", hint=hint)
         if spec.name in self._tools:
             raise ToolDefinitionError(f"there is a tool {spec.name} already")
         if other := next((name for name in names_of(spec.name) if name in self._tools), None):
@@ -193,7 +193,7 @@ class Registry:
         check_declared(spec)
         try:
             spec.description.encode()
-            if not checked:
+            if not is_checked:
                 check_parameters(spec.parameters)
         except UnicodeEncodeError:
             what = "the description holds half of a surrogate pair"
@@ -244,7 +244,7 @@ class Registry:
     def _why_refused(self, name: str) -> str | None:
         """Return why a tool of this name was offered and could not be added, None where none
         was."""
-        offers = (why for key, why in self._refused.items() if key.endswith(f"/{name}"))
+        offers = (why for key, why in self._refusals.items() if key.endswith(f"/{name}"))
         return next(offers, None)
 
     @property
@@ -253,7 +253,7 @@ class Registry:
         not be added stands under ``plugin:PACKAGE/NAME``."""
         reasons = {name: self._reason(spec) for name, spec in self.all_specs().items()}
         found = {name: reason for name, reason in reasons.items() if reason is not None}
-        return MappingProxyType({**self._refused, **found})
+        return MappingProxyType({**self._refusals, **found})
 
     def lacks(self, name: str, policy: Policy) -> str | None:
         """Return why a run under ``policy`` can call no tool of this name: there is none, it is
@@ -288,7 +288,7 @@ class Registry:
         """
         require_instance("policy", policy, Policy, _POLICY)
         rows = [self._row(spec, policy) for spec in self.all_specs().values()]
-        for key, why in self._refused.items():
+        for key, why in self._refusals.items():
             plugin, _, name = key.removeprefix(PLUGIN).partition("/")
             rows.append(
                 {

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from mlx_tools.errors import ToolDefinitionError, UsageError, shown
+from mlx_tools.errors import ToolDefinitionError, UsageError, for_message
 from mlx_tools.schema import pointer, walk
 from mlx_tools.tools.context import ToolContext
 
@@ -67,12 +67,12 @@ class Arguments:
     JSON Schema.
     """
 
-    def __init__(self, function: Callable[..., Any], name: str, given: Any = None) -> None:
-        self.schema: Any = given  # held to what it must be where the tool is registered
+    def __init__(self, function: Callable[..., Any], name: str, source: Any = None) -> None:
+        self.schema: Any = source  # held to what it must be where the tool is registered
         self.context: str | None = None
         self._model: Any = None
         self._keys: tuple[str, ...] = ()
-        if given is not None:
+        if source is not None:
             return
         parameters = parameters_of(function, name)
         hints = _annotations_of(function, parameters, name)
@@ -96,7 +96,7 @@ class Arguments:
         try:
             self._model, schema = _build(fields)
         except Exception as error:  # a type may be somebody else's code
-            why = f"a parameter has no JSON Schema: {_said(error)}"
+            why = f"a parameter has no JSON Schema: {_describe_error(error)}"
             raise ToolDefinitionError(f"{name}: {why}") from None
         for key, text in parse_docstring(inspect.getdoc(function)).parameters.items():
             if key in schema["properties"]:
@@ -106,7 +106,9 @@ class Arguments:
     def convert(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The keyword arguments for a call. Raises InvalidArguments, which names every fault."""
         if not isinstance(arguments, Mapping):
-            raise InvalidArguments(f"the arguments are {shown(arguments)}, and must be an object")
+            raise InvalidArguments(
+                f"the arguments are {for_message(arguments)}, and must be an object"
+            )
         if self._model is None:
             return dict(arguments)
         from pydantic import ValidationError
@@ -164,9 +166,9 @@ def _is_shown(default: Any) -> bool:
 # --- pydantic's part ------------------------------------------------------------------------------
 
 
-def _field(at: int) -> str:
+def _field(position: int) -> str:
     """The name of the model's field for a parameter, which may have a name that models reserve."""
-    return f"p{at}"
+    return f"p{position}"
 
 
 def _build(fields: Mapping[str, tuple[Any, Any]]) -> tuple[Any, dict[str, Any]]:
@@ -196,7 +198,7 @@ def _build(fields: Mapping[str, tuple[Any, Any]]) -> tuple[Any, dict[str, Any]]:
     return model, model.model_json_schema(schema_generator=Compact)
 
 
-def _said(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """What an error says of a type; of one that is not pydantic's own, with its kind."""
     from pydantic.errors import PydanticUserError
     from pydantic_core import SchemaError

@@ -12,10 +12,10 @@ from msgspec.structs import force_setattr
 
 from mlx_tools.errors import (
     ToolDefinitionError,
+    for_message,
     require_instance,
     require_mapping,
     require_text,
-    shown,
 )
 from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effects, ErrorInfo, ToolSpec, replace
 from mlx_tools.policy import Policy
@@ -110,12 +110,12 @@ def _check_parts(spec: Any, run: Any, functions: Mapping[str, Any], pinned: Any)
     """Raise `ToolDefinitionError` for what no `Tool` can be made of."""
     wrong = ""
     if isinstance(spec, type) or not (isinstance(spec, ToolSpec) or callable(spec)):
-        wrong = f"spec cannot be {shown(spec)}"
+        wrong = f"spec cannot be {for_message(spec)}"
     for name, function in {"run": run, **functions}.items():
         if not callable(function) and (function is not None or name == "run"):
-            wrong = f"{name} cannot be {shown(function)}"
+            wrong = f"{name} cannot be {for_message(function)}"
     if pinned is not None and not isinstance(pinned, str):
-        wrong = f"pinned cannot be {shown(pinned)}"
+        wrong = f"pinned cannot be {for_message(pinned)}"
     if wrong:
         hint = "write Tool(ToolSpec(…), run), or decorate a function with @tool"
         raise ToolDefinitionError(f"a tool's {wrong}", hint=hint)
@@ -241,12 +241,12 @@ def effects_of(
     some = f"some of {', '.join(sorted(ALL_EFFECTS))}"
     if not isinstance(effects, Iterable):
         raise ToolDefinitionError(
-            f"{name}: effects: {shown(effects)} is no set of effects",
+            f"{name}: effects: {for_message(effects)} is no set of effects",
             hint=f"{some}, or a function of the arguments",
         )
     listed = (effects,) if isinstance(effects, str) else tuple(effects)
     if unknown := [item for item in listed if item not in tuple(ALL_EFFECTS)]:
-        raise ToolDefinitionError(f"{name}: {shown(unknown[0])} is not an effect", hint=some)
+        raise ToolDefinitionError(f"{name}: {for_message(unknown[0])} is not an effect", hint=some)
     return cast("Effects", frozenset(listed))
 
 
@@ -259,24 +259,24 @@ def check_declared(spec: ToolSpec) -> None:
     if timeout is not None:
         if isinstance(timeout, bool) or not isinstance(timeout, int | float):
             raise ToolDefinitionError(
-                f"{name}: timeout: {shown(timeout)} is not a number of seconds"
+                f"{name}: timeout: {for_message(timeout)} is not a number of seconds"
             )
         if not 0 < timeout <= _MAX_SECONDS:
             allowed = f"not between 0 and {_MAX_SECONDS:.0f}"
-            raise ToolDefinitionError(f"{name}: timeout: {shown(timeout)} s is {allowed}")
+            raise ToolDefinitionError(f"{name}: timeout: {for_message(timeout)} s is {allowed}")
     for told in ("needs_approval", "private", "cache"):
         if not isinstance(getattr(spec, told), bool):
             raise ToolDefinitionError(
-                f"{name}: {told}: {shown(getattr(spec, told))} is not True or False"
+                f"{name}: {told}: {for_message(getattr(spec, told))} is not True or False"
             )
     bound = spec.consent_argument
     if bound is not None and not isinstance(bound, str):
         raise ToolDefinitionError(
-            f"{name}: consent_argument: {shown(bound)} is not the name of an argument"
+            f"{name}: consent_argument: {for_message(bound)} is not the name of an argument"
         )
     if retry not in ("never", "read_only"):
         raise ToolDefinitionError(
-            f"{name}: retry: {shown(retry)} is not allowed", hint="never or read_only"
+            f"{name}: retry: {for_message(retry)} is not allowed", hint="never or read_only"
         )
 
 
@@ -299,12 +299,12 @@ class Declaration(TypedDict, total=False):
 
 
 @overload
-def tool(**declared: Unpack[Declaration]) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(**declaration: Unpack[Declaration]) -> Callable[[Callable[..., Any]], Tool]: ...
 @overload
-def tool(function: Callable[..., Any], /, **declared: Unpack[Declaration]) -> Tool: ...
+def tool(function: Callable[..., Any], /, **declaration: Unpack[Declaration]) -> Tool: ...
 
 
-def tool(function: Callable[..., Any] | None = None, /, **declared: Unpack[Declaration]) -> Any:
+def tool(function: Callable[..., Any] | None = None, /, **declaration: Unpack[Declaration]) -> Any:
     """Makes a tool of a typed function: ``@tool``, or ``@tool(effects={"read"})``.
 
     The name is the function's, the description its docstring up to the first section, the schema
@@ -325,7 +325,7 @@ def tool(function: Callable[..., Any] | None = None, /, **declared: Unpack[Decla
     the signature shows it, else when the spec is first needed, at the latest when the tool is
     registered.
     """
-    said: dict[str, Any] = {**declared}
+    said: dict[str, Any] = {**declaration}
     if unknown := said.keys() - Declaration.__annotations__.keys():
         raise TypeError(f"tool() got an unexpected keyword argument {min(unknown)!r}")
     name, text, schema = (said.pop(key, None) for key in ("name", "description", "parameters"))
@@ -340,30 +340,30 @@ def tool(function: Callable[..., Any] | None = None, /, **declared: Unpack[Decla
         check_declared(spec)
         if seconds is not None:
             spec = replace(spec, timeout=float(seconds))
-        return _made(target, spec, schema)
+        return _make_tool(target, spec, schema)
 
     return make if function is None else make(function)
 
 
-def _made(function: Callable[..., Any], declared: ToolSpec, schema: Any) -> Tool:
+def _make_tool(function: Callable[..., Any], declared_spec: ToolSpec, schema: Any) -> Tool:
     """The tool of a function that declares all but its parameters, or has a schema of its own."""
     if schema is None:
-        parameters_of(function, declared.name)
+        parameters_of(function, declared_spec.name)
 
     @functools.cache
     def arguments() -> Arguments:
-        return Arguments(function, declared.name, schema)
+        return Arguments(function, declared_spec.name, schema)
 
-    def run(given: Mapping[str, Any]) -> Any:
+    def run(call_arguments: Mapping[str, Any]) -> Any:
         made = arguments()
-        values = made.convert(given)
+        values = made.convert(call_arguments)
         if made.context is not None:
             values[made.context] = current_context()
         return function(**values)
 
-    spec = lambda: replace(declared, parameters=arguments().schema)  # noqa: E731
+    spec = lambda: replace(declared_spec, parameters=arguments().schema)  # noqa: E731
     made = Tool(spec, run, function=function)
-    made.__name__ = declared.name
+    made.__name__ = declared_spec.name
     return made
 
 
@@ -371,11 +371,11 @@ def _checked_name(function: Any, name: Any) -> str:
     """Return what a tool of this function is called. Raises ToolDefinitionError for what is no
     function of which a tool can be made, and no name."""
     if not inspect.isroutine(function) or isinstance(function, classmethod):
-        raise ToolDefinitionError(f"{shown(function)} is not a function", hint=METHOD)
+        raise ToolDefinitionError(f"{for_message(function)} is not a function", hint=METHOD)
     named = name or function.__name__
     if not isinstance(named, str) or not TOOL_NAME.fullmatch(named):
         raise ToolDefinitionError(
-            f"{shown(named)} cannot name a tool",
+            f"{for_message(named)} cannot name a tool",
             hint="give one, of A-Z a-z 0-9 _ . -, with name=...",
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):

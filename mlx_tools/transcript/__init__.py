@@ -47,7 +47,7 @@ from mlx_tools.transcript.records import (
     EditRecord,
     ExecutionRecord,
     ExtendedRecord,
-    FileSeen,
+    FileView,
     GoldenRecord,
     Header,
     MendKind,
@@ -70,7 +70,7 @@ from mlx_tools.transcript.records import (
     file_seen,
 )
 from mlx_tools.transcript.sources import (
-    GivenSource,
+    NumberedSource,
     RenderedSources,
     Source,
     Sources,

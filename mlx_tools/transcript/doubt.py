@@ -24,14 +24,14 @@ from mlx_tools.transcript.records import (
 )
 
 
-def in_doubt_after(record: Record, before: bool) -> bool:
-    """Return whether a call is in doubt after one of its records, and was ``before`` it."""
+def in_doubt_after(record: Record, was_in_doubt: bool) -> bool:
+    """Return whether a call is in doubt after one of its records, and was ``was_in_doubt`` it."""
     match record:
         case ExecutionRecord():
-            return before or record.mutates
+            return was_in_doubt or record.mutates
         case ObservationRecord():
             return False
-    return before
+    return was_in_doubt
 
 
 def calls_in_doubt(records: Iterable[Record]) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ def unknown_ends_of(records: Iterable[Record]) -> tuple[StartedCall, ...]:
                 started.add(record.call)
                 ends.begin(calls[record.call])
             case ObservationRecord():
-                ends.end(calls[record.call], record, started=record.call in started)
+                ends.end(calls[record.call], record, was_started=record.call in started)
     return tuple(ends.calls.values())
 
 
@@ -81,11 +81,11 @@ class UnknownEnds(Struct):
         key = call.name, hashable(call.arguments)
         self.calls[key] = StartedCall(call.name, call.arguments)
 
-    def end(self, call: CallRecord, record: ObservationRecord, *, started: bool) -> None:
+    def end(self, call: CallRecord, record: ObservationRecord, *, was_started: bool) -> None:
         """Take in how a call ended, if it was started, and those in runs within it."""
-        if started and record.error is not None and record.error.code == IN_DOUBT:
+        if was_started and record.error is not None and record.error.code == IN_DOUBT:
             self.begin(call)
-        elif started:
+        elif was_started:
             self.calls.pop((call.name, hashable(call.arguments)), None)
         for inner in record.unknown_ends:
             self.begin(inner)

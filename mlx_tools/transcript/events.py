@@ -130,10 +130,10 @@ class Compacted(Event, frozen=True, kw_only=True):
 
 
 def event_of(
-    record: Record, records: Sequence[Record], after: Iterable[Record] = ()
+    record: Record, records: Sequence[Record], later_records: Iterable[Record] = ()
 ) -> Event | None:
     """The event of a record, None where it has none. ``records`` are the session's up to this one,
-    ``after`` those that follow from the same completion."""
+    ``later_records`` those that follow from the same completion."""
     match record:
         case CompletionRecord():
             return _event(TurnEnded, record)
@@ -142,7 +142,9 @@ def event_of(
         case CorrectionRecord():
             return _event(FormatBroken, record)
         case CallRecord():
-            repairs = (r for r in after if isinstance(r, RepairRecord) and r.call == record.call)
+            repairs = (
+                r for r in later_records if isinstance(r, RepairRecord) and r.call == record.call
+            )
             return _event(CallRead, record, repairs=tuple(repair.name for repair in repairs))
         case DecisionRecord():
             return _event(CallDecided, record, name=_name(record.call, records))
@@ -157,10 +159,10 @@ def event_of(
     return None
 
 
-def _event(kind: type[Event], record: Record, **more: Any) -> Event:
-    """The event with the record's own values, and ``more`` that do not stand in it."""
-    own = (name for name in kind.__struct_fields__ if name not in more)
-    return kind(**{name: getattr(record, name) for name in own}, **more)
+def _event(kind: type[Event], record: Record, **fields: Any) -> Event:
+    """The event with the record's own values, and ``fields`` that do not stand in it."""
+    own = (name for name in kind.__struct_fields__ if name not in fields)
+    return kind(**{name: getattr(record, name) for name in own}, **fields)
 
 
 def _name(call: str, records: Sequence[Record]) -> str:

@@ -53,7 +53,7 @@ from mlx_tools.transcript.records import (
     SummaryRecord,
     UserRecord,
 )
-from mlx_tools.transcript.sources import GivenSource, cited, given_in
+from mlx_tools.transcript.sources import NumberedSource, cited_sources, given_in
 
 # --- the history of a run and of its session, as far as it decides about later calls --------------
 
@@ -195,9 +195,9 @@ _REPEATED = "the same call was made again after the model was told so, and the r
 class _Sums(Struct, frozen=True):
     """Numbers, and numbers by name, that can be added up."""
 
-    def __add__(self, other: Self) -> Self:
+    def __add__(self, second: Self) -> Self:
         names = self.__struct_fields__
-        sums = {name: _sum(getattr(self, name), getattr(other, name)) for name in names}
+        sums = {name: _sum(getattr(self, name), getattr(second, name)) for name in names}
         return type(self)(**sums)
 
     def to_json(self) -> dict[str, Any]:
@@ -205,11 +205,11 @@ class _Sums(Struct, frozen=True):
         return to_builtins(self)  # type: ignore[no-any-return]
 
 
-def _sum(one: Any, other: Any) -> Any:
-    if not isinstance(one, Mapping):
-        return one + other
-    both = {key: one[key] + other[key] for key in one if key in other}
-    return {**one, **other, **both}
+def _sum(first: Any, second: Any) -> Any:
+    if not isinstance(first, Mapping):
+        return first + second
+    both = {key: first[key] + second[key] for key in first if key in second}
+    return {**first, **second, **both}
 
 
 class ToolCounters(_Sums, frozen=True, kw_only=True):
@@ -364,7 +364,7 @@ def _calls_in(records: Iterable[Record]) -> dict[str, _Call]:
 # --- outcomes -------------------------------------------------------------------------------------
 
 
-def _shown(value: Struct, hidden: str) -> str:
+def _repr_without(value: Struct, hidden: str) -> str:
     """A value as `repr` writes it, but for one field."""
     names = (name for name in value.__struct_fields__ if name != hidden)
     return f"{type(value).__name__}({', '.join(f'{n}={getattr(value, n)!r}' for n in names)})"
@@ -395,7 +395,7 @@ class CallReport(Struct, frozen=True, kw_only=True):
     """The change that a dry run left out, as the model is told it."""
 
     def __repr__(self) -> str:
-        return _shown(self, "output")
+        return _repr_without(self, "output")
 
     def to_json(self, *, include_outputs: bool = False) -> dict[str, Any]:
         """The call as ``--json`` prints it; ``output`` only where it is asked for, ``artifact``,
@@ -451,7 +451,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     records: Sequence[Record] = ()
 
     def __repr__(self) -> str:
-        return _shown(self, "records")
+        return _repr_without(self, "records")
 
     @property
     def counters(self) -> Counters:
@@ -507,7 +507,7 @@ class Answered(Outcome, frozen=True, kw_only=True):
 
     status: ClassVar[str] = "answered"
     answer: str
-    sources: tuple[GivenSource, ...] = ()
+    sources: tuple[NumberedSource, ...] = ()
     bare_text: bool = False
     truncated: bool = False
     call_like: bool = False
@@ -551,34 +551,34 @@ class Unfinished(Outcome, frozen=True, kw_only=True):
 def outcome_of(
     records: Sequence[Record],
     *,
-    so_far: bool = False,
+    unfinished: bool = False,
     transcript: str | None = None,
     outputs: Mapping[str, str] | None = None,
     artifacts: Mapping[str, str] | None = None,
 ) -> Outcome:
     """The outcome of the last question in ``records``, which must have come to rest; with
-    ``so_far`` what there is of it.
+    ``unfinished`` what there is of it.
 
     ``outputs`` holds the whole outputs by call, as far as they are at hand, ``artifacts`` the ids
     of those that were kept after their observation was written.
     """
     header = next(r for r in records if isinstance(r, Header))
     start = next(i for i in reversed(range(len(records))) if isinstance(records[i], UserRecord))
-    given: dict[int, GivenSource] = {}
+    given: dict[int, NumberedSource] = {}
     for record in records if isinstance(at_rest(records), AnswerRecord) else ():
         given |= sources_in(record)
     return outcome_of_run(
         header,
         records[start:],
         given,
-        so_far=so_far,
+        unfinished=unfinished,
         transcript=transcript,
         outputs=outputs,
         artifacts=artifacts,
     )
 
 
-def sources_in(record: Record) -> Mapping[int, GivenSource]:
+def sources_in(record: Record) -> Mapping[int, NumberedSource]:
     """The sources that the model was given with this record, by number."""
     observed = record.record if isinstance(record, CarriedRecord) else record
     if not isinstance(observed, ObservationRecord) or not observed.sources:
@@ -589,9 +589,9 @@ def sources_in(record: Record) -> Mapping[int, GivenSource]:
 def outcome_of_run(
     header: Header,
     run: Sequence[Record],
-    sources: Mapping[int, GivenSource],
+    sources: Mapping[int, NumberedSource],
     *,
-    so_far: bool = False,
+    unfinished: bool = False,
     transcript: str | None = None,
     outputs: Mapping[str, str] | None = None,
     artifacts: Mapping[str, str] | None = None,
@@ -623,7 +623,7 @@ def outcome_of_run(
         case AnswerRecord():
             return Answered(
                 answer=last.content,
-                sources=cited(last.content, last.sources, sources) if sources else (),
+                sources=cited_sources(last.content, last.sources, sources) if sources else (),
                 bare_text=last.bare_text,
                 truncated=last.truncated,
                 call_like=last.call_like,
@@ -636,7 +636,7 @@ def outcome_of_run(
             return Stopped(
                 reason=last.reason, message=last.message, waiting_for=last.waiting_for, **common
             )
-    if so_far:
+    if unfinished:
         return Unfinished(**common)
     raise TranscriptError("the run has not come to rest")
 

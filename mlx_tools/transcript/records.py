@@ -410,7 +410,7 @@ class CompactedRecord(_Record, frozen=True, kw_only=True, tag="compacted"):
     at: str = ""
 
 
-class FileSeen(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FileView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A text file as the model knows it: the lines that it was shown, or has written.
 
     ``file`` identifies the file, ``state`` its content then. The lines ``first`` to ``last`` of
@@ -458,7 +458,7 @@ class ObservationRecord(_Record, frozen=True, kw_only=True, tag="tool_observatio
     cached: bool = False
     sources: tuple[Mapping[str, Any], ...] = ()
     whole: str | None = None
-    files: tuple[FileSeen, ...] = ()
+    files: tuple[FileView, ...] = ()
     would_change: str = ""
     """The change that a dry run left out, in words and as far as the model is shown it."""
     unknown_ends: tuple[StartedCall, ...] = ()
@@ -584,7 +584,7 @@ for _kind in get_args(Record):
     _kind.type = _kind.__struct_config__.tag
 
 
-def file_seen(records: Sequence[Record], file: str) -> FileSeen | None:
+def file_seen(records: Sequence[Record], file: str) -> FileView | None:
     """What the model knows of a file by the last record that says so, None if nothing."""
     for record in reversed(records):
         told = record.record if isinstance(record, CarriedRecord) else record

@@ -65,7 +65,7 @@ class Sources(Struct, frozen=True):
         return Sources(tuple(found), clean(self.note))
 
 
-class GivenSource(Struct, frozen=True):
+class NumberedSource(Struct, frozen=True):
     """A source under the number by which the model was given it."""
 
     n: int
@@ -85,7 +85,7 @@ class RenderedSources(NamedTuple):
     """
 
     text: str
-    given: tuple[GivenSource, ...]
+    given: tuple[NumberedSource, ...]
     cut_at: int | None = None
     omitted: int = 0
 
@@ -108,7 +108,9 @@ def render_sources(sources: Sources, first: int = 1, room: int | None = None) ->
     Where there is too little room the longest are cut first, and the last ones left out.
     """
     given = [
-        GivenSource(n, _line(one.title, MAX_TITLE_CHARS), _line(one.location, MAX_LOCATION_CHARS))
+        NumberedSource(
+            n, _line(one.title, MAX_TITLE_CHARS), _line(one.location, MAX_LOCATION_CHARS)
+        )
         for n, one in enumerate(sources.found, start=first)
     ]
     heads = [_head(one) for one in given]
@@ -126,35 +128,35 @@ def render_sources(sources: Sources, first: int = 1, room: int | None = None) ->
     return RenderedSources(text, tuple(given[:shown]), cut_at, len(whole) - len(text))
 
 
-def cited(
-    content: str, named: Iterable[Any], given: Mapping[int, GivenSource]
-) -> tuple[GivenSource, ...]:
-    """The given sources that an answer cites, by number: in its text as ``[2]``, or in ``named``,
-    the protocol's own list of them (numbers, or titles or locations).
+def cited_sources(
+    content: str, citations: Iterable[Any], sources: Mapping[int, NumberedSource]
+) -> tuple[NumberedSource, ...]:
+    """The given sources that an answer cites, by number: in its text as ``[2]``, or in
+    ``citations``, the protocol's own list of them (numbers, or titles or locations).
 
     A number nobody gave is none, a span that holds one is none as a whole, and code cites nothing.
     """
-    if not given:
+    if not sources:
         return ()
     numbers: set[int] = set()
     for line, is_code in _lines(content):
         if not is_code:
             for found in _NUMBERS.finditer(_CODE.sub(" ", line)):
-                numbers |= _meant_by(found, given)
-    for one in named:
-        numbers |= _meant(one, given)
-    return tuple(given[n] for n in sorted(numbers))
+                numbers |= _meant_by(found, sources)
+    for one in citations:
+        numbers |= _cited_numbers(one, sources)
+    return tuple(sources[n] for n in sorted(numbers))
 
 
-def expand_citations(content: str, given: Iterable[GivenSource]) -> str:
+def expand_citations(content: str, sources: Iterable[NumberedSource]) -> str:
     """An answer with its citations as names, for a reader who was not given the numbers."""
-    known = {one.n: one for one in given}
+    known = {one.n: one for one in sources}
     either = re.compile(f"{_CODE.pattern}|{_NUMBERS.pattern}", re.IGNORECASE)
 
-    def names(found: re.Match[str]) -> str:
-        numbers = _meant_by(found, known) if any(found.groups()) else ()
+    def names(match: re.Match[str]) -> str:
+        numbers = _meant_by(match, known) if any(match.groups()) else ()
         if not numbers:
-            return found[0]
+            return match[0]
         return f"({'; '.join(_name(known[number]) for number in sorted(numbers))})"
 
     return "\n".join(
@@ -162,12 +164,12 @@ def expand_citations(content: str, given: Iterable[GivenSource]) -> str:
     )
 
 
-def given_in(rows: Iterable[Any]) -> Iterator[GivenSource]:
+def given_in(rows: Iterable[Any]) -> Iterator[NumberedSource]:
     """The sources that a record keeps; what is none is passed over."""
     for row in rows:
         match row:
             case {"n": int(n), "title": str(title), "location": str(location)} if n > 0:
-                yield GivenSource(n, title, location)
+                yield NumberedSource(n, title, location)
 
 
 def _line(text: str, limit: int) -> str:
@@ -176,20 +178,20 @@ def _line(text: str, limit: int) -> str:
     return line if len(line) <= limit else line[: limit - 1] + _CUT
 
 
-def _head(one: GivenSource) -> str:
-    known = _known(one)
+def _head(source: NumberedSource) -> str:
+    known = _name_and_location(source)
     if len(known) < 2:
-        return f"[{one.n}] {''.join(known)}".rstrip()
-    return f"[{one.n}] {one.title} ({one.location})"
+        return f"[{source.n}] {''.join(known)}".rstrip()
+    return f"[{source.n}] {source.title} ({source.location})"
 
 
-def _name(one: GivenSource) -> str:
-    return ", ".join(_known(one))
+def _name(source: NumberedSource) -> str:
+    return ", ".join(_name_and_location(source))
 
 
-def _known(one: GivenSource) -> list[str]:
+def _name_and_location(source: NumberedSource) -> list[str]:
     """Title and location, once where they are the same."""
-    return [part for part in dict.fromkeys((one.title, one.location)) if part]
+    return [part for part in dict.fromkeys((source.title, source.location)) if part]
 
 
 def _quoted(text: str) -> Iterator[str]:
@@ -250,31 +252,33 @@ def _lines(content: str) -> Iterator[tuple[str, bool]]:
             yield line, bool(fence)
 
 
-def _meant_by(found: re.Match[str], given: Mapping[int, GivenSource]) -> set[int]:
+def _meant_by(match: re.Match[str], sources: Mapping[int, NumberedSource]) -> set[int]:
     """The given numbers between brackets, and those within spans of nothing but given ones."""
-    text = next(filter(None, found.groups()))
+    text = next(filter(None, match.groups()))
     numbers = {int(part) for part in re.findall("[0-9]+", _SPAN.sub(" ", text))}
     for begin, end in _SPAN.findall(text):
         low, high = sorted((int(begin), int(end)))
-        span = range(low, min(high, low + len(given)) + 1)
-        numbers.update(span if given.keys() >= {*span} else ())
-    return numbers & given.keys()
+        span = range(low, min(high, low + len(sources)) + 1)
+        numbers.update(span if sources.keys() >= {*span} else ())
+    return numbers & sources.keys()
 
 
-def _meant(one: Any, given: Mapping[int, GivenSource]) -> set[int]:
+def _cited_numbers(item: Any, sources: Mapping[int, NumberedSource]) -> set[int]:
     """The source that an item of an answer's own list names; none where nobody gave it."""
-    match one:
+    match item:
         case bool():
             return set()
         case int():
-            return {one} & given.keys()
+            return {item} & sources.keys()
         case str():
-            named = one.strip()
+            named = item.strip()
             if number := re.fullmatch(r"\[?\^?([0-9]{1,6})\]?", named):
-                return {int(number[1])} & given.keys()
-            return {s.n for s in given.values() if named and named in (s.location, s.title)}
+                return {int(number[1])} & sources.keys()
+            return {s.n for s in sources.values() if named and named in (s.location, s.title)}
         case Mapping():
             keys = ("n", "number", "id", "location", "url", "path", "title")
-            values = (one[key] for key in keys if isinstance(one.get(key), str | int))
-            return next((found for value in values if (found := _meant(value, given))), set())
+            values = (item[key] for key in keys if isinstance(item.get(key), str | int))
+            return next(
+                (found for value in values if (found := _cited_numbers(value, sources))), set()
+            )
     return set()

@@ -447,7 +447,10 @@ def _thinking() -> Iterator[Scene]:
     found = find_chat_format(files=thinks).chat_format
     for reasoning, says in (
         ("off", [LOOK, answer()]),
-        ("auto", [f"They want a look.\n</think>\n\n{LOOK}", f"So it is.\n</think>\n\n{answer()}"]),
+        (
+            "auto",
+            [f"They want a look.\n</think>\n\n{LOOK}", f"So it is.\n</think>\n\n{answer()}"],
+        ),
         (64, ["They want a look.</think>", LOOK, "So it is.</think>", answer()]),
     ):
         name = "budget" if reasoning == 64 else reasoning

@@ -334,7 +334,7 @@ def _formats() -> Iterator[Mutation]:
         "prompt",
         "formats/header-blank",
         "mlx_tools/prompt/render.py",
-        "elif header[len(ask) :].isspace() and said[:1].isspace():",
+        "elif header[len(ask) :].isspace() and reply[:1].isspace():",
         "elif False:",
         has("format-mistral", "format-plain"),
         "those whose model writes the blank after its header itself",

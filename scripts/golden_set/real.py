@@ -18,7 +18,7 @@ from mlx_tools import (
     TranscriptStore,
     builtin_tools,
 )
-from mlx_tools.backends import Backend, FoundVerdict, ModelFiles
+from mlx_tools.backends import Backend, ModelFiles, VerdictChoice
 from mlx_tools.golden import Golden
 from mlx_tools.messages import replace
 from mlx_tools.prompt import NAMED_FORMATS
@@ -195,7 +195,7 @@ async def _play(scene: Real, backend: Backend, files: ModelFiles) -> Golden:
         store = TranscriptStore(place / "sessions")
         given = {"style": "jsonl", "strategy": "free"} | dict(scene.settings)
         given.setdefault("chat_format", find_chat_format(files=files).chat_format)
-        settings = RunSettings(verdict=FoundVerdict(), model=MODEL, roots=roots, **given)
+        settings = RunSettings(verdict=VerdictChoice(), model=MODEL, roots=roots, **given)
 
         def controller() -> Controller:
             return Controller(

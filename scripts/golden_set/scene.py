@@ -19,7 +19,7 @@ from mlx_tools import (
     Tool,
     TranscriptStore,
 )
-from mlx_tools.backends import FoundVerdict, ModelFiles
+from mlx_tools.backends import ModelFiles, VerdictChoice
 from mlx_tools.controller import ApprovalRequest
 from mlx_tools.errors import BackendError
 from mlx_tools.golden import Golden, make_golden
@@ -125,7 +125,7 @@ class Stage:
             self.registry,
             self.scene.policy if policy is None else policy,
             limits=self.scene.limits,
-            settings=RunSettings(verdict=FoundVerdict(), **settings),
+            settings=RunSettings(verdict=VerdictChoice(), **settings),
             store=self.store,
             approver=Approver(answers),
             templates=templates,

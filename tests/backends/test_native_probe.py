@@ -39,7 +39,9 @@ def probe(*script: Any, chat: bool = True) -> NativeVerdict:
 
         async def asked() -> NativeVerdict:
             backend = CompletionsBackend(server.url, retry=AT_ONCE)
-            return await probe_native(backend, server=server.url, model="m", at="2026-11-23")
+            return await probe_native(
+                backend, server=server.url, model="m", measured_at="2026-11-23"
+            )
 
         return anyio.run(asked)
 

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from mlx_tools.backends import CompletionRequest, Health, UpstreamPool, choose_backend
 from mlx_tools.backends.interface import Chunk
 from mlx_tools.backends.pool import FAILURES, LONGEST_PAUSE, PAUSE, Upstream
-from mlx_tools.backends.transport import Address, Dropped, NotHere, Retry, ServerFailed
+from mlx_tools.backends.transport import (
+    Address,
+    ConnectionDropped,
+    Retry,
+    ServerFailed,
+    TryAnotherServer,
+)
 from mlx_tools.errors import (
     BackendBroken,
     BackendDead,
@@ -32,7 +38,7 @@ __all__ = ["no_models"]  # a fixture
 
 REFUSES = (BackendRefused("no"), BackendTimeout("late"), UsageError("no"))
 GONE = (BackendUnreachable("gone"), BackendDead("dead"))
-FAILS = (Dropped("broke off"), ServerFailed("failed"), BackendBroken("no completion"))
+FAILS = (ConnectionDropped("broke off"), ServerFailed("failed"), BackendBroken("no completion"))
 
 
 class Clock:
@@ -94,7 +100,7 @@ async def said(pool: UpstreamPool, conversation: str = "c") -> str:
 
 
 @table("late", [False, True])
-@table("error", [*GONE, *FAILS, NotHere("busy")], ids=lambda e: type(e).__name__)
+@table("error", [*GONE, *FAILS, TryAnotherServer("busy")], ids=lambda e: type(e).__name__)
 def test_the_next_is_asked_where_one_fails_before_its_first_byte_and_not_later(
     error: BackendError, late: bool
 ) -> None:

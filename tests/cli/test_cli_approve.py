@@ -26,13 +26,13 @@ from hypothesis import strategies as st
 from mlx_tools import builtin_tools
 from mlx_tools.cli.approve import Look, Questions
 from mlx_tools.cli.call_text import (
-    ShownLine,
+    TextLine,
     escape_invisible,
     exact,
     in_brief,
     in_full,
     on_one_line,
-    wrapped,
+    wrap_lines,
 )
 from mlx_tools.cli.inputs import editor_of, read_key
 from mlx_tools.cli.output import cells
@@ -65,7 +65,10 @@ def request(arguments: dict[str, Any] | None = None, **more: Any) -> ApprovalReq
 
 def told(asked: ApprovalRequest, *size: int) -> str:
     """What is shown of a call: in brief, on a screen of so many columns and rows, then in full."""
-    lines = [*in_brief(asked, os.terminal_size(size or (100, 40))), *wrapped(in_full(asked), None)]
+    lines = [
+        *in_brief(asked, os.terminal_size(size or (100, 40))),
+        *wrap_lines(in_full(asked), None),
+    ]
     return "\n".join(line.text for line in lines)
 
 
@@ -495,7 +498,7 @@ VALUES = st.recursive(
 def test_whatever_the_arguments_all_is_shown_and_nothing_is_obeyed(
     arguments: dict[str, Any], columns: int
 ) -> None:
-    rows = [row.text for row in wrapped(in_full(request(arguments)), columns)]
+    rows = [row.text for row in wrap_lines(in_full(request(arguments)), columns)]
     assert not obeyed("\n".join(rows))
     theirs = [row for row in rows if row.startswith(("| ", ": "))]
     assert unescaped(joined("\n".join(theirs))) == arguments
@@ -529,7 +532,7 @@ WORDS = st.lists(st.text("abé好", min_size=1, max_size=12), min_size=20, max_s
 def test_a_line_of_ours_is_parted_between_words_and_loses_none(
     words: list[str], columns: int
 ) -> None:
-    first, *others = (row.text for row in wrapped([ShownLine(" ".join(words))], columns))
+    first, *others = (row.text for row in wrap_lines([TextLine(" ".join(words))], columns))
     assert others and all(row[:2] == "  " for row in others)
     assert all(cells(row) < columns for row in (first, *others))
     assert " ".join([first, *(row[2:] for row in others)]).split(" ") == words

@@ -30,7 +30,7 @@ def named(text: str) -> set[str]:
 
 def test_help_is_a_screen_and_help_all_is_all() -> None:
     for path, context in commands():
-        brief, whole = (help_of(context, everything=every) for every in (False, True))
+        brief, whole = (help_of(context, show_all=every) for every in (False, True))
         assert brief.startswith(f"Usage: mlx-tools {path} ")
         rows = brief.splitlines()
         assert len(rows) <= ROWS, brief

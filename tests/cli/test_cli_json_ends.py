@@ -64,14 +64,14 @@ def test_ctrl_c_in_a_run_tells_what_the_transcript_does(home: Path) -> None:
 
 
 def test_a_fault_of_the_program_itself(run: Any, home: Path) -> None:
-    from mlx_tools.cli.root import fails_as_json, guarded
+    from mlx_tools.cli.root import fails_as_json, run_guarded
     from tests.command_line import Result, Streams
 
     def broken(*, as_json: bool) -> None:
         raise KeyError("oops")
 
     with Streams(b"") as (out, err):
-        code = guarded(lambda: fails_as_json(broken)(as_json=True))
+        code = run_guarded(lambda: fails_as_json(broken)(as_json=True))
         sys.stdout.flush()
         sys.stderr.flush()
         result = Result(code, out.getvalue().decode(), err.getvalue().decode())

@@ -145,7 +145,7 @@ def test_an_error_of_ours_is_one_line_with_its_exit_code(run: Any, capsys: Any) 
     def fail() -> None:
         raise BackendUnreachable("no server answers", hint="start one")
 
-    assert root.guarded(fail) == 3
+    assert root.run_guarded(fail) == 3
     assert capsys.readouterr().err == "mlx-tools: error: no server answers (start one)\n"
 
 
@@ -153,7 +153,7 @@ def test_what_a_terminal_would_obey_is_spelled(run: Any, capsys: Any) -> None:
     def fail() -> None:
         raise UsageError("a\x1b[2Jb\r\u202ec\n mlx-tools: error: forged")
 
-    root.guarded(fail)
+    root.run_guarded(fail)
     line = capsys.readouterr().err
     assert line.count("\n") == 1 and not set(line) & set("\x1b\r\u202e")
 
@@ -164,7 +164,7 @@ def test_an_internal_error_is_one_line_and_its_traceback_a_private_file(
     def fail() -> None:
         raise KeyError("oops")
 
-    assert root.guarded(fail) == 1
+    assert root.run_guarded(fail) == 1
     line = capsys.readouterr().err
     assert line.count("\n") == 1 and "KeyError" in line
     (crash,) = (home / "state" / "crashes").iterdir()
@@ -172,7 +172,7 @@ def test_an_internal_error_is_one_line_and_its_traceback_a_private_file(
     assert stat.S_IMODE(crash.stat().st_mode) == 0o600
     (home / "state").rename(home / "away")
     (home / "state").touch()
-    assert root.guarded(fail) == 1
+    assert root.run_guarded(fail) == 1
     assert "raise KeyError" in capsys.readouterr().err
 
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.cli.output import amount, begin_line, folded, join_columns, shown
-from mlx_tools.cli.view import LiveView, StatusLine, compacted, tell
+from mlx_tools.cli.output import amount, begin_line, for_terminal, join_columns, wrap_line
+from mlx_tools.cli.view import LiveView, StatusLine, describe_compaction, tell
 from mlx_tools.messages import ErrorInfo, Usage
 from mlx_tools.transcript import events
 from mlx_tools.transcript.outcome import Answered, Context
-from mlx_tools.transcript.sources import GivenSource
+from mlx_tools.transcript.sources import NumberedSource
 
 SLOW = ErrorInfo("timeout", "too slow")
 
@@ -111,7 +111,7 @@ def test_a_streamed_answer_is_shown_once_and_another_one_after_it() -> None:
 def test_cited_sources_are_told_and_of_an_answer_that_it_was_cut_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cited = (GivenSource(2, "Tea\x1b[2J", "docs/tea.md"),)
+    cited = (NumberedSource(2, "Tea\x1b[2J", "docs/tea.md"),)
     cut_off = (
         "mlx-tools: truncated: the answer was cut off at the token limit "
         "(raise it with --max-tokens)\n"
@@ -197,7 +197,7 @@ def test_a_full_context_is_told_with_what_makes_room(capsys: Any) -> None:
     assert told.endswith("; /compact makes room\n")
     none = {"turns": 0, "observations": 0}
     done = events.Compacted(reason="asked", **none, summary=True, before=40, after=30)
-    assert compacted(done) == "the prompt was compacted, from 40 to 30 tokens"
+    assert describe_compaction(done) == "the prompt was compacted, from 40 to 30 tokens"
 
 
 def test_the_status_line_says_what_is_known_and_nothing_else() -> None:
@@ -245,9 +245,9 @@ def test_nothing_a_terminal_would_obey_is_shown() -> None:
 
 @given(st.text())
 def test_shown_text_is_harmless_and_plain_text_stays(text: str) -> None:
-    out = shown(text)
+    out = for_terminal(text)
     assert not any(ord(c) < 0x20 or 0x7F <= ord(c) < 0xA0 for c in out)
-    assert shown(out) == out
+    assert for_terminal(out) == out
     out.encode()
 
 
@@ -259,7 +259,7 @@ def test_an_amount_is_said_in_units_of_a_thousand() -> None:
 
 def test_what_is_before_a_text_stays_before_it() -> None:
     code = "   | def f(x): return x"
-    assert folded(code, 18, "   : ") == "   | def f(x):\n   : return x"
+    assert wrap_line(code, 18, "   : ") == "   | def f(x):\n   : return x"
     words = "some words that go on and on"
     for head, text, columns, row in (
         ("name  read", "two words", 16, "name  read\n    two words"),

@@ -182,7 +182,7 @@ METHODS: dict[str, tuple[Callable[[Path], Any], dict[str, Any]]] = {
     "lacks": (lambda _: Registry([area]), {"name": "area", "policy": Policy()}),
     "describe": (lambda _: Registry([area]), {"name": "area"}),
     "listing": (lambda _: Registry([area]), {"policy": Policy()}),
-    "lower": (lambda _: Limits(), {"other": Limits()}),
+    "lower": (lambda _: Limits(), {"second": Limits()}),
     "call": (lambda _: area, {"arguments": {"width": 1}}),
     "open": (TranscriptStore, {"session": "zz"}),
     "read": (TranscriptStore, {"session": "zz"}),
@@ -193,7 +193,7 @@ METHODS: dict[str, tuple[Callable[[Path], Any], dict[str, Any]]] = {
     "updated": (TranscriptStore, {"session": "zz"}),
     "in_use": (TranscriptStore, {"session": "zz"}),
     "remove": (TranscriptStore, {"session": "zz"}),
-    "artifacts": (TranscriptStore, {"where": "zz"}),
+    "artifacts": (TranscriptStore, {"session_key": "zz"}),
 }
 
 
@@ -324,6 +324,6 @@ def test_every_public_name_is_a_type_an_error_or_tried_here() -> None:
     values = {"Answered", "ApprovalRequest", "Approver", "Outcome", "Paused", "Source", "Sources"}
     values |= {"AnswerPiece", "CallRead", "CallReport", "Event", "Finished", "PendingCall"}
     values |= {"ThoughtPiece", "ToolContext", "ToolEnded", "ToolStarted"}
-    others = {"AlwaysApprove", "Conversation", "Stopped", "__version__"}
+    others = {"ApproveAlways", "Conversation", "Stopped", "__version__"}
     errors = {name for name in mlx_tools.__all__ if name.endswith("Error")}
     assert tried | values | others | errors == {*mlx_tools.__all__}

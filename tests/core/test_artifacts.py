@@ -135,7 +135,7 @@ def test_what_is_to_last_is_on_the_disk_whole_before_it_has_its_name_and_then_it
     kept = BlobFiles(tmp_path, sync=sync)
     kept.write("other", b"text")
     assert synced == []
-    kept.write("key", b"old", lasting=True)
+    kept.write("key", b"old", durable=True)
     assert synced == [((tmp_path / "key").stat().st_ino, False), (tmp_path.stat().st_ino, True)]
 
 

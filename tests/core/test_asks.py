@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from mlx_tools import (
-    AlwaysApprove,
     Answered,
     ApprovalAnswer,
     ApprovalRequest,
+    ApproveAlways,
     Controller,
     Paused,
     Policy,
@@ -117,7 +117,7 @@ def test_what_changes_things_waits_for_a_person_whichever_tool_it_is(
 
 def test_always_approving_lets_it_through_and_that_is_recorded(root: Path, changing: str) -> None:
     before = tree(root)
-    outcome = run(root, changing, answer(), approver=AlwaysApprove())
+    outcome = run(root, changing, answer(), approver=ApproveAlways())
     assert isinstance(outcome, Answered), outcome
     assert [c.status for c in outcome.calls] == ["ok"] and tree(root) != before
     (said,) = records_of(outcome, ApprovalRecord)
@@ -127,7 +127,7 @@ def test_always_approving_lets_it_through_and_that_is_recorded(root: Path, chang
 def test_nothing_standing_lets_a_repaired_call_through(root: Path, changing: str) -> None:
     before, repaired = tree(root), changing[:-1] + ",}"
     unasked = Policy(allow=["*"], ask_effects=())
-    assert isinstance(run(root, repaired, policy=unasked, approver=AlwaysApprove()), Paused)
+    assert isinstance(run(root, repaired, policy=unasked, approver=ApproveAlways()), Paused)
     assert tree(root) == before
 
 

@@ -25,7 +25,7 @@ from mlx_tools import (
     UsageError,
     tool,
 )
-from mlx_tools.controller import AlwaysApprove, Conversation
+from mlx_tools.controller import ApproveAlways, Conversation
 from mlx_tools.policy import ApprovalTemplate, CallContext, pin_of
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call, run, skip
@@ -139,7 +139,7 @@ def give_up(desk: Desk, session: str, *lines: str, **more: Any) -> Controller:
 
 @pytest.mark.parametrize("how", [*ENDS, "killed"])
 def test_whatever_ended_the_run_the_call_is_decided_about_first(desk: Desk, how: str) -> None:
-    always = {"approver": AlwaysApprove()}
+    always = {"approver": ApproveAlways()}
     session = desk.killed(**always) if how == "killed" else desk.broken_off(how=how, **always)
     assert desk.sent == ["hi"]
     asking = desk.controller(SEND, answer(), **always)
@@ -196,7 +196,7 @@ class Covering:
 @pytest.mark.parametrize(
     "more",
     [
-        {"approver": AlwaysApprove()},
+        {"approver": ApproveAlways()},
         {"templates": Covering()},
         {"policy": UNASKED},
     ],
@@ -322,7 +322,7 @@ def test_a_call_that_was_approved_again_and_not_started_is_in_doubt_still(desk: 
     session = desk.broken_off(policy=UNASKED)
     paused = resumed(desk.controller(answer()), session)
     add_yes(desk, session, paused.pending[0].digest)
-    asked = resumed(desk.controller(answer(), approver=AlwaysApprove()), session)
+    asked = resumed(desk.controller(answer(), approver=ApproveAlways()), session)
     assert isinstance(asked, Paused)
     assert asked.pending[0].in_doubt
     assert desk.sent == ["hi"]

@@ -10,7 +10,7 @@ import pytest
 from strong_model import Asked, Served, Serving, StrongModel, Token, Wish, tokens_of
 
 from mlx_tools import Controller, Limits, Policy, RunSettings, Tool, ToolSpec
-from mlx_tools.backends import FoundVerdict, StyleVerdict, Verdict, find_setup
+from mlx_tools.backends import StyleVerdict, Verdict, VerdictChoice, find_setup
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ToolCall, replace
 from mlx_tools.prompt import NAMED_FORMATS
@@ -71,7 +71,7 @@ def tools() -> list[Tool]:
 def controller(name: str, model: Any, **more: Any) -> Controller:
     """What runs a session in the format of one of `TOOLED`."""
     store, limits = more.pop("store", None), more.pop("limits", None)
-    given = {"style": "native", "chat_format": tooled_format(name), "verdict": FoundVerdict()}
+    given = {"style": "native", "chat_format": tooled_format(name), "verdict": VerdictChoice()}
     settings = RunSettings(**given | more)
     return Controller(
         model, tools(), Policy(allow=["*"]), settings=settings, store=store, limits=limits
@@ -178,7 +178,7 @@ def test_more_tools_than_fit_are_searched_for(tmp_path: Path) -> None:
         style="native",
         chat_format=tooled_format("qwen2.5-tools"),
         catalog_budget=400,
-        verdict=FoundVerdict(),
+        verdict=VerdictChoice(),
     )
     outcome = Controller(model, many, Policy(allow=["*"]), settings=given).run_sync("Paint one.")
     first, second = model.asked[0].prompt, model.asked[1].prompt
@@ -194,7 +194,7 @@ def test_without_such_a_template_the_style_is_refused_with_the_reason() -> None:
     with pytest.raises(UsageError, match="template is not at hand") as refused:
         run.run_sync("How is it?")
     assert "jsonl, markdown-json or xml" in str(refused.value.hint)
-    kept = FoundVerdict(
+    kept = VerdictChoice(
         verdict=Verdict(model="m", style="native", styles={"native": StyleVerdict("auto", "auto")})
     )
     found = anyio.run(find_setup, Said("x"), replace(settings, style="auto", verdict=kept))

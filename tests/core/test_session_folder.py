@@ -220,7 +220,7 @@ def test_a_damaged_session_can_be_removed_where_that_is_said(
     (tmp_path / "s1").mkdir()
     make(tmp_path / "s1")
     folder = TranscriptStore(tmp_path)
-    assert not folder.remove("s1") and folder.remove("s1", whatever=True)
+    assert not folder.remove("s1") and folder.remove("s1", force=True)
     assert folder.ids() == []
 
 

@@ -68,7 +68,7 @@ def test_a_session_is_held_by_one_and_gone_on_with_by_the_next(make: Make) -> No
         other.open(first.session)
     with pytest.raises(TranscriptError, match="in use"), other.held(first.session):
         pass
-    assert not other.remove(first.session, whatever=True)
+    assert not other.remove(first.session, force=True)
     first.transcript.close()
     listed = other.listed(first.session)
     assert listed.status.state == "interrupted" and listed.path == first.transcript.path
@@ -112,8 +112,8 @@ def test_what_has_not_ended_is_removed_only_where_that_is_said(
     store = make()
     session = written(store, *ENDED[:2], *since)
     assert not store.remove(session) and store.ids() == [session]
-    assert store.remove(session, whatever=True) and store.ids() == []
-    assert not store.remove(session, whatever=True)
+    assert store.remove(session, force=True) and store.ids() == []
+    assert not store.remove(session, force=True)
 
 
 def test_what_is_kept_comes_back_whole_makes_room_and_expires(make: Make) -> None:

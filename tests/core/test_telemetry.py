@@ -15,7 +15,7 @@ import pytest
 
 from mlx_tools import Controller, Policy, tool
 from mlx_tools.controller import RunSettings
-from mlx_tools.controller.telemetry import observed
+from mlx_tools.controller.telemetry import trace_run
 from mlx_tools.errors import BackendBroken
 from mlx_tools.messages import Usage
 from mlx_tools.testing import Script, ScriptedBackend, answer, call
@@ -100,7 +100,7 @@ async def traced(api: Any, *script: Any, question: str = f"Where is the {SECRET}
     async with await controller.conversation() as conversation:
         records = conversation.files.transcript
         conversation.append(conversation.begin(question, None))
-        with observed(records, lambda event: None, api) as tell:
+        with trace_run(records, lambda event: None, api) as tell:
             await conversation.run(question, emit=tell)
         return records[-1]
 
@@ -193,7 +193,7 @@ def test_where_nobody_records_nothing_is_put_between() -> None:
     def emit(event: Any) -> None:
         pass
 
-    with observed([], emit, Idle()) as tell:
+    with trace_run([], emit, Idle()) as tell:
         assert tell is emit
 
 

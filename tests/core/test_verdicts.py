@@ -18,9 +18,9 @@ from mlx_tools.backends import (
     DEFAULT_MODEL,
     STRATEGIES,
     STYLES,
-    FoundVerdict,
     StyleVerdict,
     Verdict,
+    VerdictChoice,
     VerdictStore,
     decide,
     find_setup,
@@ -46,8 +46,8 @@ def verdict(model: str = "m", style: Any = "xml", strategy: Any = "guided", **mo
     return Verdict(model=model, style=style, styles=styles, reason="best", **more)  # type: ignore[arg-type]
 
 
-def found(**more: Any) -> FoundVerdict:
-    return FoundVerdict(model="m", verdict=verdict(**more), source="stored")
+def found(**more: Any) -> VerdictChoice:
+    return VerdictChoice(model="m", verdict=verdict(**more), source="stored")
 
 
 # --- the value --------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def test_what_is_named_wins_and_the_verdict_decides_the_rest(
         style == "auto",
         strategy == "auto",
     )
-    nothing = decide(style, strategy, FoundVerdict())
+    nothing = decide(style, strategy, VerdictChoice())
     assert nothing.style == ("jsonl" if style == "auto" else style)
     assert (nothing.strategy, nothing.why) == (strategy, {})
 
@@ -121,7 +121,7 @@ def test_what_is_named_wins_and_the_verdict_decides_the_rest(
 
 def test_a_verdict_is_kept_for_its_model_alone(tmp_path: Path) -> None:
     store = VerdictStore(tmp_path / "verdicts")
-    assert store.get("m") == FoundVerdict(model="m")
+    assert store.get("m") == VerdictChoice(model="m")
     path = store.put(verdict("m"))
     assert store.get("m").verdict == verdict("m")
     assert store.get("m").place == str(path) and path.stat().st_mode & 0o077 == 0

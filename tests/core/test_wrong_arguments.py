@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mlx_tools import (
-    AlwaysApprove,
+    ApproveAlways,
     Controller,
     MlxToolsError,
     Policy,
@@ -56,7 +56,7 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("store", lambda: controller(store="folder")),
     ("store", lambda: controller(store=TranscriptStore)),
     ("approver", lambda: controller(approver="yes")),
-    ("approver", lambda: controller(approver=AlwaysApprove)),
+    ("approver", lambda: controller(approver=ApproveAlways)),
     ("tools", lambda: controller(area)),
     ("tools", lambda: controller("calculator")),
     ("tools", lambda: controller({"area": area})),

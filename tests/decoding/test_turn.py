@@ -19,7 +19,7 @@ from mlx_tools.app.proposal import Proposal, Proposer
 from mlx_tools.controller import Complete, RunSettings
 from mlx_tools.decoding import ConstrainedTurn, SampleTokens, ScoreTokens
 from mlx_tools.decoding.held_turn import MAX_MENDS, MAX_SENT, restarts
-from mlx_tools.golden.recorded import redrawn
+from mlx_tools.golden.recorded import replay_completion
 from mlx_tools.messages import (
     ErrorInfo,
     FinishReason,
@@ -688,5 +688,5 @@ def test_a_mended_turn_is_drawn_again_from_its_records(
     if not made.mends:
         return  # it is read like any other
     due = Complete(1, "", rules, 100, None, strategy, SPECS)
-    same, _ = redrawn(due, made.mends, made.text, made.finish_reason)
+    same, _ = replay_completion(due, made.mends, made.text, made.finish_reason)
     assert (same.text, same.mends, same.reading) == (made.text, made.mends, made.reading)

@@ -13,7 +13,6 @@ from mlx_tools.app import checks
 from mlx_tools.app.checks import Check, check_all
 from mlx_tools.backends import (
     CompletionsBackend,
-    FoundVerdict,
     Health,
     LocalBackend,
     ModelFiles,
@@ -21,6 +20,7 @@ from mlx_tools.backends import (
     ServerBackend,
     StyleVerdict,
     Verdict,
+    VerdictChoice,
     read_model_files,
 )
 from mlx_tools.messages import replace
@@ -191,14 +191,14 @@ def test_what_a_person_named_is_not_asked_for_again(tmp_path: Path) -> None:
     for files in (None, here):
         chosen = SelectedBackend(backend=backend, how="named", model="m", files=files)
         for check in (
-            checks.check_model(chosen, named=True),
-            checks.check_chat_format(files, "phi, as named", named=True),
+            checks.check_model(chosen, is_explicit=True),
+            checks.check_chat_format(files, "phi, as named", is_explicit=True),
         ):
             assert (check.status, check.hint) == ("ok", "")
     assert checks.check_model(replace(chosen, files=None)).hint == (
         "its chat format is guessed from its name; name one with --chat-format"
     )
-    told = checks.check_chat_format(here, "phi, as named", named=True).detail
+    told = checks.check_chat_format(here, "phi, as named", is_explicit=True).detail
     assert told == "phi, as named, in place of the model's own template"
 
 
@@ -222,7 +222,7 @@ def test_the_verdict_in_force_is_told_and_what_is_wrong_with_it() -> None:
     kept = Verdict(
         model="m", style="xml", styles=styles, measured_at="2026-01-02T03", prompts=digest
     )  # type: ignore[arg-type]
-    found = FoundVerdict(model="m", verdict=kept, source="stored", place="v/m.json")
+    found = VerdictChoice(model="m", verdict=kept, source="stored", place="v/m.json")
     check = checks.check_verdict(found)
     assert (check.status, check.hint) == ("ok", "")
     assert check.detail.startswith("style xml, strategy guided, as measured on 2026-01-02")
@@ -234,22 +234,27 @@ def test_the_verdict_in_force_is_told_and_what_is_wrong_with_it() -> None:
     stale = checks.check_verdict(replace(found, verdict=replace(kept, prompts="0")))
     assert stale.status == "warn" and "changed since" in stale.detail and stale.hint
     assert checks.check_verdict(replace(shipped, problem="damaged")).status == "warn"
-    assert checks.check_verdict(FoundVerdict(model="m", problem="damaged")).detail == "damaged"
+    assert checks.check_verdict(VerdictChoice(model="m", problem="damaged")).detail == "damaged"
 
 
 def test_where_nothing_was_measured_the_doctor_says_how() -> None:
-    check = checks.check_verdict(FoundVerdict(model="m"))
+    check = checks.check_verdict(VerdictChoice(model="m"))
     assert check.status == "ok" and check.detail == "none: style jsonl, strategy auto"
     assert check.hint.startswith("mlx-tools doctor --probe measures")
-    nameless = checks.check_verdict(FoundVerdict())
+    nameless = checks.check_verdict(VerdictChoice())
     assert "which model" in nameless.detail and "--model NAME" in nameless.hint
 
 
 def test_a_server_that_every_web_page_can_use_is_warned_of() -> None:
-    assert checks.check_origins(Health("ok", allowed_origin="*"), own=False).status == "warn"
-    assert checks.check_origins(Health("ok", allowed_origin="http://x"), own=True).status == "ok"
-    assert checks.check_origins(Health("ok"), own=False).status == "ok"
-    assert checks.check_origins(None, own=False).status == "skip"
+    assert (
+        checks.check_origins(Health("ok", allowed_origin="*"), own_origins=False).status == "warn"
+    )
+    assert (
+        checks.check_origins(Health("ok", allowed_origin="http://x"), own_origins=True).status
+        == "ok"
+    )
+    assert checks.check_origins(Health("ok"), own_origins=False).status == "ok"
+    assert checks.check_origins(None, own_origins=False).status == "skip"
 
 
 def test_a_folder_that_cannot_be_written_to_fails(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from mlx_tools.errors import BackendRefused, BackendTimeout, BackendUnreachable,
 from mlx_tools.evaluate.probe import (
     Cell,
     Expected,
-    Measured,
+    ProbeResult,
     is_better,
     judge,
     load_questions,
@@ -35,11 +35,11 @@ ASKED = some_questions()
 ALL = ("jsonl", "markdown-json", "xml")
 
 
-def probe(backend: Any, seconds: float = 60, **more: Any) -> Measured:
+def probe(backend: Any, seconds: float = 60, **more: Any) -> ProbeResult:
     verdict = more.pop("verdict", None)
     settings = RunSettings(chat_format=NAMED_FORMATS["chatml"], verdict=verdict)
 
-    async def main() -> Measured:
+    async def main() -> ProbeResult:
         return await measure(
             backend, ASKED.questions, settings=settings, limits=Limits(), seconds=seconds, **more
         )
@@ -48,12 +48,12 @@ def probe(backend: Any, seconds: float = 60, **more: Any) -> Measured:
 
 
 @cache
-def followed(free: tuple[str, ...] = (), guided: tuple[str, ...] = ()) -> Measured:
+def followed(free: tuple[str, ...] = (), guided: tuple[str, ...] = ()) -> ProbeResult:
     """What is measured of a model that follows these styles, free or guided."""
     return probe(Oracle(ASKED.questions, free=free, guided=guided))
 
 
-def right(measured: Measured) -> dict[tuple[str, str], int]:
+def right(measured: ProbeResult) -> dict[tuple[str, str], int]:
     return {(cell.style, cell.strategy): len(cell.right) for cell in measured.cells}
 
 
@@ -188,7 +188,7 @@ def test_what_is_chosen_is_never_clearly_worse_than_what_was_left(
         )
         assert one.otherwise != "grammar"
     verdict = make_verdict(
-        "m", Measured(tuple(cells), True, 1.0), ASKED, RunSettings(), {"mlx_tools": "1"}
+        "m", ProbeResult(tuple(cells), True, 1.0), ASKED, RunSettings(), {"mlx_tools": "1"}
     )
     assert parse_verdict(json.dumps(verdict.to_json()).encode(), verdict.model) == verdict
 

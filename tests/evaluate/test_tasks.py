@@ -289,7 +289,7 @@ def test_an_answer_is_judged_by_what_it_holds(
 
 
 def test_the_transcripts_are_kept_where_one_asks_for_them(tmp_path: Path) -> None:
-    ask(BY_ID["product"], *RIGHT["product"], kept=tmp_path / "runs" / "it.jsonl")
+    ask(BY_ID["product"], *RIGHT["product"], transcript_file=tmp_path / "runs" / "it.jsonl")
     assert '"387 * 46"' in (tmp_path / "runs" / "it.jsonl").read_text()
 
 

@@ -24,7 +24,7 @@ from mlx_tools.gateway.conversation import PromptProfile
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.page import PATH, Page, Person
 from mlx_tools.gateway.run_queue import QueuedRuns, RunQueue
-from mlx_tools.gateway.run_work import RunWork
+from mlx_tools.gateway.run_work import RunExecution
 from mlx_tools.gateway.run_worker import RunWorker
 from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.served_models import ServedModels
@@ -191,7 +191,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
         )
         meters, store = Meters(), session_store(loaded)
         queue = None if store.dsn is None else RunQueue(store)
-        work = RunWork(
+        work = RunExecution(
             loaded,
             models,
             [].append,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mlx_tools.gateway.body import (
     Body,
     Choice,
-    Sampled,
+    SamplingBody,
     answer_schema,
     check_names,
     json_object,
@@ -29,7 +29,7 @@ class Part(Body):
     text: str
 
 
-class Whole(Sampled):
+class Whole(SamplingBody):
     parts: list[Part]
     stop: str | list[str] | None = None
 

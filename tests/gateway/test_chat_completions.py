@@ -419,7 +419,7 @@ def test_a_body_of_any_shape_is_read_or_refused(body: dict[str, Any]) -> None:
 
 def test_what_is_remembered_has_a_bound_and_the_oldest_goes_first() -> None:
     turned = ((CompletionRecord(turn=1, text="x" * 1000, prompt="p" * 100_000), None),)
-    memory = TurnMemory(most=10_000)
+    memory = TurnMemory(max_turns=10_000)
     for number in range(10):
         memory.keep(str(number), turned)
     known = [number for number in range(10) if memory.get(str(number)) is not None]

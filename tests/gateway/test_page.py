@@ -16,7 +16,7 @@ from justhtml import JustHTML
 from mlx_tools.app import AccessRules
 from mlx_tools.gateway.page import PATH
 from mlx_tools.gateway.page.routes import COOKIE, HOLDS, Person
-from mlx_tools.gateway.page.shown import FOUND, RECORDS, searched
+from mlx_tools.gateway.page.shown import FOUND, RECORDS, search_sessions
 from mlx_tools.store import TranscriptStore, to_json
 from mlx_tools.testing import ScriptedServer, answer, call
 from mlx_tools.toolbox.text_diff import unified_diff
@@ -454,16 +454,16 @@ def test_sessions_are_found_by_what_was_said_and_looked_through_a_part_at_a_time
     for number in range(2 * FOUND):
         said = "About Tea" if number % 2 else "About bread"
         kept(tmp_path, UserRecord(content="x"), AnswerRecord(turn=1, content=said))
-    first = searched(folder, "", "", lambda: 0.0)
-    rest = searched(folder, "", first.after, lambda: 0.0)
+    first = search_sessions(folder, "", "", lambda: 0.0)
+    rest = search_sessions(folder, "", first.after, lambda: 0.0)
     assert len({one.session for one in (*first.rows, *rest.rows)}) == 2 * FOUND
     assert rest.after == ""
-    assert len(searched(folder, " tea ", "", lambda: 0.0).rows) == FOUND
+    assert len(search_sessions(folder, " tea ", "", lambda: 0.0).rows) == FOUND
     hurried = count(0.0, 1.5)
-    part = searched(folder, "tea", "", lambda: next(hurried))
+    part = search_sessions(folder, "tea", "", lambda: next(hurried))
     parts = [part]
     while part.after:
-        part = searched(folder, "tea", part.after, lambda: next(hurried))
+        part = search_sessions(folder, "tea", part.after, lambda: next(hurried))
         parts.append(part)
     assert len(parts) == FOUND
     assert sum(len(one.rows) for one in parts) == FOUND

@@ -127,7 +127,7 @@ def test_of_stop_texts_that_overlap_the_one_that_is_whole_first_ends_the_text() 
             stops = StopTexts(texts)
             pieces = [whole[at : at + size] for at in range(0, len(whole), size)]
             told = "".join(stops.feed(piece) for piece in pieces)
-            told += stops.feed("", ended=True)
+            told += stops.feed("", is_last=True)
             assert (told, stops.found, stops.held) == (said, stop, ""), (texts, size)
             if size == len(whole):
                 assert stops.rest == rest

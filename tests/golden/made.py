@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from mlx_tools import Controller, Limits, Policy, Registry, RunSettings, Tool, ToolSpec
-from mlx_tools.backends import FoundVerdict
+from mlx_tools.backends import VerdictChoice
 from mlx_tools.golden import Golden, make_golden, write_golden
 from mlx_tools.messages import replace
 from mlx_tools.prompt import NAMED_FORMATS
@@ -17,7 +17,7 @@ from mlx_tools.store.session_store import MemoryStore
 from mlx_tools.testing import Script, ScriptedBackend, answer, call
 
 SETTINGS = RunSettings(
-    strategy="free", chat_format=NAMED_FORMATS["chatml"], verdict=FoundVerdict(), model="m"
+    strategy="free", chat_format=NAMED_FORMATS["chatml"], verdict=VerdictChoice(), model="m"
 )
 
 

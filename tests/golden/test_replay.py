@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mlx_tools import Limits, Policy, Registry, Tool, ToolSpec, TranscriptStore
 from mlx_tools.controller import ApprovalAnswer
-from mlx_tools.golden import Golden, make_golden, replay, settled, write_golden
+from mlx_tools.golden import Golden, make_golden, replay, settle, write_golden
 from mlx_tools.messages import FinishReason, replace
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import load_words
@@ -220,7 +220,7 @@ def test_the_prompt_of_each_draw_is_compared(mended: Golden) -> None:
 def test_what_is_mended_otherwise_can_be_accepted_where_the_text_stays(mended: Golden) -> None:
     first, *_ = (r for r in mended.records if isinstance(r, MendRecord))
     records = tuple(replace(r, kind="key") if r is first else r for r in mended.records)
-    assert settled(replace(mended, records=records)).now.all == mended.all
+    assert settle(replace(mended, records=records)).now.all == mended.all
 
 
 def test_without_mends_no_matcher_is_loaded(tmp_path: Path) -> None:

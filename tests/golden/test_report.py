@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.app.steps import MAX_CHARS, brief, escape_invisible, folded, steps_of
+from mlx_tools.app.steps import MAX_CHARS, brief, escape_invisible, fold_text, steps_of
 from mlx_tools.errors import UsageError
 from mlx_tools.golden import (
     ROOMS,
@@ -286,7 +286,7 @@ def test_nothing_at_all_is_a_page_too_and_one_that_cannot_be_written_is_told_of(
 
 
 def test_an_endless_text_is_cut_in_its_middle() -> None:
-    block = folded("a" * 100_000 + "z", "Text")
+    block = fold_text("a" * 100_000 + "z", "Text")
     assert (len(block.text) + len(block.tail), block.tail[-1]) == (MAX_CHARS, "z")
     assert block.left_out == 100_001 - MAX_CHARS
     assert block.fold == "Text: 100,001 characters"

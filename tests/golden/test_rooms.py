@@ -19,7 +19,7 @@ from mlx_tools.golden import (
     Golden,
     replay,
     replay_file,
-    settled,
+    settle,
     to_text,
 )
 from mlx_tools.messages import replace
@@ -150,9 +150,9 @@ def test_a_change_that_needs_the_model_is_not_accepted(golden: Golden) -> None:
     longer = headed(golden, limits={**golden.header.limits, "max_iterations": 9})
     cut = replace(longer, records=golden.records[:-2])
     with pytest.raises(CannotSettle, match="would go on"):
-        settled(cut)
+        settle(cut)
     with pytest.raises(CannotSettle):
-        settled(other)
+        settle(other)
 
 
 def test_a_long_output_is_cut_again(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_long_output_is_cut_again(tmp_path: Path) -> None:
     observed = next(r for r in golden.records if isinstance(r, ObservationRecord))
     long = replace(observed, content="x", whole="0123456789" * 100)
     records = tuple(long if r is observed else r for r in golden.records)
-    now = settled(replace(golden, records=records)).now
+    now = settle(replace(golden, records=records)).now
     (shown,) = (r for r in now.records if isinstance(r, ObservationRecord))
     assert shown.whole == "0123456789" * 100
     assert shown.content is not None and len(shown.content) <= 300

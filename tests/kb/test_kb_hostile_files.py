@@ -23,7 +23,7 @@ from mlx_tools.errors import KnowledgeBaseError, UsageError
 from mlx_tools.messages import replace
 from mlx_tools.toolbox import KnowledgeBase
 from mlx_tools.toolbox.kb.documents import BOUNDS, UnreadableFile, read_pdf
-from mlx_tools.toolbox.kb.walk import FoundFile, WalkStart, files_of
+from mlx_tools.toolbox.kb.walk import WalkedFile, WalkStart, files_of
 from tests.kb.shelf import CATALOG, FONT, PAGE, PAGES, made_pdf, stream
 from tests.tools.file_calls import written
 
@@ -88,7 +88,7 @@ def test_pipes_sockets_devices_and_loops_are_not_opened(
 def test_what_takes_a_files_place_before_it_is_opened_is_not_read(folder: Path) -> None:
     outside = folder.parent / "secret.txt"
     outside.write_bytes(b"xyzzy")
-    found = FoundFile(WalkStart(folder), ("inner", "a.txt"))
+    found = WalkedFile(WalkStart(folder), ("inner", "a.txt"))
     (folder / "inner").mkdir()
     (folder / "inner" / "a.txt").symlink_to(outside)
     with pytest.raises(OSError):

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
-from mlx_tools.toolbox import MAX_LIMIT, Added, KnowledgeBase
+from mlx_tools.toolbox import MAX_LIMIT, AddReport, KnowledgeBase
 from mlx_tools.toolbox.kb.database import Database
-from mlx_tools.toolbox.kb.query import MAX_NEAR_TERMS, TermMatcher, WantedTerm, query_of
+from mlx_tools.toolbox.kb.query import MAX_NEAR_TERMS, QueryTerm, TermMatcher, query_of
 from mlx_tools.toolbox.kb.search import search, snippet
 from tests.kb.shelf import TEXTS, paths
 from tests.tools.file_calls import written
@@ -23,7 +23,7 @@ from tests.tools.file_calls import written
 
 def test_what_was_added_is_found(base: KnowledgeBase, folder: Path) -> None:
     done = base.add([folder])
-    assert done == Added("default", 5, 0, 0, 0, ())
+    assert done == AddReport("default", 5, 0, 0, 0, ())
     assert paths(base, "Where are the cups?") == ["page.html"]
     assert paths(base, "how long must leaves stand")[0] == "tea.md"
     assert paths(base, "heatWater")[0] == "kettle.py"
@@ -103,7 +103,7 @@ def test_a_long_question_is_bounded(shared: KnowledgeBase, question: str) -> Non
 
 @given(st.text(max_size=2_000), st.integers(20, 500))
 def test_a_snippet_is_part_of_the_text_and_fits(text: str, most: int) -> None:
-    at, shown = snippet(text, TermMatcher([WantedTerm("tea")]), most)
+    at, shown = snippet(text, TermMatcher([QueryTerm("tea")]), most)
     assert len(shown) <= most
     assert text[at:].startswith(shown.strip("…").rstrip())
 
@@ -112,7 +112,7 @@ def test_a_snippet_is_part_of_the_text_and_fits(text: str, most: int) -> None:
 def test_a_snippet_is_where_the_words_are(between: str) -> None:
     words = [*("nothing here" for _ in range(60)), "green tea", *("or here" for _ in range(60))]
     text = between.join(words)
-    at, shown = snippet(text, TermMatcher([WantedTerm("tea"), WantedTerm("gree", True)]), 100)
+    at, shown = snippet(text, TermMatcher([QueryTerm("tea"), QueryTerm("gree", True)]), 100)
     assert "green tea" in shown
     assert 60 < len(shown) <= 100
     assert shown.startswith("…") and shown.endswith("…")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mlx_tools.toolbox.kb.documents import UnreadableFile, decoded, read_document
+from mlx_tools.toolbox.kb.documents import UnreadableFile, decode_text, read_document
 from mlx_tools.toolbox.kb.passages import MOST, OVERLAP, passages
-from mlx_tools.toolbox.kb.query import asked, indexed, phrases, query_of, terms
+from mlx_tools.toolbox.kb.query import index_text, phrases, query_of, select_terms, terms
 from tests.kb.shelf import CATALOG, FONT, PAGE, made_pdf, stream
 
 FORMS = ("markdown", "rst", "code", "text")
@@ -32,13 +32,13 @@ FORMS = ("markdown", "rst", "code", "text")
     ],
 )
 def test_words(text: str, words: str) -> None:
-    assert indexed(text) == words
+    assert index_text(text) == words
 
 
 def test_a_question_is_what_carries_meaning_in_it() -> None:
-    assert asked("How do I read a CSV file?") == ["read", "csv", "file"]
-    assert asked("to be or not to be") == ["to", "be", "or", "not"]
-    assert asked("東京") == ["東京"]
+    assert select_terms("How do I read a CSV file?") == ["read", "csv", "file"]
+    assert select_terms("to be or not to be") == ["to", "be", "or", "not"]
+    assert select_terms("東京") == ["東京"]
     assert query_of("cat 猫", lambda expression: 9).expression == '"cat" OR "猫"*'
     assert query_of("?", lambda expression: 9).wanted == ()
 
@@ -128,11 +128,11 @@ def test_what_is_no_text_is_said_to_be_none() -> None:
 
 
 def test_encodings() -> None:
-    assert decoded("ä\r\nb\rc".encode("utf-8-sig")) == "ä\nb\nc"
-    assert decoded("ä".encode("utf-16")) == "ä"
-    assert decoded("ä".encode("cp1252")) == "ä"
-    assert decoded(b"charset=punycode \xe4") == "charset=punycode ä"
-    assert decoded(b"<meta charset=koi8-r>" + "привет".encode("koi8-r")).endswith("привет")
+    assert decode_text("ä\r\nb\rc".encode("utf-8-sig")) == "ä\nb\nc"
+    assert decode_text("ä".encode("utf-16")) == "ä"
+    assert decode_text("ä".encode("cp1252")) == "ä"
+    assert decode_text(b"charset=punycode \xe4") == "charset=punycode ä"
+    assert decode_text(b"<meta charset=koi8-r>" + "привет".encode("koi8-r")).endswith("привет")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_encodings() -> None:
 )
 def test_an_encoding_that_is_not_known_is_not_taken_for_another(text: str, encoding: str) -> None:
     with pytest.raises(UnreadableFile, match="encoding is not known"):
-        decoded(text.encode(encoding))
+        decode_text(text.encode(encoding))
 
 
 def test_a_form_that_is_not_read_is_named() -> None:

@@ -21,9 +21,9 @@ from mcp.types import CallToolResult, ElicitResult, InputRequiredResult
 
 from mlx_tools.app import AccessRules, RunOptions, config, session_store
 from mlx_tools.cli.call_text import in_message, in_words
-from mlx_tools.controller import AlwaysApprove, ApprovalRequest
+from mlx_tools.controller import ApprovalRequest, ApproveAlways
 from mlx_tools.errors import UsageError
-from mlx_tools.mcp import Delegation, McpServer, Wording, http_application
+from mlx_tools.mcp import ApprovalText, Delegation, McpServer, http_application
 from mlx_tools.mcp.delegation import DelegatedRun
 from mlx_tools.mcp.elicitation import answer_of, form_of
 from mlx_tools.messages import replace
@@ -62,7 +62,7 @@ def serving(home: Path) -> Iterator[Serving]:
             return config.load(options=given | {"profile": profile})
 
         return McpServer(
-            Delegation(run, load, lambda text: None), Wording(in_message, in_words), by_person
+            Delegation(run, load, lambda text: None), ApprovalText(in_message, in_words), by_person
         )
 
     yield serve
@@ -146,7 +146,7 @@ def test_no_tool_takes_the_name_of_our_own(serving: Serving) -> None:
     delegation = serving(policy__allow="*").delegation
     delegation.registry.add(resume_run)
     with pytest.raises(UsageError, match="a tool is called resume_run"):
-        McpServer(delegation, Wording(in_message, in_words), True)
+        McpServer(delegation, ApprovalText(in_message, in_words), True)
 
 
 # --- runs -----------------------------------------------------------------------------------------
@@ -324,9 +324,9 @@ def test_a_change_that_is_not_shown_whole_is_approved_by_a_yes_that_is_typed_out
         return ElicitResult(action="accept", content={"approve": True, **content})
 
     assert answer_of(said(), "d").approved
-    assert answer_of(said(typed="yes"), "d", typed=True).approved
+    assert answer_of(said(typed="yes"), "d", is_typed=True).approved
     for no in (said(), said(typed=""), said(typed="y"), said(typed=True)):
-        assert answer_of(no, "d", typed=True).approved is None
+        assert answer_of(no, "d", is_typed=True).approved is None
     request = ApprovalRequest(
         call="c1", name="t", arguments={}, reason="", suspect=False, digest=""
     )
@@ -437,7 +437,7 @@ def test_a_call_that_a_client_left_is_decided_about_when_its_run_is_resumed(
         async def start() -> None:
             with pytest.raises(UsageError, match="the client has left"):
                 run = DelegatedRun(user="x")
-                await delegation.run(run, AlwaysApprove(), see, left)
+                await delegation.run(run, ApproveAlways(), see, left)
 
         async with aclosing(delegation):
             async with anyio.create_task_group() as tasks:
@@ -445,7 +445,7 @@ def test_a_call_that_a_client_left_is_decided_about_when_its_run_is_resumed(
                 await begun.wait()
                 left.set()
             (folder,) = (home / "state" / "sessions").glob("*-*")
-            again = [folder.name, AlwaysApprove(), see, anyio.Event()]
+            again = [folder.name, ApproveAlways(), see, anyio.Event()]
             paused = await delegation.resume(*again)
             person = ScriptedApprover(False)
             ended = await delegation.resume(folder.name, person, see, anyio.Event(), {})

@@ -24,7 +24,7 @@ from mlx_tools.toolbox.notes import (
     note_of,
     note_stem,
     notes_create,
-    ranked,
+    rank_notes,
 )
 from mlx_tools.tools import Registry, ToolContext, ToolError
 from tests.notes.conftest import NOON
@@ -153,7 +153,7 @@ def test_naughty_strings_are_kept_as_they_are_and_found_again(tmp_path: Path) ->
     notes = Notes(tmp_path / "notes").read_all().notes
     for text in strings[:: max(1, len(strings) // 60)]:
         wanted = [note for note in notes if f"\n\n{text}\n" in note.text]
-        assert not wanted or ranked(notes, text), text
+        assert not wanted or rank_notes(notes, text), text
 
 
 def test_two_at_once_write_two_notes(notes: Notes, folder: Path) -> None:

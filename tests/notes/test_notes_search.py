@@ -19,7 +19,7 @@ from mlx_tools.toolbox.notes import (
     note_of,
     notes_create,
     notes_search,
-    ranked,
+    rank_notes,
 )
 from mlx_tools.tools import ToolContext
 from tests.notes.conftest import NOON
@@ -217,7 +217,7 @@ def test_what_a_search_shows_is_private() -> None:
 @given(st.text(max_size=3000), st.text(min_size=1, max_size=50))
 def test_any_note_can_be_searched_for_anything(text: str, query: str) -> None:
     note = note_of("a.md", text)
-    for hit, shown in ranked([note], query):
+    for hit, shown in rank_notes([note], query):
         assert hit == note and len(shown) <= SNIPPET_CHARS
         assert shown.strip("…").strip() in unicodedata.normalize("NFC", text)
 
@@ -241,7 +241,7 @@ def test_a_search_that_nobody_waits_for_ends_before_the_next_note() -> None:
         return len(looked) > 5
 
     many = [Note(f"{number}.md", f"Note {number}", "bread and flour") for number in range(50)]
-    assert ranked(many, "bread", given_up) == [] and len(looked) == 6
+    assert rank_notes(many, "bread", given_up) == [] and len(looked) == 6
 
 
 def test_folders_without_notes_are_left_as_soon_as_nobody_waits(notes: Notes, folder: Path) -> None:

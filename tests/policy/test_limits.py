@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ToolSpec
-from mlx_tools.policy import Limits, Policy, Rate, RateCounts, exceeded
+from mlx_tools.policy import Limits, Policy, Rate, RateCounts, exceeded_rate
 from mlx_tools.policy.rules import UNITS
 from tests.tables import table
 
@@ -103,14 +103,14 @@ def tally(*made: tuple[str, float | None]) -> RateCounts:
 
 
 def rule(policy: Policy, made: RateCounts, now: str, spec: ToolSpec = LOOK) -> str | None:
-    over = exceeded(policy, spec, made, now)
+    over = exceeded_rate(policy, spec, made, now)
     return over.rule if over is not None else None
 
 
 def test_a_call_over_the_limit_is_told_with_its_rule_and_when_one_may_be_made_again() -> None:
     policy = Policy(rate_limits={"look": "2/minute"})
     made = tally(("look", 0), ("look", 10.25))
-    over = exceeded(policy, LOOK, made, at(30))
+    over = exceeded_rate(policy, LOOK, made, at(30))
     assert over.rule == "rate_limit look 2/minute"
     assert over.reason.endswith("it may be called again at 2026-03-01T12:01:00Z")
     assert rule(policy, made, at(59.999)) is not None
@@ -140,10 +140,10 @@ def test_of_several_rates_each_holds_and_the_longest_is_told() -> None:
 def test_a_time_that_is_not_known_counts_against_the_call(unknown: str) -> None:
     policy = Policy(rate_limits={"look": "2/second"})
     earlier = tally(("look", 0), ("look", 0))
-    over = exceeded(policy, LOOK, earlier, unknown)  # of the call itself
+    over = exceeded_rate(policy, LOOK, earlier, unknown)  # of the call itself
     assert over is not None and "not known" in over.reason
     made = {"c1": ("look", unknown), "c2": ("look", unknown)}  # of earlier ones
-    over = exceeded(policy, LOOK, made, at(1e6))
+    over = exceeded_rate(policy, LOOK, made, at(1e6))
     assert over is not None and "not known" in over.reason
 
 

@@ -13,7 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
-from mlx_tools.policy.redact import Redacted, Redactor, find_secrets, holds_placeholder, merged
+from mlx_tools.policy.redact import (
+    RedactedText,
+    Redactor,
+    find_secrets,
+    holds_placeholder,
+    merge_spans,
+)
 from mlx_tools.policy.secret_kinds import CONTEXT_KINDS, SecretSpan
 from tests.policy.secret_samples import ASSIGNED, SURROUNDINGS, TOKENS, pem, value
 from tests.tables import table
@@ -79,7 +85,7 @@ SPAN = st.builds(
 
 @given(st.lists(SPAN, min_size=2, max_size=6))
 def test_what_overlaps_is_one_secret_and_none_of_it_is_left(found: list[SecretSpan]) -> None:
-    made = merged(found)
+    made = merge_spans(found)
     assert all(one.end <= other.start for one, other in pairwise(made))
     covered = [
         {at for span in spans for at in range(span.start, span.end)} for spans in (found, made)
@@ -229,7 +235,7 @@ def test_of_folders_within_each_other_the_inner_one_is_taken_out_whole(order: in
 )
 def test_paths_become_placeholders(text: str, shown: str) -> None:
     redactor = Redactor(secrets=False, paths=True, folders=["/home/ann/", "/srv/my data"])
-    assert redactor.text(text) == Redacted(shown, ("path",))
+    assert redactor.text(text) == RedactedText(shown, ("path",))
     assert redactor.text(shown).text == shown
     stream = redactor.stream()
     assert "".join(map(stream.feed, text)) + stream.close() == shown

@@ -142,9 +142,9 @@ def test_the_units_that_are_judged_add_up_to_little_more_than_the_text(unit: str
     judged: list[int] = []
 
     class Counting(redact.Scanner):
-        def _judged(self, start: int, end: int, more: bool) -> None:
+        def _judged(self, start: int, end: int, has_more: bool) -> None:
             judged.append(end - start)
-            super()._judged(start, end, more)
+            super()._judged(start, end, has_more)
 
     size = redact.WINDOW + redact.WINDOW // 2
     text = (unit * (size // len(unit) + 1))[:size]

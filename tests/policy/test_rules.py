@@ -20,7 +20,7 @@ from mlx_tools.policy import (
     asks,
     can_be_preapproved,
     decide,
-    exceeded,
+    exceeded_rate,
     first_match,
     is_glob,
 )
@@ -348,7 +348,7 @@ def decided(policy: Policy, call: Call) -> Decision:
     """The decision at 2026-03-01T12:00:02Z, as a session comes to it."""
     spec, arguments, runs, echoed, facts, made = call
     tally = {f"c{number}": one for number, one in enumerate(made)}
-    facts = replace(facts, exceeded=exceeded(policy, spec, tally, at(2)))
+    facts = replace(facts, exceeded=exceeded_rate(policy, spec, tally, at(2)))
     return decide(policy, spec, spec.name, arguments, runs=runs, echoed=echoed, facts=facts)
 
 

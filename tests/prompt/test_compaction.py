@@ -13,7 +13,7 @@ from mlx_tools.prompt import (
     Cut,
     Placeholders,
     Prompt,
-    compacted,
+    compact_prompt,
     conversation_text,
     count_turns,
     cut_at_rest,
@@ -177,7 +177,7 @@ def test_the_oldest_observations_leave_first_and_many_at_once() -> None:
     assert found.removed == 0
     assert found.calls == tuple(f"c{n}" for n in range(1, len(found.calls) + 1))
     assert len(found.calls) > 1
-    left = compacted(prompt, stand().record(found)).render()
+    left = compact_prompt(prompt, stand().record(found)).render()
     assert len(left) <= size * 3 // 4
 
 
@@ -186,7 +186,7 @@ def test_turns_leave_when_no_observation_is_left_to_go() -> None:
     prompt = prompt_of(*itertools.chain(*talk), asked("Last?"))
     found = cut(prompt, len(prompt.render()) - 1)
     assert found.calls == () and found.removed % 3 == 0 and found.removed
-    text = compacted(prompt, stand().record(found)).render()
+    text = compact_prompt(prompt, stand().record(found)).render()
     assert "Question 1?" not in text and "Last?" in text
 
 
@@ -217,7 +217,7 @@ def test_what_is_left_fits_or_nothing_could(run: Any, share: float) -> None:
     found = cut_to_fit(prompt, how, render, len, size=size, limit=size - 10)
     if found is not None:
         assert may_leave(prompt, found.removed, answering=True)
-        assert len(compacted(prompt, how.record(found)).render()) <= size - 10
+        assert len(compact_prompt(prompt, how.record(found)).render()) <= size - 10
         return
     least = prompt_of(asked("And then?"), style=style)
     assume(len(prompt.records) > 1)
@@ -230,10 +230,10 @@ def test_turns_are_summed_up_until_the_rest_takes_half() -> None:
     size = len(prompt.render())
     found = cut_to_sum_up(prompt, stand(), render, len, size=size)
     assert found is not None
-    left = compacted(prompt, stand().record(found)).render()
+    left = compact_prompt(prompt, stand().record(found)).render()
     assert len(left) <= size // 2
     one_less = stand().record(Cut(removed=found.removed - 3))
-    assert len(compacted(prompt, one_less).render()) > size // 2
+    assert len(compact_prompt(prompt, one_less).render()) > size // 2
     assert cut_to_sum_up(prompt_of(asked("Hi")), stand(), render, len, size=10) is None
 
 

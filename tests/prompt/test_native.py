@@ -300,7 +300,9 @@ def _calls_as_written(name: str, texts: Any) -> bool:
     said = lead + TOOLED[name].calls(texts.argument, texts.other_argument)
     chat_format = tooled_format(name)
     rules = ReadingRules(
-        style="native", catalog={"look": LOOK.parameters}, native=frozenset(chat_format.dialects)
+        style="native",
+        catalog={"look": LOOK.parameters},
+        native=frozenset(chat_format.dialects),
     )
     reading = read(said, "stop", rules)
     whole = len(reading.messages) == 2 and reading.counted == said and reading.error is None

@@ -41,7 +41,9 @@ def _controller(url: str, model: Path, folder: Path) -> Controller:
         builtin_tools(),
         Policy(preset="readonly_basic"),
         limits=Limits(max_tokens=60),
-        settings=RunSettings(chat_format=found.chat_format, strategy="free", verdict=find_verdict(DEFAULT_MODEL)),
+        settings=RunSettings(
+            chat_format=found.chat_format, strategy="free", verdict=find_verdict(DEFAULT_MODEL)
+        ),
         store=TranscriptStore(folder),
     )
 

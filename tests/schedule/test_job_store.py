@@ -24,12 +24,12 @@ from mlx_tools.errors import ScheduleError, TranscriptError, UsageError
 from mlx_tools.policy import Policy
 from mlx_tools.toolbox import SCHEDULE, Job, JobRun, JobStore
 from mlx_tools.toolbox.schedule.job_store import MAX_JOBS
-from mlx_tools.toolbox.schedule.when import When
+from mlx_tools.toolbox.schedule.when import Schedule
 from tests.examples import FEW
 from tests.schedule.kept_jobs import file_of, jobs_in
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
-HOURLY = When("UTC", cron="0 * * * *")
+HOURLY = Schedule("UTC", cron="0 * * * *")
 
 
 class Clock:
@@ -134,7 +134,7 @@ def test_a_job_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
 
 def test_a_time_that_is_past_is_refused_and_one_job_too_many(store: JobStore) -> None:
     with pytest.raises(UsageError, match="past"):
-        store.add(a_job(when=When("UTC", at=NOON)))
+        store.add(a_job(when=Schedule("UTC", at=NOON)))
     store.add(a_job())
     change(
         store,
@@ -147,7 +147,7 @@ def test_a_time_that_is_past_is_refused_and_one_job_too_many(store: JobStore) ->
 
 
 def test_a_job_that_is_done_is_forgotten_after_a_month(store: JobStore, clock: Clock) -> None:
-    once = store.add(a_job(when=When("UTC", at=NOON + timedelta(minutes=1))))
+    once = store.add(a_job(when=Schedule("UTC", at=NOON + timedelta(minutes=1))))
     assert take(store, clock, minutes=1).job == once.id
     assert [one.state for one in store.listing()] == ["done"] and store.next_try(clock()) is None
     clock.passes(days=29)
@@ -365,7 +365,7 @@ def test_no_time_is_claimed_twice_however_the_clock_moves(
 def test_a_run_is_not_tried_again_where_its_job_runs_before_anyway(
     store: JobStore, clock: Clock
 ) -> None:
-    store.add(a_job(when=When("UTC", cron="* * * * *")))
+    store.add(a_job(when=Schedule("UTC", cron="* * * * *")))
     assert not store.try_again(take(store, clock, "failed", minutes=1))
 
 
@@ -373,7 +373,7 @@ def test_the_latest_runs_are_kept(
     store: JobStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mlx_tools.toolbox.schedule.job_store.KEPT_RUNS", 5)
-    store.add(a_job(when=When("UTC", cron="* * * * *")))
+    store.add(a_job(when=Schedule("UTC", cron="* * * * *")))
     for _ in range(8):
         take(store, clock, minutes=1)
     (listed,) = store.listing()

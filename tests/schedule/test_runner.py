@@ -15,13 +15,13 @@ import pytest
 from mlx_tools.errors import BackendUnreachable, MlxToolsError, ScheduleError, UsageError
 from mlx_tools.policy import Policy
 from mlx_tools.store.tables import is_present
-from mlx_tools.toolbox import Ended, Job, Listed, RunEnd, Runner, Seen, settle
-from mlx_tools.toolbox.schedule.when import When
+from mlx_tools.toolbox import FinishedRun, Job, JobListing, RunEnd, RunInspection, Runner, settle
+from mlx_tools.toolbox.schedule.when import Schedule
 from tests.schedule.kept_jobs import file_of, jobs_in
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 ANSWERED = RunEnd(status="answered", answer="Done.")
-ONCE = When("UTC", at=NOON + timedelta(hours=1))
+ONCE = Schedule("UTC", at=NOON + timedelta(hours=1))
 
 
 class World:
@@ -30,14 +30,14 @@ class World:
     def __init__(self, path: Path) -> None:
         self.now = NOON
         self.store = jobs_in(path, b"secret", lambda: self.now)
-        self.sessions: dict[str, Seen] = {}
+        self.sessions: dict[str, RunInspection] = {}
         self.ran: list[str] = []
         self.does()
 
     def does(
         self,
         end: RunEnd | BaseException = ANSWERED,
-        seen: Seen | None = None,
+        seen: RunInspection | None = None,
         session: str | None = "s-1",
     ) -> None:
         """From now on a run begins this session, of which the transcript says what is ``seen``,
@@ -58,21 +58,21 @@ class World:
         self.ran.append(job.task)
         return self.acts(job, began)
 
-    def look(self, session: str) -> Seen:
-        return self.sessions.get(session, Seen(state="missing"))
+    def look(self, session: str) -> RunInspection:
+        return self.sessions.get(session, RunInspection(state="missing"))
 
     def add(self, **changes: Any) -> Job:
         made: dict[str, Any] = {"task": "Count.", "said": "hourly"}
-        made |= {"when": When("UTC", cron="0 * * * *"), "policy": Policy().to_json()}
+        made |= {"when": Schedule("UTC", cron="0 * * * *"), "policy": Policy().to_json()}
         return self.store.add(Job(**{**made, **changes}))
 
-    def later(self, **passed: float) -> list[Ended]:
+    def later(self, **passed: float) -> list[FinishedRun]:
         """What a runner does when so much time has passed."""
         self.now += timedelta(**passed)
         with Runner(self.store, self.start, self.look, now=lambda: self.now) as runner:
             return anyio.run(runner.run_due)
 
-    def one(self) -> Listed:
+    def one(self) -> JobListing:
         settle(self.store, self.look)
         (listed,) = self.store.listing()
         return listed
@@ -85,8 +85,8 @@ def world(tmp_path: Path) -> World:
 
 def test_what_is_due_runs_once_and_what_is_not_does_not(world: World) -> None:
     world.add(task="hourly")
-    world.add(task="daily", when=When("UTC", cron="0 0 * * *"))
-    world.add(task="once", when=When("UTC", at=NOON + timedelta(minutes=30)))
+    world.add(task="daily", when=Schedule("UTC", cron="0 0 * * *"))
+    world.add(task="once", when=Schedule("UTC", at=NOON + timedelta(minutes=30)))
     assert world.later(minutes=29) == [] and world.ran == []
     assert [ended.run.status for ended in world.later(minutes=1)] == ["answered"]
     world.later(minutes=30)
@@ -97,13 +97,13 @@ def test_what_is_due_runs_once_and_what_is_not_does_not(world: World) -> None:
 
 def test_a_paused_run_holds_its_job_until_a_person_has_gone_on(world: World) -> None:
     world.add()
-    world.does(RunEnd(status="paused", exit_code=4), Seen(state="paused"))
+    world.does(RunEnd(status="paused", exit_code=4), RunInspection(state="paused"))
     (ended,) = world.later(hours=1)
     assert ended.exit_code == 4 and world.one().state == "paused"
     assert world.later(hours=5) == [] and world.one().state == "paused"
-    world.sessions["s-1"] = Seen(state="running")
+    world.sessions["s-1"] = RunInspection(state="running")
     assert world.one().state == "paused"
-    world.sessions["s-1"] = Seen(state="answered")
+    world.sessions["s-1"] = RunInspection(state="answered")
     assert world.one().state == "scheduled"
     world.does()
     assert len(world.later(hours=1)) == 1
@@ -134,11 +134,11 @@ def test_a_run_that_failed_after_it_may_have_changed_something_is_in_doubt(
     world: World, error: Exception
 ) -> None:
     world.add()
-    world.does(error, Seen(state="interrupted", changed=True))
+    world.does(error, RunInspection(state="interrupted", changed=True))
     (ended,) = world.later(hours=1)
     assert ended.run.status == "in_doubt"
     assert world.later(hours=9) == [] and len(world.ran) == 1
-    world.sessions["s-1"] = Seen(state="stopped", reason="denied")
+    world.sessions["s-1"] = RunInspection(state="stopped", reason="denied")
     assert world.one().state == "scheduled" and world.one().runs[0].status == "stopped"
 
 
@@ -162,9 +162,9 @@ def test_a_fault_in_one_job_ends_its_run_and_no_other(world: World) -> None:
     assert [one.run.attempt for one in world.later(minutes=5)] == [2]
 
 
-@pytest.mark.parametrize("when", [When("UTC", cron="0 * * * *"), ONCE], ids=["cron", "once"])
+@pytest.mark.parametrize("when", [Schedule("UTC", cron="0 * * * *"), ONCE], ids=["cron", "once"])
 def test_another_attempt_does_not_wait_for_a_year_that_a_wrong_clock_showed(
-    world: World, when: When
+    world: World, when: Schedule
 ) -> None:
     world.add(when=when)
     world.does(BackendUnreachable("no server"), session=None)
@@ -183,21 +183,21 @@ class Killed(BaseException):
     ("seen", "status", "again"),
     [
         (None, "interrupted", True),  # before there was a session
-        (Seen(state="empty", changed=False), "interrupted", True),
-        (Seen(state="interrupted", changed=False), "interrupted", True),
-        (Seen(state="interrupted", changed=True), "in_doubt", False),
-        (Seen(state="damaged"), "in_doubt", False),
-        (Seen(state="missing"), "in_doubt", False),
-        (Seen(state="answered"), "answered", False),
-        (Seen(state="stopped", reason="iteration_limit"), "stopped", False),
-        (Seen(state="stopped", reason="interrupted", changed=True), "stopped", False),
-        (Seen(state="stopped", reason="interrupted", changed=False), "interrupted", True),
-        (Seen(state="stopped", reason="interrupted", in_doubt=True), "in_doubt", False),
-        (Seen(state="paused"), "paused", False),
+        (RunInspection(state="empty", changed=False), "interrupted", True),
+        (RunInspection(state="interrupted", changed=False), "interrupted", True),
+        (RunInspection(state="interrupted", changed=True), "in_doubt", False),
+        (RunInspection(state="damaged"), "in_doubt", False),
+        (RunInspection(state="missing"), "in_doubt", False),
+        (RunInspection(state="answered"), "answered", False),
+        (RunInspection(state="stopped", reason="iteration_limit"), "stopped", False),
+        (RunInspection(state="stopped", reason="interrupted", changed=True), "stopped", False),
+        (RunInspection(state="stopped", reason="interrupted", changed=False), "interrupted", True),
+        (RunInspection(state="stopped", reason="interrupted", in_doubt=True), "in_doubt", False),
+        (RunInspection(state="paused"), "paused", False),
     ],
 )
 def test_what_broke_off_is_run_again_only_where_it_changed_nothing(
-    world: World, seen: Seen | None, status: str, again: bool
+    world: World, seen: RunInspection | None, status: str, again: bool
 ) -> None:
     world.add(when=ONCE)
     world.does(Killed(), seen, None if seen is None else "s-1")
@@ -236,7 +236,7 @@ def ends_after(most: int) -> Callable[[int], None]:
 
 
 def stays(
-    world: World, naps: Callable[[int], None], told: list[Ended], step: float | None = None
+    world: World, naps: Callable[[int], None], told: list[FinishedRun], step: float | None = None
 ) -> tuple[list[float], list[str]]:
     """How long a runner that stays sleeps, and what it tells of the store, until ``naps`` raises:
     it is given the number of times that the runner has slept. ``step`` is how much time passes
@@ -260,11 +260,11 @@ def stays(
 
 
 def test_a_runner_that_stays_runs_each_time_as_it_comes(world: World) -> None:
-    told: list[Ended] = []
+    told: list[FinishedRun] = []
 
     def naps(count: int) -> None:
         if count == 3:
-            world.add(when=When("UTC", cron="* * * * *"))
+            world.add(when=Schedule("UTC", cron="* * * * *"))
         if len(told) == 3:
             raise Killed
 
@@ -284,10 +284,10 @@ def test_a_runner_that_stays_does_not_spin_on_a_job_that_never_runs(world: World
 
 def test_a_runner_that_stays_outlives_a_store_that_is_locked(world: World) -> None:
     world.store = jobs_in(file_of(world.store), b"secret", lambda: world.now, wait=0)
-    world.add(when=When("UTC", at=NOON + timedelta(seconds=1)))
+    world.add(when=Schedule("UTC", at=NOON + timedelta(seconds=1)))
     other = sqlite3.connect(file_of(world.store), isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
-    told: list[Ended] = []
+    told: list[FinishedRun] = []
 
     def naps(count: int) -> None:
         if count == 3:
@@ -303,13 +303,13 @@ def test_a_runner_that_stays_outlives_a_store_that_is_locked(world: World) -> No
 
 def test_a_run_whose_end_could_not_be_written_down_is_found_by_its_session(world: World) -> None:
     world.store = jobs_in(file_of(world.store), b"secret", lambda: world.now, wait=0)
-    world.add(when=When("UTC", cron="* * * * *"))
+    world.add(when=Schedule("UTC", cron="* * * * *"))
     world.now += timedelta(minutes=1)
     others: list[sqlite3.Connection] = []
 
     def acts(job: Job, began: Callable[[str], None]) -> RunEnd:
         began(f"s{len(world.ran)}")
-        world.sessions[f"s{len(world.ran)}"] = Seen(state="answered")
+        world.sessions[f"s{len(world.ran)}"] = RunInspection(state="answered")
         if len(world.ran) == 1:
             others.append(sqlite3.connect(file_of(world.store), isolation_level=None))
             others[0].execute("BEGIN EXCLUSIVE")
@@ -322,7 +322,7 @@ def test_a_run_whose_end_could_not_be_written_down_is_found_by_its_session(world
             raise Killed
 
     world.acts = acts
-    told: list[Ended] = []
+    told: list[FinishedRun] = []
     assert len(stays(world, naps, told)[1]) == 1
     assert [ended.end for ended in told] == [ANSWERED] * 3  # the first one, too, was told
     assert [run.status for run in world.store.listing()[0].runs] == ["answered"] * 3

@@ -13,10 +13,10 @@ from mlx_tools.errors import UsageError
 from mlx_tools.toolbox.clock import local_zone, zone_of
 from mlx_tools.toolbox.schedule.when import (
     SHORTHANDS,
-    When,
-    checked,
+    Schedule,
     counts_from_now,
     next_time,
+    normalize_cron,
     parse_when,
 )
 from tests.tables import table
@@ -56,7 +56,7 @@ def utc(text: str) -> datetime:
 )
 def test_a_time_is_read_once(text: str, at: str) -> None:
     when = parse_when(text, BERLIN, NOW)
-    assert when == When(BERLIN, at=utc(at)) and when.next_after(NOW) == utc(at)
+    assert when == Schedule(BERLIN, at=utc(at)) and when.next_after(NOW) == utc(at)
     assert when.next_after(utc(at)) is None
 
 
@@ -82,7 +82,7 @@ def test_a_time_is_never_early() -> None:
     ],
 )
 def test_a_repeated_time_is_cron(text: str, cron: str) -> None:
-    assert parse_when(text, BERLIN, NOW) == When(BERLIN, cron=cron)
+    assert parse_when(text, BERLIN, NOW) == Schedule(BERLIN, cron=cron)
 
 
 @table(
@@ -163,7 +163,7 @@ def test_any_text_is_a_time_to_come_or_an_error(text: str) -> None:
     ],
 )
 def test_cron_in_the_hour_that_is_left_out_or_shown_twice(text: str, after: str, due: str) -> None:
-    assert When(BERLIN, cron=checked(text)).next_after(utc(after)) == utc(due)
+    assert Schedule(BERLIN, cron=normalize_cron(text)).next_after(utc(after)) == utc(due)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_cron_in_the_hour_that_is_left_out_or_shown_twice(text: str, after: str,
 def test_cron_where_clocks_are_changed_in_other_ways(
     zone: str, text: str, after: str, dues: tuple[str, ...]
 ) -> None:
-    when, moment, found = When(zone, cron=checked(text)), utc(after), []
+    when, moment, found = Schedule(zone, cron=normalize_cron(text)), utc(after), []
     for _ in dues:
         moment = when.next_after(moment) or moment
         found.append(moment)
@@ -297,7 +297,7 @@ def test_the_next_time_is_the_first_that_a_clock_shows(
     text: str, zone: str, after: datetime
 ) -> None:
     try:
-        expression = checked(text)
+        expression = normalize_cron(text)
     except UsageError:
         return
     found = next_time(expression, zone_of(zone), after)

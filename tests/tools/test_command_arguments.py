@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.store.roots import Absent, Refused, Root, RootName
+from mlx_tools.store.roots import PathAbsent, PathRefused, Root, RootName
 from mlx_tools.toolbox.command_rules import (
     MAX_ARGUMENTS,
     MAX_BYTES,
@@ -34,7 +34,7 @@ def words(name: str, *arguments: str) -> list[str]:
 
 
 def refused(name: str, *arguments: str) -> str:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(PathRefused) as caught:
         check(RULES[name], arguments)
     return str(caught.value)
 
@@ -105,7 +105,7 @@ def test_every_option_that_comes_out_stands_in_the_rule(name: str, arguments: li
     rule = RULES[name]
     try:
         made = check(rule, arguments)
-    except Refused:
+    except PathRefused:
         return
     if rule.form != "options":
         return
@@ -179,7 +179,7 @@ def test_a_pattern_that_matches_too_much_is_refused_and_many_stars_take_no_longe
     assert globbed(root, "*a" * 60 + "b") == []
     assert globbed(root, "/".join(["**"] * 50 + ["c.py"])) == ["c.py"]
     written(root.path, {f"{number}.txt": "" for number in range(MAX_MATCHES + 1)})
-    with pytest.raises(Refused, match="more than"):
+    with pytest.raises(PathRefused, match="more than"):
         globbed(root, "*.txt")
 
 
@@ -209,17 +209,17 @@ def test_paths_are_written_so_that_no_program_misreads_them(planned: Planned, ro
 )
 def test_a_path_outside_or_private_is_refused(planned: Planned, root: Root, path: str) -> None:
     path = path.format(root=root.path)
-    with pytest.raises(Refused):
+    with pytest.raises(PathRefused):
         planned("cat", path)
     if path:
-        with pytest.raises(Refused):
+        with pytest.raises(PathRefused):
             planned("find", ".", "-newer", path)
 
 
 def test_a_pattern_is_expanded_only_where_a_path_may_stand(planned: Planned) -> None:
     assert planned("grep", "c*", "c.py") == ["--", "c*", "c.py"]
     assert planned("find", "s*", "-name", "*.py") == ["src", "-name", "*.py"]
-    with pytest.raises(Absent, match="no file matches"):
+    with pytest.raises(PathAbsent, match="no file matches"):
         planned("cat", "*.txt")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools.store.roots import Absent, Refused, Root, RootName
+from mlx_tools.store.roots import PathAbsent, PathRefused, Root, RootName
 from mlx_tools.toolbox.command_rules import plan, rules
 from mlx_tools.toolbox.program_files import trusted_folders
 from tests.tools.file_calls import written
@@ -201,7 +201,7 @@ def tried(place: Place) -> Tried:
         for words in map(list, dict.fromkeys(map(tuple, cases(name, before, place)))):
             try:
                 plan(rules(), folders, [root], name, words)
-            except (Refused, Absent):
+            except (PathRefused, PathAbsent):
                 refused += 1
             else:
                 remaining.append((name, words))
@@ -236,6 +236,6 @@ def test_what_is_not_refused_comes_to_nothing(place: Place, tried: Tried, most: 
 @pytest.mark.parametrize("name", UNLISTED)
 def test_a_program_without_rules_is_refused(name: str, place: Place) -> None:
     root = Root(RootName(str(place.root)))
-    with pytest.raises(Refused, match="not allowed"):
+    with pytest.raises(PathRefused, match="not allowed"):
         plan(rules(), trusted_folders(), [root], name, [])
     root.close()

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.store.roots import Refused, Root, RootName
-from mlx_tools.toolbox.command_rules import MAX_HIDDEN, Hidden, hidden
+from mlx_tools.store.roots import PathRefused, Root, RootName
+from mlx_tools.toolbox.command_rules import MAX_HIDDEN, HiddenPaths, hidden
 from mlx_tools.toolbox.program_files import program, trusted_folders
 from mlx_tools.toolbox.run_command import run_command
 from mlx_tools.toolbox.sandbox import (
     SWITCHES,
-    Confined,
     NoSandbox,
     Sandbox,
+    SandboxCommand,
     SandboxView,
     Seatbelt,
     bwrap_options,
@@ -52,8 +52,8 @@ class Unconfined:
     hides_contents = True
 
     @contextlib.contextmanager
-    def confined(self, argv: Sequence[str], view: SandboxView) -> Iterator[Confined]:
-        yield Confined((*self.words, *argv))
+    def confined(self, argv: Sequence[str], view: SandboxView) -> Iterator[SandboxCommand]:
+        yield SandboxCommand((*self.words, *argv))
 
 
 def test_a_sandbox_that_does_not_confine_is_found_out() -> None:
@@ -84,9 +84,9 @@ class Recording(Unconfined):
     views: list[SandboxView] = field(default_factory=list)
 
     @contextlib.contextmanager
-    def confined(self, argv: Sequence[str], view: SandboxView) -> Iterator[Confined]:
+    def confined(self, argv: Sequence[str], view: SandboxView) -> Iterator[SandboxCommand]:
         self.views.append(view)
-        yield Confined(tuple(argv))
+        yield SandboxCommand(tuple(argv))
 
 
 def test_only_programs_that_a_user_added_may_write_and_start_others(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_bwrap_gets_namespaces_of_its_own_and_no_way_back() -> None:
 
 
 def test_bwrap_binds_the_inner_root_after_the_outer_one_and_hides_after_both() -> None:
-    private = Hidden(["/data/.env"], ["/data/.ssh"], ["/data/.git"])
+    private = HiddenPaths(["/data/.env"], ["/data/.ssh"], ["/data/.git"])
     view = SandboxView("/data", [("/data/in", True), ("/data", False)], private)
     options = bwrap_options(frozenset(), view, 9, {})
     order = [options.index(path) for path in ("/data", "/data/in", "/data/.git", "/data/.ssh")]
@@ -141,7 +141,7 @@ def test_what_bwrap_tells_is_read_however_it_comes() -> None:
 VIEW = SandboxView(
     "/data",
     [("/data", False), ("/data/w", True)],
-    Hidden(["/data/w/.env"], ["/data/.ssh"], ["/data/w/.git"]),
+    HiddenPaths(["/data/w/.env"], ["/data/.ssh"], ["/data/w/.git"]),
     starts=False,
 )
 
@@ -229,7 +229,7 @@ def test_the_profile_allows_no_more_than_that(operation: str, value: str) -> Non
 
 
 def test_what_is_hidden_stays_hidden_whatever_is_renamed() -> None:
-    private = Hidden(
+    private = HiddenPaths(
         ["/w/api/.env", "/w/api/.git/config", "/w/a.b/x.pem"], ["/w/api/.ssh"], ["/w/api/.git"]
     )
     view = SandboxView("/w", [("/w", True)], private)
@@ -380,7 +380,7 @@ def test_what_is_private_is_found_wherever_it_lies(tmp_path: Path) -> None:
 def test_too_many_private_files_are_refused_rather_than_shown(tmp_path: Path) -> None:
     written(tmp_path, {f"{number}.pem": "" for number in range(MAX_HIDDEN + 1)})
     root = Root(RootName(str(tmp_path)))
-    with pytest.raises(Refused, match="too many"):
+    with pytest.raises(PathRefused, match="too many"):
         hidden([root])
     root.close()
 

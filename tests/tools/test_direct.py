@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mlx_tools import builtin_tools
-from mlx_tools.controller import AlwaysApprove, ApprovalAnswer, DirectCall, call_tool
+from mlx_tools.controller import ApprovalAnswer, ApproveAlways, DirectCall, call_tool
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.testing import ScriptedApprover
 from mlx_tools.tools import Registry, tool
@@ -174,7 +174,7 @@ def test_nobody_is_asked_about_a_call_that_can_only_fail(tmp_path: Path) -> None
 
 
 def test_a_mutating_call_that_had_to_be_coerced_is_asked_about() -> None:
-    for approver in (None, AlwaysApprove()):
+    for approver in (None, ApproveAlways()):
         done, records = call("save", {"number": "5"}, approver=approver)
         assert done.status == "pending" and done.repairs
         assert "repair" in kinds(records)

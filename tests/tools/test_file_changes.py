@@ -15,8 +15,8 @@ import pytest
 from mlx_tools import builtin_tools
 from mlx_tools.controller import call_tool
 from mlx_tools.policy import Policy
-from mlx_tools.store.changes import MAX_NEW_FOLDERS, Taken, name_new, place_of, put
-from mlx_tools.store.roots import Absent, Root, RootName, private_part
+from mlx_tools.store.changes import MAX_NEW_FOLDERS, NameTaken, name_new, place_of, write_file
+from mlx_tools.store.roots import PathAbsent, Root, RootName, private_part
 from mlx_tools.toolbox.text_files import MAX_BYTES
 from mlx_tools.tools import Registry, ToolError
 from mlx_tools.tools.context import CONTEXT, ToolContext
@@ -373,10 +373,10 @@ def test_a_folder_that_cannot_be_written_to_is_told(folder: Path) -> None:
 
 def test_a_new_file_replaces_none_that_is_there_already(folder: Path) -> None:
     root = Root(RootName(str(folder), writable=True))
-    with place_of(root, ["n.txt"], {}) as place, pytest.raises(Absent, match="there is no n"):
-        put(place, None, expected=None)
-    with place_of(root, ["a.txt"], {}) as place, pytest.raises(Taken, match=r"a\.txt already"):
-        put(place, b"new", new=True, expected=None)
+    with place_of(root, ["n.txt"], {}) as place, pytest.raises(PathAbsent, match="there is no n"):
+        write_file(place, None, expected=None)
+    with place_of(root, ["a.txt"], {}) as place, pytest.raises(NameTaken, match=r"a\.txt already"):
+        write_file(place, b"new", new=True, expected=None)
     assert (folder / "a.txt").read_text() == "old\n"
     assert names(folder) == ["a.txt", "sub"]
     root.close()

@@ -100,7 +100,7 @@ def test_a_tool_that_is_replaced_is_the_old_one_or_the_new_one(
     tmp_path: Path, events: tuple[str, ...]
 ) -> None:
     old, new = read_folder(source(tmp_path, "old")), read_folder(source(tmp_path, "new"))
-    add_old, add_new = (partial(ToolCollection.add, found=one) for one in (old, new))
+    add_old, add_new = (partial(ToolCollection.add, folder=one) for one in (old, new))
     found = set()
     for collection in each_kill(tmp_path, events, add_old, add_new):
         made = registry(collection)
@@ -112,7 +112,7 @@ def test_a_tool_that_is_replaced_is_the_old_one_or_the_new_one(
 
 
 def test_a_tool_that_is_removed_is_whole_or_gone(tmp_path: Path) -> None:
-    add = partial(ToolCollection.add, found=read_folder(source(tmp_path, "old")))
+    add = partial(ToolCollection.add, folder=read_folder(source(tmp_path, "old")))
     found = set()
     for collection in each_kill(
         tmp_path, RENAMES, add, partial(ToolCollection.remove, name="echo")

@@ -19,7 +19,7 @@ import pytest
 from mcp.types import CallToolResult
 
 from mlx_tools.controller import ApprovalAnswer
-from mlx_tools.controller.approvals import confirmed
+from mlx_tools.controller.approvals import confirm_action
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ALL_EFFECTS, replace
 from mlx_tools.testing import ScriptedApprover
@@ -392,7 +392,7 @@ def test_a_command_that_is_none_says_so(home: Path) -> None:
 
 def asking(person: ScriptedApprover) -> Callable[..., Awaitable[Any]]:
     """How a call asks this person."""
-    return lambda context, *asked: confirmed(person, "c1", *asked)
+    return lambda context, *asked: confirm_action(person, "c1", *asked)
 
 
 def test_what_it_asks_of_the_model_is_asked_of_the_person_first_and_bounded(

@@ -151,6 +151,6 @@ def test_hits_are_the_permitted_and_enabled_and_all_others_are_counted(
     hidden = [spec.name for spec in best if spec.name not in usable]
     assert found.denied + len(found.disabled) == len(hidden)
     assert all(not rows[name]["enabled"] for name, _ in found.disabled)
-    everything = find_tools(registry, policy, query, limit, everything=True)
+    everything = find_tools(registry, policy, query, limit, include_hidden=True)
     assert [spec for spec, _ in everything.hits] == best
     assert (everything.denied, everything.disabled) == (0, ())

@@ -126,7 +126,7 @@ def test_the_next_engine_hears_of_a_query_only_where_those_before_found_nothing(
     failures: list[Answer] = [
         {"hits": []},
         WorkerFailed("no"),
-        WorkerFailed(beyond=True),
+        WorkerFailed(over_limit=True),
         WorkerFailed(),
     ]
     for failure in failures:
@@ -150,7 +150,7 @@ def test_engines_that_fail_alike_are_told_of_together_and_in_plain_words() -> No
 
 def test_that_no_engine_answered_is_an_error_and_that_none_found_anything_is_not() -> None:
     search, _ = engines(
-        "brave", "mojeek", brave=WorkerFailed("blocked"), mojeek=WorkerFailed(beyond=True)
+        "brave", "mojeek", brave=WorkerFailed("blocked"), mojeek=WorkerFailed(over_limit=True)
     )
     with pytest.raises(ToolError, match="brave: blocked; mojeek: too slow"):
         asyncio.run(search("q", 5, 10))

@@ -16,7 +16,7 @@ from mlx_tools.toolbox.urls import (
     MAX_CHARS,
     UrlRefused,
     is_public,
-    joined,
+    join_url,
     read_url,
 )
 from mlx_tools.toolbox.web_fetch import Fetcher, system_resolve
@@ -119,7 +119,7 @@ def test_a_url_that_is_read_is_read_the_same_again(text: str) -> None:
     ],
 )
 def test_a_place_is_seen_from_where_it_was_named(place: str, url: str) -> None:
-    assert joined(read_url("https://example.org/x/a"), place).url == url
+    assert join_url(read_url("https://example.org/x/a"), place).url == url
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_place_is_seen_from_where_it_was_named(place: str, url: str) -> None:
 )
 def test_a_place_that_is_no_url_is_refused(place: str) -> None:
     with pytest.raises(UrlRefused, match=r"^(example\.org|the server) leads on to"):
-        joined(read_url("https://example.org/x/a"), place)
+        join_url(read_url("https://example.org/x/a"), place)
 
 
 def test_only_some_ports_are_asked() -> None:

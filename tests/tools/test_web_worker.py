@@ -13,7 +13,7 @@ import pytest
 from mlx_tools.process import kill_group
 from mlx_tools.toolbox.urls import read_url
 from mlx_tools.toolbox.web_fetch import FetchedPage, Media, page_text
-from mlx_tools.toolbox.worker import Bounds, WorkerFailed, _started, ask_apart
+from mlx_tools.toolbox.worker import Bounds, WorkerFailed, _start_worker, ask_apart
 from mlx_tools.tools import ToolError
 from tests.waiting import until, wait_until
 
@@ -92,7 +92,7 @@ def test_the_process_sees_no_variable_but_two(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(name, "http://127.0.0.1:9")
 
     question = {"html": SLOW, "url": "", "most": 1}
-    child = _started("html_text.read_html", "justhtml", question, ROOM)
+    child = _start_worker("html_text.read_html", "justhtml", question, ROOM)
     environ = Path(f"/proc/{child.pid}/environ")
     known = wait_until(lambda: environ.read_bytes())  # empty for a moment while it starts
     held = known.strip(b"\0").split(b"\0")

@@ -56,7 +56,7 @@ def _name(gguf: str) -> str:
     return _TOP[parts[0]]
 
 
-def _write_weights(mx: Any, weights: dict[str, Any], out: Path, *, keep: bool) -> dict[str, Any]:
+def _write_weights(mx: Any, weights: dict[str, Any], folder: Path, *, keep: bool) -> dict[str, Any]:
     """Write the weights; give, per layer that is kept quantised, its group size and bits."""
     tensors: dict[str, Any] = {}
     quantised: dict[str, Any] = {}
@@ -79,7 +79,7 @@ def _write_weights(mx: Any, weights: dict[str, Any], out: Path, *, keep: bool) -
                 tensors[f"{target}.weight"] = plain.astype(mx.float32)
                 mx.eval(tensors[f"{target}.weight"])
         print("shard", done, len(names), flush=True)
-    mx.save_safetensors(str(out / "model.safetensors"), tensors, metadata={"format": "mlx"})
+    mx.save_safetensors(str(folder / "model.safetensors"), tensors, metadata={"format": "mlx"})
     return quantised
 
 

@@ -140,10 +140,10 @@ def check_hash(path: Path, sha256: str, requirement: str) -> None:
         raise unexpected(requirement, "its hash is another")
 
 
-def unexpected(requirement: str, what: str) -> ModelError:
+def unexpected(requirement: str, subject: str) -> ModelError:
     """The error for a package that holds something else than was pinned."""
     return ModelError(
-        f"{requirement} is not the package that was pinned: {what}",
+        f"{requirement} is not the package that was pinned: {subject}",
         hint="the index or a proxy gave something else; check pip's index settings",
     )
 

@@ -156,7 +156,7 @@ def folder_bytes(folder: Path) -> int:
 # --- making it --------------------------------------------------------------------------------
 
 
-class Pulled(Struct, frozen=True):
+class PullResult(Struct, frozen=True):
     """Where a model stands. ``fetched`` is False where it was there already."""
 
     path: Path
@@ -169,7 +169,7 @@ def pull_embedded(
     *,
     precision: Precision | None = None,
     environ: Mapping[str, str] = os.environ,
-) -> Pulled:
+) -> PullResult:
     """Have ``model`` in the cache, whole; ``report`` is told how far it is.
 
     Two pulls at once do not clash: the second says ``wait``, and then finds what the first made.
@@ -183,14 +183,14 @@ def pull_embedded(
     precision = precision or best_precision()
     folder = model_folder(model, precision, environ)
     if is_complete(folder, model):
-        return Pulled(folder, fetched=False)
+        return PullResult(folder, fetched=False)
     if importlib.util.find_spec("mlx") is None:
         raise MissingDependency("converting the embedded model needs MLX", hint=to_install("mlx"))
     parent = private_dir(folder.parent)
     try:
         with _lock(parent / f".{folder.name}.lock", report):
             if is_complete(folder, model):
-                return Pulled(folder, fetched=False)
+                return PullResult(folder, fetched=False)
             for left in parent.glob(f"{_UNFINISHED}{folder.name}-*"):  # nobody else is at work
                 shutil.rmtree(left, ignore_errors=True)
             _check_space(parent, model, precision)
@@ -200,7 +200,7 @@ def pull_embedded(
             f"{folder} cannot be written: {error.strerror or error}",
             hint="check the disk and its permissions, then pull again",
         ) from error
-    return Pulled(folder, fetched=True)
+    return PullResult(folder, fetched=True)
 
 
 def _make(
@@ -257,9 +257,13 @@ def fetch(model: EmbeddedModel, folder: Path, report: Report, environ: Mapping[s
 
 
 def _convert(
-    source: Path, made: Path, precision: Precision, report: Report, environ: Mapping[str, str]
+    source: Path,
+    model_folder: Path,
+    precision: Precision,
+    report: Report,
+    environ: Mapping[str, str],
 ) -> None:
-    log = made.parent / "convert.log"
+    log = model_folder.parent / "convert.log"
 
     def watch() -> None:
         lines = log.read_text(errors="replace").splitlines()
@@ -267,15 +271,21 @@ def _convert(
         if steps is not None and len(steps) == 3:
             report(PullProgress("convert", int(steps[1]), int(steps[2])))
 
-    def failure(said: str) -> ModelError:
-        lines = [line for line in said.splitlines() if line.strip() and line[:6] != "shard "]
-        return out_of_space(said) or ModelError(
+    def failure(message: str) -> ModelError:
+        lines = [line for line in message.splitlines() if line.strip() and line[:6] != "shard "]
+        return out_of_space(message) or ModelError(
             f"the model cannot be converted: {clean(lines[-1] if lines else 'MLX ended', 200)}",
             hint="see whether MLX works: python -c 'import mlx.core'; then pull again",
         )
 
     report(PullProgress("convert", 0, 1))
-    run([*SUPERVISED, _CONVERT, str(source), str(made), precision], log, environ, watch, failure)
+    run(
+        [*SUPERVISED, _CONVERT, str(source), str(model_folder), precision],
+        log,
+        environ,
+        watch,
+        failure,
+    )
 
 
 def _check_weights(path: Path) -> None:
@@ -291,8 +301,10 @@ def _check_weights(path: Path) -> None:
         )
 
 
-def _write_manifest(made: Path, model: EmbeddedModel, precision: Precision) -> None:
-    files = {path.name: (path.stat().st_size, file_sha256(path)) for path in sorted(made.iterdir())}
+def _write_manifest(folder: Path, model: EmbeddedModel, precision: Precision) -> None:
+    files = {
+        path.name: (path.stat().st_size, file_sha256(path)) for path in sorted(folder.iterdir())
+    }
     manifest = Manifest(
         model=model.name,
         package=model.requirement,
@@ -300,8 +312,8 @@ def _write_manifest(made: Path, model: EmbeddedModel, precision: Precision) -> N
         precision=precision,
         files=files,
     )
-    (made / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
-    for path in (*made.iterdir(), made):
+    (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+    for path in (*folder.iterdir(), folder):
         _sync(path)
 
 

@@ -278,7 +278,7 @@ class TokenCounter:
 
     folder: Callable[[], Path | None] = lambda: None
     _tokenizer: _Tokenizer | None = field(default=None, init=False)
-    _found: bool = field(default=False, init=False)
+    _is_resolved: bool = field(default=False, init=False)
     _text: str = field(default="", init=False)
     # places in that text where it can be cut, and the tokens before
     _marks: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)], init=False)
@@ -289,10 +289,10 @@ class TokenCounter:
 
     def count(self, text: str) -> int:
         """How many tokens ``text`` has."""
-        if not self._found:
+        if not self._is_resolved:
             folder = self.folder()
             self._tokenizer = None if folder is None else _tokenizer_in(folder)
-            self._found = True
+            self._is_resolved = True
         alike = _alike(self._text, text)
         while self._marks[-1][0] > alike:
             self._marks.pop()
@@ -319,26 +319,26 @@ class _Tokenizer:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._own = frozenset(tokenizer.get_added_tokens_decoder())
+        self._own_vocabulary = frozenset(tokenizer.get_added_tokens_decoder())
         self.added = len(tokenizer.encode("").ids)
 
     def measure(self, text: str) -> tuple[int, list[tuple[int, int]]]:
         """The tokens in ``text``, and some places where it can be cut, with the tokens before."""
         encoded = self._tokenizer.encode(text, add_special_tokens=False)
         ids = encoded.ids
-        own = [number for number, token in enumerate(ids) if token in self._own]
+        own = [number for number, token in enumerate(ids) if token in self._own_vocabulary]
         if not own:
             return len(ids), [(len(text), len(ids))] if len(ids) >= _STEP else []
         ends = [n for n, last in pairwise((*own, len(ids))) if last // _STEP > n // _STEP]
         return len(ids), [(encoded.token_to_chars(n)[1], n + 1) for n in (*ends[:-1], own[-1])]
 
 
-def _alike(one: str, other: str) -> int:
+def _alike(text: str, second: str) -> int:
     """How many characters two texts begin with that are the same."""
-    if other.startswith(one):
-        return len(one)
-    ends = range(min(len(one), len(other)) + 1)
-    return bisect_left(ends, True, key=lambda end: one[:end] != other[:end]) - 1
+    if second.startswith(text):
+        return len(text)
+    ends = range(min(len(text), len(second)) + 1)
+    return bisect_left(ends, True, key=lambda end: text[:end] != second[:end]) - 1
 
 
 @lru_cache(maxsize=4)

@@ -16,7 +16,7 @@ from mlx_tools.backends.models.embedded import (
     DEFAULT_MODEL,
     EMBEDDED,
     Precision,
-    Pulled,
+    PullResult,
     best_precision,
     folder_bytes,
     is_complete,
@@ -95,7 +95,7 @@ def model_path(name: str, environ: Mapping[str, str] = os.environ) -> Path:
 
 def pull_model(
     name: str, report: Report = lambda progress: None, environ: Mapping[str, str] = os.environ
-) -> Pulled:
+) -> PullResult:
     """Have the model called ``name`` on this machine, whole.
 
     Raises:
@@ -110,7 +110,7 @@ def pull_model(
         raise _unknown(name)
     before = cached_model(name, environ)
     path = pull_from_hub(name, report, environ)
-    return Pulled(path, fetched=before != path)
+    return PullResult(path, fetched=before != path)
 
 
 def _unknown(name: str) -> UsageError:

@@ -49,12 +49,12 @@ from mlx_tools.gateway.page.shown import (
     edited_call,
     is_shown_whole,
     model_rows,
-    searched,
+    search_sessions,
     session_shown,
     tool_rows,
     written_out,
 )
-from mlx_tools.gateway.page.shown_sessions import Sessions
+from mlx_tools.gateway.page.shown_sessions import PageSessions
 from mlx_tools.gateway.request import ApiError, server_sent
 from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.runs import ENDED, Runs
@@ -118,8 +118,8 @@ class Person:
             return False
         return int(until) > self._now()
 
-    def _sealed(self, what: str) -> str:
-        text = f"the page: {what}".encode(errors="surrogatepass")
+    def _sealed(self, message: str) -> str:
+        text = f"the page: {message}".encode(errors="surrogatepass")
         return hmac.new(self._secret, text, hashlib.sha256).hexdigest()
 
 
@@ -129,13 +129,13 @@ class Page:
     def __init__(self, runs: Runs, models: ServedModels, person: Person, keep: Keep) -> None:
         self._runs, self._models, self._person, self._keep = runs, models, person, keep
         self._owner = runs.owner(person.key)
-        self._sessions = Sessions(runs, self._owner)
+        self._sessions = PageSessions(runs, self._owner)
 
     def routes(self) -> list[BaseRoute]:
         """The routes, each behind the person's key."""
         seen = {
             "/": self._first,
-            f"{PATH}sessions": self._found,
+            f"{PATH}sessions": self._search,
             f"{PATH}sessions/{{id}}": self._session,
             f"{PATH}sessions/{{id}}/transcript": self._transcript,
             f"{PATH}tools": self._tools,
@@ -198,14 +198,14 @@ class Page:
             return _html("problem.html.j2", error.status, problem=error.message)
         if not same(given, self._person.key):
             return _html("key.html.j2", 401, wrong=True)
-        response = _to("/")
+        response = _redirect("/")
         self._person.admit(response, https=request.url.scheme == "https")
         return response
 
     # --- asking ---
 
     async def _first(self, request: Request, problem: str = "", question: str = "") -> Response:
-        found = await anyio.to_thread.run_sync(searched, self._runs.sessions, "", "")
+        found = await anyio.to_thread.run_sync(search_sessions, self._runs.sessions, "", "")
         return _html(
             "ask.html.j2",
             400 if problem else 200,
@@ -222,13 +222,13 @@ class Page:
             row, _ = await self._runs.create(self._owner, body, None)
         except ApiError as error:
             return await self._first(request, error.message, fields.get("question", ""))
-        return _to(f"{PATH}sessions/{row.id}")
+        return _redirect(f"{PATH}sessions/{row.id}")
 
     # --- sessions ---
 
-    async def _found(self, request: Request) -> Response:
+    async def _search(self, request: Request) -> Response:
         query, after = (request.query_params.get(name, "") for name in ("q", "after"))
-        found = await anyio.to_thread.run_sync(searched, self._runs.sessions, query, after)
+        found = await anyio.to_thread.run_sync(search_sessions, self._runs.sessions, query, after)
         return _html("sessions.html.j2", query=query, found=found)
 
     async def _session(
@@ -269,8 +269,8 @@ class Page:
         steps = self._steps(await self._row(request), _number(after) or 0)
         return EventStream(steps, _HEADERS)
 
-    async def _steps(self, row: RunRow, shown: int) -> AsyncGenerator[str | None]:
-        async with aclosing(self._runs.follow(row, shown, ends=(*ENDED, "paused"))) as follows:
+    async def _steps(self, row: RunRow, step_count: int) -> AsyncGenerator[str | None]:
+        async with aclosing(self._runs.follow(row, step_count, ends=(*ENDED, "paused"))) as follows:
             async for told in follows:
                 if told is None:
                     yield None
@@ -278,8 +278,8 @@ class Page:
                 number, event = told
                 if number is not None:
                     _, records = await self._runs.stands(row)
-                    html, said = _steps(records[shown:number])
-                    data, shown = {"html": html, "said": said}, number
+                    html, said = _steps(records[step_count:number])
+                    data, step_count = {"html": html, "said": said}, number
                     yield f"id: {number}\n" + server_sent(data, "steps")
                 elif (piece := _piece(event)) is not None:
                     yield server_sent(piece, "piece")
@@ -294,7 +294,7 @@ class Page:
             await act
         except ApiError as error:
             return await self._session(request, problem=error.message)
-        return _to(f"{PATH}sessions/{request.path_params['id']}")
+        return _redirect(f"{PATH}sessions/{request.path_params['id']}")
 
     async def _decide(self, request: Request, fields: Fields) -> Response:
         session, call = request.path_params["id"], fields.get("call", "")
@@ -382,13 +382,15 @@ def _piece(event: Mapping[str, Any]) -> dict[str, str] | None:
     return None if label is None else {"label": label, "text": escape_invisible(event["text"])}
 
 
-async def _fields(request: Request, most: int = MAX_BODY, seconds: float = BODY_SECONDS) -> Fields:
+async def _fields(
+    request: Request, max_bytes: int = MAX_BODY, seconds: float = BODY_SECONDS
+) -> Fields:
     """The fields of a form that a page of this very address has posted, of at most so many bytes
     and within so many seconds. Raises `ApiError`."""
     origin = request.headers.get("origin", "")
     if not is_own_origin(origin, request.headers.get("host", "")):
         raise ApiError(403, "origin_not_allowed", "forms are taken from this page alone")
-    body = await body_of(request, "application/x-www-form-urlencoded", most, seconds)
+    body = await body_of(request, "application/x-www-form-urlencoded", max_bytes, seconds)
     try:
         pairs = parse_qsl(body.decode(), True, max_num_fields=_FIELDS)
     except ValueError as error:
@@ -413,7 +415,7 @@ def _html(name: str, status: int = 200, **values: Any) -> Response:
     return HTMLResponse(text.encode(errors="replace"), status, headers)
 
 
-def _to(path: str) -> Response:
+def _redirect(path: str) -> Response:
     return RedirectResponse(path, 303, _HEADERS)
 
 

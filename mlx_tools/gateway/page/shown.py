@@ -16,7 +16,7 @@ from mlx_tools.app import as_json, escape_invisible, steps_of
 from mlx_tools.controller import ApprovalRequest
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.gateway.body import json_object
-from mlx_tools.gateway.page.shown_sessions import Sessions
+from mlx_tools.gateway.page.shown_sessions import PageSessions
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.turn import TurnRunner
 from mlx_tools.policy import Policy
@@ -43,7 +43,7 @@ SECONDS: Final = 2.0
 # --- sessions -------------------------------------------------------------------------------------
 
 
-class FoundSessions(Struct, frozen=True):
+class SessionSearch(Struct, frozen=True):
     """Sessions, the one first that was last written to. ``after`` is the last that was looked at,
     empty where there are no more."""
 
@@ -51,21 +51,21 @@ class FoundSessions(Struct, frozen=True):
     after: str = ""
 
 
-def searched(
-    store: SessionStore, query: str, after: str, clock: Callable[[], float] = time.monotonic
-) -> FoundSessions:
+def search_sessions(
+    store: SessionStore, query: str, cursor: str, clock: Callable[[], float] = time.monotonic
+) -> SessionSearch:
     """The sessions in which the query stands, in whatever was said, called or answered; all of them
     where it is empty. Reads files."""
     ids, until, rows = store.by_last_update(), clock() + SECONDS, list[ListedSession]()
-    if after in ids:
-        ids = ids[ids.index(after) + 1 :]
+    if cursor in ids:
+        ids = ids[ids.index(cursor) + 1 :]
     text = query.strip().casefold()
     for number, session in enumerate(ids):
         if number and (len(rows) == FOUND or clock() > until):
-            return FoundSessions(rows, ids[number - 1])
+            return SessionSearch(rows, ids[number - 1])
         if not text or text in session or _holds(store, session, text):
             rows.append(store.listed(session))
-    return FoundSessions(rows)
+    return SessionSearch(rows)
 
 
 def _holds(store: SessionStore, session: str, text: str) -> bool:
@@ -106,7 +106,7 @@ class WaitingCall(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class ShownSession:
+class SessionView:
     """A session from its record ``start`` on. ``run``: it is one of a gateway, which goes on with
     it. ``problem`` is why it cannot be shown as it should."""
 
@@ -153,7 +153,7 @@ def written_out(records: Sequence[Record]) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode(errors="surrogatepass")
 
 
-async def session_shown(sessions: Sessions, session: str, start: int | None) -> ShownSession:
+async def session_shown(sessions: PageSessions, session: str, start: int | None) -> SessionView:
     """A session from a record on, by default its end. Raises `ApiError` where there is none."""
     status, records, problem = await sessions.stands(session)
     waiting: list[WaitingCall] = []
@@ -163,7 +163,7 @@ async def session_shown(sessions: Sessions, session: str, start: int | None) -> 
         except (ApiError, UsageError) as error:
             problem = str(error)
     begin, run = _begin(records, start), await sessions.run(session) is not None
-    return ShownSession(session, status, records, begin, run, waiting, problem)
+    return SessionView(session, status, records, begin, run, waiting, problem)
 
 
 def _begin(records: Sequence[Record], start: int | None) -> int:
@@ -178,7 +178,7 @@ def _begin(records: Sequence[Record], start: int | None) -> int:
 
 
 async def waiting_calls(
-    sessions: Sessions, session: str, records: Sequence[Record]
+    sessions: PageSessions, session: str, records: Sequence[Record]
 ) -> list[WaitingCall]:
     """The calls of a session that a person decides about. Raises what `Sessions.waiting` does."""
     found = [_waiting(one, fresh=fresh) for one, fresh in await sessions.waiting(session)]
@@ -207,7 +207,7 @@ def _waiting_within(one: PendingCall, request: ApprovalRequest | None) -> Waitin
     )
 
 
-async def edited_call(sessions: Sessions, session: str, call: str, text: str) -> WaitingCall:
+async def edited_call(sessions: PageSessions, session: str, call: str, text: str) -> WaitingCall:
     """A call that waits, with other arguments. Raises `ApiError`, and `UsageError` where it cannot
     have them."""
     edited = {call: json_object(text, "The arguments are")}
@@ -217,7 +217,11 @@ async def edited_call(sessions: Sessions, session: str, call: str, text: str) ->
 
 
 async def is_shown_whole(
-    sessions: Sessions, session: str, call: str, arguments: Mapping[str, Any] | None, digest: str
+    sessions: PageSessions,
+    session: str,
+    call: str,
+    arguments: Mapping[str, Any] | None,
+    digest: str,
 ) -> bool:
     """Return whether the page shows all that a waiting call would change.
 
@@ -233,23 +237,25 @@ async def is_shown_whole(
     return not any(request.omitted for request, _ in requests if request.call == call)
 
 
-def _waiting(one: ApprovalRequest, *, fresh: bool, edited: bool = False) -> WaitingCall:
-    text = as_json(one.arguments, indent=2)
+def _waiting(request: ApprovalRequest, *, fresh: bool, edited: bool = False) -> WaitingCall:
+    text = as_json(request.arguments, indent=2)
     return WaitingCall(
-        call=one.call,
-        name=one.name,
+        call=request.call,
+        name=request.name,
         arguments=text,
-        digest=one.digest,
-        preview=one.preview,
-        counts=one.counts,
-        omitted=one.omitted,
-        reason=one.reason,
-        suspect=one.suspect,
-        in_doubt=one.in_doubt,
+        digest=request.digest,
+        preview=request.preview,
+        counts=request.counts,
+        omitted=request.omitted,
+        reason=request.reason,
+        suspect=request.suspect,
+        in_doubt=request.in_doubt,
         fresh=fresh,
         edited=edited,
-        consent_binding=one.consent_binding,
-        draft=text if escape_invisible(text) == text else json.dumps(dict(one.arguments), indent=2),
+        consent_binding=request.consent_binding,
+        draft=text
+        if escape_invisible(text) == text
+        else json.dumps(dict(request.arguments), indent=2),
     )
 
 
@@ -276,15 +282,15 @@ def tool_rows(registry: Registry, policy: Policy) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["off"])
 
 
-def model_rows(known: Mapping[str, TurnRunner | None]) -> list[dict[str, Any]]:
+def model_rows(runners: Mapping[str, TurnRunner | None]) -> list[dict[str, Any]]:
     """The models, and of each that was asked before how it is spoken to."""
     return [
-        {"name": name, "told": {} if speaker is None else _told(speaker)}
-        for name, speaker in known.items()
+        {"name": name, "told": {} if speaker is None else _describe_runner(speaker)}
+        for name, speaker in runners.items()
     ]
 
 
-def _told(speaker: TurnRunner) -> dict[str, Any]:
+def _describe_runner(speaker: TurnRunner) -> dict[str, Any]:
     manner = speaker.profile
     settings = manner.settings
     native = settings.route.get("path") == "native"

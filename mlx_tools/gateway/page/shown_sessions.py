@@ -12,8 +12,8 @@ from weakref import WeakValueDictionary
 
 import anyio
 
-from mlx_tools.app import KeptSession, RunOptions, as_options, header_of, refuse_where_off
-from mlx_tools.controller import AlwaysApprove, ApprovalAnswer, ApprovalRequest, NobodyThere
+from mlx_tools.app import RunOptions, SavedSession, as_options, header_of, refuse_where_off
+from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, ApproveAlways, PauseApprover
 from mlx_tools.errors import MlxToolsError, TranscriptError, UsageError
 from mlx_tools.gateway.request import ApiError, as_api_error
 from mlx_tools.gateway.run_rows import RunRow
@@ -24,7 +24,7 @@ from mlx_tools.store import session_status
 from mlx_tools.transcript import Event, Record
 
 
-class Sessions:
+class PageSessions:
     """The sessions beside the ``runs`` of a gateway, and these. ``owner`` is whose turn it is that
     takes one of its places."""
 
@@ -114,23 +114,23 @@ class Sessions:
         self,
         session: str,
         answers: Mapping[str, ApprovalAnswer] | None,
-        taken: anyio.Event,
-        refused: list[MlxToolsError],
+        started: anyio.Event,
+        refusals: list[MlxToolsError],
     ) -> None:
         try:
             kept = await self._kept(session)
             always = kept.run.configuration.settings.policy.approve == "always"
             async with (
                 self._runs.admission.slot(self._owner),
-                kept.opened(AlwaysApprove() if always else NobodyThere()) as controller,
+                kept.opened(ApproveAlways() if always else PauseApprover()) as controller,
                 await kept.begin(controller) as conversation,
             ):
                 records = conversation.files.transcript
                 began = len(records)
 
                 def tell(event: Event) -> None:
-                    if not taken.is_set() and is_taken(records[began:]):
-                        taken.set()
+                    if not started.is_set() and is_taken(records[began:]):
+                        started.set()
 
                 try:
                     await conversation.resume(answers, tell)
@@ -138,14 +138,14 @@ class Sessions:
                     await conversation.settle()  # it waits again
                     raise
         except MlxToolsError as error:
-            refused.append(error)
+            refusals.append(error)
         finally:
-            taken.set()
+            started.set()
 
     def _acting(self, session: str) -> anyio.Lock:
         return self._acts.setdefault(session, anyio.Lock())
 
-    async def _kept(self, session: str) -> KeptSession:
+    async def _kept(self, session: str) -> SavedSession:
         store, configuration = self._runs.sessions, self._runs.work.configuration
         records = await in_thread(store.records, session)
         header = header_of(session, records, store.secret)
@@ -154,4 +154,4 @@ class Sessions:
         run = RunOptions(configuration=configuration.over(as_options(header)), serves=True)
         refuse_where_off(run.configuration, run.tool_choice)
         within = restriction(("*",), **rules) if rules else None
-        return KeptSession(session, records, header, run, lambda text: None, within)
+        return SavedSession(session, records, header, run, lambda text: None, within)

@@ -28,7 +28,7 @@ from mlx_tools.errors import KnowledgeBaseError
 from mlx_tools.store import DAMAGED, FileFormat, SqliteFile
 from mlx_tools.toolbox.kb.documents import Document
 from mlx_tools.toolbox.kb.passages import BETWEEN_HEADINGS, WITHIN
-from mlx_tools.toolbox.kb.query import LETTERS, indexed
+from mlx_tools.toolbox.kb.query import LETTERS, index_text
 
 _INDEXES: Final = {
     "passage_words": ("heading", "text"),
@@ -114,16 +114,16 @@ class Database(SqliteFile):
         )
         return int(self.one("SELECT id FROM corpus WHERE name=?", name)[0])
 
-    def put(self, corpus: int, row: FileRow, shown: str, document: Document | None) -> int:
-        """Keeps a file in place of what its path had before; returns its number. ``shown`` is its
-        path from the folder that was added on, by which it is found."""
+    def put(self, corpus: int, row: FileRow, display_path: str, document: Document | None) -> int:
+        """Keeps a file in place of what its path had before; returns its number. ``display_path``
+        is its path from the folder that was added on, by which it is found."""
         self.drop(corpus, row.path)
         kept = document or Document("", "", ())
         pages = " ".join(map(str, kept.pages))
         file = self.sql.execute(
             "INSERT INTO file(corpus, shown, path, size, stamp, hash, reader, problem, title, "
             "pages, text) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (corpus, shown, *row, kept.title, pages, zlib.compress(kept.text.encode())),
+            (corpus, display_path, *row, kept.title, pages, zlib.compress(kept.text.encode())),
         ).lastrowid
         assert file is not None
         self.sql.executemany(
@@ -131,7 +131,7 @@ class Database(SqliteFile):
             "VALUES(?, ?, ?, ?, ?, ?)",
             [(file, *one) for one in kept.passages],
         )
-        self._index(file, kept.title, shown, kept.text)
+        self._index(file, kept.title, display_path, kept.text)
         return file
 
     def seen(self, corpus: int, path: str, stamp: str) -> None:
@@ -156,20 +156,22 @@ class Database(SqliteFile):
         for table in ("passage", "file", "corpus", "word"):
             self.sql.execute(f"DELETE FROM {table}")  # noqa: S608 - names of ours
 
-    def _index(self, file: int, title: str, shown: str, text: str, *, delete: bool = False) -> None:
+    def _index(
+        self, file: int, title: str, display_path: str, text: str, *, delete: bool = False
+    ) -> None:
         """Puts the words of a file and of its passages into the indexes, or takes them out."""
         query = "SELECT id, start, stop, heading FROM passage WHERE file=? ORDER BY id"
         passages = self.sql.execute(query, (file,)).fetchall()
         if not passages:
             return
         of_passages = [
-            (number, indexed(heading), indexed(text[start:stop]))
+            (number, index_text(heading), index_text(text[start:stop]))
             for number, start, stop, heading in passages
         ]
         # Their order means nothing here; sorted, they take half the space.
         words = sorted(" ".join(words for _, _, words in of_passages).split())
         headings = dict.fromkeys(one for *_, heading in passages for one in _BETWEEN.split(heading))
-        names = tuple(map(indexed, (title, shown, " ".join(headings))))
+        names = tuple(map(index_text, (title, display_path, " ".join(headings))))
         self._words("passage_words", of_passages, delete)
         self._words("file_words", [(file, " ".join(words))], delete)
         self._words("file_names", [(file, *names)], delete)

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from mlx_tools.paths import to_install
 from mlx_tools.toolbox.kb.passages import MAX_HEADING_CHARS, Passage, passages
-from mlx_tools.toolbox.web_fetch import marked, named
+from mlx_tools.toolbox.web_fetch import find_charset, split_bom
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed, run_apart
 
 READER: Final = "4"
@@ -118,28 +118,34 @@ def read_document(name: str, data: bytes) -> Document:
         return read_pdf(name, data)
     if _PRIVATE_KEY.match(data):
         raise UnreadableFile("it is a private key")
-    text = decoded(data)
+    text = decode_text(data)
     if suffix in _HTML or (not suffix and text[:200].lstrip().lower().startswith("<!doctype html")):
         from mlx_tools.toolbox.html_text import read_html
 
         page = read_html(text)
         title = page["title"] or _prose_title(page["text"])
-        return _document(title, name, page["text"], "markdown", made=True)
+        return _document(title, name, page["text"], "markdown", is_generated=True)
     if suffix == _NOTEBOOK and (cells := _read_notebook(text)) is not None:
-        return _document(_prose_title(cells), name, cells, "markdown", made=True)
+        return _document(_prose_title(cells), name, cells, "markdown", is_generated=True)
     form = _FORMS.get(suffix, "code")
     title_of_form = {"code": _code_title, "text": _first_line}.get(form, _prose_title)
     return _document(title_of_form(text), name, text, form)
 
 
 def _document(
-    title: str, name: str, text: str, form: str, pages: tuple[int, ...] = (), *, made: bool = False
+    title: str,
+    name: str,
+    text: str,
+    form: str,
+    pages: tuple[int, ...] = (),
+    *,
+    is_generated: bool = False,
 ) -> Document:
-    """The document of a text; ``made`` is whether the text is not the file as it stands."""
+    """The document of a text; ``is_generated`` is whether the text is not the file as it stands."""
     line = " ".join(title.split()) or name
     short = line if len(line) <= MAX_HEADING_CHARS else line[: MAX_HEADING_CHARS - 1] + "…"
     found = passages(text, form)
-    if made:
+    if is_generated:
         found = [one._replace(line=0, end_line=0) for one in found]
     return Document(short, text, tuple(found), pages)
 
@@ -173,7 +179,7 @@ def read_pdf(name: str, data: bytes, bounds: Bounds = BOUNDS) -> Document:
     text = _PAGE_END.join(found["pages"])
     if not text.strip():
         raise UnreadableFile("it holds no text (scanned pages?)")
-    return _document(found["title"], name, text, "text", (0, *ends[:-1]), made=True)
+    return _document(found["title"], name, text, "text", (0, *ends[:-1]), is_generated=True)
 
 
 # --- office programs, books ---------------------------------------------------------------------
@@ -182,10 +188,12 @@ def read_pdf(name: str, data: bytes, bounds: Bounds = BOUNDS) -> Document:
 def _read_office(name: str, data: bytes) -> Document:
     question = {"data": data, "form": suffix_of(name)}
     found = _read_apart("read_office", "justhtml", question, BOUNDS)
-    text = decoded(str(found["text"]).encode("utf-8", "replace"))
+    text = decode_text(str(found["text"]).encode("utf-8", "replace"))
     if not text.strip():
         raise UnreadableFile("it holds no text")
-    return _document(found["title"] or _prose_title(text), name, text, "markdown", made=True)
+    return _document(
+        found["title"] or _prose_title(text), name, text, "markdown", is_generated=True
+    )
 
 
 def _read_apart(
@@ -282,14 +290,14 @@ def is_binary(head: bytes, name: str = "") -> bool:
     that promises a document is looked at whole."""
     if suffix_of(name) in _OFFICE:
         return False
-    return b"\0" in head[:SNIFFED] and b"%PDF-" not in head[:1024] and marked(head)[0] is None
+    return b"\0" in head[:SNIFFED] and b"%PDF-" not in head[:1024] and split_bom(head)[0] is None
 
 
-def decoded(data: bytes) -> str:
+def decode_text(data: bytes) -> str:
     """The bytes as text with line ends ``\\n``: UTF-8, UTF-16 with its mark, what a page names, or
     Windows-1252 where it can be. Raises `UnreadableFile` where they are none."""
-    mark, data = marked(data)
-    for encoding in (mark,) if mark else ("utf-8", named(data) or "utf-8"):
+    mark, data = split_bom(data)
+    for encoding in (mark,) if mark else ("utf-8", find_charset(data) or "utf-8"):
         try:
             text = data.decode(encoding)
             break

@@ -34,7 +34,7 @@ from mlx_tools.toolbox.kb.documents import (
     reader_of,
 )
 from mlx_tools.toolbox.kb.search import SNIPPET_CHARS, Hit, search
-from mlx_tools.toolbox.kb.walk import MAX_FILES, FoundFile, WalkStart, files_of, stamp_of
+from mlx_tools.toolbox.kb.walk import MAX_FILES, WalkedFile, WalkStart, files_of, stamp_of
 
 DEFAULT_CORPUS: Final = "default"
 DEFAULT_LIMIT: Final = 5
@@ -60,14 +60,14 @@ class Corpus(Struct, frozen=True):
     changed: str
 
 
-class Skipped(Struct, frozen=True):
+class SkippedFile(Struct, frozen=True):
     """A file or a folder that was not taken in, and why."""
 
     path: str
     reason: str
 
 
-class Added(Struct, frozen=True):
+class AddReport(Struct, frozen=True):
     """What adding came to, in files that have text. ``skipped`` says why of each that has none that
     could be read, whether it was looked at now or before."""
 
@@ -76,7 +76,7 @@ class Added(Struct, frozen=True):
     changed: int
     unchanged: int
     removed: int
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedFile, ...]
 
 
 class KnowledgeBase:
@@ -91,11 +91,11 @@ class KnowledgeBase:
 
     def add(
         self,
-        given: Iterable[str | os.PathLike[str]],
+        paths: Iterable[str | os.PathLike[str]],
         corpus: str = DEFAULT_CORPUS,
         *,
         on_progress: OnProgress = lambda done, total, path: None,
-    ) -> Added:
+    ) -> AddReport:
         """Takes in files, and all files below folders, as far as they hold text.
 
         Only what is new or has changed is read. What was taken in from below one of the folders and
@@ -109,11 +109,11 @@ class KnowledgeBase:
             raise UsageError(
                 f"{corpus[:100]!r} cannot name a corpus", hint="use 1 to 64 of A-Z a-z 0-9 _ . -"
             )
-        starts = [WalkStart.named(one) for one in given]
+        starts = [WalkStart.named(one) for one in paths]
         if not starts:
             raise UsageError("there is nothing to add", hint="name files or folders")
         with Database(self.path) as database, database.guarded():
-            return _Adding(database, corpus, starts, on_progress).run()
+            return _Import(database, corpus, starts, on_progress).run()
 
     def search(
         self,
@@ -221,7 +221,7 @@ class KnowledgeBase:
 
 
 @dataclass(slots=True)
-class _Adding:
+class _Import:
     """One ``kb add``: lists the files below ``starts``, then goes through them. ``unseen`` are
     folders that could not be looked at, ``touched`` files with another stamp that hold the same."""
 
@@ -230,12 +230,12 @@ class _Adding:
     starts: Sequence[WalkStart]
     on_progress: OnProgress
     counts: Counter[str] = field(default_factory=Counter)
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedFile] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
-    taken: list[tuple[FoundFile, FileRow, Document | None]] = field(default_factory=list)
+    taken: list[tuple[WalkedFile, FileRow, Document | None]] = field(default_factory=list)
     touched: list[FileRow] = field(default_factory=list)
 
-    def run(self) -> Added:
+    def run(self) -> AddReport:
         """Adds. Raises `UsageError` for more files than there may be."""
         files = self._list()
         with self.database.transaction(write=True):
@@ -248,19 +248,19 @@ class _Adding:
         self._drop([row for path, row in known.items() if path not in files])
         names = ("added", "changed", "unchanged", "removed")
         counts = {name: self.counts[name] for name in names}
-        return Added(self.corpus, skipped=tuple(self.skipped), **counts)
+        return AddReport(self.corpus, skipped=tuple(self.skipped), **counts)
 
     def _number(self) -> int:
         """The number of the corpus, which is made where somebody has removed it meanwhile."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         return self.database.make_corpus(self.corpus, now)
 
-    def _list(self) -> dict[str, FoundFile]:
-        files: dict[str, FoundFile] = {}
+    def _list(self) -> dict[str, WalkedFile]:
+        files: dict[str, WalkedFile] = {}
         for start in self.starts:
             for found in files_of(start, self._cannot_look):
                 if any("\ud800" <= char <= "\udfff" for char in found.path):
-                    self.skipped.append(Skipped(ascii(found.path), "its name is not UTF-8"))
+                    self.skipped.append(SkippedFile(ascii(found.path), "its name is not UTF-8"))
                     continue
                 files.setdefault(found.path, found)
                 if len(files) > MAX_FILES:
@@ -272,44 +272,44 @@ class _Adding:
 
     def _cannot_look(self, path: str, reason: str) -> None:
         self.unseen.append(path)
-        self.skipped.append(Skipped(path, reason))
+        self.skipped.append(SkippedFile(path, reason))
 
-    def _take(self, found: FoundFile, row: FileRow | None) -> None:
+    def _take(self, file: WalkedFile, row: FileRow | None) -> None:
         """Reads a file, unless ``row`` has it as it is."""
-        name = found.parts[-1]
+        name = file.parts[-1]
         kept = row if row is not None and row.reader == reader_of(name) else None
-        if kept is None or (kept.size, kept.stamp) != (found.size, found.stamp):
+        if kept is None or (kept.size, kept.stamp) != (file.size, file.stamp):
             try:
-                no_text = is_binary(found.read(SNIFFED)[0], name)
-                data, status = found.read(SNIFFED if no_text else limit_of(name) + 1)
+                no_text = is_binary(file.read(SNIFFED)[0], name)
+                data, status = file.read(SNIFFED if no_text else limit_of(name) + 1)
             except OSError as error:  # gone meanwhile, or not to be opened
-                self.skipped.append(Skipped(found.path, f"it cannot be read: {error.strerror}"))
+                self.skipped.append(SkippedFile(file.path, f"it cannot be read: {error.strerror}"))
                 return
             stamp, digest = stamp_of(status), hashlib.sha256(data).digest()
             if kept is None or (kept.hash, kept.size) != (digest, status.st_size):
-                new = FileRow(found.path, status.st_size, stamp, digest, reader_of(name))
-                self._take_new(found, new, data, changed=row is not None and not row.problem)
+                new = FileRow(file.path, status.st_size, stamp, digest, reader_of(name))
+                self._take_new(file, new, data, is_changed=row is not None and not row.problem)
                 return
             self.touched.append(kept._replace(stamp=stamp))
         if kept.problem:
-            self.skipped.append(Skipped(kept.path, kept.problem))
+            self.skipped.append(SkippedFile(kept.path, kept.problem))
         else:
             self.counts["unchanged"] += 1
 
-    def _take_new(self, found: FoundFile, row: FileRow, data: bytes, *, changed: bool) -> None:
-        """Reads what is new, and counts it; ``changed`` is whether something was known of it."""
+    def _take_new(self, file: WalkedFile, row: FileRow, data: bytes, *, is_changed: bool) -> None:
+        """Reads what is new, and counts it; ``is_changed`` is whether something was known of it."""
         document = None
-        limit = limit_of(found.parts[-1])
+        limit = limit_of(file.parts[-1])
         try:
             if len(data) > limit:
                 raise UnreadableFile(f"it has more than {limit // 1_000_000} MB")
-            document = read_document(found.parts[-1], data)
-            self.counts["changed" if changed else "added"] += 1
+            document = read_document(file.parts[-1], data)
+            self.counts["changed" if is_changed else "added"] += 1
         except UnreadableFile as error:
             row = row._replace(problem=str(error))
-            self.skipped.append(Skipped(row.path, row.problem))
-            self.counts["removed"] += changed
-        self.taken.append((found, row, document))
+            self.skipped.append(SkippedFile(row.path, row.problem))
+            self.counts["removed"] += is_changed
+        self.taken.append((file, row, document))
         size = sum(len(one.text) for _, _, one in self.taken if one is not None)
         if len(self.taken) >= BATCH_FILES or size >= BATCH_CHARS:
             self._flush()

@@ -73,7 +73,7 @@ class Archive:
 
     def __init__(self, data: bytes) -> None:
         self._zip = zipfile.ZipFile(io.BytesIO(data))
-        self._left = MAX_UNPACKED
+        self._bytes_left = MAX_UNPACKED
 
     def names(self) -> list[str]:
         return self._zip.namelist()
@@ -87,10 +87,10 @@ class Archive:
         if member.flag_bits & 1:
             raise Problem("it is encrypted")
         with self._zip.open(member) as file:
-            found = file.read(self._left + 1)
-        if len(found) > self._left:
+            found = file.read(self._bytes_left + 1)
+        if len(found) > self._bytes_left:
             raise Problem(f"it unpacks to more than {MAX_UNPACKED // 1_000_000} MB")
-        self._left -= len(found)
+        self._bytes_left -= len(found)
         return found
 
     def needed(self, name: str) -> bytes:
@@ -142,13 +142,13 @@ def starts(data: bytes | None) -> Iterator[tuple[str, dict[str, str]]]:
     return ((name, more) for kind, name, more in parts(data or b"<no/>") if kind == "start")
 
 
-def first_text(data: bytes | None, wanted: str) -> str:
+def first_text(data: bytes | None, wanted_name: str) -> str:
     """The text of the first element of this name, empty where there is none."""
     inside, said = False, list[str]()
     for kind, name, _ in parts(data or b"<no/>"):
         if kind == "text" and inside:
             said.append(name)
-        elif name == wanted:
+        elif name == wanted_name:
             inside = kind == "start" and not said
     return "".join(said).strip()
 
@@ -159,20 +159,20 @@ class Lines:
     def __init__(self) -> None:
         self.level = 0
         self._lines: list[str] = []
-        self._said: list[str] = []
+        self._pieces: list[str] = []
 
     def say(self, text: str) -> None:
-        self._said.append(text)
+        self._pieces.append(text)
 
     def end(self) -> None:
         """Ends the paragraph, a heading where it has a ``level``."""
-        text = "".join(self._said).strip()
+        text = "".join(self._pieces).strip()
         if text and self.level:
             text = f"{'#' * min(self.level, LEVELS)} {' '.join(text.split())}"
         if text:
             self._lines += [text, ""]
         self.level = 0
-        self._said.clear()
+        self._pieces.clear()
 
     def text(self) -> str:
         self.end()
@@ -314,7 +314,7 @@ def _chunks(data: bytes) -> bytes:
     return bytes(found)
 
 
-def _snappy(data: bytes, most: int) -> bytes:
+def _snappy(data: bytes, max_bytes: int) -> bytes:
     """Snappy's raw form: pieces as they are, and copies of what came before."""
     length, at = _varint(data, 0)
     out = bytearray()
@@ -341,20 +341,20 @@ def _snappy(data: bytes, most: int) -> bytes:
             start = len(out) - far
             piece = bytes(out[start : start + size])
             out += (piece * (size // len(piece) + 1))[:size]
-        if len(out) > min(length, most):
+        if len(out) > min(length, max_bytes):
             raise Problem("it is damaged, or unpacks to too much")
     return bytes(out)
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: bytes, offset: int) -> tuple[int, int]:
     """A number, and where it ends."""
     value = 0
     for shift in range(0, 64, 7):
-        value |= (data[at] & 127) << shift
-        at += 1
-        if data[at - 1] < 128:
+        value |= (data[offset] & 127) << shift
+        offset += 1
+        if data[offset - 1] < 128:
             break
-    return value, at
+    return value, offset
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:

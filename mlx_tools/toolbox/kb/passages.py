@@ -79,7 +79,7 @@ def passages(text: str, form: str = "text") -> list[Passage]:
     if not sections or sections[0][0]:
         sections.insert(0, (0, ""))
     found = []
-    for first, last, heading in _merged(sections, starts):
+    for first, last, heading in _merge_sections(sections, starts):
         for begin, end in _pieces(text, first, min(last, len(text))):
             if text[begin:end].strip():
                 at, end_line = (bisect_right(starts, place) for place in (begin, end - 1))
@@ -99,14 +99,14 @@ def _headings(lines: Sequence[str], *, rst: bool) -> list[_Section]:
         elif fence:
             continue
         elif not rst and (hashes := _HASHES.match(line)):
-            found.append((number, _under(path, len(hashes[1]), hashes[2].rstrip("# \t"))))
+            found.append((number, _heading_path(path, len(hashes[1]), hashes[2].rstrip("# \t"))))
         elif _underlined(lines, number, rst=rst):
             rule = lines[number + 1]
             over = rst and number > 0 and lines[number - 1].rstrip() == rule.rstrip()
             kind = rule[0] + "^" * over
             if kind not in kinds:
                 kinds.append(kind)
-            found.append((number - over, _under(path, kinds.index(kind) + 1, line)))
+            found.append((number - over, _heading_path(path, kinds.index(kind) + 1, line)))
     return found
 
 
@@ -123,7 +123,7 @@ def _underlined(lines: Sequence[str], number: int, *, rst: bool) -> bool:
     return len(rule.rstrip()) >= min(len(line.strip()), MAX_HEADING_CHARS)
 
 
-def _under(path: list[str], level: int, title: str) -> str:
+def _heading_path(path: list[str], level: int, title: str) -> str:
     """A title of this level with those above it; ``path``, the headings above, goes on to it."""
     level = min(level, _LEVELS)
     del path[level - 1 :]
@@ -154,7 +154,9 @@ def _definitions(lines: Sequence[str]) -> list[_Section]:
     return found
 
 
-def _merged(sections: Sequence[_Section], starts: Sequence[int]) -> Iterator[tuple[int, int, str]]:
+def _merge_sections(
+    sections: Sequence[_Section], starts: Sequence[int]
+) -> Iterator[tuple[int, int, str]]:
     """Where sections begin and end, and their heading; of these short ones are joined."""
     ends = [starts[first] for first, _ in sections[1:]] + [starts[-1]]
     begin = end = 0
@@ -162,33 +164,33 @@ def _merged(sections: Sequence[_Section], starts: Sequence[int]) -> Iterator[tup
     for (first, heading), last in zip(sections, ends, strict=True):
         short = end - begin < LEAST or last - starts[first] < LEAST
         if headings and not (short and last - begin <= TARGET):
-            yield begin, end, _joined(headings)
+            yield begin, end, _join_headings(headings)
             begin, headings = starts[first], []
         headings.append(heading)
         end = last
-    yield begin, end, _joined(headings)
+    yield begin, end, _join_headings(headings)
 
 
-def _joined(headings: Sequence[str]) -> str:
+def _join_headings(headings: Sequence[str]) -> str:
     kept = dict.fromkeys(filter(None, headings))
     return BETWEEN_HEADINGS.join(kept)[: 4 * MAX_HEADING_CHARS]
 
 
-def _pieces(text: str, at: int, end: int) -> Iterator[tuple[int, int]]:
+def _pieces(text: str, offset: int, end: int) -> Iterator[tuple[int, int]]:
     """A section in pieces of a readable size; each begins with the last line of the one before."""
-    while end - at > MOST:
-        stop = _stop(text, at)
-        yield at, stop
-        line = text.find("\n", max(stop - OVERLAP, at), stop - 1)
-        at = line + 1 if line >= 0 else stop
-    yield at, end
+    while end - offset > MOST:
+        stop = _stop(text, offset)
+        yield offset, stop
+        line = text.find("\n", max(stop - OVERLAP, offset), stop - 1)
+        offset = line + 1 if line >= 0 else stop
+    yield offset, end
 
 
-def _stop(text: str, at: int) -> int:
+def _stop(text: str, offset: int) -> int:
     """Where to cut what is too long: behind a paragraph, else a line or a word, else anywhere."""
-    if (blank := text.find("\n\n", at + TARGET, at + MOST)) >= 0:
+    if (blank := text.find("\n\n", offset + TARGET, offset + MOST)) >= 0:
         return blank + 2
     for mark in "\n ":
-        if (found := text.rfind(mark, at + TARGET // 2, at + MOST)) >= 0:
+        if (found := text.rfind(mark, offset + TARGET // 2, offset + MOST)) >= 0:
             return found + 1
-    return at + TARGET
+    return offset + TARGET

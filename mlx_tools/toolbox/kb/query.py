@@ -72,7 +72,7 @@ def terms(text: str) -> Iterator[str]:
     return chain.from_iterable(map(_terms_of, _WORD.findall(text)))
 
 
-def indexed(text: str) -> str:
+def index_text(text: str) -> str:
     """The words of a text with spaces between them: what is handed to FTS5."""
     return " ".join(terms(text))
 
@@ -133,7 +133,7 @@ def _stem(term: str) -> str:
 # --- what a question looks for ------------------------------------------------------------------
 
 
-class WantedTerm(NamedTuple):
+class QueryTerm(NamedTuple):
     """A term, or with ``begins`` all terms that begin so."""
 
     term: str
@@ -154,14 +154,14 @@ class WantedTerm(NamedTuple):
         return term.startswith(self.root) if self.begins else _stem(term) == self.root
 
 
-CountHolding = Callable[[WantedTerm], int]
+CountHolding = Callable[[QueryTerm], int]
 """How many files or notes have what is wanted, counted up to `FEW` at least."""
 
 
 class Query(NamedTuple):
     """What is looked for: the words, and, as FTS5 expressions, they and what was quoted."""
 
-    wanted: tuple[WantedTerm, ...]
+    wanted: tuple[QueryTerm, ...]
     clauses: tuple[str, ...]
 
     @property
@@ -173,8 +173,8 @@ class Query(NamedTuple):
 class TermMatcher:
     """Tells which of the words that are wanted a line says."""
 
-    def __init__(self, wanted: Iterable[WantedTerm]) -> None:
-        words = list(wanted)
+    def __init__(self, terms: Iterable[QueryTerm]) -> None:
+        words = list(terms)
         self._stems = {one.root for one in words if not one.begins}
         self._beginnings = tuple(one.term for one in words if one.begins)
 
@@ -195,36 +195,36 @@ FindNear = Callable[[str], Iterable[str]]
 
 def query_of(question: str, count: CountHolding, near: FindNear = lambda term: ()) -> Query:
     """What is looked for. Where the question has no words, neither has this."""
-    wanted: dict[WantedTerm, None] = {}
+    wanted: dict[QueryTerm, None] = {}
     looked = 0
-    for term in asked(question):
+    for term in select_terms(question):
         ways = list(_ways(term, count))
         if len(term) >= _LEAST and looked < MAX_NEAR_TERMS and not any(map(count, ways)):
             looked += 1
-            ways += (WantedTerm(one, True) for one in near(term))
+            ways += (QueryTerm(one, True) for one in near(term))
         wanted |= dict.fromkeys(ways)
     quoted = (f'"{one}"' for one in phrases(question) for _ in range(_QUOTED_WEIGHT))
     clauses = [*(one.expression for one in wanted), *quoted]
     return Query(tuple(wanted), tuple(clauses))
 
 
-def _ways(term: str, count: CountHolding) -> Iterator[WantedTerm]:
+def _ways(term: str, count: CountHolding) -> Iterator[QueryTerm]:
     """A term, and what else it is looked for as."""
     if _UNSPACED.fullmatch(term):  # one character stands for every pair that it begins
-        yield WantedTerm(term, len(term) == 1)
+        yield QueryTerm(term, len(term) == 1)
         return
-    yield (plain := WantedTerm(term))
+    yield (plain := QueryTerm(term))
     if len(term) < _LEAST:
         return
-    beginning = WantedTerm(term, True)
-    without_ending = WantedTerm(term[: -1 if len(term) < 7 else -2 if len(term) < 10 else -3], True)
+    beginning = QueryTerm(term, True)
+    without_ending = QueryTerm(term[: -1 if len(term) < 7 else -2 if len(term) < 10 else -3], True)
     if not term.isascii():
         yield without_ending
     elif count(plain) < FEW:
         yield beginning if count(beginning) or len(term) == _LEAST else without_ending
 
 
-def asked(question: str) -> list[str]:
+def select_terms(question: str) -> list[str]:
     """The terms to look for, those that carry meaning, each once, in their order; of a run of
     characters without spaces the pairs alone.
 
@@ -265,9 +265,9 @@ def nearest(term: str, candidates: Iterable[str]) -> list[str]:
     """The stems of those of the candidates that are most like a term, the best first."""
     short = _stem(term)
 
-    def likeness(other: str) -> float:
-        held = min(len(short), len(other)) >= _PART and (short in other or other in short)
-        return max(_ALIKE if held else 0.0, SequenceMatcher(None, short, other).ratio())
+    def likeness(word: str) -> float:
+        held = min(len(short), len(word)) >= _PART and (short in word or word in short)
+        return max(_ALIKE if held else 0.0, SequenceMatcher(None, short, word).ratio())
 
     stems = dict.fromkeys(map(_stem, candidates))
     scored = sorted(((likeness(one), one) for one in stems), key=lambda one: (-one[0], one[1]))
@@ -280,7 +280,7 @@ def phrases(question: str) -> list[str]:
     found: dict[str, None] = {}
     for quoted in _QUOTED.finditer(question[:MAX_QUERY_CHARS]):
         text = next(filter(None, quoted.groups()))
-        words = indexed(text)
+        words = index_text(text)
         if " " in words and not _UNSPACED.search(text):
             found[words] = None
     return [*found][:MAX_QUERY_PHRASES]

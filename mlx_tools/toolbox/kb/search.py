@@ -23,7 +23,7 @@ from msgspec import Struct
 from mlx_tools.store import DAMAGED
 from mlx_tools.toolbox.kb.database import Database
 from mlx_tools.toolbox.kb.passages import WITHIN
-from mlx_tools.toolbox.kb.query import FEW, TermMatcher, WantedTerm, nearest, query_of, trigrams
+from mlx_tools.toolbox.kb.query import FEW, QueryTerm, TermMatcher, nearest, query_of, trigrams
 
 SNIPPET_CHARS: Final = 600
 SECONDS: Final = 20.0
@@ -90,7 +90,7 @@ def search(
         return [_hit(database, row, matcher, snippet_chars) for row in ranking.best(limit)]
 
 
-def _hit(database: Database, row: ScoredPassage, matcher: TermMatcher, most: int) -> Hit:
+def _hit(database: Database, row: ScoredPassage, matcher: TermMatcher, max_chars: int) -> Hit:
     query = (
         "SELECT corpus.name, file.path, file.title, file.pages, start, stop, line, end_line, "
         "heading FROM passage JOIN file ON file.id = file JOIN corpus ON corpus.id = corpus "
@@ -100,7 +100,7 @@ def _hit(database: Database, row: ScoredPassage, matcher: TermMatcher, most: int
         query, row.passage
     )
     text = database.text(row.file)[int(start) : int(stop)]
-    at, shown = snippet(text, matcher, most)
+    at, shown = snippet(text, matcher, max_chars)
     begins = [int(page) for page in str(pages).split()]
     return Hit(
         corpus=str(corpus),
@@ -117,18 +117,18 @@ def _hit(database: Database, row: ScoredPassage, matcher: TermMatcher, most: int
     )
 
 
-def snippet(text: str, matcher: TermMatcher, most: int = SNIPPET_CHARS) -> tuple[int, str]:
-    """Where in ``text`` the stretch begins that is shown, and the stretch: of at most ``most``
+def snippet(text: str, matcher: TermMatcher, max_chars: int = SNIPPET_CHARS) -> tuple[int, str]:
+    """Where in ``text`` the stretch begins that is shown, and the stretch: of at most ``max_chars``
     characters, with most of the words that are wanted. An ellipsis stands where something is left
     out."""
     begin = len(text) - len(text.lstrip("\n"))
     end = len(text.rstrip("\n"))
-    if end - begin <= most:
+    if end - begin <= max_chars:
         return begin, text[begin:end]
     pieces = list(_pieces(text, begin, end))
-    window = _window(pieces, [matcher.said(text[a:b]) for a, b in pieces], most - 2)
+    window = _window(pieces, [matcher.said(text[a:b]) for a, b in pieces], max_chars - 2)
     start = pieces[window.start][0]
-    stop = min(pieces[window.stop - 1][1], start + most - 2)
+    stop = min(pieces[window.stop - 1][1], start + max_chars - 2)
     at_line = start == begin or text[start - 1] == "\n"  # where a line begins, its indent stays
     shown = text[start:stop].lstrip("\n" if at_line else None)
     start = stop - len(shown)
@@ -150,7 +150,9 @@ def _pieces(text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
         at = line_end
 
 
-def _window(pieces: Sequence[tuple[int, int]], said: Sequence[set[str]], most: int) -> range:
+def _window(
+    pieces: Sequence[tuple[int, int]], term_sets: Sequence[set[str]], max_chars: int
+) -> range:
     """Of all stretches that fit, the last of those with most different words, and of these with
     most words: it begins with what was asked for, and goes on with what is said of it. Room that is
     left goes to what stands before."""
@@ -162,14 +164,14 @@ def _window(pieces: Sequence[tuple[int, int]], said: Sequence[set[str]], most: i
     held: Counter[str] = Counter()
     last = 0
     for first in range(len(pieces)):
-        while last < len(pieces) and (last == first or size(first, last) <= most):
-            held.update(said[last])
+        while last < len(pieces) and (last == first or size(first, last) <= max_chars):
+            held.update(term_sets[last])
             last += 1
         if (rank := (len(held), held.total())) >= found and (held or not first):
             best, found = range(first, last), rank
-        held -= Counter(said[first])  # without those of which none is left
+        held -= Counter(term_sets[first])  # without those of which none is left
     first = best.start
-    while first and size(first - 1, best.stop - 1) <= most:
+    while first and size(first - 1, best.stop - 1) <= max_chars:
         first -= 1
     return range(first, best.stop)
 
@@ -225,7 +227,7 @@ class PassageRanking:
         # SQLite takes an index on the corpus for a good way to begin, and then looks into the
         # full-text index once for each file: so tables are joined in the order in which they stand
         # (CROSS JOIN), and no index is used for this (+).
-        self._within = "AND +corpus = ?" if self._corpus else ""
+        self._paths = "AND +corpus = ?" if self._corpus else ""
         self.query = query_of(question, self._count, self._near)
 
     def best(self, limit: int) -> list[ScoredPassage]:
@@ -265,7 +267,7 @@ class PassageRanking:
         scores = self._scores("passage_words", _OF_PASSAGES, _PASSAGES)
         query = (
             "SELECT passage.id, file.id, path, start FROM passage CROSS JOIN file "
-            f"ON file.id = file WHERE passage.id IN ({', '.join(map(str, scores))}) {self._within}"
+            f"ON file.id = file WHERE passage.id IN ({', '.join(map(str, scores))}) {self._paths}"
         )
         rows = self._database.rows(query, *self._corpus)
         placed = sorted(rows, key=lambda row: (-scores[row[0]], row[2], row[3]))
@@ -279,7 +281,7 @@ class PassageRanking:
         for table, formula in _OF_FILES:
             scores = self._scores(table, formula, _FILES)
             ids = ", ".join(map(str, scores))
-            query = f"SELECT path, id FROM file WHERE id IN ({ids}) {self._within}"
+            query = f"SELECT path, id FROM file WHERE id IN ({ids}) {self._paths}"
             for path, number in self._database.rows(query, *self._corpus):
                 yield (path, number), scores[number]
 
@@ -295,7 +297,7 @@ class PassageRanking:
 
     # --- the indexes ---
 
-    def _scores(self, table: str, formula: str, most: int) -> dict[int, float]:
+    def _scores(self, table: str, formula: str, limit: int) -> dict[int, float]:
         """The best rows of an index, by number, and their scores. Of a small knowledge base they
         are all rows, of whichever corpus."""
         query = "SELECT count(*), count(DISTINCT file) FROM (SELECT file FROM passage LIMIT ?)"
@@ -306,7 +308,7 @@ class PassageRanking:
             )
         query = (
             f"SELECT {table}.rowid, -({formula}) AS score {self._matching(table)} "
-            f"ORDER BY score DESC LIMIT {most}"
+            f"ORDER BY score DESC LIMIT {limit}"
         )
         return dict(self._database.rows(query, self.query.expression, *self._corpus))
 
@@ -332,7 +334,7 @@ class PassageRanking:
         if table == "passage_words":
             file = "(SELECT file FROM passage WHERE passage.id = passage_words.rowid)"
         return (
-            f"FROM {table} CROSS JOIN file ON file.id = {file} WHERE {table} MATCH ? {self._within}"
+            f"FROM {table} CROSS JOIN file ON file.id = {file} WHERE {table} MATCH ? {self._paths}"
         )
 
     def _near(self, term: str) -> list[str]:
@@ -348,10 +350,10 @@ class PassageRanking:
         quoted = (f'"{gram}"' for gram in grams)
         return nearest(term, (r[0] for r in self._database.rows(query, *quoted, least, len(term))))
 
-    def _count(self, wanted: WantedTerm) -> int:
+    def _count(self, term: QueryTerm) -> int:
         """How many files match, by their words or their names, up to `FEW`."""
         most = 0
         for table, _ in _OF_FILES:
             query = f"SELECT count(*) FROM (SELECT 1 {self._matching(table)} LIMIT {FEW})"
-            most = max(most, next(self._database.rows(query, wanted.expression, *self._corpus))[0])
+            most = max(most, next(self._database.rows(query, term.expression, *self._corpus))[0])
         return most

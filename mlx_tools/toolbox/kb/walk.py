@@ -41,21 +41,21 @@ class WalkStart(Struct, frozen=True):
     only: str = ""
 
     @classmethod
-    def named(cls, given: str | os.PathLike[str]) -> WalkStart:
+    def named(cls, path_text: str | os.PathLike[str]) -> WalkStart:
         """The place of a path that a person named; links in it are theirs. Raises `UsageError`."""
-        if not os.fspath(given):  # which `Path` would take for the folder one is in
+        if not os.fspath(path_text):  # which `Path` would take for the folder one is in
             raise UsageError("an empty path cannot be added", hint="write . for this folder")
         try:
-            path = expand_user(given).resolve(strict=True)
+            path = expand_user(path_text).resolve(strict=True)
             kind = path.stat().st_mode
         except (OSError, RuntimeError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error)
-            raise UsageError(f"{given} cannot be added: {why}") from None
+            raise UsageError(f"{path_text} cannot be added: {why}") from None
         if stat.S_ISDIR(kind):
             return cls(path)
         if stat.S_ISREG(kind):
             return cls(path.parent, path.name)
-        raise UsageError(f"{given} cannot be added: it is neither a folder nor a regular file")
+        raise UsageError(f"{path_text} cannot be added: it is neither a folder nor a regular file")
 
     @property
     def prefix(self) -> str:
@@ -76,7 +76,7 @@ class WalkStart(Struct, frozen=True):
             os.close(at)
 
 
-class FoundFile(Struct, frozen=True):
+class WalkedFile(Struct, frozen=True):
     """A regular file; ``size`` is in bytes, ``stamp`` its `stamp_of`."""
 
     start: WalkStart
@@ -95,16 +95,16 @@ class FoundFile(Struct, frozen=True):
         named = () if self.start.only or not self.start.path.name else (self.start.path.name,)
         return "/".join((*named, *self.parts))
 
-    def read(self, most: int) -> tuple[bytes, os.stat_result]:
-        """At most ``most`` bytes, and what the system says of the file. Raises OSError, also where
-        it is no regular file any more."""
+    def read(self, max_bytes: int) -> tuple[bytes, os.stat_result]:
+        """At most ``max_bytes`` bytes, and what the system says of the file. Raises OSError, also
+        where it is no regular file any more."""
         with self.start.opened(self.parts, _FILE) as file:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(22, "it is no regular file")
             if is_dataless(status):
                 raise OSError(5, "it is in iCloud and not on this Mac; open it there first")
-            pieces, left = [], most
+            pieces, left = [], max_bytes
             while left > 0 and (piece := os.read(file, min(left, 1 << 20))):
                 pieces.append(piece)
                 left -= len(piece)
@@ -120,28 +120,28 @@ def stamp_of(status: os.stat_result) -> str:
 def files_of(
     start: WalkStart,
     tell: Tell,
-    most: int = sys.maxsize,
+    max_files: int = sys.maxsize,
     given_up: Callable[[], bool] = lambda: False,
-) -> Iterator[FoundFile]:
+) -> Iterator[WalkedFile]:
     """The regular files of a place, sorted by path. Hidden ones are passed over, and what no person
     wrote (``__pycache__``, ``node_modules``, virtual environments, caches); so are links.
 
-    The walk ends after ``most`` entries of folders, whatever they are, and once ``given_up``, which
-    is asked at each of them, says so."""
+    The walk ends after ``max_files`` entries of folders, whatever they are, and once ``given_up``,
+    which is asked at each of them, says so."""
     if start.only:
         with start.opened((start.only,), _FILE) as file:
             seen = os.fstat(file)
-        yield FoundFile(start, (start.only,), seen.st_size, stamp_of(seen))
+        yield WalkedFile(start, (start.only,), seen.st_size, stamp_of(seen))
         return
     waiting: list[tuple[str, ...]] = [()]
-    while waiting and most > 0 and not given_up():
+    while waiting and max_files > 0 and not given_up():
         parts = waiting.pop()
         folders: list[str] = []
         try:
             with start.opened(parts, _FOLDER) as folder, os.scandir(folder) as entries:
-                listed = takewhile(lambda _: not given_up(), islice(entries, most))
+                listed = takewhile(lambda _: not given_up(), islice(entries, max_files))
                 inside = sorted(listed, key=lambda one: one.name)
-                most -= len(inside)
+                max_files -= len(inside)
                 if parts and any(entry.name in _MARKERS for entry in inside):
                     continue
                 for entry in inside:
@@ -151,7 +151,7 @@ def files_of(
                         folders.append(entry.name)
                     elif entry.is_file(follow_symlinks=False):
                         seen = entry.stat(follow_symlinks=False)
-                        yield FoundFile(start, (*parts, entry.name), seen.st_size, stamp_of(seen))
+                        yield WalkedFile(start, (*parts, entry.name), seen.st_size, stamp_of(seen))
         except OSError as error:
             place = start.prefix + "/".join(parts)
             hint = permission_hint(error, place)

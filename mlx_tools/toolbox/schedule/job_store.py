@@ -23,7 +23,7 @@ from mlx_tools.errors import MlxToolsError, ScheduleError, UsageError
 from mlx_tools.messages import replace
 from mlx_tools.policy import Policy
 from mlx_tools.store import FileFormat, Statements, Tables, passes
-from mlx_tools.toolbox.schedule.when import LAST_YEAR, When
+from mlx_tools.toolbox.schedule.when import LAST_YEAR, Schedule
 from mlx_tools.transcript import Answered, Outcome, Paused
 
 RunStatus = (
@@ -56,7 +56,7 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     task: str
     said: str
-    when: When
+    when: Schedule
     policy: Mapping[str, Any] = {}
     configured_policy: Mapping[str, Any] = msgspec.field(name="standing", default={})
     roots: tuple[str, ...] = ()
@@ -149,7 +149,7 @@ class RunEnd(Struct, frozen=True, kw_only=True):
         return cls(status="in_doubt" if doubt else "stopped", reason=reason, exit_code=code)
 
 
-class Seen(Struct, frozen=True, kw_only=True):
+class RunInspection(Struct, frozen=True, kw_only=True):
     """What a session's transcript says of a run whose process is gone, or that waits.
 
     ``state`` is one of `mlx_tools.store.session_store.SessionState`, or ``missing``; ``changed``
@@ -163,7 +163,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     in_doubt: bool = False
 
 
-class Listed(Struct, frozen=True, kw_only=True):
+class JobListing(Struct, frozen=True, kw_only=True):
     """A job as a listing shows it. ``job`` is None for one that is damaged, of which nothing can be
     believed; ``next_due`` is in UTC, None where nothing is due any more; ``runs`` are the latest
     first."""
@@ -282,20 +282,20 @@ class JobStore:
             if not db.execute("DELETE FROM jobs WHERE id = ?", (job,)).rowcount:
                 raise UsageError(f"there is no job {job[:50]}", hint="mlx-tools schedule list")
 
-    def find(self, given: str) -> Listed:
+    def find(self, job_id: str) -> JobListing:
         """The job that is meant by an id or the beginning of one. Raises `UsageError` where none or
         several are."""
         listing = self.listing()
-        found = [one for one in listing if given and one.id.startswith(given)]
-        found = [one for one in found if one.id == given] or found
+        found = [one for one in listing if job_id and one.id.startswith(job_id)]
+        found = [one for one in found if one.id == job_id] or found
         if len(found) != 1:
-            said = f"{given[:50]} is the beginning of {len(found)} jobs"
+            said = f"{job_id[:50]} is the beginning of {len(found)} jobs"
             raise UsageError(
-                said if found else f"there is no job {given[:50]}", hint="mlx-tools schedule list"
+                said if found else f"there is no job {job_id[:50]}", hint="mlx-tools schedule list"
             )
         return found[0]
 
-    def listing(self) -> list[Listed]:
+    def listing(self) -> list[JobListing]:
         """All jobs: those that are due next first, those that are done last."""
         with self.tables.transaction() as db:
             query = "SELECT * FROM jobs ORDER BY next_due IS NULL, next_due, id"
@@ -303,14 +303,14 @@ class JobStore:
             runs: dict[str, list[JobRun]] = {}
             for row in db.execute("SELECT * FROM runs ORDER BY id DESC").fetchall():
                 runs.setdefault(row["job"], []).append(_run(row))
-            return [self._listed(row, runs.get(row["id"], [])) for row in jobs]
+            return [self._make_listing(row, runs.get(row["id"], [])) for row in jobs]
 
-    def next_try(self, after: datetime) -> datetime | None:
-        """When there is something to run that is not due at ``after`` yet, None where there is
+    def next_try(self, not_before: datetime) -> datetime | None:
+        """When there is something to run that is not due at ``not_before`` yet, None where there is
         nothing. What was due then and was not taken, as a damaged job, is not waited for."""
         with self.tables.transaction() as db:
             query = "SELECT min(try_at) FROM jobs WHERE try_at > ?"
-            return _time(db.execute(query, (_seconds(after),)).fetchone()[0])
+            return _time(db.execute(query, (_seconds(not_before),)).fetchone()[0])
 
     # --- runs ---
 
@@ -356,12 +356,12 @@ class JobStore:
             query = "UPDATE runs SET status = ?, reason = ?, ended = ? WHERE id = ?"
             db.execute(query, (status, reason[:500], ended, run.id))
 
-    def try_again(self, run: JobRun, *, after: timedelta = RETRY_AFTER) -> bool:
+    def try_again(self, run: JobRun, *, delay: timedelta = RETRY_AFTER) -> bool:
         """Lets a run that changed nothing be made once more, where its job has been tried less than
         `MAX_ATTEMPTS` times for that time and does not run before anyway."""
         if run.attempt >= MAX_ATTEMPTS:
             return False
-        at = _seconds(self._now() + after)
+        at = _seconds(self._now() + delay)
         with self.tables.transaction(write=True) as db:
             planned = db.execute(
                 "UPDATE jobs SET next_due = ?, try_at = ?, attempt = ?"
@@ -403,14 +403,14 @@ class JobStore:
                 plan = "UPDATE jobs SET try_at = next_due, planned_at = ? WHERE id = ?"
                 db.execute(plan, (_seconds(now), job.id))
 
-    def _listed(self, row: Any, runs: list[JobRun]) -> Listed:
+    def _make_listing(self, row: Any, runs: list[JobRun]) -> JobListing:
         job = self._believed(row)
         if job is None:
-            return Listed(id=str(row["id"]), job=None, state="damaged", runs=tuple(runs))
+            return JobListing(id=str(row["id"]), job=None, state="damaged", runs=tuple(runs))
         due = _time(row["next_due"])
         state: JobState = "done" if due is None else "scheduled"
         state = next((run.status for run in runs if run.status in OPEN), state)
-        return Listed(id=job.id, job=job, state=state, next_due=due, runs=tuple(runs))
+        return JobListing(id=job.id, job=job, state=state, next_due=due, runs=tuple(runs))
 
     def _believed(self, row: Any) -> Job | None:
         """The job of a row, None where it is not as it was sealed, or means nothing today."""
@@ -439,13 +439,13 @@ def _seconds(time: datetime) -> int:
     return math.floor(time.timestamp())
 
 
-def _time(stored: int | None) -> datetime | None:
+def _time(seconds: int | None) -> datetime | None:
     """The time in UTC. Raises ValueError for what is none, or so far off that no zone has it."""
-    if stored is None:
+    if seconds is None:
         return None
-    found = datetime.fromtimestamp(stored, UTC)
+    found = datetime.fromtimestamp(seconds, UTC)
     if not 1970 <= found.year <= LAST_YEAR:
-        raise ValueError(f"{stored} is no time")
+        raise ValueError(f"{seconds} is no time")
     return found
 
 

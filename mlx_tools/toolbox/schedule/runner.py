@@ -24,8 +24,8 @@ from mlx_tools.toolbox.schedule.job_store import (
     JobRun,
     JobStore,
     RunEnd,
+    RunInspection,
     RunStatus,
-    Seen,
     utc_now,
 )
 
@@ -41,12 +41,12 @@ Began = Callable[[str], None]
 Start = Callable[[Job, Began], Awaitable[RunEnd]]
 """Runs a job. Raises an `MlxToolsError` where that cannot be done."""
 
-Look = Callable[[str], Seen]
+Look = Callable[[str], RunInspection]
 """Says how a session stands that no runner is at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class FinishedRun:
     """A run that was made. ``end`` is None where it could not be begun, or was broken off;
     ``fault`` is what broke it off where that is no error that is known: a fault of this program,
     or of the system."""
@@ -84,7 +84,9 @@ class Runner:
             self._present.close()
             self._present = None
 
-    async def run_due(self, tell: Callable[[Ended], None] = lambda ended: None) -> list[Ended]:
+    async def run_due(
+        self, tell: Callable[[FinishedRun], None] = lambda ended: None
+    ) -> list[FinishedRun]:
         """Runs everything that is due now, each job at most once, and returns how that went.
 
         ``tell`` is called as each run ends.
@@ -99,7 +101,7 @@ class Runner:
 
     async def run_forever(
         self,
-        tell: Callable[[Ended], None],
+        tell: Callable[[FinishedRun], None],
         trouble: Callable[[ScheduleError], None] = lambda error: None,
     ) -> None:
         """Runs what is due, waits for what is due next, and so on until it is cancelled.
@@ -124,7 +126,7 @@ class Runner:
                 pause, told = AGAIN, str(error)
             await self.sleep(pause)
 
-    async def _run(self, job: Job, run: JobRun, tell: Callable[[Ended], None]) -> Ended:
+    async def _run(self, job: Job, run: JobRun, tell: Callable[[FinishedRun], None]) -> FinishedRun:
         """One run, from its claim on. How it ended is told also where it cannot be written down."""
         noted = run
         status: RunStatus
@@ -139,7 +141,7 @@ class Runner:
             end = await self.start(job, began)
             status, reason, code = end.status, end.reason, end.exit_code
         except Exception as error:  # a fault of ours, too, ends this run and no other
-            status = "in_doubt" if _seen(self.look, noted).changed else "failed"
+            status = "in_doubt" if _inspect_run(self.look, noted).changed else "failed"
             if isinstance(error, MlxToolsError):
                 reason, code = str(error), error.exit_code
             else:
@@ -149,7 +151,7 @@ class Runner:
                 _settle(self.store, self.look, noted)
             raise
         done = replace(noted, status=status, reason=reason[:500], ended=self.now())
-        ended = Ended(run=done, job=job, end=end, fault=fault, exit_code=code)
+        ended = FinishedRun(run=done, job=job, end=end, fault=fault, exit_code=code)
         try:
             self.store.settle(noted, status, reason)
             if status == "failed":
@@ -167,29 +169,29 @@ def settle(store: JobStore, look: Look) -> None:
 
 
 def _settle(store: JobStore, look: Look, run: JobRun) -> None:
-    status, reason = _standing(run, _seen(look, run))
+    status, reason = _find_status(run, _inspect_run(look, run))
     if status is None or (status, reason) == (run.status, run.reason):
         return
     store.settle(run, status, reason)
     if status == "interrupted":
-        store.try_again(run, after=timedelta(0))
+        store.try_again(run, delay=timedelta(0))
 
 
-def _seen(look: Look, run: JobRun) -> Seen:
+def _inspect_run(look: Look, run: JobRun) -> RunInspection:
     """How the run's session stands; before there is one, nothing can have happened."""
-    return look(run.session) if run.session else Seen(state="empty", changed=False)
+    return look(run.session) if run.session else RunInspection(state="empty", changed=False)
 
 
-def _standing(run: JobRun, seen: Seen) -> tuple[RunStatus | None, str]:
+def _find_status(run: JobRun, inspection: RunInspection) -> tuple[RunStatus | None, str]:
     """How a run stands whose process is gone, or that waits for a person, by its session; None
     where that has not changed."""
-    match seen.state:
+    match inspection.state:
         case "answered":
             return "answered", ""
-        case "stopped" if seen.in_doubt:
-            return "in_doubt", seen.reason
-        case "stopped" if seen.changed or seen.reason != "interrupted":
-            return "stopped", seen.reason
+        case "stopped" if inspection.in_doubt:
+            return "in_doubt", inspection.reason
+        case "stopped" if inspection.changed or inspection.reason != "interrupted":
+            return "stopped", inspection.reason
         case "paused":
             return "paused", ""
         case "running":  # somebody goes on with it just now
@@ -200,6 +202,6 @@ def _standing(run: JobRun, seen: Seen) -> tuple[RunStatus | None, str]:
         return None, ""
     if run.status == "paused":
         return "in_doubt", "going on with it broke off, or its session is damaged"
-    if seen.changed:
+    if inspection.changed:
         return "in_doubt", "it broke off, and may have changed things"
     return "interrupted", "it broke off, and changed nothing"

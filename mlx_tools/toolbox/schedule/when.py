@@ -31,7 +31,7 @@ LAST_YEAR: Final = 9000
 """No job is due later: every zone can tell what time it is then."""
 
 
-class When(Struct, frozen=True, forbid_unknown_fields=True):
+class Schedule(Struct, frozen=True, forbid_unknown_fields=True):
     """When a job runs, in the zone of this IANA name: as ``cron`` has it, or once, ``at`` a time in
     UTC."""
 
@@ -78,7 +78,7 @@ _TIMED: Final = re.compile(
 _DAYS: Final = {"every day": "*", "daily": "*", "every weekday": "1-5"}
 
 
-def parse_when(text: str, zone: str, now: datetime) -> When:
+def parse_when(text: str, zone: str, now: datetime) -> Schedule:
     """What a text means in a zone of this IANA name, said at ``now``.
 
     Raises `UsageError` for a text that is no such time, and for a time that is past.
@@ -97,7 +97,7 @@ def parse_when(text: str, zone: str, now: datetime) -> When:
     at = when.at + timedelta(microseconds=-when.at.microsecond % 1_000_000)  # never early
     if at <= now:
         raise UsageError(f"{text[:100]!r} is past: it is {local:%Y-%m-%d %H:%M} in {local.tzinfo}")
-    return When(when.zone, at=at)
+    return Schedule(when.zone, at=at)
 
 
 def plain(text: str) -> str:
@@ -110,34 +110,36 @@ def counts_from_now(text: str) -> bool:
     return _LATER.fullmatch(plain(text)) is not None
 
 
-def _wrong(text: str, why: str) -> UsageError:
-    return UsageError(f"{text[:100]!r} {why}", hint=EXAMPLES)
+def _wrong(text: str, reason: str) -> UsageError:
+    return UsageError(f"{text[:100]!r} {reason}", hint=EXAMPLES)
 
 
-def _read(said: str, now: datetime) -> When | None:
+def _read(text: str, now: datetime) -> Schedule | None:
     """What a text means, None for one that means nothing. ``now`` is in the zone that is meant.
     Raises ValueError or OverflowError for a time that there is not, `UsageError`."""
     zone = str(now.tzinfo)
-    if looks_like_cron(said):
-        return When(zone, checked(said))
-    if often := _OFTEN.fullmatch(said):
-        return When(zone, _so_often(int(often[1] or 1), often[2]))
-    if iso := _ISO.fullmatch(said):
+    if looks_like_cron(text):
+        return Schedule(zone, normalize_cron(text))
+    if often := _OFTEN.fullmatch(text):
+        return Schedule(zone, _so_often(int(often[1] or 1), often[2]))
+    if iso := _ISO.fullmatch(text):
         read = datetime.fromisoformat(f"{iso[1]}T{iso[2]}{(iso[3] or '').upper()}")
-        return When(zone, at=(read if iso[3] else read.replace(tzinfo=now.tzinfo)).astimezone(UTC))
-    if later := _LATER.fullmatch(said):
+        return Schedule(
+            zone, at=(read if iso[3] else read.replace(tzinfo=now.tzinfo)).astimezone(UTC)
+        )
+    if later := _LATER.fullmatch(text):
         length = timedelta(**{f"{later[2]}s": int(later[1]) if later[1].isdigit() else 1})
         if later[2] in ("day", "week"):  # by the calendar
-            return When(zone, at=_at(now.date() + length, now.time(), now))
-        return When(zone, at=now.astimezone(UTC) + length)
-    timed = _TIMED.fullmatch(said)
+            return Schedule(zone, at=_to_utc(now.date() + length, now.time(), now))
+        return Schedule(zone, at=now.astimezone(UTC) + length)
+    timed = _TIMED.fullmatch(text)
     if timed is None or not (timed["minute"] or timed["half"]):  # at 5: in the morning?
         return None
     day, time = (timed["day"] or "").removeprefix("on "), _time_of(timed)
     if (days := _cron_days(day)) is not None:
-        return When(zone, f"{time.minute} {time.hour} * * {days}")
-    at = _once(day, time, now)
-    return None if at is None else When(zone, at=at)
+        return Schedule(zone, f"{time.minute} {time.hour} * * {days}")
+    at = _next_at(day, time, now)
+    return None if at is None else Schedule(zone, at=at)
 
 
 def _time_of(timed: re.Match[str]) -> clock_time:
@@ -150,7 +152,7 @@ def _time_of(timed: re.Match[str]) -> clock_time:
     return clock_time(hour, minute)
 
 
-def _once(day: str, time: clock_time, now: datetime) -> datetime | None:
+def _next_at(day: str, time: clock_time, now: datetime) -> datetime | None:
     """The next time that this is the time of day, on the day that is meant; None for other days."""
     today, step = now.date(), timedelta()
     if re.fullmatch(_DATE, day, re.ASCII):
@@ -164,11 +166,11 @@ def _once(day: str, time: clock_time, now: datetime) -> datetime | None:
         meant, step = today + timedelta(days=ahead), timedelta(weeks=1)
     else:
         return None
-    found = _at(meant, time, now)
-    return found if found > now or not step else _at(meant + step, time, now)
+    found = _to_utc(meant, time, now)
+    return found if found > now or not step else _to_utc(meant + step, time, now)
 
 
-def _at(day: date, time: clock_time, now: datetime) -> datetime:
+def _to_utc(day: date, time: clock_time, now: datetime) -> datetime:
     """A local time in UTC. One that the clock leaves out is as much later as is left out; one that
     it shows twice is the first of both."""
     local = datetime.combine(day, time.replace(fold=0, tzinfo=None), tzinfo=now.tzinfo)
@@ -282,7 +284,7 @@ def looks_like_cron(text: str) -> bool:
     return text.startswith("@") or (first and (five or "*" in fields))
 
 
-def checked(text: str) -> str:
+def normalize_cron(text: str) -> str:
     """The expression in five fields of numbers. Raises `UsageError` that names the field."""
     text = " ".join(text.split()).casefold()
     if text.startswith("@"):
@@ -355,15 +357,15 @@ def _times(cron: _Cron, day: date, zone: ZoneInfo) -> list[datetime]:
     for hour in cron.hours:
         for minute in cron.minutes:
             local = datetime.combine(day, clock_time(hour, minute), zone)
-            found.update(_shown(local) if cron.by_face else [first_shown(local)])
+            found.update(_shown_times(local) if cron.by_face else [first_shown(local)])
     return sorted(found)
 
 
-def next_time(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
-    """The first time after ``after`` at which the expression is due, in UTC; None where there is
+def next_time(expression: str, zone: ZoneInfo, start: datetime) -> datetime | None:
+    """The first time after ``start`` at which the expression is due, in UTC; None where there is
     none any more.
 
-    ``expression`` is one that `checked` gave. Where hour and minute are named, a time that a
+    ``expression`` is one that `normalize_cron` gave. Where hour and minute are named, a time that a
     changed clock leaves out is due right after the gap, and one that it shows twice is due the
     first time. Where one of them begins with ``*`` the clock's face counts, as often as it shows
     the time.
@@ -371,11 +373,11 @@ def next_time(expression: str, zone: ZoneInfo, after: datetime) -> datetime | No
     cron, found, until = _parsed(expression), None, date.max
     try:
         # from the day before: a clock that is set back at midnight shows the end of a day again
-        for day in cron.dates(after.astimezone(zone).date() - _DAY):
+        for day in cron.dates(start.astimezone(zone).date() - _DAY):
             if day > until:
                 break
             times = _times(cron, day, zone)
-            if (place := bisect_right(times, after)) < len(times):
+            if (place := bisect_right(times, start)) < len(times):
                 found = times[place] if found is None else min(found, times[place])
                 until = min(until, day + _DAY)
     except (OverflowError, ValueError):  # the end of the calendar
@@ -386,11 +388,11 @@ def next_time(expression: str, zone: ZoneInfo, after: datetime) -> datetime | No
 def first_shown(local: datetime) -> datetime:
     """When a time of a zone that is named in full is due, in UTC: the first time that the clock
     shows it, or right after the gap that leaves it out."""
-    shown = _shown(local)
+    shown = _shown_times(local)
     return shown[0] if shown else _after_gap(local)
 
 
-def _shown(local: datetime) -> list[datetime]:
+def _shown_times(local: datetime) -> list[datetime]:
     """When the clock shows a time of its zone, in UTC: once, twice or never."""
     times = {local.replace(fold=fold).astimezone(UTC): None for fold in (0, 1)}
     wanted = local.replace(tzinfo=None)

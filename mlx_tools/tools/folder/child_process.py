@@ -81,8 +81,8 @@ def main() -> None:
         os.killpg(0, signal.SIGKILL)  # what is left in the group, this process with it
 
 
-def _line(told: Mapping[str, Any]) -> bytes:
-    return json.dumps(told, allow_nan=False).encode() + b"\n"
+def _line(message: Mapping[str, Any]) -> bytes:
+    return json.dumps(message, allow_nan=False).encode() + b"\n"
 
 
 def _write(results: int, line: bytes) -> None:
@@ -119,7 +119,7 @@ def _outcome(path: str, arguments: dict[str, Any], results: int, *, traced: bool
     sys.path.insert(0, folder)
     sys.argv = [path]
     try:
-        value = _called(_loaded(path), arguments, results)
+        value = _called(_load_execute(path), arguments, results)
     except SystemExit as error:
         return _line({"fault": f"it called sys.exit({error.code!r:.100}) and returned nothing"})
     except BaseException as error:
@@ -137,7 +137,7 @@ def _outcome(path: str, arguments: dict[str, Any], results: int, *, traced: bool
         return _line({"fault": fault[:MAX_FAULT_CHARS]})
 
 
-def _loaded(path: str) -> Callable[..., Any]:
+def _load_execute(path: str) -> Callable[..., Any]:
     module: Any = type(sys)("execute")  # what imports modules would take longer to load than this
     module.__file__ = path
     sys.modules["execute"] = module

@@ -73,7 +73,7 @@ class ToolCollection:
         reason. Those that are being made come last, in place of any of their names. Raises
         ConfigError where the folder, or what the user said, cannot be read."""
         making = self.said().making  # also where there is no folder
-        added = [one for one in self._added() if one.name not in making]
+        added = [one for one in self._collect() if one.name not in making]
         said = self.said()
         return added + [self._collected(name, said, Path(path)) for name, path in making.items()]
 
@@ -88,7 +88,7 @@ class ToolCollection:
         if path is None:
             self.log_of(name).unlink(missing_ok=True)
 
-    def _added(self) -> list[CollectedTool]:
+    def _collect(self) -> list[CollectedTool]:
         try:
             if not self.folder.exists():
                 return []
@@ -107,13 +107,13 @@ class ToolCollection:
             ) from None
 
     def _collected(
-        self, name: str, said: FolderRecord, making: Path | None = None
+        self, name: str, record: FolderRecord, making: Path | None = None
     ) -> CollectedTool:
         """A tool in the folder, or of the folder in which it is being made. Nothing is read of one
         that nobody trusts."""
         if not TOOL_NAME.fullmatch(name):
             return CollectedTool(clean(name, 64), None, f"{name!r:.80} cannot name a tool")
-        trusted = said.trusted.get(str(self.folder / name))
+        trusted = record.trusted.get(str(self.folder / name))
         if making is None and trusted is None:
             return CollectedTool(name, None, UNKNOWN.format(name=name))
         try:
@@ -123,7 +123,7 @@ class ToolCollection:
         if making is None and found.digest not in (trusted or "").split():
             return CollectedTool(name, None, CHANGED.format(name=name))
         reason = MISSING.format(packages=", ".join(found.missing)) if found.missing else None
-        if not said.switched.get(name, found.enabled):
+        if not record.switched.get(name, found.enabled):
             reason = OFF.format(name=name)
         return CollectedTool(name, found, reason, None if making is None else self.log_of(name))
 
@@ -145,19 +145,19 @@ class ToolCollection:
             raise UsageError(f"there is no tool {name[:80]!r} in {self.folder}")
         return path
 
-    def add(self, found: ToolFolder) -> ToolFolder:
+    def add(self, folder: ToolFolder) -> ToolFolder:
         """Copies a tool's files into the folder, in place of those it may have had, and trusts
         them. What is copied and trusted is what was read: the files may have changed since. Where
         it fails, what was there before is there again. Raises UsageError."""
-        name, path = found.spec.name, self.folder / found.spec.name
+        name, path = folder.spec.name, self.folder / folder.spec.name
         check_folder_name(name)
         private_dir(self.folder)
-        draft = self._beside(name, "draft")
+        draft = self._sibling_path(name, "draft")
         with translate_os_error(UsageError, f"{path} cannot be made"), self._changing():
-            write_files(found.contents, draft)
+            write_files(folder.contents, draft)
             added = replace(read_folder(draft), path=path)
             # not every file system keeps whether files may be executed
-            now, then = ({n: f.data for n, f in one.contents.items()} for one in (added, found))
+            now, then = ({n: f.data for n, f in one.contents.items()} for one in (added, folder))
             if now != then:
                 raise UsageError(f"{path} was changed by somebody else", hint="add it again")
             before = self.said()
@@ -166,7 +166,7 @@ class ToolCollection:
             self._write(before.saying("trusted", str(path), f"{was} {added.digest}"))
             try:
                 if os.path.lexists(path):
-                    path.rename(self._beside(name, "old"))
+                    path.rename(self._sibling_path(name, "old"))
                 draft.rename(path)
             except OSError:
                 self._write(before)
@@ -175,18 +175,18 @@ class ToolCollection:
             self._write(trusted.saying("making", name, None))
         return added
 
-    def trust(self, found: ToolFolder) -> None:
+    def trust(self, folder: ToolFolder) -> None:
         """Let a tool's files run as they were read, and as long as they stay so."""
-        self._change("trusted", str(found.path), found.digest)
+        self._change("trusted", str(folder.path), folder.digest)
 
-    def switch(self, name: str, on: bool | None) -> None:
+    def switch(self, name: str, is_on: bool | None) -> None:
         """Has the tool of this name on or off, or with None as it is by itself."""
-        self._change("switched", name, on)
+        self._change("switched", name, is_on)
 
     def remove(self, name: str) -> None:
         """Deletes the folder of a tool, whatever is in it, and forgets what was said of it. Raises
         UsageError where there is none, and where it cannot be moved away: all is then as it was."""
-        path, gone = self.must_have(name), self._beside(name, "gone")
+        path, gone = self.must_have(name), self._sibling_path(name, "gone")
         with translate_os_error(UsageError, f"{path} cannot be removed"), self._changing():
             path.rename(gone)
             try:
@@ -241,7 +241,7 @@ class ToolCollection:
         finally:
             os.close(descriptor)
 
-    def _beside(self, name: str, kind: Literal["draft", "old", "gone"]) -> Path:
+    def _sibling_path(self, name: str, kind: Literal["draft", "old", "gone"]) -> Path:
         """A path that is passed over as a tool: for what is not yet one, what is none while another
         takes its place, what is removed."""
         return self.folder / f".{name}.{kind}"
@@ -263,14 +263,14 @@ class ToolCollection:
                     else:
                         path.unlink()
 
-    def _change(self, what: SaidOf, key: str, value: str | bool | None) -> None:
+    def _change(self, record_field: SaidOf, key: str, value: str | bool | None) -> None:
         """Changes what the user said. Raises ConfigError where it cannot be read or written."""
         with self._changing():
-            self._write(self.said().saying(what, key, value))
+            self._write(self.said().saying(record_field, key, value))
 
-    def _write(self, said: FolderRecord) -> None:
+    def _write(self, record: FolderRecord) -> None:
         """Writes what the user said, whole or not at all. Raises ConfigError."""
-        text = json.dumps(to_builtins(said, order="sorted"), indent=1)
+        text = json.dumps(to_builtins(record, order="sorted"), indent=1)
         with translate_os_error(ConfigError, f"{self.record} cannot be written"):
             write_whole(self.record, text.encode() + b"\n")
 
@@ -281,10 +281,10 @@ _LOOK: Final = 0.02
 
 
 def exposed_by(
-    record: Path, roots: Iterable[str], what: str = "what says which of them are trusted"
+    record: Path, roots: Iterable[str], subject: str = "what says which of them are trusted"
 ) -> str | None:
     """Return why no tool that ``record`` vouches for may run beside these roots, None where they
-    may: a tool that writes below a root could say itself what is trusted. ``what`` it is."""
+    may: a tool that writes below a root could say itself what is trusted. ``subject`` it is."""
     record = record.resolve()
     for root in map(RootName.parse, roots):
         top = expand_user(root.path).resolve()
@@ -293,7 +293,7 @@ def exposed_by(
             continue
         parts = record.relative_to(top).parts if below else ()
         if private_part(parts, top.name, writing=True) is None:
-            return f"{what}, {record}, lies {'below' if below else 'above'} the root {root.path}"
+            return f"{subject}, {record}, lies {'below' if below else 'above'} the root {root.path}"
     return None
 
 
@@ -339,10 +339,10 @@ class FolderRecord(Struct, frozen=True, forbid_unknown_fields=True):
     switched: dict[str, bool]
     making: dict[str, str] = {}
 
-    def saying(self, what: SaidOf, key: str, value: str | bool | None) -> FolderRecord:
+    def saying(self, record_field: SaidOf, key: str, value: str | bool | None) -> FolderRecord:
         """The same with this said of a folder or a tool, or with None nothing of the kind."""
-        others = {other: was for other, was in getattr(self, what).items() if other != key}
-        now: dict[str, Any] = {what: others if value is None else others | {key: value}}
+        others = {other: was for other, was in getattr(self, record_field).items() if other != key}
+        now: dict[str, Any] = {record_field: others if value is None else others | {key: value}}
         return replace(self, **now)
 
 

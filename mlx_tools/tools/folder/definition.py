@@ -79,8 +79,8 @@ def read_folder(path: Path) -> ToolFolder:
     """The tool in a folder. Raises ToolDefinitionError, naming the file and the fault."""
     contents = read_files(path, (DEFINITION, EXECUTE))
 
-    def data(name: str, otherwise: bytes = b"") -> bytes:  # one may have gone meanwhile
-        return contents[name].data if name in contents else otherwise
+    def data(name: str, limit: bytes = b"") -> bytes:  # one may have gone meanwhile
+        return contents[name].data if name in contents else limit
 
     name, description, parameters, restricting = _definition(data(DEFINITION), path / DEFINITION)
     given = _json(data(CONFIG, b"{}"), path / CONFIG)
@@ -119,9 +119,9 @@ def read_folder(path: Path) -> ToolFolder:
     )
 
 
-def renamed(found: ToolFolder, name: str) -> ToolFolder:
+def renamed(folder: ToolFolder, name: str) -> ToolFolder:
     """The same tool under another name, in its files as well."""
-    contents = dict(found.contents)
+    contents = dict(folder.contents)
     for file in (DEFINITION, CONFIG):
         if file not in contents:
             continue
@@ -131,8 +131,8 @@ def renamed(found: ToolFolder, name: str) -> ToolFolder:
                 part["name"] = name
         text = json.dumps(value, indent=2, ensure_ascii=False)
         contents[file] = File(text.encode(errors="surrogatepass"), contents[file].executable)
-    spec = replace(found.spec, name=name)
-    return replace(found, spec=spec, contents=contents, digest=digest_of(contents))
+    spec = replace(folder.spec, name=name)
+    return replace(folder, spec=spec, contents=contents, digest=digest_of(contents))
 
 
 def folders_in(path: Path) -> list[Path]:
@@ -200,18 +200,18 @@ def digest_of(contents: Mapping[str, File]) -> str:
     return whole.hexdigest()
 
 
-def write_files(contents: Mapping[str, File], to: Path) -> None:
-    """Makes the folder ``to`` of these files, for this user alone. Raises OSError."""
-    to.mkdir(mode=0o700)
+def write_files(contents: Mapping[str, File], folder: Path) -> None:
+    """Makes the folder ``folder`` of these files, for this user alone. Raises OSError."""
+    folder.mkdir(mode=0o700)
     for name, file in contents.items():
-        at = to / name
+        at = folder / name
         at.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(at, flags, 0o700 if file.executable else 0o600), "wb") as out:
             out.write(file.data)
 
 
-def _walk(folder: Path, above: str, depth: int) -> Iterator[tuple[str, Path]]:
+def _walk(folder: Path, prefix: str, depth: int) -> Iterator[tuple[str, Path]]:
     if depth == 0:
         raise ToolDefinitionError(f"{folder} is more than {MAX_DEPTH} folders deep")
     with os.scandir(folder) as found:
@@ -225,21 +225,21 @@ def _walk(folder: Path, above: str, depth: int) -> Iterator[tuple[str, Path]]:
             raise ToolDefinitionError(
                 f"{at} is {kind}", hint="a tool's folder holds files and folders alone"
             )
-        name = above + entry.name
+        name = prefix + entry.name
         if entry.is_dir():
             yield from _walk(at, f"{name}/", depth - 1)
         else:
             yield name, at
 
 
-def _read(path: Path, left: int) -> File:
+def _read(path: Path, bytes_left: int) -> File:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         mode = os.fstat(descriptor).st_mode
-        data = file.read(left + 1) if stat.S_ISREG(mode) else b""
+        data = file.read(bytes_left + 1) if stat.S_ISREG(mode) else b""
     if not stat.S_ISREG(mode):
         raise ToolDefinitionError(f"{path} is no regular file")
-    if len(data) > left:
+    if len(data) > bytes_left:
         raise ToolDefinitionError(f"a tool's folder holds at most {MAX_BYTES} bytes: {path}")
     return File(data, bool(mode & stat.S_IXUSR))
 
@@ -317,17 +317,17 @@ _RESTRICTING: Final = ("mode", "whitelist", "needs_approval", "requires_approval
 """Keys of a configuration that a definition may have, too."""
 
 
-def _configuration(given: Mapping[str, Any], path: Path, name: str) -> dict[str, Any]:
+def _configuration(values: Mapping[str, Any], path: Path, name: str) -> dict[str, Any]:
     """The keys of ``config.json`` under their own names; an older layout has some of them within
     ``metadata``. ``name`` is the tool's. Raises ToolDefinitionError, naming the key and what is
     allowed."""
-    _check_keys(given, (*_KEYS, _METADATA), path, "")
-    older: Any = given.get(_METADATA, {})
+    _check_keys(values, (*_KEYS, _METADATA), path, "")
+    older: Any = values.get(_METADATA, {})
     if not isinstance(older, dict):
         raise ToolDefinitionError(f"{path}: {_METADATA}: expected an object")
     _check_keys(older, tuple(_KEYS), path, f"{_METADATA}.")
     config: dict[str, Any] = {}
-    said: list[tuple[str, Any]] = [*given.items(), *older.items()]
+    said: list[tuple[str, Any]] = [*values.items(), *older.items()]
     for key, value in said:
         if key not in _KEYS:
             continue
@@ -364,8 +364,8 @@ def _definition(data: bytes, path: Path) -> tuple[str, str, dict[str, Any], dict
         )
     if function is not value:
         place = "function."
-        _check_keys(value, _AROUND, path, "", also=_RESTRICTING)
-    _check_keys(function, _FUNCTION, path, place, also=_RESTRICTING)
+        _check_keys(value, _AROUND, path, "", optional_keys=_RESTRICTING)
+    _check_keys(function, _FUNCTION, path, place, optional_keys=_RESTRICTING)
     restricting: dict[str, Any] = {}
     for key, said in (*value.items(), *function.items()):
         if key in _RESTRICTING and restricting.setdefault(key, said) != said:
@@ -411,19 +411,24 @@ def _json(data: bytes, path: Path) -> dict[str, Any]:
 
 def _check_keys(
     value: Mapping[str, Any],
-    known: tuple[str, ...],
+    known_keys: tuple[str, ...],
     path: Path,
     place: str,
-    also: tuple[str, ...] = (),
+    optional_keys: tuple[str, ...] = (),
 ) -> None:
     unknown = sorted(
         key
         for key in value
-        if not (key in known or key in also or key in TELLING or key.startswith(("_", "$", "x-")))
+        if not (
+            key in known_keys
+            or key in optional_keys
+            or key in TELLING
+            or key.startswith(("_", "$", "x-"))
+        )
     )
     if unknown:
-        hint = did_you_mean(unknown[0], known, f"known are {', '.join(known)}")
-        if known is _AROUND and unknown[0] in _FUNCTION:
+        hint = did_you_mean(unknown[0], known_keys, f"known are {', '.join(known_keys)}")
+        if known_keys is _AROUND and unknown[0] in _FUNCTION:
             hint = "it belongs within function"
         elif unknown[0] in _SCHEMAS:
             hint = "it is called parameters here"

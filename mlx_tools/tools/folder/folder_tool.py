@@ -78,7 +78,7 @@ def load_tool(folder: str | os.PathLike[str], roots: Iterable[str] = ()) -> Tool
 
 
 def folder_tool(
-    found: ToolFolder,
+    folder: ToolFolder,
     disabled_reason: str | None = None,
     log: Path | None = None,
     roots: Sequence[str] = (),
@@ -94,14 +94,14 @@ def folder_tool(
     def run(arguments: Mapping[str, Any]) -> dict[str, Any]:
         context = current_context()
         seconds = _SECONDS if context.timeout is None else context.timeout
-        now = _as_it_is(found, making=log is not None)
+        now = _as_it_is(folder, making=log is not None)
         held = _held_to(now, roots, arguments)
         if context.expected not in (None, now.digest):
             raise ToolError("its files are no longer those that were approved", code="disabled")
         until = time.monotonic() + seconds - min(_MARGIN, seconds / 10)
-        talk = _Talk(now, context, seconds, until)
+        talk = _ToolProcess(now, context, seconds, until)
         try:
-            with _copied(now) as execute:
+            with _copy_folder(now) as execute:
                 return _call(now, execute, held, talk, traced=log is not None)
         except OSError as error:
             raise ToolError(f"no process can be started: {error.strerror}") from None
@@ -115,47 +115,47 @@ def folder_tool(
                     write_whole(log, said.encode("utf-8", "replace"))
 
     def preview(arguments: Mapping[str, Any]) -> Preview:
-        now = found if log is None else _as_it_is(found, making=True)
+        now = folder if log is None else _as_it_is(folder, making=True)
         _held_to(now, roots, arguments)
         return Preview("", now.digest)
 
-    return Tool(found.spec, run, preview=preview, disabled_reason=lambda: disabled_reason)
+    return Tool(folder.spec, run, preview=preview, disabled_reason=lambda: disabled_reason)
 
 
 def _held_to(
-    found: ToolFolder, roots: Sequence[str], arguments: Mapping[str, Any]
+    folder: ToolFolder, roots: Sequence[str], arguments: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """The arguments that the tool gets, held to its restrictions. Raises ToolError for a call that
     they do not permit."""
-    found.restrictions.check(arguments)
-    writing = found.restrictions.mode != "ro" and "write" in found.spec.effects_of(arguments)
-    return found.restrictions.held(arguments, roots, writing=writing)
+    folder.restrictions.check(arguments)
+    writing = folder.restrictions.mode != "ro" and "write" in folder.spec.effects_of(arguments)
+    return folder.restrictions.held(arguments, roots, writing=writing)
 
 
-def _as_it_is(found: ToolFolder, *, making: bool) -> ToolFolder:
+def _as_it_is(folder: ToolFolder, *, making: bool) -> ToolFolder:
     """The folder as it is now: the same, or one that somebody is making. Raises ToolError where the
     tool is not what the model was shown."""
     try:
-        same = not making and digest_of(read_files(found.path)) == found.digest
-        now = read_folder(found.path) if making else found
+        same = not making and digest_of(read_files(folder.path)) == folder.digest
+        now = read_folder(folder.path) if making else folder
     except ToolDefinitionError as error:
         raise ToolError(str(error), code="disabled") from None
     if not (same or making):
         raise ToolError(CHANGED, code="disabled")
-    if now.spec != found.spec:
+    if now.spec != folder.spec:
         raise ToolError("what it says of itself was changed: begin anew", code="disabled")
     return now
 
 
 @contextlib.contextmanager
-def _copied(found: ToolFolder) -> Iterator[Path]:
+def _copy_folder(tool_folder: ToolFolder) -> Iterator[Path]:
     """``execute`` in a copy of the files as they were read: whatever is put in their place between
     the look at them and the run is not run. Raises OSError."""
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory(prefix="mlx-tools-", ignore_cleanup_errors=True) as place:
-        folder = Path(place).resolve() / found.path.name
-        write_files(found.contents, folder)
+        folder = Path(place).resolve() / tool_folder.path.name
+        write_files(tool_folder.contents, folder)
         yield folder / EXECUTE
 
 
@@ -163,10 +163,10 @@ def _copied(found: ToolFolder) -> Iterator[Path]:
 
 
 def _call(
-    found: ToolFolder,
+    folder: ToolFolder,
     execute: Path,
     arguments: Mapping[str, Any],
-    talk: _Talk,
+    talk: _ToolProcess,
     *,
     traced: bool,
 ) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def _call(
             stderr=subprocess.STDOUT,
             env={
                 name: os.environ[name]
-                for name in (*_ALWAYS, *found.environment)
+                for name in (*_ALWAYS, *folder.environment)
                 if name in os.environ
             },
             cwd=execute.parent,
@@ -214,45 +214,45 @@ def _call(
         end(child, _GONE)  # its lifeline first, then all that is left
 
 
-class _Talk:
+class _ToolProcess:
     """The other side of a call as it is heard: its results, and what the tool prints. ``until`` is
     when at the latest it is ended, of the ``seconds`` that the call has."""
 
     def __init__(
-        self, found: ToolFolder, context: ToolContext, seconds: float, until: float
+        self, folder: ToolFolder, context: ToolContext, seconds: float, deadline: float
     ) -> None:
         self.context = context
-        self._most = found.max_output_bytes
-        self._seconds, self._until = seconds, until
+        self._max_bytes = folder.max_output_bytes
+        self._seconds, self._deadline = seconds, deadline
         self._line = bytearray()
         self._tail = bytearray()
-        self._printed = 0
+        self._printed_lines = 0
         self._trace = ""
-        self._came: dict[str, Any] | ToolError | None = None
-        self._over = False
+        self._result: dict[str, Any] | ToolError | None = None
+        self._is_over = False
 
     def listen(self, results: int, prints: int) -> dict[str, Any]:
         """Return what the tool returned. Raises ToolError for anything else that comes."""
         pipes = Pipes({results: self._read_results, prints: self._read_prints})
         after = inf
-        while not self._over:
+        while not self._is_over:
             now = time.monotonic()
-            if self._came is not None:
+            if self._result is not None:
                 after = min(after, now + _AFTER)
-                self._over = now >= after
+                self._is_over = now >= after
             elif self.context.cancelled:
-                self._end(ToolError("it was ended, since nobody waited any more"), over=True)
-            elif now >= self._until:
+                self._end(ToolError("it was ended, since nobody waited any more"), is_over=True)
+            elif now >= self._deadline:
                 limit = f"{round(self._seconds, 2):g} s"
                 late = f"no result within {limit}; its process was ended with all it started"
-                self._end(ToolError(late, code="timeout"), over=True)
-            left = _TICK if self._came is not None else max(0.0, self._until - now)
-            pipes.read(0.0 if self._over else min(_TICK, left))
+                self._end(ToolError(late, code="timeout"), is_over=True)
+            left = _TICK if self._result is not None else max(0.0, self._deadline - now)
+            pipes.read(0.0 if self._is_over else min(_TICK, left))
         pipes.close()
-        came = self._came
+        came = self._result
         if isinstance(came, dict):
             if came.get("success") is False:
-                raise ToolError(_said(came))
+                raise ToolError(_error_message(came))
             return came
         error = came or ToolError(_how_ended(None), passing=True)
         printed = self._tail.decode("utf-8", "replace").strip()[-_PRINTED_CHARS:].strip()
@@ -264,11 +264,11 @@ class _Talk:
         printed = self._tail.decode("utf-8", "replace")
         return "\n".join(part.rstrip() for part in (printed, self._trace) if part.strip())
 
-    def _end(self, came: dict[str, Any] | ToolError, *, over: bool = False) -> None:
+    def _end(self, result: dict[str, Any] | ToolError, *, is_over: bool = False) -> None:
         """Only the first that says what came of the call counts."""
-        if self._came is None:
-            self._came = came
-        self._over = self._over or over
+        if self._result is None:
+            self._result = result
+        self._is_over = self._is_over or is_over
 
     def _read_results(self, piece: bytes) -> bool:
         first, *rest = piece.split(b"\n")
@@ -276,39 +276,41 @@ class _Talk:
         for following in rest:
             self._take(bytes(self._line))
             self._line = bytearray(following)
-        if len(self._line) > self._most + 100 and self._came is None:
-            self._end(self._too_large(), over=True)
-        self._over = self._over or not piece
-        return not self._over
+        if len(self._line) > self._max_bytes + 100 and self._result is None:
+            self._end(self._too_large(), is_over=True)
+        self._is_over = self._is_over or not piece
+        return not self._is_over
 
     def _take(self, line: bytes) -> None:
         told = _parsed(line)
         if "ended" in told:
-            self._end(ToolError(_how_ended(told["ended"]), passing=True), over=True)
-        elif "progress" in told and self._came is None:
+            self._end(ToolError(_how_ended(told["ended"]), passing=True), is_over=True)
+        elif "progress" in told and self._result is None:
             self.context.progress(*told["progress"])
         elif "fault" in told:
             self._trace = str(told.get("trace", ""))
             self._end(ToolError(str(told["fault"]), passing=True))
         elif "refused" in told:
             text = f"local-only mode holds, and {told['refused']}"
-            self._end(ToolError(text, code="disabled"), over=True)
+            self._end(ToolError(text, code="disabled"), is_over=True)
         elif "result" in told:
-            fits = len(line) - len('{"result": }') <= self._most
+            fits = len(line) - len('{"result": }') <= self._max_bytes
             self._end(told["result"] if fits else self._too_large())
 
     def _too_large(self) -> ToolError:
-        return ToolError(f"its result has more than {self._most} bytes", code="payload_too_large")
+        return ToolError(
+            f"its result has more than {self._max_bytes} bytes", code="payload_too_large"
+        )
 
     def _read_prints(self, piece: bytes) -> bool:
-        self._printed += len(piece)
+        self._printed_lines += len(piece)
         self._tail += piece
         del self._tail[:-KEPT_BYTES]
-        if self._printed <= self._most:
+        if self._printed_lines <= self._max_bytes:
             return True
-        if self._came is None:
-            text = f"it printed more than {self._most} bytes, and was ended"
-            self._end(ToolError(text, code="payload_too_large"), over=True)
+        if self._result is None:
+            text = f"it printed more than {self._max_bytes} bytes, and was ended"
+            self._end(ToolError(text, code="payload_too_large"), is_over=True)
         return False  # one that has told its result may end
 
 
@@ -327,7 +329,7 @@ def _parsed(line: bytes) -> dict[str, Any]:
     return told if status is None or (type(status) is int and 0 <= status <= 0xFFFF) else {}
 
 
-def _said(value: Mapping[str, Any]) -> str:
+def _error_message(value: Mapping[str, Any]) -> str:
     """Return the words of a tool that says itself that it failed: `error`, or `message`, behind
     its `error_type` and before its `details`; without an error all that it returned."""
     error, kind, details = (value.get(key) for key in ("error", "error_type", "details"))

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from mlx_tools.messages import ALL_EFFECTS, MUTATING, Effects
-from mlx_tools.store import PathPatterns, Refused, Root, RootName, Unfit, check_patterns
+from mlx_tools.store import PathPatterns, PathRefused, Root, RootName, WrongFileKind, check_patterns
 from mlx_tools.tools.context import ToolError
 
 Mode = Literal["", "ro", "rw"]
@@ -152,7 +152,7 @@ class Restrictions(Struct, frozen=True):
         def resolved(value: Any, is_path: bool) -> Any:
             match value:
                 case str() if is_path:
-                    return _resolved(value, opened, patterns, writing=writing)
+                    return _resolve_path(value, opened, patterns, writing=writing)
                 case list():
                     return [resolved(item, is_path) for item in value]
                 case dict():
@@ -203,7 +203,7 @@ class RestrictedEffects(Struct, frozen=True):
 
 def known_parameters(schema: Mapping[str, Any]) -> Parameters:
     """Find the parameters of a schema whose meaning the host knows."""
-    declared = list(_declared(schema))
+    declared = list(_declared_properties(schema))
     operations = {name for name, one in declared if _chooses(name, one)}
     commands = {name for name, _ in declared if name not in operations and _names_command(name)}
     top, needed = schema.get("properties", {}), schema.get("required", ())
@@ -234,7 +234,7 @@ def _names_path(name: str) -> bool:
     return _last_word(name) in _PATHS
 
 
-def _declared(schema: Any) -> Iterator[tuple[str, Any]]:
+def _declared_properties(schema: Any) -> Iterator[tuple[str, Any]]:
     """The properties that a schema declares, at any depth."""
     pending = [schema]
     while pending:
@@ -262,7 +262,7 @@ def _names_command(name: str) -> bool:
 def _chooses(name: str, schema: Any) -> bool:
     """True for a parameter that chooses what is done: by its name, or by the values that it may
     have."""
-    values = [one for one in _listed(schema) if isinstance(one, str)]
+    values = [one for one in _enum_values(schema) if isinstance(one, str)]
     if name.lower() in _OPEN_MODES and any(map(_WRITING_MODE.fullmatch, values)):
         return True
     if _last_word(name) in _OPERATIONS or (_names_command(name) and values):
@@ -270,7 +270,7 @@ def _chooses(name: str, schema: Any) -> bool:
     return any(_words(value) & _CHANGING for value in values)
 
 
-def _listed(schema: Any) -> Iterator[Any]:
+def _enum_values(schema: Any) -> Iterator[Any]:
     """The values that a parameter may have, where its schema lists them."""
     if isinstance(schema, dict):
         listed = schema.get("enum")
@@ -279,8 +279,8 @@ def _listed(schema: Any) -> Iterator[Any]:
             yield schema["const"]
         for key in ("anyOf", "oneOf", "allOf"):
             for part in schema.get(key) or ():
-                yield from _listed(part)
-        yield from _listed(schema.get("items"))
+                yield from _enum_values(part)
+        yield from _enum_values(schema.get("items"))
 
 
 def _is_text(schema: Any) -> bool:
@@ -355,16 +355,18 @@ def _fits(pattern: str, word: str) -> bool:
     return ".." not in word.split("/") and re.fullmatch("[^/]*".join(parts), word) is not None
 
 
-def _resolved(path: str, roots: Sequence[Root], patterns: PathPatterns, *, writing: bool) -> str:
+def _resolve_path(
+    path: str, roots: Sequence[Root], patterns: PathPatterns, *, writing: bool
+) -> str:
     try:
         for root in roots:
             parts = root.parts(path, writing=writing)
             if parts is None or not patterns.fit(parts):
                 continue
             if writing and not root.writable:
-                raise Refused("the folder was named without :rw (--root DIR:rw)")
+                raise PathRefused("the folder was named without :rw (--root DIR:rw)")
             return str(root.resolved(parts))
-    except (Refused, Unfit) as error:
+    except (PathRefused, WrongFileKind) as error:
         raise ToolError(f"{path[:200]}: {error}", code="not_allowed") from None
     raise ToolError(f"{path[:200]} is not in the tool's whitelist", code="not_allowed")
 

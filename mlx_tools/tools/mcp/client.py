@@ -31,7 +31,7 @@ from mlx_tools.store import RootName
 from mlx_tools.tools.bound import BoundSource, BoundSources, BoundTool, is_here
 from mlx_tools.tools.context import ToolContext, ToolError, current_context
 from mlx_tools.tools.host_tools import words_of
-from mlx_tools.tools.mcp.places import filled
+from mlx_tools.tools.mcp.places import fill_variables
 from mlx_tools.tools.mcp.sign_in import sign_in, sign_in_wanted
 from mlx_tools.tools.tool import Tool
 
@@ -138,7 +138,7 @@ class _McpServer:
         self._lock = asyncio.Lock()
         self.offer: ServerOffer | None = None
         self._contexts: list[ToolContext] = []
-        self._asked: dict[str, int] = {}
+        self._request_counts: dict[str, int] = {}
 
     @contextlib.asynccontextmanager
     async def calling(self, context: ToolContext) -> AsyncIterator[mcp.Client]:
@@ -148,17 +148,17 @@ class _McpServer:
         from mcp.types import CONNECTION_CLOSED
 
         if not self._contexts:
-            self._asked.clear()
+            self._request_counts.clear()
         self._contexts.append(context)
         try:
-            yield await self._connected()
+            yield await self._get_client()
         except MCPError as error:
             if error.code != CONNECTION_CLOSED and error.message != _GONE:
                 raise ToolError(clean(str(error), 500)) from None
             await self.close()  # the next call starts it again
-            raise McpServerFailed(self._fault or self._why(error)) from None
+            raise McpServerFailed(self._fault or self._explain_error(error)) from None
         except (OSError, EOFError, ValueError, RuntimeError) as error:
-            raise McpServerFailed(self._why(error)) from None
+            raise McpServerFailed(self._explain_error(error)) from None
         else:
             self._starts = 1  # one that answered may end, and be started, once more
         finally:
@@ -180,7 +180,7 @@ class _McpServer:
                 async with asyncio.timeout(END_SECONDS):
                     await task
 
-    async def _connected(self) -> mcp.Client:
+    async def _get_client(self) -> mcp.Client:
         async with self._lock:
             if self._client is None or self._task is None or self._task.done():
                 if self._starts >= _STARTS:
@@ -222,9 +222,13 @@ class _McpServer:
                 await self._stop.wait()
         except BaseException as error:
             if isinstance(error, Exception):
-                self._fault = self._why(error)
+                self._fault = self._explain_error(error)
             if not ready.done():
-                why = error if isinstance(error, ToolError) else McpServerFailed(self._why(error))
+                why = (
+                    error
+                    if isinstance(error, ToolError)
+                    else McpServerFailed(self._explain_error(error))
+                )
                 ready.set_exception(why)
                 ready.exception()  # nobody may wait for it any more
             if not isinstance(error, Exception):
@@ -249,18 +253,18 @@ class _McpServer:
         logging.getLogger("mcp").addHandler(logging.NullHandler())  # what it logs is no user's
         at, environ = self.source.at, self._clients.environ
         if "url" in at:
-            headers = {key: filled(value, environ) for key, value in at["headers"].items()}
+            headers = {key: fill_variables(value, environ) for key, value in at["headers"].items()}
             url = str(at["url"])
             auth = sign_in(url, self.source.name, self._clients.show)
             wanted = None if self._clients.show else sign_in_wanted(self.source.name)
             transport: Any = _http(url, headers, auth, wanted)
         else:
-            command = [filled(part, environ) for part in at["command"]]
+            command = [fill_variables(part, environ) for part in at["command"]]
             limits = (str(MAX_LINE_BYTES), str(MAX_ERROR_BYTES))
             parameters = StdioServerParameters(
                 command=RELAYED[0],
                 args=[*RELAYED[1:], *limits, *command],
-                env={key: filled(value, environ) for key, value in at["env"].items()},
+                env={key: fill_variables(value, environ) for key, value in at["env"].items()},
                 cwd=at.get("cwd") or str(private_dir(state_dir())),
                 encoding_error_handler="replace",
             )
@@ -272,11 +276,11 @@ class _McpServer:
             sampling_callback=self._sample,
             elicitation_callback=self._elicit,
             logging_callback=self._log,
-            message_handler=self._heard,
+            message_handler=self._on_message,
             cache=None,
         )
 
-    def _why(self, error: BaseException) -> str:
+    def _explain_error(self, error: BaseException) -> str:
         """The cause in a group of errors, in words; and the end of what a command said."""
         while isinstance(error, BaseExceptionGroup) and error.exceptions:
             error = error.exceptions[0]
@@ -294,7 +298,7 @@ class _McpServer:
 
     # --- what a server asks of us ---
 
-    async def _heard(self, message: Any) -> None:
+    async def _on_message(self, message: Any) -> None:
         from mcp.types import ToolListChangedNotification
 
         self._stale = self._stale or isinstance(message, ToolListChangedNotification)
@@ -312,15 +316,15 @@ class _McpServer:
             roots=[Root(uri=folder.as_uri(), name=folder.name) for folder in folders]  # type: ignore[arg-type]
         )
 
-    def _may_ask(self, what: str, most: int) -> ToolContext | types.ErrorData:
+    def _may_ask(self, subject: str, max_requests: int) -> ToolContext | types.ErrorData:
         """The call on whose behalf the server asks, or why it may not."""
-        self._asked[what] = self._asked.get(what, 0) + 1
+        self._request_counts[subject] = self._request_counts.get(subject, 0) + 1
         if not self._contexts:
-            return _refused("no call of yours runs")
+            return _error_data("no call of yours runs")
         if len({context.session for context in self._contexts}) > 1:  # whose would it be?
-            return _refused("calls of several sessions run")
-        if self._asked[what] > most:
-            return _refused(f"a call may ask {most} times")
+            return _error_data("calls of several sessions run")
+        if self._request_counts[subject] > max_requests:
+            return _error_data(f"a call may ask {max_requests} times")
         return self._contexts[-1]
 
     async def _sample(
@@ -336,11 +340,11 @@ class _McpServer:
         name = f"{self.source.name} asks the model"
         agreed = await own.confirm(name, {"question": question}, "a server wants to ask the model")
         if agreed is None:
-            return _refused("the person did not agree")
+            return _error_data("the person did not agree")
         try:
             answer = await own.ask(str(agreed.get("question", question)), ())
         except ToolError as error:
-            return _refused(str(error))
+            return _error_data(str(error))
         content = TextContent(type="text", text=answer)
         return CreateMessageResult(role="assistant", content=content, model="local")
 
@@ -367,7 +371,7 @@ async def _unchecked(name: str, result: Any) -> None:
     stranger wrote: one can keep the whole loop busy for ever. Nobody relies on that schema."""
 
 
-def _refused(message: str) -> types.ErrorData:
+def _error_data(message: str) -> types.ErrorData:
     from mcp.types import INVALID_REQUEST, ErrorData
 
     return ErrorData(code=INVALID_REQUEST, message=message)
@@ -421,18 +425,18 @@ async def _offer_of(client: mcp.Client) -> ServerOffer:
     )
 
 
-async def _pages(fetch: Callable[..., Any], what: str) -> list[Any]:
+async def _pages(fetch: Callable[..., Any], subject: str) -> list[Any]:
     found: list[Any] = []
     cursor = None
     for _ in range(MAX_PAGES):
         page = await fetch(cursor=cursor)
-        found += getattr(page, what)
+        found += getattr(page, subject)
         if len(found) > MAX_TOOLS:
-            raise ToolError(f"the server has more than {MAX_TOOLS} {what}")
+            raise ToolError(f"the server has more than {MAX_TOOLS} {subject}")
         cursor = page.next_cursor
         if not cursor:
             return found
-    raise ToolError(f"the server's list of {what} does not end")
+    raise ToolError(f"the server's list of {subject} does not end")
 
 
 def bound_tool(tool: types.Tool) -> BoundTool:
@@ -461,10 +465,11 @@ async def _logged(parameters: mcp.StdioServerParameters, log: Path) -> AsyncIter
 
 @contextlib.asynccontextmanager
 async def _http(
-    url: str, headers: Mapping[str, str], auth: Any, wanted: str | None
+    url: str, headers: Mapping[str, str], auth: Any, authentication: str | None
 ) -> AsyncIterator[Any]:
-    """Streams to a server over HTTP: no proxy, no redirect, no answer without an end. ``wanted``
-    is what is said where it wants a person to sign in and none is there to do so."""
+    """Streams to a server over HTTP: no proxy, no redirect, no answer without an end.
+    ``authentication`` is what is said where it wants a person to sign in and none is there to do
+    so."""
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
@@ -481,18 +486,18 @@ async def _http(
             request.headers["accept-encoding"] = "identity"
             response = await super().handle_async_request(request)
             proof = response.headers.get("www-authenticate", "")
-            if wanted and (response.status_code == 401 or "insufficient_scope" in proof):
+            if authentication and (response.status_code == 401 or "insufficient_scope" in proof):
                 await response.aclose()
-                raise ToolError(wanted)
+                raise ToolError(authentication)
             if response.headers.get("content-encoding", "identity").lower() != "identity":
                 await response.aclose()  # it could be any number of times its size
                 raise httpx2.ReadError("it packed its answer, which it was asked not to")
             kind = response.headers.get("content-type", "")
             if not kind.startswith("text/event-stream"):  # of those the SDK bounds each event
-                response.stream = _Counted(response.stream)
+                response.stream = _CountingStream(response.stream)
             return response
 
-    class _Counted(httpx2.AsyncByteStream):
+    class _CountingStream(httpx2.AsyncByteStream):
         def __init__(self, stream: Any) -> None:
             self._stream = stream
 
@@ -548,7 +553,7 @@ def mcp_read(clients: McpClients, servers: Sequence[str]) -> Tool:
                 found = await _pages(client.list_resources, "resources")
                 return {"resources": [{"uri": str(one.uri), "name": one.name} for one in found]}
             result = await client.read_resource(uri)
-        return bounded("\n".join(map(resource_text, result.contents)))
+        return limit_length("\n".join(map(resource_text, result.contents)))
 
     spec = words.spec(frozenset(("read", "network")))
     return Tool(replace(spec, plugin="mcp", private=True, cache=False), run)
@@ -560,7 +565,7 @@ async def prompt_text(
     """The text of a server's prompt. Raises ToolError."""
     async with clients.server(source).calling(ToolContext()) as client:
         result = await client.get_prompt(prompt, dict(arguments))
-    return bounded("\n\n".join(text_of([one.content]) for one in result.messages))
+    return limit_length("\n\n".join(text_of([one.content]) for one in result.messages))
 
 
 async def look(clients: McpClients, source: BoundSource) -> ServerOffer:
@@ -593,7 +598,7 @@ def text_of(blocks: Iterable[Any]) -> str:
             parts.append(f"[resource: {block.uri}{f' ({block.name})' if block.name else ''}]")
         else:
             parts.append(f"[{kind or 'something'} that is not shown]")
-    return bounded("\n".join(parts))
+    return limit_length("\n".join(parts))
 
 
 def resource_text(resource: Any) -> str:
@@ -605,7 +610,7 @@ def resource_text(resource: Any) -> str:
     return f"[{resource.uri}: {resource.mime_type or 'bytes'}, {size} bytes]"
 
 
-def bounded(text: str) -> str:
+def limit_length(text: str) -> str:
     """The text. Raises ToolError where it is too long."""
     if len(text) > MAX_CONTENT_CHARS:
         raise ToolError(
@@ -623,8 +628,8 @@ def answer_of(result: Any) -> Any:
     structured = result.structured_content
     if structured is None:
         return text
-    shown = bounded(json.dumps(structured, ensure_ascii=False))
-    return structured if _repeats(text, structured) else bounded(f"{text}\n{shown}")
+    shown = limit_length(json.dumps(structured, ensure_ascii=False))
+    return structured if _repeats(text, structured) else limit_length(f"{text}\n{shown}")
 
 
 def _repeats(text: str, structured: Any) -> bool:

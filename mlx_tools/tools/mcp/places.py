@@ -83,7 +83,7 @@ def _texts(value: Any, name: str) -> dict[str, str]:
     return dict(value)
 
 
-def filled(text: str, environ: Mapping[str, str]) -> str:
+def fill_variables(text: str, environ: Mapping[str, str]) -> str:
     """A text with the variables that it names. Raises UsageError for one that is not set, and for
     what only another program can fill in."""
     if other := _INPUT.search(text) or _FOLDER.search(text):
@@ -91,20 +91,20 @@ def filled(text: str, environ: Mapping[str, str]) -> str:
             f"{other[0]} is filled in by another program", hint="name a variable: ${NAME}"
         )
 
-    def value(found: re.Match[str]) -> str:
-        if found[1] not in environ:
-            raise UsageError(f"the environment's variable {found[1]} is not set")
-        return environ[found[1]]
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in environ:
+            raise UsageError(f"the environment's variable {match[1]} is not set")
+        return environ[match[1]]
 
     return _VARIABLE.sub(value, text)
 
 
 def known_files(
-    home: Path | None = None, here: Path | None = None, platform: str = sys.platform
+    home: Path | None = None, folder: Path | None = None, platform: str = sys.platform
 ) -> Iterator[tuple[str, Path]]:
     """The files in which Claude Desktop, Claude Code, VS Code and Cursor keep their servers, those
     that are there, each with the program's name."""
-    home, here = home or Path.home(), here or Path.cwd()
+    home, folder = home or Path.home(), folder or Path.cwd()
     apps = home / "Library" / "Application Support"
     if platform != "darwin":
         apps = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
@@ -113,9 +113,9 @@ def known_files(
         ("Claude Code", home / ".claude.json"),
         ("VS Code", apps / "Code" / "User" / "mcp.json"),
         ("Cursor", home / ".cursor" / "mcp.json"),
-        ("this folder's VS Code", here / ".vscode" / "mcp.json"),
-        ("this folder's Cursor", here / ".cursor" / "mcp.json"),
-        ("this folder's .mcp.json", here / ".mcp.json"),
+        ("this folder's VS Code", folder / ".vscode" / "mcp.json"),
+        ("this folder's Cursor", folder / ".cursor" / "mcp.json"),
+        ("this folder's .mcp.json", folder / ".mcp.json"),
     ):
         if path.is_file():
             yield program, path

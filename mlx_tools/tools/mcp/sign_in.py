@@ -49,7 +49,7 @@ def sign_in(url: str, name: str, show: Callable[[str], None] | None = None) -> O
     from mcp.shared.auth import OAuthClientMetadata
     from pydantic import AnyUrl
 
-    back = _WayBack()
+    back = _RedirectServer()
 
     async def opened(page: str) -> None:
         if show is None:
@@ -109,16 +109,16 @@ class _Tokens:
         write_whole(self._path, json.dumps(self._read() | values).encode())
 
 
-class _WayBack:
+class _RedirectServer:
     """The address on loopback to which the page leads back."""
 
     def __init__(self) -> None:
-        self._came: asyncio.Future[dict[str, str]] | None = None
+        self._callback: asyncio.Future[dict[str, str]] | None = None
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
         """Listen there. Raises ToolError where something else does."""
-        self._came = asyncio.get_running_loop().create_future()
+        self._callback = asyncio.get_running_loop().create_future()
         try:
             self._server = await asyncio.start_server(self._answer, "127.0.0.1", PORT)
         except OSError as error:
@@ -127,11 +127,11 @@ class _WayBack:
     async def query(self) -> dict[str, str]:
         """The query that the page led back with, with a code or an error. Raises ToolError where
         nobody comes back."""
-        assert self._came is not None and self._server is not None
+        assert self._callback is not None and self._server is not None
         async with self._server:
             try:
                 async with asyncio.timeout(_SECONDS):
-                    return await self._came
+                    return await self._callback
             except TimeoutError:
                 raise ToolError("nobody signed in in time") from None
 
@@ -142,6 +142,6 @@ class _WayBack:
             query = {key: values[0] for key, values in parse_qs(urlsplit(target).query).items()}
             writer.write(_DONE)
             await writer.drain()
-            if query.keys() & {"code", "error"} and self._came and not self._came.done():
-                self._came.set_result(query)
+            if query.keys() & {"code", "error"} and self._callback and not self._callback.done():
+                self._callback.set_result(query)
         writer.close()

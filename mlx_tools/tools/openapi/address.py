@@ -63,7 +63,7 @@ def path_fault(path: str) -> str:
     return _dots(path.partition("?")[0])
 
 
-def joined(server: str, path: str) -> str:
+def join_url(server: str, path: str) -> str:
     """Return the address of an operation. Raises ValueError where it would be another server's."""
     import httpx
 

@@ -62,17 +62,17 @@ class OpenApiDocument(Struct, frozen=True):
     @property
     def version(self) -> str:
         """The version that the interface calls itself."""
-        return str(self._at("info").get("version", ""))
+        return str(self._root_object("info").get("version", ""))
 
     @property
     def title(self) -> str:
-        return str(self._at("info").get("title", ""))
+        return str(self._root_object("info").get("title", ""))
 
     def operations(self) -> Iterator[tuple[str, BoundTool | OperationRefused]]:
         """Each operation's name, and it as a tool, or why it cannot be one. The name is its
         ``operationId``, or method and path."""
         taken: set[str] = set()
-        for path, item in self._at("paths").items():
+        for path, item in self._root_object("paths").items():
             item = self._followed(item) if isinstance(item, Mapping) else {}
             for method in METHODS:
                 operation = item.get(method)
@@ -97,10 +97,10 @@ class OpenApiDocument(Struct, frozen=True):
 
     def secrets(self) -> Mapping[str, Mapping[str, Any]]:
         """The security schemes by their names."""
-        found = self._at("components", "securitySchemes")
+        found = self._root_object("components", "securitySchemes")
         return {name: self._followed(scheme) for name, scheme in found.items()}
 
-    def _at(self, *keys: str) -> Mapping[str, Any]:
+    def _root_object(self, *keys: str) -> Mapping[str, Any]:
         value: Any = self.value
         for key in keys:
             value = value.get(key) if isinstance(value, Mapping) else None
@@ -207,10 +207,10 @@ class OpenApiDocument(Struct, frozen=True):
                     return media, value.get("schema", {})
         raise OperationRefused(f"its body is {', '.join(content) or 'nothing known'}, not JSON")
 
-    def _servers(self, given: Any) -> list[str]:
+    def _servers(self, servers: Any) -> list[str]:
         """The addresses of servers, those that are whole."""
         found = []
-        for server in given or ():
+        for server in servers or ():
             url = str(server.get("url", ""))
             for name, variable in (server.get("variables") or {}).items():
                 url = url.replace(f"{{{name}}}", str(variable.get("default", "")))

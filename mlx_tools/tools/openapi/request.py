@@ -21,7 +21,7 @@ from mlx_tools.errors import UsageError
 from mlx_tools.tools.bound import BoundSource, BoundTool, is_here
 from mlx_tools.tools.context import ToolError
 from mlx_tools.tools.executor import submit
-from mlx_tools.tools.openapi.address import is_reserved, joined
+from mlx_tools.tools.openapi.address import is_reserved, join_url
 from mlx_tools.tools.openapi.document import BODY, FORM, JSON
 from mlx_tools.tools.tool import Preview, Tool
 
@@ -158,7 +158,7 @@ class _Request:
         places: dict[str, str] = {}
         for place in tool.at["parameters"]:
             if place["argument"] in arguments:
-                self._put(place, arguments[place["argument"]], places)
+                self._add_parameter(place, arguments[place["argument"]], places)
         if BODY in arguments:
             media = str(tool.at["body"])
             self.headers["content-type"] = media
@@ -166,7 +166,7 @@ class _Request:
         path = _PARTS.sub(lambda part: places.get(part[1], ""), str(tool.at["path"]))
         server = str(tool.at.get("server", source.at["server"])).rstrip("/")
         try:
-            self._base = joined(server, path)
+            self._base = join_url(server, path)
         except ValueError as error:
             raise ToolError(f"nothing was sent: {error}", code="not_allowed") from None
 
@@ -208,7 +208,7 @@ class _Request:
         else:
             raise ToolError(f"it takes secrets in a way that is not known here: {how}")
 
-    def _put(self, place: Mapping[str, Any], value: Any, places: dict[str, str]) -> None:
+    def _add_parameter(self, place: Mapping[str, Any], value: Any, places: dict[str, str]) -> None:
         name, where = place["name"], place["in"]
         if where == "query":
             self._query += _form(name, value, place)

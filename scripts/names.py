@@ -1,0 +1,155 @@
+"""Find names and first lines of docstrings that break the rules of docs/glossary.md.
+
+``python scripts/names.py ROOM`` lists what it finds in a room, ``--write`` lowers the numbers of
+``scripts/names.toml`` to what is found.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PACKAGE: Final = ROOT / "mlx_tools"
+TABLE: Final = ROOT / "scripts" / "names.toml"
+
+MAX_FIRST_LINE: Final = 80
+"""Characters of a docstring's first line: what an editor shows of it in one row."""
+
+OPENERS: Final = ("What ", "Whether ", "How ", "Of ", "Have ", "The one that ")
+"""Beginnings of first lines that are no sentence and no noun phrase."""
+
+Finding = tuple[str, int, str]
+"""A file, a line in it, and the text that breaks a rule."""
+
+
+def read_table() -> dict[str, Any]:
+    """Return the words, the allowed names and the numbers of ``scripts/names.toml``."""
+    return tomllib.loads(TABLE.read_text(encoding="utf-8"))
+
+
+def room_of(path: Path) -> str:
+    """Return the room that a file of the package belongs to."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def files() -> Iterator[Path]:
+    """Yield every Python file of the package."""
+    yield from sorted(PACKAGE.rglob("*.py"))
+
+
+def definitions(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield the names that a module defines for others: no local variables."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, node.lineno
+            spec = node.args
+            arguments = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs, spec.vararg, spec.kwarg]
+            yield from ((arg.arg, arg.lineno) for arg in arguments if arg is not None)
+        elif isinstance(node, ast.ClassDef):
+            yield node.name, node.lineno
+            for part in node.body:
+                yield from _targets(part)
+        elif isinstance(node, ast.Module):
+            for part in node.body:
+                yield from _targets(part)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            yield from _attributes(node)
+
+
+def _targets(node: ast.stmt) -> Iterator[tuple[str, int]]:
+    targets = (
+        node.targets
+        if isinstance(node, ast.Assign)
+        else [node.target]
+        if isinstance(node, ast.AnnAssign)
+        else []
+    )
+    for target in targets:
+        for part in ast.walk(target):
+            if isinstance(part, ast.Name):
+                yield part.id, part.lineno
+
+
+def _attributes(node: ast.Assign | ast.AnnAssign) -> Iterator[tuple[str, int]]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    for target in targets:
+        for part in ast.walk(target):
+            if isinstance(part, ast.Attribute) and ast.unparse(part.value) == "self":
+                yield part.attr, part.lineno
+
+
+def bad_names(room: str) -> list[Finding]:
+    """Return the names of a room that are participles, pronouns or prepositions."""
+    table = read_table()
+    words = {word for key in ("participles", "pronouns", "prepositions") for word in table[key]}
+    findings: set[Finding] = set()
+    for path in files():
+        if room_of(path) != room:
+            continue
+        name = path.relative_to(PACKAGE).as_posix()
+        allowed = table["allowed"].get(name, [])
+        for identifier, line in definitions(ast.parse(path.read_text(encoding="utf-8"))):
+            word = identifier.strip("_").lower()
+            if word in words and identifier not in allowed:
+                findings.add((name, line, identifier))
+    return sorted(findings)
+
+
+def bad_first_lines(room: str) -> list[Finding]:
+    """Return the first lines of a room's docstrings that break the rules."""
+    findings: list[Finding] = []
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
+    for path in files():
+        if room_of(path) != room:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, kinds) or not (text := ast.get_docstring(node)):
+                continue
+            first = text.split("\n", 1)[0]
+            if len(first) > MAX_FIRST_LINE or first.startswith(OPENERS):
+                line = getattr(node, "lineno", 1)
+                findings.append((path.relative_to(PACKAGE).as_posix(), line, first))
+    return findings
+
+
+def rooms() -> list[str]:
+    """Return the rooms of the package."""
+    return sorted({room_of(path) for path in files()})
+
+
+def write_table() -> None:
+    """Lower the numbers of ``scripts/names.toml`` to what is found; raise none."""
+    text = TABLE.read_text(encoding="utf-8")
+    table = read_table()
+    head = text.split("[names]\n", 1)[0]
+    parts = [head]
+    for title, find in (("names", bad_names), ("first_lines", bad_first_lines)):
+        rows = Counter({room: len(find(room)) for room in rooms()})
+        old = table.get(title, {})
+        lines = [
+            f"{room} = {min(count, old.get(room, count))}"
+            for room, count in sorted(rows.items())
+            if count
+        ]
+        parts.append(f"[{title}]\n" + "".join(f"{line}\n" for line in lines))
+    TABLE.write_text(parts[0] + "\n".join(parts[1:]), encoding="utf-8")
+
+
+def main(arguments: list[str]) -> None:
+    """List the findings of the rooms that are named, or of all."""
+    if "--write" in arguments:
+        write_table()
+        return
+    for room in arguments or rooms():
+        for name, line, text in [*bad_names(room), *bad_first_lines(room)]:
+            print(f"mlx_tools/{name}:{line}: {text}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,31 @@
+"""Names and first lines of docstrings keep to docs/glossary.md; what breaks a rule only shrinks."""
+
+from __future__ import annotations
+
+from scripts import names
+from tests.tables import table
+
+TABLE = names.read_table()
+
+
+@table("room", names.rooms())
+def test_no_name_is_a_participle_a_pronoun_or_a_preposition(room: str) -> None:
+    found = names.bad_names(room)
+    assert len(found) <= TABLE["names"].get(room, 0), "\n".join(map(str, found))
+
+
+@table("room", names.rooms())
+def test_a_first_line_is_short_and_is_a_sentence_or_a_noun_phrase(room: str) -> None:
+    found = names.bad_first_lines(room)
+    assert len(found) <= TABLE["first_lines"].get(room, 0), "\n".join(map(str, found))
+
+
+def test_every_name_that_is_allowed_is_there() -> None:
+    defined = {
+        path.relative_to(names.PACKAGE).as_posix(): {
+            name for name, _ in names.definitions(names.ast.parse(path.read_text(encoding="utf-8")))
+        }
+        for path in names.files()
+    }
+    for name, allowed in TABLE["allowed"].items():
+        assert set(allowed) <= defined[name], name
