@@ -405,7 +405,7 @@ async def page_text(page: FetchedPage, seconds: float) -> tuple[Source, bool]:
     if not is_html(page.media, page.data):
         cut = page.cut or len(text) > MAX_TEXT
         return Source("", url, visible(text[:MAX_TEXT]).strip("\n")), cut
-    question = {"html": text, "url": url, "most": MAX_TEXT}
+    question = {"html": text, "url": url, "max_chars": MAX_TEXT}
     bounds = Bounds(seconds=seconds, cpu_seconds=CPU_SECONDS, memory_mb=MEMORY_MB)
     try:
         found = await ask_apart("html_text.read_html", "justhtml", question, bounds)

@@ -97,7 +97,7 @@ def test_what_was_said_otherwise_or_came_since_is_off_until_a_person_agrees() ->
     assert "mlx-tools mcp test there" in registry.disabled["there__echo"]
     assert "mlx-tools mcp test there" in registry.disabled["plugin:mcp:there/there__more"]
     assert set(registry.specs()) == {"there__a_b"}
-    beside = _registry(_source(), refused="it lies below the root /home:rw")
+    beside = _registry(_source(), refusal="it lies below the root /home:rw")
     assert not beside.specs()  # which could say what was agreed to
     assert "below the root" in beside.disabled["plugin:mcp:there/there__echo"]
 

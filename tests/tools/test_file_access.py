@@ -398,4 +398,4 @@ def test_a_link_swapped_in_while_reading_is_never_followed(folder: Path) -> None
         thread.join()
     root.close()
     assert seen.get("read", 0) > 0
-    assert seen.keys() <= {"read", "Refused", "Absent", "Unfit"}
+    assert seen.keys() <= {"read", "PathRefused", "PathAbsent", "WrongFileKind"}

@@ -24,7 +24,7 @@ ROOM = Bounds(seconds=600, cpu_seconds=3600, memory_mb=1000)
 
 
 def asked(html: str, bounds: Bounds = ROOM, script: str = "html_text.read_html") -> dict[str, Any]:
-    question = {"html": html, "url": "https://example.org/", "most": 100_000}
+    question = {"html": html, "url": "https://example.org/", "max_chars": 100_000}
     return asyncio.run(ask_apart(script, "justhtml", question, bounds))
 
 
@@ -63,7 +63,7 @@ def test_a_process_that_goes_beyond_its_bounds_is_ended(bounds: Bounds) -> None:
 def test_a_process_nobody_waits_for_is_ended() -> None:
     async def run() -> None:
         task = asyncio.ensure_future(
-            ask_apart("html_text.read_html", "justhtml", {"html": SLOW, "url": "", "most": 1}, ROOM)
+            ask_apart("html_text.read_html", "justhtml", {"html": SLOW, "max_chars": 1}, ROOM)
         )
         await until(lambda: not no_child_is_left())
         task.cancel()
@@ -91,7 +91,7 @@ def test_the_process_sees_no_variable_but_two(monkeypatch: pytest.MonkeyPatch) -
     for name in ("HTTPS_PROXY", "ALL_PROXY", "DDGS_PROXY", "NETRC", "SECRET"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
 
-    question = {"html": SLOW, "url": "", "most": 1}
+    question = {"html": SLOW, "url": "", "max_chars": 1}
     child = _start_worker("html_text.read_html", "justhtml", question, ROOM)
     environ = Path(f"/proc/{child.pid}/environ")
     known = wait_until(lambda: environ.read_bytes())  # empty for a moment while it starts
