@@ -387,7 +387,7 @@ def _repository(root: Root) -> dict[str, str]:
 
 
 def _located(roots: Sequence[Root], word: Word) -> list[str]:
-    """The arguments that a word becomes. Raises Refused, Absent."""
+    """The arguments that a word becomes. Raises PathRefused, PathAbsent."""
     pattern = _MAGIC.search(word.text) is not None
     match word.kind:
         case "path":
@@ -405,7 +405,7 @@ def _located(roots: Sequence[Root], word: Word) -> list[str]:
 def _paths(roots: Sequence[Root], text: str, *, pattern: bool = False) -> list[str]:
     """A path below a root as the program gets it: in the first root that has it, else in the first
     where it could be. Of a ``pattern`` that is no file's name, the files that it matches in the
-    first root where it matches any. Raises Refused, Absent."""
+    first root where it matches any. Raises PathRefused, PathAbsent."""
     if not text:
         raise PathRefused("a path is empty")
     places = [(root, parts) for root in roots if (parts := root.parts(text)) is not None]

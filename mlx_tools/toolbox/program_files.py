@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from mlx_tools.store import Absent, Refused
+from mlx_tools.store import PathAbsent, PathRefused
 
 PROGRAM_FOLDERS: Final = ("/usr/bin", "/bin", "/usr/local/bin", "/opt/homebrew/bin")
 SYSTEM: Final = 0
@@ -101,8 +101,8 @@ def find_program(
         developer: where Apple's developer tools may be, after the place that was chosen.
 
     Raises:
-        Absent: there is no such program, or nobody may trust it.
-        Refused: it lies below a root that may be written to.
+        PathAbsent: there is no such program, or nobody may trust it.
+        PathRefused: it lies below a root that may be written to.
     """
     mac = platform == "darwin"
     found, is_shim = program(name, folders), False
@@ -121,12 +121,12 @@ def find_program(
             places = dict.fromkeys((str(path.parent), str(path.resolve().parent)))
             return ProgramFile(str(path), folders=tuple(places))
     if is_shim:
-        raise Absent(
+        raise PathAbsent(
             f"{name} is one of Apple's command line tools, which are not installed "
             "(xcode-select --install)"
         )
     looked = [*folders, *own]
-    raise Absent(f"{name} is not installed in {' or '.join(looked)}")
+    raise PathAbsent(f"{name} is not installed in {' or '.join(looked)}")
 
 
 def _named(name: str, folders: Sequence[str]) -> Iterator[Path]:
@@ -148,7 +148,9 @@ def _refuse_below(path: Path, writable: Sequence[Path]) -> None:
     """Refuse a program that a tool could have written."""
     for place in {path, path.resolve()}:
         if any(root in place.parents for root in writable):
-            raise Refused(f"{path.name} lies below a folder that may be written to (:rw): {path}")
+            raise PathRefused(
+                f"{path.name} lies below a folder that may be written to (:rw): {path}"
+            )
 
 
 def _is_trusted(

@@ -8,7 +8,7 @@ import pytest
 
 from mlx_tools import builtin_tools
 from mlx_tools.errors import UsageError
-from mlx_tools.store import Absent, Refused, Root, RootName
+from mlx_tools.store import PathAbsent, PathRefused, Root, RootName
 from mlx_tools.toolbox.command_rules import plan, rules
 from mlx_tools.toolbox.program_files import HOMEBREW, ProgramFile, find_program, trusted_folders
 from tests.tables import table
@@ -26,20 +26,20 @@ def put_program(folder: Path, name: str = "greet") -> Path:
 
 def test_homebrew_is_looked_through_on_a_mac_alone() -> None:
     assert HOMEBREW[0] == "/opt/homebrew/bin"
-    with pytest.raises(Absent, match=r"is not installed in /usr/bin$"):
+    with pytest.raises(PathAbsent, match=r"is not installed in /usr/bin$"):
         find_program("no-such-program", ["/usr/bin"], platform="darwin", developer=())
 
 
 def test_a_program_that_others_could_change_is_not_run(tmp_path: Path) -> None:
     put_program(tmp_path / "bin")
     (tmp_path / "bin").chmod(0o777)
-    with pytest.raises(Absent):
+    with pytest.raises(PathAbsent):
         find_program("greet", FOLDERS, [str(tmp_path / "bin")])
 
 
 def test_a_program_below_a_root_that_may_be_written_to_is_refused() -> None:
     """Its folders belong to the system here, so that nothing but the root speaks against it."""
-    with pytest.raises(Refused, match=":rw"):
+    with pytest.raises(PathRefused, match=":rw"):
         find_program("cat", (), ["/usr/bin"], [Path("/usr")])
     assert find_program("cat", (), ["/usr/bin"], [Path("/home")]).path == "/usr/bin/cat"
 
@@ -51,7 +51,7 @@ def test_a_shim_of_apples_is_the_program_of_the_developer_tools() -> None:
     assert name is not None, f"none of {names} is in /usr/bin"
     found = find_program(name, ["/usr/bin"], platform="darwin", developer=["/"])
     assert found == ProgramFile(f"/usr/bin/{name}", "bsd", ("/usr",))
-    with pytest.raises(Absent, match="xcode-select --install"):
+    with pytest.raises(PathAbsent, match="xcode-select --install"):
         find_program(name, ["/usr/bin"], platform="darwin", developer=["/no/such"])
     assert find_program(name, ["/usr/bin"], platform="linux").folders == ()
 
@@ -59,7 +59,7 @@ def test_a_shim_of_apples_is_the_program_of_the_developer_tools() -> None:
 def find_or_none(name: str) -> ProgramFile | None:
     try:
         return find_program(name, ["/usr/bin"], platform="linux")
-    except Absent:
+    except PathAbsent:
         return None
 
 
@@ -91,7 +91,7 @@ def test_a_call_is_held_to_the_options_of_the_programs_make(tmp_path: Path) -> N
     try:
         words = ["--show-all", "a"]
         assert plan(rules(), FOLDERS, [root], "cat", words, on_linux).argv[1] == "--show-all"
-        with pytest.raises(Refused, match="--show-all"):
+        with pytest.raises(PathRefused, match="--show-all"):
             plan(rules(), FOLDERS, [root], "cat", words, on_a_mac)
         assert plan(rules(), FOLDERS, [root], "cat", ["-v", "a"], on_a_mac).argv[1] == "-v"
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -157,15 +158,20 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with ScriptedModel() as model:
         with isolated(tmp_path_factory.mktemp("gateway")):
             process = forks().start("serve", "--port", "0", "--url", model.url)
+        reader = threading.Thread(target=process.stderr.read, daemon=True)
         try:
             said = b""
             while (match := re.search(rb"served at (http://\S+)\n", said)) is None:
                 row = process.stderr.readline()
                 assert row, said
                 said += row
+            # A full pipe would hold up a gateway that has much to complain of.
+            reader.start()
             yield Gateway(match[1].decode(), model)
         finally:
             process.kill()
+            if reader.is_alive():
+                reader.join()
             process.communicate()
 
 
