@@ -201,7 +201,7 @@ def install(yes: options.Yes = False) -> int:
         complain(str(place), kind="writes")
         print_text(text)
     note_left_out(autostart)
-    told = {"undone": "nothing was written", "alone": "nothing is written: "}
+    told = {"warning": "nothing was written", "no_terminal_hint": "nothing is written: "}
     if not inputs.confirm("Write this?", yes, hint="--yes writes it", **told):
         return EXIT_STOPPED
     left = autostart.install(command)

@@ -208,8 +208,8 @@ def _remove(
         for listed in sessions:
             print(row(listed, _now(), columns_of(sys.stderr)), file=sys.stderr)
         told = {
-            "undone": "nothing was removed",
-            "alone": f"{_sum(sessions)} would be removed, and ",
+            "warning": "nothing was removed",
+            "no_terminal_hint": f"{_sum(sessions)} would be removed, and ",
         }
         hint = "--yes removes them"
         if not inputs.confirm(f"Remove {_sum(sessions)}?", yes, hint=hint, **told):

@@ -184,7 +184,7 @@ class McpServer:
         more: dict[str, Any] = {
             "approver": approver,
             "see": tell.see,
-            "left": _disconnect_event(context),
+            "disconnected": _disconnect_event(context),
         }
         if params.request_state is not None:
             begun = json.loads(params.request_state)

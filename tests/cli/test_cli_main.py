@@ -226,7 +226,7 @@ def test_ctrl_c_ends_with_130_and_says_where_the_transcript_is(home: Path) -> No
 def test_ctrl_c_within_an_import_ends_with_130(home: Path) -> None:
     Path("begun.py").write_text(
         "import sys; from mlx_tools.cli import root\n"
-        "sys.exit(root.guarded(lambda: exec('raise KeyboardInterrupt')))\n"
+        "sys.exit(root.run_guarded(lambda: exec('raise KeyboardInterrupt')))\n"
     )
     command = [sys.executable, "-m", "begun"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
