@@ -71,6 +71,7 @@ docs: $(READY) ## Write what is generated, in docs/ and for completion
 	$(BIN)/python scripts/commands_table.py
 	$(BIN)/python scripts/clients_table.py
 	$(BIN)/python scripts/agents_table.py
+	$(BIN)/python scripts/training_table.py
 	$(BIN)/python scripts/comparison_table.py
 	$(BIN)/python scripts/mcp_table.py
 	$(BIN)/python scripts/scaling_table.py

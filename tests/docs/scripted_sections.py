@@ -9,6 +9,8 @@ from mlx_tools.testing import answer, call
 
 _SUM: Final = (call("calculator", expression="17 * 23"), answer("17 * 23 is 391."))
 
+_MORE: Final = (call("calculator", expression="64 + 128"), answer("It is 192."))
+
 SCRIPTS: Final[Mapping[str, tuple[str, ...]]] = {
     "README: Five first things": (
         *_SUM,
@@ -47,5 +49,6 @@ SCRIPTS: Final[Mapping[str, tuple[str, ...]]] = {
         call("create_file", path="oslo.txt", content="717710"),
         answer("It is written."),
     ),
+    "training: ": (*_SUM, *_MORE, *_MORE),
 }
 """The completions in order, by page and section."""
