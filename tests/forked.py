@@ -213,7 +213,8 @@ def build_commands() -> None:
         command = group.get_command(context, name)
         for inner in (command, *getattr(command, "commands", {}).values()):
             for parameter in inner.params:
-                parameter.get_runtime_param()
+                if hasattr(parameter, "get_runtime_param"):  # older typers build them at once
+                    parameter.get_runtime_param()
 
 
 def one(connection: socket.socket) -> None:

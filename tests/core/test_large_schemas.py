@@ -19,6 +19,12 @@ from tests.waiting import HANG
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """On what tests run that are coroutines."""
+    return "asyncio"
+
+
 class WatchedSchema(dict[str, Any]):
     """A schema that tells of each time it is written as JSON."""
 
