@@ -80,10 +80,11 @@ def isolated(folder: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty home: no file of the user's, no variable of the caller's, an empty folder."""
     with isolated(tmp_path) as folder:
         yield folder
+        monkeypatch.undo()  # later, it would bring back the variables of this home
 
 
 @pytest.fixture
