@@ -71,6 +71,7 @@ class TextSource:
     def add(self, piece: str) -> None:
         """Takes in what has come."""
         # A string that nothing else refers to grows where it is; else all of it would be copied.
+        # So no reader keeps the text, or a match in it, over a yield: methods return positions.
         text, self.text = self.text, ""
         text += piece
         self.text = text
@@ -88,8 +89,8 @@ class TextSource:
 
     def seek(
         self, pattern: re.Pattern[str], begun: re.Pattern[str], longest: int
-    ) -> tuple[re.Match[str] | None, int]:
-        """The next match and where it begins; or None, and how far there is none for certain.
+    ) -> tuple[str, int]:
+        """The next match and where it begins; or "", and how far there is none for certain.
 
         ``begun`` matches the beginning of a match at the very end of a text, and ``longest`` is
         the length of the longest match.
@@ -99,8 +100,16 @@ class TextSource:
         if not self.final and (found is None or size - found.start() < longest):
             half = begun.search(text, max(self.pos, size - longest))
             if half is not None and (found is None or half.start() <= found.start()):
-                return None, half.start()
-        return found, size if found is None else found.start()
+                return "", half.start()
+        return ("", size) if found is None else (found[0], found.start())
+
+    def skip(self, pattern: re.Pattern[str]) -> bool:
+        """Goes past what ``pattern`` matches here; False where nothing does."""
+        found = pattern.match(self.text, self.pos)
+        if found is None:
+            return False
+        self.pos = found.end()
+        return True
 
     def fill(self, size: int) -> Steps[bool]:
         """Waits until there are so many characters; False where the text ends before."""
@@ -132,10 +141,8 @@ class TextSource:
         """Goes past white space, newlines among it only with ``lines``."""
         pattern = SPACE if lines else _BLANKS
         while (yield from self.fill(1)):
-            found = pattern.match(self.text, self.pos)
-            if found is None:
+            if not self.skip(pattern):
                 return
-            self.pos = found.end()
 
     def stands(self, *marks: str) -> Steps[str]:
         """The longest of the marks that stands here; empty where none does."""
@@ -156,9 +163,9 @@ class TextSource:
         looked_for = _looked_for(*marks)
         begin = self.pos
         while True:
-            found, self.pos = self.seek(*looked_for)
-            if found is not None:
-                return self.text[begin : self.pos], self.take(found.end())
+            mark, self.pos = self.seek(*looked_for)
+            if mark:
+                return self.text[begin : self.pos], self.take(self.pos + len(mark))
             if self.final:
                 raise CutOff
             yield
@@ -171,6 +178,7 @@ class TextSource:
             whole = self.final or self.left >= most
             if whole or found is None or found.end() < len(self.text):
                 return self.take(found.end()) if found else ""
+            found = None
             yield
 
     def bracketed(self, quotes: str) -> Steps[str]:
@@ -182,8 +190,7 @@ class TextSource:
         begin = self.pos
         due: list[str] = []
         while (yield from self.fill(1)):
-            if found := _PLAIN.match(self.text, self.pos):
-                self.pos = found.end()
+            if self.skip(_PLAIN):
                 continue
             char = self.text[self.pos]
             if char in quotes:
@@ -209,9 +216,9 @@ class TextSource:
         if not triple:
             self.pos += 1
         while (yield from self.fill(1)):
-            if found := _NOT_END[quote].match(self.text, self.pos):
-                self.pos = found.end()
-            elif self.text[self.pos] == "\\":
+            if self.skip(_NOT_END[quote]):
+                continue
+            if self.text[self.pos] == "\\":
                 if not (yield from self.fill(2)):
                     break
                 self.pos += 2

@@ -266,8 +266,7 @@ class Reader:
     def _wrapping(self) -> Steps[None]:
         """At a line's start, or between calls: what may stand around a message."""
         source, draft, marks = self._source, self._draft, self._marks
-        if space := delimiters.SPACE.match(source.text, source.pos):
-            source.pos = space.end()
+        if source.skip(delimiters.SPACE):
             return
         char = source.text[source.pos]
         if char == "{":
@@ -286,7 +285,9 @@ class Reader:
         elif not source.final and marks.begun.match(source.text, source.pos):
             yield
         elif mark := marks.mark.match(source.text, source.pos):
-            yield from self._mark(mark)
+            what = mark[0]
+            del mark  # it would hold the text
+            yield from self._mark(what)
         elif char in "`~":
             yield from self._fence_mark()
         elif not (draft.messages or self._objects):
@@ -308,16 +309,14 @@ class Reader:
 
     def _before_message(self, char: str) -> Steps[None]:
         source = self._source
-        text, pos = source.text, source.pos
         if char == "[" and not self._array:
             self._array = _ARRAY_BEGUN
             source.pos += 1
-        elif not source.final and delimiters.BULLET_BEGUN.match(text, pos):
+        elif not source.final and delimiters.BULLET_BEGUN.match(source.text, source.pos):
             yield
-        elif bullet := delimiters.BULLET.match(text, pos):
+        elif source.skip(delimiters.BULLET):
             self._draft.bullet = True
             self._bulleted = True
-            source.pos = bullet.end()
         else:
             self._stray()
 
@@ -342,31 +341,33 @@ class Reader:
     def _prose(self) -> Steps[None]:
         """Within a line of prose: to its end, or to something that may be more than prose."""
         source, marks = self._source, self._marks
-        found, source.pos = source.seek(marks.special, marks.begun, marks.longest)
+        mark, source.pos = source.seek(marks.special, marks.begun, marks.longest)
         self._settled = source.pos
-        if found is None:
+        if not mark:
             if not source.final:
                 yield
-        elif found[0] == "\n":
-            source.pos = found.end()
+        elif mark == "\n":
+            source.pos += 1
             if self._ticks < 3:  # a fence that began within a line goes on
                 self._ticks = 0
             self._begin_line(source.pos)
-        elif found[0][0] == "`":
-            self._ticking += len(found[0])
-            source.pos = found.end()
+        elif mark[0] == "`":
+            self._ticking += len(mark)
+            source.pos += len(mark)
         else:
-            is_object = found[0] == "{"
+            is_object = mark == "{"
             if is_object and self._hides_messages:
                 source.pos += 1
                 return
-            yield from self._object(inline=True) if is_object else self._mark(found)
+            yield from self._object(inline=True) if is_object else self._mark(mark)
 
     def _fence_mark(self) -> Steps[None]:
-        text, pos = self._source.text, self._source.pos
-        if not self._source.final and delimiters.FENCE_BEGUN.match(text, pos):
+        if not self._source.final and delimiters.FENCE_BEGUN.match(
+            self._source.text, self._source.pos
+        ):
             yield
             return
+        text, pos = self._source.text, self._source.pos
         fence = delimiters.FENCE.match(text, pos) or delimiters.BARE_FENCE.match(text, pos)
         if fence is None:
             self._stray()
@@ -380,56 +381,55 @@ class Reader:
 
     # --- marks --------------------------------------------------------------------------------
 
-    def _mark(self, mark: re.Match[str]) -> Steps[None]:
+    def _mark(self, literal: str) -> Steps[None]:
         """A tag, or what opens or closes a thought, a call or a turn."""
-        what, source, draft, marks = mark[0], self._source, self._draft, self._marks
-        if what in marks.closers and self._hides_messages:
-            self._text_of_mark(what)  # within what is shown, such as a message in a last fence
-        elif what in marks.closers:
-            source.pos = mark.end()
-            closer = dict(self._rules.reasoning_markers).get(what, "")
-            yield from self._thought(mark.start(), marks.closers[what][1], closer)
-        elif what in marks.turn_ends or what == delimiters.STRUCK:
-            if self._ends_turn(what):
+        source, draft, marks = self._source, self._draft, self._marks
+        begin, end = source.pos, source.pos + len(literal)
+        if literal in marks.closers and self._hides_messages:
+            self._text_of_mark(literal)  # within what is shown, such as a message in a last fence
+        elif literal in marks.closers:
+            source.pos = end
+            closer = dict(self._rules.reasoning_markers).get(literal, "")
+            yield from self._thought(begin, marks.closers[literal][1], closer)
+        elif literal in marks.turn_ends or literal == delimiters.STRUCK:
+            if self._ends_turn(literal):
                 self._end_turn()
             else:
-                self._text_of_mark(what)
-        elif draft.messages and what not in (
+                self._text_of_mark(literal)
+        elif draft.messages and literal not in (
             delimiters.CALL_TAG,
             delimiters.CALL_END,
             delimiters.ANSWER_END,
         ):
             self._stop()
-        elif what in delimiters.HEADERS:
+        elif literal in delimiters.HEADERS:
             if (self._is_quoted and not self._for_user) or self._tired or draft.messages:
-                self._text_of_mark(what)
+                self._text_of_mark(literal)
             else:
-                yield from self._run(HARMONY, skip=len(what), weak=True)
-        elif what in marks.dialects:
-            yield from self._dialect_mark(what)
-        elif what in marks.ends and self._has_thought:
-            source.pos = mark.end()
-            draft.leave_out(mark.start())  # once too often
-        elif what in marks.ends:
-            source.pos = mark.end()
-            self._for_user = what.startswith("<|channel|>")
+                yield from self._run(HARMONY, skip=len(literal), weak=True)
+        elif literal in marks.dialects:
+            yield from self._dialect_mark(literal)
+        elif literal in marks.ends and self._has_thought:
+            source.pos = end
+            draft.leave_out(begin)  # once too often
+        elif literal in marks.ends:
+            source.pos = end
+            self._for_user = literal.startswith("<|channel|>")
             self._tag = self._fence = self._spoken = False
             self._ticks = 0
-            draft.forget(mark.start())
+            draft.forget(begin)
             self._array = _NO_ARRAY
             self._begin_line(0)
-        elif what in (delimiters.CALL_TAG, delimiters.CALL_END):
-            self._tag = what == delimiters.CALL_TAG
-            source.pos = mark.end()
-        elif what == delimiters.RESPONSE_TAG or (what == delimiters.ANSWER_TAG and self._is_xml):
-            if what == delimiters.RESPONSE_TAG:
-                yield from self._response()
-            else:
-                begin = self._begin if self._lead else source.pos
-                source.pos = mark.end()
-                yield from self._tagged_answer(begin)
+        elif literal in (delimiters.CALL_TAG, delimiters.CALL_END):
+            self._tag = literal == delimiters.CALL_TAG
+            source.pos = end
+        elif literal == delimiters.RESPONSE_TAG:
+            yield from self._response()
+        elif literal == delimiters.ANSWER_TAG and self._is_xml:
+            source.pos = end
+            yield from self._tagged_answer(self._begin if self._lead else begin)
         else:
-            source.pos = mark.end()
+            source.pos = end
 
     @property
     def _is_xml(self) -> bool:
@@ -614,26 +614,26 @@ class Reader:
         marks, source, draft = self._marks, self._source, self._draft
         begin, self.thought_closer = source.pos, literal
         while True:
-            found, end = source.seek(closer, marks.end_begun, marks.longest)
+            mark, end = source.seek(closer, marks.end_begun, marks.longest)
             if piece := source.take(end):
                 self._deltas.append(ThoughtDelta(writable(piece)))
-            if found is not None or source.final:
+            if mark or source.final:
                 break
             yield
-        if found is None:
+        if not mark:
             # A call ends a thought that the text leaves open, only by marks that are control
             # tokens: to write one is to have stopped thinking.
-            tokens = (mark for mark, one in marks.dialects.items() if one.is_token)
-            begun = [pos for mark in tokens if (pos := source.text.find(mark, begin)) >= 0]
+            tokens = (token for token, one in marks.dialects.items() if one.is_token)
+            begun = [pos for token in tokens if (pos := source.text.find(token, begin)) >= 0]
             if begun and not self._in_thought and self._reason == "stop":
                 self._in_thought = draft.unclean = True
                 source.pos = end = min(begun)
             else:
                 draft.cut(source.pos)
         self.thought_closer = ""
-        self._has_thought = found is not None and opening < begin
+        self._has_thought = bool(mark) and opening < begin
         draft.reasoning.append(source.text[begin:end])
-        source.pos = end if found is None else found.end()
+        source.pos = end + len(mark)
         draft.leave_out(opening)
 
     def _response(self) -> Steps[None]:
@@ -649,7 +649,7 @@ class Reader:
         parts: list[str] = []
         held: list[str] = []  # white space that more text may follow
         while True:
-            found, end = source.seek(*delimiters.ANSWER_CLOSE)
+            mark, end = source.seek(*delimiters.ANSWER_CLOSE)
             text = source.take(end)
             if body := text.rstrip(delimiters.WHITE):
                 shown = "".join((*held, body)) if parts else body.lstrip(delimiters.WHITE)
@@ -657,8 +657,8 @@ class Reader:
                 parts.append(shown)
                 self._deltas.append(AnswerDelta(writable(shown)))
             held.append(text[len(body) :])
-            if found is not None:
-                source.pos = found.end()
+            if mark:
+                source.pos += len(mark)
                 self._add_answer("".join(parts), at)
                 return
             if source.final:
@@ -789,17 +789,15 @@ class Reader:
         source, marks = self._source, self._marks
         begin, source.pos = source.pos, one.scanner.pos
         while True:
-            text, pos = source.text, source.pos
             if not source.left and source.final:
                 source.pos = begin
                 self._end_object(one, may_close=True, unclosed=True)
                 return
-            begun = marks.begun.match(text, pos) or delimiters.FENCE_BEGUN.match(text, pos)
-            if not source.left or (begun and not source.final):
+            begins = (marks.begun, delimiters.FENCE_BEGUN)
+            is_begun = any(one.match(source.text, source.pos) for one in begins)
+            if not source.left or (is_begun and not source.final):
                 yield
-            elif wrapping := delimiters.AFTER_OBJECT.match(text, pos):
-                source.pos = wrapping.end()
-            else:
+            elif not source.skip(delimiters.AFTER_OBJECT):
                 source.pos = begin
                 self._draft.fail("invalid_json", one.scanner.reason)
                 self._stop()

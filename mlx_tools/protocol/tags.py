@@ -275,18 +275,18 @@ class TagReader:
         self._is_closed = False
         while True:
             _, mark = yield from source.until(end, *keys, *others, *self._wrapper)
-            text, at = source.text, source.pos - len(mark)
+            at = source.pos - len(mark)
             if mark == end:
                 self._is_closed = True
-                return without_line_breaks(text[begin:at])
-            line = _LINE_BEGUN.search(text, max(begin, at - _MOST_INDENT), at)
+                return without_line_breaks(source.text[begin:at])
+            line = _LINE_BEGUN.search(source.text, max(begin, at - _MOST_INDENT), at)
             if line or any(char in mark for char in "|｜"):
                 if is_marked:
                     raise Fault("a value's end is due")
                 source.pos = at
                 self._is_unclosed = True
                 value_end = line.start() if line else at  # the line break is not the value's
-                value = without_first_line_break(text[begin:value_end]).removesuffix("\r")
+                value = without_first_line_break(source.text[begin:value_end]).removesuffix("\r")
                 if _ends_damaged(value, end):
                     raise Fault("a value's end is damaged")
                 return value

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from cProfile import Profile
+from random import Random
+from sys import getrefcount
 from typing import Any
 
 import pytest
 
 from mlx_tools.messages import ToolSpec
-from mlx_tools.protocol import DIALECTS, ReadingRules, judge, read, write_call
+from mlx_tools.protocol import DIALECTS, Reader, ReadingRules, judge, read, write_call
 from mlx_tools.protocol.echo import calls_in
-from tests.protocol.texts import CALL, FRAGMENTS, MESSAGES, OBSERVATION, streamed
+from tests.protocol.texts import BROKEN, CALL, FRAGMENTS, MESSAGES, OBSERVATION, streamed
 
 UNITS = (
     *(unit for unit in FRAGMENTS if unit.strip()),
@@ -118,6 +120,28 @@ OF_DIALECTS = (
     *("`", "`x", "```x ", "(", "get_weather)", "\nto=", "<|channel|>x<|message|>", "<s></s>"),
     *("<|tool_call>call:a{", "[TOOL_CALLS]a", "<|tool_call_start|>[a(b='", "]<]minimax[>[<a>"),
 )
+
+
+def shared_text(text: str, rules: ReadingRules) -> str:
+    """The end of the first front of ``text`` that the reader keeps twice while it waits, or ``""``.
+
+    A string to which nothing else refers grows where it is. Else each piece copies all of it.
+    """
+    reader = Reader(rules)
+    for end in range(3, len(text) + 1, 3):
+        reader.feed(text[end - 3 : end])
+        if getrefcount(reader._source.text) > 2:  # the reader's own, and the argument
+            return text[max(end - 40, 0) : end]
+    return ""
+
+
+def test_a_reader_that_waits_holds_its_text_once_so_that_it_grows_in_place() -> None:
+    random, units = Random(1), (*UNITS, *OF_DIALECTS, *BROKEN)
+    texts = [unit * 4 for unit in units]
+    texts += ["".join(random.choices((*units, "\n"), k=8)) for _ in range(100)]
+    rules = (ReadingRules(), ReadingRules(style="xml"), CATALOG)
+    found = {shared_text(f"\U0001f600 {text}", each) for text in texts for each in rules}
+    assert found == {""}
 
 
 @pytest.mark.parametrize("head", ["", slow("<tool_call>"), slow("```\n")])
