@@ -4,11 +4,13 @@ replaced or deleted. Files that expire and are bounded in size, readable by thei
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
 import secrets
 import stat
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -26,8 +28,8 @@ KEEP_SECONDS: Final = 3 * 24 * 3600
 MAX_BYTES: Final = 100_000_000
 """Bytes that the artifacts of one session may take."""
 
-SWEEP_EVERY: Final = 600.0
-"""Seconds after which a program that runs on looks for expired artifacts again."""
+SWEEP_EVERY: Final = 3600.0
+"""Seconds between two looks for expired artifacts, over all processes: they are kept for days."""
 
 CLOCK_SETTLES: Final = 3600.0
 """Seconds for which a clock that has jumped must go on before it is believed."""
@@ -38,6 +40,7 @@ _KEPT: Final = re.compile(r"\.?[0-9a-f]{32}(?:\.[0-9a-f]{16})?", re.ASCII)
 
 ARTIFACTS: Final = "artifacts"
 _SWEPT: Final = ".swept"
+"""A mark whose time says when the last sweep began."""
 _DOUBTED: Final = ".clock"
 
 
@@ -296,40 +299,81 @@ class UndoStore:
         self.blobs.forget(key)
 
 
+def run_in_background(work: Callable[[], object]) -> None:
+    """Run ``work`` in a thread that ends with the program, however far it has come."""
+    threading.Thread(target=work, name="mlx-tools-sweep", daemon=True).start()
+
+
 @dataclass(eq=False)
 class Sweeper:
     """Removal of expired artifacts from all sessions in a folder, also while a program runs on.
 
-    ``clock`` is the wall clock and ``ticks`` one that never jumps, both in seconds. A wall clock
-    that went back since the last time, or ahead by more than artifacts are kept, may be wrong, and
-    would have everything removed: then nothing is, until it has gone on from there for
-    `CLOCK_SETTLES`. So a clock that is soon set right costs nothing, and after a long pause without
-    the program what is old goes an hour late.
+    ``start`` runs a sweep that is due in the background: it looks into every session. ``clock`` is
+    the wall clock and ``ticks`` one that never jumps, both in seconds. A wall clock that went back
+    since the last time, or ahead by more than artifacts are kept, may be wrong, and would have
+    everything removed: then nothing is, until it has gone on from there for `CLOCK_SETTLES`. So a
+    clock that is soon set right costs nothing, and after a long pause without the program what is
+    old goes an hour late.
     """
 
     folder: Path
     keep: float = KEEP_SECONDS
     clock: Callable[[], float] = time.time
     ticks: Callable[[], float] = time.monotonic
-    _last: float | None = None
+    start: Callable[[Callable[[], object]], None] = run_in_background
+    _checked_at: float | None = None
 
     def sweep_if_due(self) -> None:
-        if self._last is None or self.ticks() - self._last >= SWEEP_EVERY:
-            self.sweep()
+        """Begin a sweep if no process has begun one within `SWEEP_EVERY`."""
+        ticks = self.ticks()
+        if self._checked_at is not None and ticks - self._checked_at < SWEEP_EVERY:
+            return
+        self._checked_at = ticks
+        now = self.clock()
+        if self._claim(now):
+            self.start(lambda: self._remove_expired(now))
 
     def sweep(self) -> int:
         """Remove what has expired and return how many artifacts that were."""
-        self._last = self.ticks()
+        self._checked_at = self.ticks()
         now = self.clock()
-        if not self.folder.is_dir() or not self._believed(now):
-            return 0
+        return self._remove_expired(now) if self._believed(now) else 0
+
+    def _claim(self, now: float) -> bool:
+        """Return whether a sweep is due and this process is the one that begins it."""
+        swept = self.folder / _SWEPT
+        last = _time_of(swept)
+        if last is not None and 0 <= now - last < SWEEP_EVERY:
+            return False
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:  # of two processes the first goes on: it makes the mark, or has it locked
+            mark = os.open(swept, flags if last else flags | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if last is None:
+                os.utime(mark, (now, now))
+            elif _time_of(swept) != last:
+                return False
+            return self._believed(now)
+        except OSError:
+            return False
+        finally:
+            os.close(mark)
+
+    def _remove_expired(self, now: float) -> int:
         removed = 0
-        with contextlib.suppress(OSError), os.scandir(self.folder) as sessions:
-            for session in sessions:
+        with contextlib.suppress(OSError):
+            sessions = os.listdir(self.folder)  # noqa: PTH208 (there are many)
+            # A program that ends cuts its sweep short: each begins at another place, so that the
+            # sessions at the end have their turn.
+            begin = secrets.randbelow(len(sessions) or 1)
+            for session in (*sessions[begin:], *sessions[:begin]):
                 for name in (ARTIFACTS, UNDO_FOLDER):
-                    kept = os.path.join(session.path, name)  # noqa: PTH118 (there are many)
-                    if os.path.isdir(kept):  # noqa: PTH112
-                        removed += BlobFiles(Path(kept), keep=self.keep).expire(now)
+                    folder = f"{self.folder}{os.sep}{session}{os.sep}{name}"
+                    if os.path.isdir(folder):  # noqa: PTH112
+                        removed += BlobFiles(Path(folder), keep=self.keep).expire(now)
         return removed
 
     def _believed(self, now: float) -> bool:

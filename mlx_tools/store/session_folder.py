@@ -91,7 +91,7 @@ class TranscriptStore(SessionStore):
             sync_fully(file.fileno())
 
     def create(self) -> SessionFiles:
-        self._sweeper.sweep()
+        self._sweeper.sweep_if_due()
         folder = self.folder / new_session_id()
         hint = "check the folder's permissions and free space"
         with translate_os_error(StorageError, f"no session can be kept in {self.folder}", hint):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import time
@@ -22,6 +23,7 @@ from mlx_tools.store.artifacts import (
     Sweeper,
 )
 from mlx_tools.store.session_folder import TranscriptStore
+from tests.waiting import wait_until
 
 DAY = 86_400.0
 
@@ -157,13 +159,23 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.now = 1_800_000_000.0
         self.ticks = 0.0
+        self.sweeps: list[object] = []
         self.folder = folder
         self.store = ArtifactStore(BlobFiles(folder / "session" / "artifacts"))
         self.sweeper = self.program()
 
     def program(self) -> Sweeper:
         """A program that starts now."""
-        return Sweeper(self.folder, clock=lambda: self.now, ticks=lambda: self.ticks)
+        return Sweeper(
+            self.folder,
+            clock=lambda: self.now,
+            ticks=lambda: self.ticks,
+            start=lambda work: self.sweeps.append(work()),
+        )
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.ticks += seconds
 
     def put(self) -> Path:
         return self.store.blobs.folder / aged(self.store, "x", 0, self.now)
@@ -178,12 +190,38 @@ def test_a_program_that_runs_on_sweeps_now_and_then(machine: Machine) -> None:
     machine.sweeper.sweep()
     kept = machine.put()
     os.utime(kept, (0, 0))
-    machine.ticks += SWEEP_EVERY - 1
+    machine.pass_time(SWEEP_EVERY - 1)
     machine.sweeper.sweep_if_due()
     assert kept.exists()
-    machine.ticks += 1
+    machine.pass_time(1)
     machine.sweeper.sweep_if_due()
     assert not kept.exists()
+
+
+def test_programs_sweep_once_an_hour_all_together(machine: Machine) -> None:
+    for _ in range(9):
+        machine.program().sweep_if_due()
+    assert len(machine.sweeps) == 1
+    machine.pass_time(SWEEP_EVERY)
+    for _ in range(9):
+        machine.program().sweep_if_due()
+    assert len(machine.sweeps) == 2
+
+
+def test_of_two_programs_that_find_a_sweep_due_at_once_one_sweeps(machine: Machine) -> None:
+    machine.program().sweep_if_due()
+    machine.pass_time(SWEEP_EVERY)
+    with (machine.folder / ".swept").open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        machine.program().sweep_if_due()
+    assert len(machine.sweeps) == 1
+
+
+def test_a_sweep_in_the_background_removes_what_has_expired(tmp_path: Path) -> None:
+    store = ArtifactStore(BlobFiles(tmp_path / "session" / "artifacts"))
+    kept = store.blobs.folder / aged(store, "x", 4 * DAY, time.time())
+    Sweeper(tmp_path).sweep_if_due()
+    wait_until(lambda: not kept.exists())
 
 
 @pytest.mark.parametrize("jump", [10_000 * DAY, -10_000 * DAY])
