@@ -211,5 +211,6 @@ class Guard:
             headers.append((b"www-authenticate", b"Bearer"))
         elif refusal.status == 503:
             headers.append((b"retry-after", b"1"))
+        headers.append((b"x-should-retry", b"true" if refusal.status == 503 else b"false"))
         await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})

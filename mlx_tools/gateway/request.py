@@ -17,6 +17,7 @@ from mlx_tools.errors import (
     BackendError,
     BackendRefused,
     BackendTimeout,
+    BackendUnreachable,
     MlxToolsError,
     StorageError,
 )
@@ -110,11 +111,25 @@ class TurnDone(Struct, frozen=True, kw_only=True):
     scores: tuple[tuple[TokenScore, ...], ...] = ()
 
 
+_FINAL: Final = frozenset(("model_output_invalid", "timeout", "upstream_timeout"))
+"""Codes of server errors that the same request meets again, so clients should not repeat it."""
+
+_PASSING: Final = frozenset((408, 409, 429))
+"""Statuses below 500 of requests that may succeed later."""
+
+RETRY_SECONDS: Final = 5
+"""Seconds after which to ask again if nobody says better: a server that loads takes some."""
+
+
 class ApiError(MlxToolsError):
     """A request that cannot be served, as clients are told of it.
 
-    ``status`` is the HTTP status, ``code`` the error's name in OpenAI's interface, ``param`` the
-    field that is at fault, None where none is; ``retry_after`` is in seconds, or as HTTP has it.
+    Attributes:
+        status: The HTTP status.
+        code: The error's name in OpenAI's interface.
+        param: The field at fault, or None.
+        retry_after: Seconds until the client may ask again, or a date as HTTP writes it.
+        should_retry: Whether the same request can succeed later, or None if that is unknown.
     """
 
     def __init__(
@@ -125,12 +140,27 @@ class ApiError(MlxToolsError):
         *,
         param: str | None = None,
         retry_after: int | str | None = None,
+        should_retry: bool | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
         self.param = param
+        if retry_after is None and status in (429, 503):
+            retry_after = RETRY_SECONDS
         self.retry_after = retry_after
+        is_final = code in _FINAL or (status < 500 and status not in _PASSING)
+        if should_retry is None and (retry_after is not None or is_final):
+            should_retry = not is_final
+        self.should_retry = should_retry
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The response headers that say whether and when to ask again."""
+        headers = {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
+        if self.should_retry is not None:
+            headers["x-should-retry"] = str(self.should_retry).lower()
+        return headers
 
     @property
     def type(self) -> str:
@@ -167,12 +197,12 @@ def as_api_error(error: MlxToolsError) -> ApiError:
     if isinstance(error, BackendTimeout):
         # What would allow a run more time is no option of the gateway's.
         return ApiError(504, "upstream_timeout", error.message)
+    if isinstance(error, BackendUnreachable):
+        return ApiError(502, "upstream_error", str(error), should_retry=False)
     if isinstance(error, BackendRefused) and error.status in (429, 503):
+        code = "rate_limit_exceeded" if error.status == 429 else "upstream_error"
         later = error.retry_after or None
-        if error.status == 429:
-            return ApiError(429, "rate_limit_exceeded", str(error), retry_after=later)
-        if later:
-            return ApiError(503, "upstream_error", str(error), retry_after=later)
+        return ApiError(error.status, code, str(error), retry_after=later)
     if isinstance(error, BackendError):
         return ApiError(502, "upstream_error", str(error))
     return ApiError(400, "invalid_request", str(error))

@@ -17,7 +17,7 @@ from mlx_tools.backends import (
     model_of,
     traits_of,
 )
-from mlx_tools.errors import MlxToolsError
+from mlx_tools.errors import BackendUnreachable, MlxToolsError
 from mlx_tools.gateway.conversation import PromptProfile
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.turn import TurnRunner
@@ -79,7 +79,13 @@ class ServedModels:
                 try:
                     self._speakers[name] = await self._open(name)
                 except MlxToolsError as error:
-                    raise ApiError(502, "upstream_error", str(error)) from error
+                    is_down = isinstance(error, BackendUnreachable)
+                    raise ApiError(
+                        502,
+                        "upstream_error",
+                        str(error),
+                        should_retry=False if is_down else None,
+                    ) from error
             return self._speakers[name]
 
     def rows(self) -> list[dict[str, Any]]:

@@ -177,7 +177,7 @@ class _TurnEndpoint:
             error = wrong
         if error is not None:
             gateway.meters.count("errors_total", code=error.code)
-            await sender.whole(error.status, self._error_body(error), _error_headers(error))
+            await sender.whole(error.status, self._error_body(error), error.headers)
 
     def _read_turn(self, body: JsonObject, size: int) -> tuple[TurnRequest, Reply]:
         turn, reply = self._read(body)
@@ -279,10 +279,6 @@ def _done_headers(done: TurnDone) -> dict[str, str]:
     return {f"x-mlx-tools-{name}": ", ".join(said) for name, said in found.items() if said}
 
 
-def _error_headers(error: ApiError) -> dict[str, str]:
-    return {} if error.retry_after is None else {"retry-after": str(error.retry_after)}
-
-
 # --- the rest -------------------------------------------------------------------------------------
 
 
@@ -341,7 +337,7 @@ async def _error_response(request: Request, error: Exception) -> Response:
         case _:
             problem = f"the gateway failed: {type(error).__name__}"
             told = ApiError(500, "internal_error", problem)
-    headers = _error_headers(told) | dict(getattr(error, "headers", None) or {})
+    headers = told.headers | dict(getattr(error, "headers", None) or {})
     is_message = path.startswith("/v1/messages")
     body = anthropic_messages_error(told) if is_message else openai_error(told)
     return JSONResponse(body, told.status, headers=headers)

@@ -13,6 +13,7 @@ import pytest
 from mlx_tools.backends import Chunk, CompletionRequest, CompletionsBackend
 from mlx_tools.backends.transport import Retry
 from mlx_tools.errors import BackendBroken
+from mlx_tools.testing import ScriptedBackend
 from tests.gateway.conftest import chat, respond, send, write_message
 
 
@@ -215,11 +216,11 @@ NEW_YEAR = "Fri, 01 Jan 2027 00:00:00 GMT"
     ("told", "status", "later"),
     [
         ((429, {"Retry-After": "7"}), 429, "7"),
-        ((429, {}), 429, None),
+        ((429, {}), 429, "5"),
         ((503, {"Retry-After": NEW_YEAR}), 503, NEW_YEAR),
-        ((503, {}), 502, None),
+        ((503, {}), 503, "5"),
         ((500, {"Retry-After": "7"}), 502, None),
-        ((429, {"Retry-After": "7" * 99}), 429, None),
+        ((429, {"Retry-After": "7" * 99}), 429, "5"),
     ],
 )
 def test_when_to_ask_a_server_again_is_passed_on(
@@ -232,4 +233,51 @@ def test_when_to_ask_a_server_again_is_passed_on(
     server = CompletionsBackend("http://127.0.0.1:9", client=client, retry=Retry(times=0))
     response = asking(serving(backend=server), interface)
     assert (response.status_code, response.headers.get("retry-after")) == (status, later)
+    assert response.headers.get("x-should-retry") == ("true" if later else None)
     assert "busy" in response.text
+
+
+UNREADABLE = '{"type":"tool_call","name":"get_weather"'
+CITY_TOOL = {"name": "get_weather", "description": "Forecast."}
+TOOLS = {
+    "chat/completions": [{"type": "function", "function": CITY_TOOL | {"parameters": SCHEMA}}],
+    "responses": [{"type": "function", "parameters": SCHEMA} | CITY_TOOL],
+    "messages": [CITY_TOOL | {"input_schema": SCHEMA}],
+}
+REQUIRED = {
+    "chat/completions": "required",
+    "responses": "required",
+    "messages": {"type": "any"},
+}
+
+
+@pytest.mark.parametrize("interface", ["chat/completions", "responses", "messages"])
+@pytest.mark.parametrize(
+    "case", ["dead upstream", "unreadable model", "small context", "bad field"]
+)
+def test_clients_are_told_not_to_repeat_what_cannot_succeed(
+    serving: Any, interface: str, case: str
+) -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    client = httpx.AsyncClient(transport=httpx.MockTransport(refuse))
+    dead = CompletionsBackend("http://127.0.0.1:9", client=client, retry=Retry(times=0))
+    body: dict[str, Any] = {}
+    status, sentence = 502, "no server answers"
+    options: dict[str, Any] = {"backend": dead}
+    if case == "unreadable model":
+        body = {"tools": TOOLS[interface], "tool_choice": REQUIRED[interface]}
+        options = {"backend": ScriptedBackend(*[UNREADABLE] * 9), "strategy": "free"}
+        sentence = "no turn that fits"
+    elif case == "small context":
+        status, sentence, options = 400, "maximum context length is 9", {"context": 9}
+    elif case == "field":
+        status, sentence, body = 400, "temperature", {"temperature": "hot"}
+    one = serving(**options)
+    response = asking(one, interface, **body)
+    assert (response.status_code, response.headers.get("x-should-retry")) == (status, "false")
+    assert sentence in response.text
+    assert "retry-after" not in response.headers
+    if case == "unreadable model":
+        assert len(one.backend.requests) == 3  # turns of the model for one request
