@@ -54,7 +54,6 @@ from mlx_tools.transcript import (
     Record,
     State,
     UserRecord,
-    file_seen,
 )
 
 if TYPE_CHECKING:
@@ -672,7 +671,7 @@ class CallApprovals:
         if call.name not in self._session.specs:
             return Preview("", "")
         tool = self._conversation.registry.get(call.name)
-        known_file = partial(file_seen, self._conversation.files.transcript)
+        known_file = self._session.history.files.get
         return await anyio.to_thread.run_sync(
             preview_of, tool, call.arguments, self._session.policy, known_file
         )

@@ -73,8 +73,8 @@ from mlx_tools.transcript import (
     State,
     StoppedRecord,
     events,
-    file_seen,
-    outcome_of,
+    last_run,
+    outcome_of_run,
 )
 
 _ANSWERING: Final = (State.COMPLETING, State.READING, State.CALLING, State.PAUSED)
@@ -362,8 +362,10 @@ class Conversation:
         return trace_run(self.files.transcript, emit, api)
 
     def _outcome(self) -> Outcome:
-        outcome = outcome_of(
-            self.files.transcript,
+        outcome = outcome_of_run(
+            self.folded.header,
+            last_run(self.files.transcript),
+            self.folded.history.sources,  # gathered by the fold, not by a look through all records
             transcript=self.files.path,
             outputs=self.outputs.whole,
             artifacts=self.outputs.artifacts,
@@ -734,7 +736,7 @@ class Conversation:
             asks=lambda *asked: self._nested_runs().ask(call, *asked),
             confirms=lambda _, *asked: confirm_action(self.approver, call.call, *asked),
             shown_chars=shown_chars,
-            known_file=partial(file_seen, self.files.transcript),
+            known_file=self.folded.history.files.get,
             session=session.header.session,
             report=None if self._emit is None else partial(self._tell_progress, call),
         )

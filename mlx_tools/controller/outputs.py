@@ -154,7 +154,7 @@ class Outputs:
     ) -> Ended:
         """Sources, numbered on from those that the session was given before."""
         words, limit = self._session.words, self.most_chars
-        first = self._session.history.sources + 1
+        first = max(self._session.history.sources, default=0) + 1
         cite = words.text("turns.cite", number=first) if sources.found else ""
         after = "\n".join(part for part in (sources.note, cite) if part)
         laid = render_sources(sources, first)

@@ -28,6 +28,7 @@ from mlx_tools.transcript.outcome import (
     Unfinished,
     at_rest,
     count,
+    last_run,
     outcome_of,
     outcome_of_run,
     pending_calls,
@@ -67,7 +68,6 @@ from mlx_tools.transcript.records import (
     SummaryRecord,
     UserRecord,
     dropped,
-    file_seen,
 )
 from mlx_tools.transcript.sources import (
     NumberedSource,

@@ -42,6 +42,7 @@ from mlx_tools.transcript.records import (
     DecisionRecord,
     EditRecord,
     ExecutionRecord,
+    FileView,
     Header,
     MendRecord,
     ObservationRecord,
@@ -137,9 +138,10 @@ class SessionHistory(Struct):
     """The history of a session that decides about its later calls, over all its questions.
 
     ``made`` are the calls that were let through, ``private_read`` is whether a private tool has
-    answered, ``at`` is when the last completion came, ``sources`` is the highest number of a source
-    that was given, ``consents`` what a person allowed for the rest of the session, by tool and by
-    what they are bound to (`ToolSpec.consent_binding`).
+    answered, ``at`` is when the last completion came, ``sources`` are those that the model was
+    given, by number, ``files`` is what it knows of files, by file, ``consents`` what a person
+    allowed for the rest of the session, by tool and by what they are bound to
+    (`ToolSpec.consent_binding`).
     ``shared`` are the consents of the session whose call this one runs within, and
     ``unknown_ends`` are the calls whose end nobody knows, there and here.
     """
@@ -148,14 +150,15 @@ class SessionHistory(Struct):
     unknown_ends: UnknownEnds = field(default_factory=UnknownEnds)
     made: RateCounts = field(default_factory=dict)
     private_read: bool = False
-    sources: int = 0
+    sources: dict[int, NumberedSource] = field(default_factory=dict)
+    files: dict[str, FileView] = field(default_factory=dict)
     consents: dict[tuple[str, Any], ApprovalRecord] = field(default_factory=dict)
     at: str = ""
 
     def observe(self, record: ObservationRecord, spec: ToolSpec | None, run: RunHistory) -> bool:
         """Take in how a call of the tool ``spec`` ended, in ``run`` too; return whether it ran."""
-        if record.sources:
-            self.sources = max(self.sources, *(one.n for one in given_in(record.sources)), 0)
+        self.sources.update(sources_in(record))
+        self.files.update((view.file, view) for view in record.files)
         ran = record.error is None or record.error.code in _RAN
         run.answered |= ran
         run.reminded |= record.error is not None and record.error.code == "repeated_call"
@@ -563,19 +566,24 @@ def outcome_of(
     of those that were kept after their observation was written.
     """
     header = next(r for r in records if isinstance(r, Header))
-    start = next(i for i in reversed(range(len(records))) if isinstance(records[i], UserRecord))
     given: dict[int, NumberedSource] = {}
     for record in records if isinstance(at_rest(records), AnswerRecord) else ():
         given |= sources_in(record)
     return outcome_of_run(
         header,
-        records[start:],
+        last_run(records),
         given,
         unfinished=unfinished,
         transcript=transcript,
         outputs=outputs,
         artifacts=artifacts,
     )
+
+
+def last_run(records: Sequence[Record]) -> Sequence[Record]:
+    """Return the records of the last question, which comes first."""
+    last = next(i for i in reversed(range(len(records))) if isinstance(records[i], UserRecord))
+    return records[last:]
 
 
 def sources_in(record: Record) -> Mapping[int, NumberedSource]:

@@ -5,7 +5,7 @@ Nothing here knows how they come about, are shown or stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
@@ -582,17 +582,6 @@ Record = (
 
 for _kind in get_args(Record):
     _kind.type = _kind.__struct_config__.tag
-
-
-def file_seen(records: Sequence[Record], file: str) -> FileView | None:
-    """What the model knows of a file by the last record that says so, None if nothing."""
-    for record in reversed(records):
-        told = record.record if isinstance(record, CarriedRecord) else record
-        if isinstance(told, ObservationRecord):
-            for seen in reversed(told.files):
-                if seen.file == file:
-                    return seen
-    return None
 
 
 # --- where a session can stand, and which records may come next ---------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import aclosing
+from cProfile import Profile
 from pathlib import Path
 from typing import Any
 
@@ -382,3 +383,26 @@ def test_a_call_over_a_rate_limit_is_refused_as_a_repeated_one_when_it_comes_aga
     policy = Policy(allow=["*"], rate_limits={"look": "1/hour"})
     outcome = Controller(backend, [look], policy).run_sync("Look.")
     assert isinstance(outcome, Stopped) and outcome.reason == "repeated_call"
+
+
+def test_a_question_does_as_much_work_after_a_hundred_as_after_three() -> None:
+    """A look at each earlier record would be a thousand calls more."""
+    script = [step for n in range(104) for step in (call("note", x=f"{n}"), answer("Done [1]."))]
+    controller = Controller(ScriptedBackend(*script), [recorded([], "note")], ALL)
+
+    async def calls_made(conversation: Any) -> int:
+        profile = Profile()
+        profile.enable()
+        await conversation.run("Note!", emit=lambda event: None)
+        profile.disable()
+        return sum(entry.callcount for entry in profile.getstats())
+
+    async def ask_on() -> tuple[int, int]:
+        async with await controller.conversation() as conversation:
+            early = [await calls_made(conversation) for _ in range(4)]
+            for _ in range(96):
+                await conversation.run("Note!")
+            return max(early), min([await calls_made(conversation) for _ in range(4)])
+
+    early, late = anyio.run(ask_on)
+    assert late <= early + 50
