@@ -58,8 +58,9 @@ check: $(READY) ## Lint, format, types, import order, repository hygiene
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 	$(BIN)/pytest tests/test_architecture.py tests/test_hygiene.py tests/test_lock.py tests/test_names.py \
-	  tests/test_public_api.py
+	  tests/test_portable.py tests/test_public_api.py
 
 format: $(READY) ## Put the code into shape
 	$(BIN)/ruff check --fix .

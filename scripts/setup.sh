@@ -31,7 +31,7 @@ find_python() {
         fi
     done
     fail "Python 3.11 or newer is needed; $1 is: $("$1" --version 2>&1 || true)" \
-        "install one (macOS: brew install python@3.13; Debian: apt-get install python3 python3-venv)," \
+        "install one (macOS: brew install python@3.13; Debian: apt install python3 python3-venv)," \
         "or name it: make PYTHON=/path/to/python3.12"
 }
 
@@ -41,7 +41,7 @@ make_venv() {
     # --clear: what is there is half made, or its interpreter has gone.
     "$python" -m venv --clear "$venv" || fail \
         "'$python -m venv' does not work here" \
-        "on Debian and Ubuntu: apt-get install python3-venv"
+        "on Debian and Ubuntu: apt install python3-venv"
 }
 
 # Prefill on a Linux CPU is more than ten times as fast with OpenBLAS; everything works without it.
@@ -49,17 +49,22 @@ has_openblas() {
     "$venv/bin/python" -c 'import ctypes; ctypes.CDLL("libopenblas.so.0")' >/dev/null 2>&1
 }
 
-apt_install() { DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$1"; }
+apt_install() {
+    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$1" # Linux
+}
+
+apt_update() { apt-get update -qq; } # Linux
 
 add_openblas() {
     package=libopenblas0-pthread
-    if command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" = 0 ]; then
+    if command -v apt-get >/dev/null 2>&1 && # Linux
+        [ "$(id -u)" = 0 ]; then
         say "setup: installing $package (the model reads prompts ten times as fast with it)"
-        { apt_install "$package" || { apt-get update -qq && apt_install "$package"; }; } \
+        { apt_install "$package" || { apt_update && apt_install "$package"; }; } \
             </dev/null >/dev/null 2>&1 || true
     fi
     has_openblas || say "setup: the model runs slowly without OpenBLAS; install it for ten times" \
-        "the speed (Debian: sudo apt-get install $package; Fedora: sudo dnf install openblas-threads)"
+        "the speed (Debian: sudo apt install $package; Fedora: sudo dnf install openblas-threads)"
 }
 
 # A copied .venv starts the Python of the tree it came from.

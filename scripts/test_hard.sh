@@ -4,7 +4,7 @@
 #   scripts/test_hard.sh                 all of them, from a new clone of this checkout's last commit
 #   scripts/test_hard.sh plain core      these alone
 #
-# Names: plain (twice), busy (beside four busy loops, five times), core (on one core), user (another
+# On a Mac all but core and user. Names: plain (twice), busy (beside four busy loops, five times), core (on one core), user (another
 # user; as root only), language (LANG=C), programs (without bwrap, tmux, chromium, PostgreSQL, zsh),
 # home (HOME names nothing), watched (a HOME and XDG folders in which nothing may be written).
 set -euo pipefail
@@ -30,7 +30,7 @@ run() { # run NAME COMMAND…: a run of the tests, its output in a file of that 
   shift
   "$@" >"$work/$name.log" 2>&1 </dev/null || { result=RED && failed=1; }
   summary+=("$result  $((SECONDS - begun)) s  $name  $(tail -n 1 "$work/$name.log")")
-  echo "${summary[-1]}"
+  echo "${summary[${#summary[@]} - 1]}"
 }
 
 tests() { make -C "$clone" -k test test-heavy; }
@@ -48,9 +48,15 @@ busy() {
   done
 }
 
-core() { run core taskset -c 0 make -C "$clone" -k test test-heavy; }
+linux() { [ "$(uname -s)" = Linux ] || { echo "$1: only on Linux"; return 1; }; }
+
+core() {
+  linux core || return 0
+  run core taskset -c 0 make -C "$clone" -k test test-heavy
+}
 
 user() {
+  linux user || return 0
   [ "$(id -u)" = 0 ] || { echo "user: only root can be another user"; return; }
   local name=mlx-tools-tests
   id -u "$name" >/dev/null 2>&1 || useradd --create-home "$name"
@@ -66,7 +72,8 @@ user() {
 language() { run language env -u LC_ALL -u LC_CTYPE LANG=C make -C "$clone" -k test test-heavy; }
 
 programs() { # a PATH of links to all there is, but for these; PostgreSQL is found elsewhere
-  local folder=$work/bin program hide=()
+  local folder=$work/bin program
+  local hide=(env)
   mkdir -p "$folder"
   for program in $(echo "$PATH" | tr : '\n' | while read -r place; do ls -d "$place"/* 2>/dev/null; done); do
     case ${program##*/} in

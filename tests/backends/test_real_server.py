@@ -23,9 +23,10 @@ from mlx_tools.controller import RunSettings
 from mlx_tools.errors import BackendDead
 from mlx_tools.transcript import Outcome
 from tests.backends.asking import ask, collect, request
-from tests.backends.test_server_process import is_alive, wait_until_gone
+from tests.backends.test_server_process import wait_until_gone
 from tests.backends.tiny import END, LLAMA, SLIDING, make_chain_model, make_tiny_model
 from tests.conftest import ENVIRON
+from tests.processes import is_alive
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

@@ -33,6 +33,7 @@ from mlx_tools.errors import (
 )
 from tests.backends.asking import ask, collect
 from tests.forked import forks
+from tests.processes import is_alive
 from tests.tables import table
 from tests.waiting import HANG, until, wait_until
 
@@ -65,16 +66,6 @@ def backend(
         yield made
     finally:
         asyncio.run(made.aclose())
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except ProcessLookupError:
-        return False
-    except FileNotFoundError:  # no /proc here, or gone in between
-        return not Path("/proc/self").exists()
 
 
 def wait_until_gone(pid: int) -> bool:

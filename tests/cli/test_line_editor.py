@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -184,8 +185,14 @@ def test_the_history_is_bounded(line: Open, tmp_path: Path) -> None:
     assert 900_000 < history.stat().st_size < 1_200_000
 
 
-def test_an_editor_changes_the_text(line: Open) -> None:
-    screen = line(VISUAL="sed -i s/wrong/right/")
+def test_an_editor_changes_the_text(line: Open, tmp_path: Path) -> None:
+    program = tmp_path / "editor"
+    program.write_text(
+        f"#!{sys.executable}\nimport pathlib, sys\nfile = pathlib.Path(sys.argv[-1])\n"
+        "file.write_text(file.read_text().replace('wrong', 'right'))\n"
+    )
+    program.chmod(0o755)
+    screen = line(VISUAL=str(program))
     screen.type("all wrong")
     screen.see("all wrong")
     screen.type("\x18\x05")

@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 
+from tests.processes import children
 from tests.waiting import wait_until
 
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
@@ -69,8 +70,7 @@ class Cluster:
         wait_until(answers, "PostgreSQL did not start")
 
     def kill(self) -> None:
-        own = Path(f"/proc/{self._server.pid}/task/{self._server.pid}/children").read_text()
-        for pid in (self._server.pid, *map(int, own.split())):
+        for pid in (self._server.pid, *children(self._server.pid)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._server.wait()

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from mlx_tools.policy import Policy
 from mlx_tools.tools import Progress, ToolContext, ToolResult, execute, load_tool
 from tests.examples import FEW
+from tests.processes import is_alive
 from tests.tools.tool_folders import make_folder
 from tests.waiting import until, wait_until
 
@@ -60,12 +61,7 @@ def told(path: Path) -> bool:
 def gone(path: Path) -> bool:
     """Whether the process whose number stands in a file is gone, or was killed and not yet taken
     leave of."""
-    pid = int(path.read_text())
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except (ProcessLookupError, FileNotFoundError):
-        return True
+    return not is_alive(int(path.read_text()))
 
 
 # --- what comes back ----------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.tools.folder.folder_tool import CHILD
+from tests.processes import is_alive
 from tests.waiting import HANG, wait_until
 
 WAYS = ["ps", *(["proc"] if sys.platform.startswith("linux") else [])]
@@ -49,16 +50,6 @@ def execute(arguments):
     os.waitpid(middle, 0)
     return {}
 """
-
-
-def is_alive(pid: int) -> bool:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, 0)
-        state = subprocess.run(
-            ["/bin/ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
-        ).stdout
-        return bool(state.strip()) and not state.startswith("Z")
-    return False
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,9 @@ from mlx_tools.store.roots import Root, RootName
 from mlx_tools.toolbox.run_command import run_command
 from mlx_tools.toolbox.sandbox import NoSandbox, Sandbox
 from mlx_tools.tools import Tool, ToolContext, ToolLike, execute
+from tests.processes import processes
 from tests.tools.file_calls import executed, written
-from tests.tools.sandboxed import called, needs_sandbox, printed, refusal, tool
+from tests.tools.sandboxed import called, needs_bwrap, needs_sandbox, printed, refusal, tool
 from tests.waiting import EXPIRES, until, wait_until
 
 
@@ -92,11 +94,17 @@ def test_patterns_are_expanded_without_a_shell_in_every_root(folder: Path, tmp_p
     assert (code, "no file matches" in message) == ("tool_error", True)
     callee = tool(written(folder, {"-n": "dash\n", "--version": "two dashes\n"}))
     assert printed(callee, "cat", "--", "-n") == "dash"
-    assert printed(callee, "head", "-qn1", "-v", "--", "--v*").endswith("two dashes")
+    assert printed(callee, "head", "-n1", "--", "--v*").endswith("two dashes")
     assert "two dashes\ndash\n" in str(called(callee, "cat", "*").content)
     other = written(tmp_path / "other", {"d.py": "four\n"})
     callee = tool(folder, other)
     assert printed(callee, "cat", "a.py", "d.py", f"{other}/d.py") == "one\nfour\nfour"
+
+
+@needs_bwrap
+def test_joined_letters_of_options_are_read_as_gnus_programs_read_them(folder: Path) -> None:
+    callee = tool(written(folder, {"--version": "two dashes\n"}))
+    assert printed(callee, "head", "-qn1", "-v", "--", "--v*").endswith("two dashes")
 
 
 @needs_sandbox
@@ -140,7 +148,8 @@ def test_the_environment_holds_nothing_of_ours(
         monkeypatch.setenv(name, str(folder / "no-such-file"))
     monkeypatch.setenv("API_KEY", "a-key-of-ours")
     names = {line.partition("=")[0] for line in printed(free, "env").splitlines()}
-    assert names == {"PATH", "LC_ALL", "HOME", "TERM", "TMPDIR", "PWD"}
+    set_by_the_system = {"LC_CTYPE", "__CF_USER_TEXT_ENCODING"} if sys.platform == "darwin" else ()
+    assert names <= {"PATH", "LC_ALL", "HOME", "TERM", "TMPDIR", "PWD", *set_by_the_system}
 
 
 @needs_sandbox
@@ -169,6 +178,15 @@ def test_nothing_outside_the_roots_can_be_read(
     (folder / "link").symlink_to(secret)
     assert refusal(free, "cat", str(secret))[0] == "not_allowed"
     assert "told-to-nobody" not in python(free, f"print(open({str(secret)!r}).read())")
+    assert "told-to-nobody" not in str(called(free, "cat", "link"))
+
+
+@needs_bwrap
+def test_what_is_outside_the_roots_is_not_there(
+    folder: Path, tmp_path: Path, free: ToolLike
+) -> None:
+    (tmp_path / "secret.txt").write_text("told-to-nobody")
+    (folder / "link").symlink_to(tmp_path / "secret.txt")
     assert "No such file" in str(called(free, "cat", "link").content)
     listed = python(free, "import os; print(sorted(os.listdir('/')), os.listdir('/tmp'))")
     assert not {"home", "root", "var", "run", "srv"} & set(re.findall(r"'(\w+)'", listed))
@@ -189,7 +207,7 @@ def test_private_names_are_hidden_below_a_root(folder: Path, free: ToolLike) -> 
 @needs_sandbox
 def test_a_root_is_written_to_only_where_it_is_rw_and_the_program_was_added(folder: Path) -> None:
     code = "open('made', 'w').write('x')"
-    assert "Read-only" in python(tool(folder, commands=["python3"]), code)
+    assert "[exit code 0]" not in python(tool(folder, commands=["python3"]), code)
     assert not (folder / "made").exists()
     writing = tool(f"{folder}:rw", commands=["python3"])
     assert "[exit code 0]" in python(writing, code)
@@ -213,7 +231,15 @@ def test_a_repository_is_not_written_to_even_below_a_rw_root(folder: Path) -> No
 
 
 @needs_sandbox
-def test_there_is_no_network_and_no_server_of_ours(free: ToolLike) -> None:
+def test_no_server_of_ours_is_reached(free: ToolLike) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code = f"import socket; socket.create_connection(('127.0.0.1', {port}), 2); print('in')"
+        assert "\nin" not in python(free, code)
+
+
+@needs_bwrap
+def test_there_is_no_network(free: ToolLike) -> None:
     ours = Path("/proc/self/ns/net").stat().st_ino
     code = (
         "import socket, os\n"
@@ -223,13 +249,9 @@ def test_there_is_no_network_and_no_server_of_ours(free: ToolLike) -> None:
     )
     told = python(free, code)
     assert "Network is unreachable" in told and "True" not in told
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        code = f"import socket; socket.create_connection(('127.0.0.1', {port}), 2); print('in')"
-        assert "\nin" not in python(free, code)
 
 
-@needs_sandbox
+@needs_bwrap
 def test_a_program_sees_no_file_process_or_namespace_of_ours(folder: Path, free: ToolLike) -> None:
     with (folder / "a.py").open() as ours:
         os.set_inheritable(ours.fileno(), True)
@@ -263,13 +285,7 @@ def test_a_flood_is_cut_while_it_runs(free: ToolLike, code: str) -> None:
 
 
 def alive(mark: str) -> bool:
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdecimal() and mark in (entry / "cmdline").read_text():
-                return True
-        except OSError:
-            continue
-    return False
+    return any(mark in process.command for process in processes())
 
 
 def ends(mark: str) -> bool:
@@ -317,7 +333,7 @@ def test_a_call_that_nobody_waits_for_is_ended(free: ToolLike, tmp_path: Path) -
     assert ends(mark)
 
 
-@needs_sandbox
+@needs_bwrap
 def test_a_program_that_multiplies_is_ended(free: ToolLike) -> None:
     # A bomb that stops by itself at some number: should the guard fail, the machine lives.
     code = """import os, time
@@ -334,7 +350,7 @@ time.sleep(30)"""
     assert result.error.code in ("tool_error", "timeout")
 
 
-@needs_sandbox
+@needs_bwrap
 def test_memory_and_file_sizes_have_a_limit(free: ToolLike) -> None:
     assert "MemoryError" in python(free, "x = bytearray(6 << 30)")
     assert "[exit code 0]" not in python(
