@@ -370,7 +370,8 @@ def _make_tool(function: Callable[..., Any], declared_spec: ToolSpec, schema: An
 def _checked_name(function: Any, name: Any) -> str:
     """Return what a tool of this function is called. Raises ToolDefinitionError for what is no
     function of which a tool can be made, and no name."""
-    if not inspect.isroutine(function) or isinstance(function, classmethod):
+    # a partial is a method descriptor, and thereby a routine, from Python 3.14 on
+    if not inspect.isroutine(function) or isinstance(function, classmethod | functools.partial):
         raise ToolDefinitionError(f"{for_message(function)} is not a function", hint=METHOD)
     named = name or function.__name__
     if not isinstance(named, str) or not TOOL_NAME.fullmatch(named):

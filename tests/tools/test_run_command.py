@@ -42,6 +42,7 @@ def python(callee: ToolLike, code: str, *, timeout: float = 60) -> str:
     return result.content if result.content is not None else str(result.error)
 
 
+@needs_sandbox
 def test_a_consent_for_the_session_is_bound_to_the_program(free: ToolLike) -> None:
     arguments = {"program": "python3", "arguments": ["-V"]}
     assert free.spec.consent_binding(arguments) == {"program": "python3"}
