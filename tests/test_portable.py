@@ -42,7 +42,9 @@ LINUX_NAMES = {
 }
 """Attributes of `os`, `socket`, `select`, `signal` and `resource` that Python has on Linux alone."""
 
-SKIPS = re.compile(r"skip|needs_bwrap|linux\b|platform|HAS_PROC|reason=|exists\(\)|is_dir\(\)|which\(")
+SKIPS = re.compile(
+    r"skip|needs_bwrap|linux\b|platform|HAS_PROC|reason=|exists\(\)|is_dir\(\)|which\("
+)
 """What stands in a function or above it that does not use on a Mac what is not there."""
 
 EXCEPTIONS = {
