@@ -40,7 +40,7 @@ LINUX_NAMES = {
     *("SOCK_CLOEXEC", "SOCK_NONBLOCK", "AF_NETLINK", "SO_PEERCRED", "TCP_USER_TIMEOUT"),
     *("RLIMIT_NICE", "RLIMIT_RTPRIO", "RLIMIT_SIGPENDING", "SIGRTMIN", "SIGPOLL", "CLONE_NEWNS"),
 }
-"""Attributes of `os`, `socket`, `select`, `signal` and `resource` that Python has on Linux alone."""
+"""Attributes of `os`, `socket`, `signal` and `resource` that Python has on Linux alone."""
 
 SKIPS = re.compile(
     r"skip|needs_bwrap|linux\b|platform|HAS_PROC|reason=|exists\(\)|is_dir\(\)|which\("
