@@ -121,8 +121,8 @@ LAYOUTS = {
 }
 
 
-MORE = ("compiled", "zip_of_a_checkout")
-"""What a zip of compiled files, one below a folder and one without its prompts show as well."""
+MORE = ("compiled", "zip_of_a_checkout", "zip_below_a_folder")
+"""What a zip of compiled files, an application and one without its prompts show as well."""
 
 
 @pytest.mark.parametrize(

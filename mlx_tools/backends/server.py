@@ -53,6 +53,8 @@ _NO_MEMORY: Final = re.compile(
 )
 """How Metal, MLX and the system say that there is no memory left."""
 
+RESTARTED: Final = "the model's server had died; it is started again"
+
 PATIENCE: Final = 5.0
 """Seconds that a server has to end by itself."""
 
@@ -160,7 +162,7 @@ class ServerBackend:
                 if delivered or again:
                     raise
             again = True
-            self._tell("the model's server had died; it is started again")
+            self._tell(RESTARTED)
 
     async def health(self, timeout: float = 5.0) -> Health:
         """How the server is; ``unreachable`` before the start."""
@@ -178,11 +180,13 @@ class ServerBackend:
         async with self._exclusive():
             await self._stop()
 
-    async def _put_away(self, client: CompletionsBackend) -> None:
-        """Stop the server of a client and keep its log, unless another request has done so."""
+    async def _put_away(self, client: CompletionsBackend) -> bool:
+        """Stop the server of a client and keep its log; False if another request has done so."""
         async with self._exclusive():
-            if self._running is not None and self._running.client is client:
-                await self._stop(keep_log=True)
+            if self._running is None or self._running.client is not client:
+                return False
+            await self._stop(keep_log=True)
+            return True
 
     async def _has_died(self, client: CompletionsBackend, error: BackendError) -> bool:
         if isinstance(error, BackendDead):
@@ -203,6 +207,11 @@ class ServerBackend:
     async def connected(self) -> CompletionsBackend:
         """The client of the running server, which is started where none runs; see `start`."""
         running = self._running
+        if running is not None and running.exit_code is not None:
+            # Told before a request is sent: of one that breaks off, it could be the cause.
+            if await self._put_away(running.client):
+                self._tell(RESTARTED)
+            running = self._running
         if running is None:
             async with self._exclusive():
                 running = self._running = self._running or await self._ensure_started()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -344,3 +345,18 @@ def test_a_killed_server_is_started_again_for_all_who_wait(model: Path) -> None:
 
     with backend(model) as server:
         assert asyncio.run(killed(server)) == [f"pid {server.pid}."] * 4
+
+
+def test_a_server_that_has_ended_is_not_asked(model: Path) -> None:
+    """Another program may have its port, and a request that breaks off could be what ended it."""
+
+    async def killed(server: ServerBackend) -> str:
+        await server.start()
+        pid, port = server.pid or 0, int((server.url or "").rpartition(":")[2])
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: not is_alive(pid))
+        with socket.create_server(("127.0.0.1", port)):
+            return "".join(chunk.text for chunk in await collect(server))
+
+    with backend(model) as server:
+        assert asyncio.run(killed(server)) == f"pid {server.pid}."

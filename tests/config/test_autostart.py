@@ -65,7 +65,7 @@ VARIABLES = {
     "SSL_CERT_FILE": "/certificates.pem",
 }
 SECRETS = {
-    "HF_TOKEN": "hf",
+    "HF_TOKEN": "hf_secret",
     "MLX_TOOLS_GATEWAY_API_KEY": "k",
     "ALL_PROXY": "http://me:pass@proxy:1",
 }
@@ -84,7 +84,7 @@ def test_it_gets_what_a_shell_has_of_folders_and_settings_and_no_secrets(
     assert autostart.variables == has
     assert autostart.left_out == sorted(SECRETS)
     assert not any(
-        secret in "".join(autostart.texts(COMMAND).values()) for secret in ("pass@", "hf")
+        secret in "".join(autostart.texts(COMMAND).values()) for secret in ("pass@", "hf_secret")
     )
     if platform == "darwin":
         (text,) = autostart.texts(COMMAND).values()

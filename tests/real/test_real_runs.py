@@ -31,7 +31,7 @@ from mlx_tools.store.session_folder import TranscriptStore
 from mlx_tools.store.transcript import load
 from mlx_tools.transcript.records import CompletionRecord
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.heavy]
 
 
 def _controller(url: str, model: Path, folder: Path) -> Controller:
@@ -64,7 +64,6 @@ def test_the_model_decides_to_call_the_calculator_and_answers(
     assert [(c.name, c.status, c.output) for c in outcome.calls] == [("calculator", "ok", result)]
 
 
-@pytest.mark.heavy
 def test_the_chat_format_of_a_server_that_does_not_name_its_model_is_found_out(
     real_server: str,
 ) -> None:

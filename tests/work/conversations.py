@@ -39,7 +39,7 @@ CONVERSATIONS: Final = (
         root="ro",
         context=8_192,
         absent={"gateway": "the client decides what it leaves out of a conversation"},
-        slow=("ask",),
+        heavy=("ask",),
     ),
     Task(
         "change what was just written",

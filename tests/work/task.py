@@ -67,7 +67,7 @@ class Task:
         reason: the person says no to the first call, and why.
         sandbox: a program is run in a sandbox.
         absent: doors through which the task does not go, each with the reason.
-        slow: doors through which it goes in the slow tests alone.
+        heavy: doors through which it goes in the heavy tests alone.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Task:
     reason: str = ""
     sandbox: bool = False
     absent: Mapping[Door, str] = field(default_factory=dict)
-    slow: tuple[Door, ...] = ()
+    heavy: tuple[Door, ...] = ()
 
     @property
     def turns(self) -> tuple[Turn, ...]:

@@ -34,33 +34,20 @@ MEASURED = Path(__file__).parents[2] / "benchmarks" / "ordinary_work.json"
 
 EVERY_DAY = {
     "write a program of 350 lines",
-    "write names and text of many scripts",
-    "replace a whole file",
     "a dry run",
     "change one line of a file of 600 lines",
-    "change a name in five files",
-    "find the right place after a wrong guess",
     "three questions about a document of 100 pages",
-    "sum up a table",
     "twenty steps",
-    "run the tests and mend the program",
     "search the web, read three pages and save a summary",
-    "keep a note and find it again",
-    "make a job",
     "ask an MCP server's tool",
-    "a tool in a folder of one's own",
     "a function of one's own",
     "thirty questions in a context of 8,192 tokens",
-    "a call that does not fit into the context",
-    "a tool that fails twice",
     "a model that loops in an answer",
-    "a model that loops in a thought",
-    "a model that loops in a call",
     "a model that stops in the middle of a call",
     "more steps than a question may take",
 }
 """Tasks of every kind, which go through all doors in the default tests. The others go through
-``ask`` there, and through the other doors in the slow tests."""
+``ask`` there, and through the other doors in the heavy tests."""
 
 LARGE = {
     "write a program of 600 lines": True,
@@ -100,8 +87,8 @@ def rows(door: Door) -> list[object]:
     found: list[object] = []
     for task in TASKS:
         if door in task.doors and not (door == "chat" and task.reason):
-            often = door not in task.slow and (door == "ask" or task.name in EVERY_DAY)
-            marks = () if often else pytest.mark.slow
+            often = door not in task.heavy and (door == "ask" or task.name in EVERY_DAY)
+            marks = () if often else pytest.mark.heavy
             found.append(pytest.param(task, id=name_of(task), marks=marks))
     return found
 
@@ -117,9 +104,9 @@ def check_size(task: Task, model: ScriptedModel, more: float) -> None:
 
 
 def marked(names: Mapping[str, bool]) -> list[object]:
-    """The tasks of these names, as parameters of a test, the others of them slow."""
+    """The tasks of these names, as parameters of a test, the others of them heavy."""
     return [
-        pytest.param(task, id=name_of(task), marks=() if names[task.name] else pytest.mark.slow)
+        pytest.param(task, id=name_of(task), marks=() if names[task.name] else pytest.mark.heavy)
         for task in TASKS
         if task.name in names
     ]
