@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final
@@ -39,6 +39,7 @@ from mlx_tools.protocol import (
     ReadingRules,
     as_repetition,
     forcing_prefix,
+    holds_result,
     judge,
     line_deltas,
     opening,
@@ -84,6 +85,11 @@ def restarts(text: str, prefix: str) -> bool | None:
     return None if any(head.startswith(bare) for head in heads) else False
 
 
+def _starts_answer(text: str) -> bool:
+    """Return whether the text begins with the protocol's answer, in a fence or not."""
+    return _FENCE.sub("", _WHITE.sub("", text)).startswith(_OBJECTS[1])
+
+
 MAX_MENDS: Final = 8
 """So often may one turn be mended."""
 
@@ -93,6 +99,11 @@ MAX_QUOTES: Final = 200
 LONGEST_HEAD: Final = 200
 """Characters within which a call in the model's own form has named its tool: with a type and an id
 of 40 characters before it, it does so within 120."""
+
+LONGEST_PROSE: Final = 1_000
+"""Characters of the first text, thoughts aside, within which a turn that is to be a call names its
+tool: models say in a few sentences what they will do. More would keep one waiting that never calls.
+"""
 
 LONGEST_TOKEN: Final = 32
 """A piece of more characters holds more than one token."""
@@ -114,6 +125,7 @@ _TO_CALL: Final = re.compile(r"[^{>(\n]*+[{>(\n]?+")
 _ARGUMENTS_KEY: Final = re.compile(r'"(\w+)"\s*:\s*\Z')
 _NAME: Final = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*)"')
 _NAME_WRITTEN: Final = re.compile(r"[\w$./-]++\"")
+_KEY_BEGUN: Final = re.compile(r"[ \t\r\n]*+[\"}]")
 _TYPE_KEY: Final = re.compile(r'"type"[ \t\r\n]*+:[ \t\r\n]*+')
 _OTHER_KEY: Final = re.compile(
     r'[ \t\r\n,]*+"(name|function|tool|tool_name|action|args|input|action_input|tool_input|'
@@ -136,25 +148,41 @@ class ScoreTokens(Struct, frozen=True):
 
 
 class _NativeTurn:
-    """A turn that does not go on as the host began it, until it is known whether it is a message in
-    the model's own form: read with the host's beginning, and without it."""
+    """A turn that does not go on as the host began it.
+
+    It is read with the host's beginning and without it, until it is known whether it is a message.
+    """
 
     def __init__(self, kind: MendKind, boundary: int, rules: ReadingRules) -> None:
         """``kind`` and ``boundary`` are what is mended where it is none."""
         self.kind, self.boundary = kind, boundary
-        self.readers = (Reader(rules), Reader(replace(rules, prefix="", in_thought=False)))
+        own_rules = replace(rules, prefix="", in_thought=False)
+        if rules.result:  # its value may stand alone
+            own_rules = replace(own_rules, tool_choice="auto")
+        self.own_reader = Reader(own_rules)
+        self._open = {0: Reader(rules), 1: self.own_reader}
         self._fed = 0
 
     def feed(self, text: str) -> None:
         """Read on in ``text``, all that the model has written of the turn."""
-        for reader in self.readers:
+        for reader in self._open.values():
             reader.feed(text[self._fed :])
         self._fed = len(text)
+
+    def readings(self, *, is_end: bool = False) -> Iterator[tuple[int, Reading]]:
+        """Finish the readers that are done, each once; at the end all of them.
+
+        The readings come by number: 0 with the host's beginning, 1 without it.
+        """
+        for index, reader in [*self._open.items()]:
+            if reader.done or is_end:
+                del self._open[index]
+                yield index, reader.finish()
 
     @property
     def is_decided(self) -> bool:
         """True if more text changes neither reading."""
-        return all(reader.done or reader.prose is not None for reader in self.readers)
+        return not self._open
 
 
 Alternatives = Sequence[tuple[str, float]]
@@ -220,12 +248,13 @@ class ConstrainedTurn:
         self._first_ended: FinishReason | None = None
         self._end_reason: FinishReason | None = None  # how the last draw ended
         self._open: tuple[MendKind, int] | None = None  # what is to be mended, and from where
-        self._native_turn: _NativeTurn | None = (
-            None  # what may be a message in the model's own form
-        )
+        # what may be a message in the model's own form
+        self._native_turn: _NativeTurn | None = None
         self._guided = self._guides and bool(rules.prefix)
         self._renamed = self._ended_inside = self._was_cut_out = False
         self._free = not self._holds  # nothing is held (any more)
+        if self._free and rules.prefix and rules.tool_choice not in ("auto", "none"):
+            self._native_turn = _NativeTurn("envelope", self._prefix, rules)
         self._gone_on_from = rules.prefix
         self._held_back: str | None = "" if rules.prefix else None  # until it shows what it is
         self._scored_text = ""
@@ -282,6 +311,8 @@ class ConstrainedTurn:
         if self._held_back is not None:
             piece = self._held_back = self._held_back + piece
             restarted = restarts(piece, self._gone_on_from)
+            if self._rules.result and self._prefix and _starts_answer(piece):
+                restarted = False  # it may be the value that is wanted
             if restarted is None:
                 return []
             self._held_back = None
@@ -319,7 +350,7 @@ class ConstrainedTurn:
         return self._go_on()
 
     def _restart(self, text: str = "") -> None:
-        """Nothing of what stood stands any more, nor what the host began with, but ``text``."""
+        """Drop what stood and what the host began with; let the turn be ``text``."""
         drawn = tuple(filter(None, (self._whole[self._drawn_from :],)))
         mended = bool(self.mends)
         if mended:
@@ -388,6 +419,8 @@ class ConstrainedTurn:
             deltas = self._reader.feed(rest)
             self._fed = len(self._whole)
             self.reading = self._reader.finish(reason or "stop")
+            if self._prefix and not self.reading.messages and not self.mends:
+                self._read_without_opening(reason)
         if mended := self.mended:
             self.reading = with_mended(self.reading, mended)
         if self.repeated:
@@ -396,6 +429,16 @@ class ConstrainedTurn:
             self.unfilled = False
         self.pending_request = None
         return deltas
+
+    def _read_without_opening(self, reason: FinishReason | None) -> None:
+        """Let a turn that is no message with the host's beginning be one without it."""
+        text = self.text.lstrip()
+        rules = replace(self._rules, prefix="", in_thought=False)
+        reading = read(text, reason or "stop", rules)
+        if reading.bare_text or not reading.messages:
+            return
+        self._rules, self._whole, self._prefix = rules, text, 0
+        self._fed, self.reading = len(text), reading
 
     def scored(self, alternatives: Alternatives | None, text: str = "") -> list[Delta]:
         """Take the likeliest token that fits. None: nobody was asked, for the backend cannot say.
@@ -595,43 +638,65 @@ class ConstrainedTurn:
         """Return whether the model may have begun its turn in a form of its own."""
         if not self._prefix or boundary > self._prefix or self._messages:
             return False
-        return kind != "name" or _NAME_WRITTEN.match(self.text) is None
+        return kind != "name" or not self._continues_opening()
 
     def _read_own(self, native: _NativeTurn) -> list[Delta]:
         """Read on in what may be the model's own form; mend it once it cannot be."""
-        native.feed(self.text)
-        head = self.text[:LONGEST_HEAD]
-        if len(self.text) >= LONGEST_HEAD and not any(name in head for name in self._tools):
+        continues = self._continues_opening()
+        if self._free and continues:
             return self._give_own_up(native)
-        for index, reader in enumerate(native.readers):
-            if reader.done and self._is_valid(reader.finish()):
-                return self._take_own(index)
+        native.feed(self.text)
+        for index, reading in native.readings():
+            if self._is_valid(reading):
+                return self._take_own(index, is_whole=isinstance(reading.messages[0], FinalAnswer))
+        is_head = continues or self._first is not None
+        longest = LONGEST_HEAD if is_head else LONGEST_PROSE
+        is_long = native.own_reader.speech_chars >= longest
+        if is_long and not any(name in self.text for name in self._tools):
+            return self._give_own_up(native)
         return self._give_own_up(native) if native.is_decided else []
+
+    def _continues_opening(self) -> bool:
+        """Return whether the text goes on where the host's beginning breaks off.
+
+        It does if it ends a string that is open there, or begins a key.
+        """
+        is_string = self._rules.prefix.endswith('"')
+        return (_NAME_WRITTEN if is_string else _KEY_BEGUN).match(self.text) is not None
 
     def _end_own(self, native: _NativeTurn) -> list[Delta]:
         """The text has ended: take it in the model's own form, or mend it."""
-        for index, reader in enumerate(native.readers):
-            if self._is_valid(reader.finish()):
-                return self._take_own(index) + self.close("stop")
-        return self._give_own_up(native)
+        for index, reading in native.readings(is_end=True):
+            if self._is_valid(reading):
+                return self._take_own(index, is_whole=True) + self.close("stop")
+        deltas = self._give_own_up(native)
+        return deltas + self.close("stop") if self._free else deltas
 
-    def _take_own(self, index: int) -> list[Delta]:
-        """Let the turn be what the model wrote; ``index`` 0: with what the host began."""
+    def _take_own(self, index: int, *, is_whole: bool) -> list[Delta]:
+        """Let the turn be what the model wrote; ``index`` 0: with what the host began.
+
+        ``is_whole``: no more calls can follow, which would be held.
+        """
         self._native_turn = None
         if index:
-            return self._take_whole(self.text.lstrip())
-        self._object, self._free = None, True
+            self._restart(self.text.lstrip())
+        if is_whole or not index:
+            self._object, self._free = None, True
         return self._go_on()
 
     def _give_own_up(self, native: _NativeTurn) -> list[Delta]:
         self._native_turn = None
-        return self._mend_misfit(native.kind, native.boundary)
+        return self._go_on() if self._free else self._mend_misfit(native.kind, native.boundary)
 
     def _is_valid(self, reading: Reading) -> bool:
-        """Return whether the reading is messages, and its calls are valid."""
+        """Return whether the reading is messages whose calls are valid, or the wanted value."""
+        spec = self._tools.get(self._rules.result)
+        if spec is not None and isinstance(next(iter(reading.messages), None), FinalAnswer):
+            return holds_result(spec, reading)
         if reading.error is not None or reading.bare_text or not reading.messages:
             return False
-        return not any(call.error for call in judge(reading, self._tools))
+        choice = self._rules.tool_choice
+        return not any(call.error for call in judge(reading, self._tools, tool_choice=choice))
 
     def _mend_misfit(self, kind: MendKind, boundary: int) -> list[Delta]:
         if kind == "envelope" and self._dialect is not None:

@@ -34,7 +34,7 @@ from mlx_tools.protocol.reading import (
     with_mended,
     writable,
 )
-from mlx_tools.protocol.result import ResultText, ResultTool, settled
+from mlx_tools.protocol.result import ResultText, ResultTool, holds_result, settled
 from mlx_tools.protocol.scan import CLOSED, FAULT, MORE, ObjectScanner
 from mlx_tools.protocol.stream import Reader, line_deltas, read, read_line
 from mlx_tools.protocol.strict import HOOKS, Unreadable, canonical, decode, loads

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Container, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -16,6 +17,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from mlx_tools.messages import ErrorInfo, FinalAnswer, ToolCall, ToolSpec, replace
+from mlx_tools.protocol.quoting import fences
 from mlx_tools.protocol.reading import Reading, writable
 from mlx_tools.protocol.scan import MORE, ObjectScanner
 from mlx_tools.protocol.strict import Unreadable, compact, loads, loose_name
@@ -23,7 +25,7 @@ from mlx_tools.protocol.validate import validate_arguments
 from mlx_tools.schema import check_parameters, is_of_objects, object_schema, schema_text
 
 _KEY: Final = "value"
-_FENCED: Final = re.compile(r"\s*```(?:json)?[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
+_LAST_LINES: Final = re.compile(r"^[ \t]*[{\[].*\Z", re.DOTALL | re.MULTILINE)
 
 
 class ResultTool(Struct, frozen=True):
@@ -54,15 +56,35 @@ class ResultTool(Struct, frozen=True):
         return FinalAnswer(compact(value), (), (*repairs, *coercions))
 
     def said(self, text: str) -> Mapping[str, Any] | None:
-        """The arguments for which ``text`` stands, which is JSON, be it in a fence; else None."""
-        fence = _FENCED.fullmatch(text)
-        try:
-            value = loads(fence[1] if fence else text)
-        except Unreadable:
-            return None
+        """The arguments for which ``text`` stands, which is JSON; else None.
+
+        It may stand in the text's one fence, or be the last lines of the text.
+        """
+        fenced = [*fences(text)]
+        fence = fenced[0].inside if len(fenced) == 1 else ""
+        last = _LAST_LINES.search(text)
+        for value in (text, fence, last[0] if last else ""):
+            with suppress(Unreadable):
+                return self._arguments(loads(value))
+        return None
+
+    def _arguments(self, value: Any) -> Mapping[str, Any] | None:
         if self.wrapped:
             return {_KEY: value}
         return value if isinstance(value, dict) else None
+
+
+def holds_result(spec: ToolSpec, reading: Reading) -> bool:
+    """Return whether an answer is JSON that a result tool's ``spec`` takes.
+
+    It may be the arguments themselves or, of a wrapped answer, the value.
+    """
+    (answer,) = reading.messages
+    if not isinstance(answer, FinalAnswer) or reading.truncated:
+        return False
+    tools = (ResultTool(spec, wrapped) for wrapped in (False, True))
+    said = (tool.said(answer.content) for tool in tools)
+    return any(one is not None and validate_arguments(spec, one)[2] is None for one in said)
 
 
 @lru_cache(maxsize=256)
@@ -111,13 +133,15 @@ def _spoken(
     result: ResultTool, reading: Reading, read_again: Callable[..., Reading], wanted: str
 ) -> Reading:
     """Of a turn without a call: the answer that it is, or why it is none."""
-    others = read_again(tool_choice="auto"), read_again(tool_choice="auto", prefix="")
+    others = [read_again(tool_choice="auto"), read_again(tool_choice="auto", prefix="")]
     for free in others:  # some servers pay no heed to the prefix
         for answer in free.messages if not free.truncated else ():
             text = answer.content if isinstance(answer, FinalAnswer) else ""
             if (arguments := result.said(text)) is not None:
                 return _answered(result, free, arguments, answer.repairs)
-    if others[0].messages and not others[0].truncated:
+    if others[1].bare_text:  # which any text is
+        others = others[:1]
+    if any(free.messages and not free.truncated for free in others):
         return _refused(reading, ErrorInfo("invalid_json", wanted))
     return reading
 

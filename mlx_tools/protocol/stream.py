@@ -111,6 +111,11 @@ class Reader:
         return self._open is not None and not self._open.inline
 
     @property
+    def speech_chars(self) -> int:
+        """The number of characters read so far, without thoughts."""
+        return 0 if self.thought_closer else self._draft.size
+
+    @property
     def place(self) -> Place:
         """Where the end of the text stands; an object that may still be prose is an ``answer``."""
         if self.thought_closer:
