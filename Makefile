@@ -75,6 +75,7 @@ docs: $(READY) ## Write what is generated, in docs/ and for completion
 	$(BIN)/python scripts/training_table.py
 	$(BIN)/python scripts/comparison_table.py
 	$(BIN)/python scripts/mcp_table.py
+	$(BIN)/python scripts/models_table.py
 	$(BIN)/python scripts/scaling_table.py
 	$(BIN)/python scripts/work_table.py
 	$(BIN)/python scripts/chat_screens.py

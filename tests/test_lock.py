@@ -22,6 +22,8 @@ LARGE = {"vision", "speech"}
 LEFT_OUT = LARGE | {"all"}
 """Extras that the lock is not made of: ``all`` only names others."""
 
+PYTHONS = [text.rpartition(" ")[2] for text in PROJECT["classifiers"] if ":: Python :: 3." in text]
+
 MAC = {"sys_platform": "darwin", "platform_system": "Darwin", "platform_machine": "arm64"}
 OLD_MAC = MAC | {"platform_machine": "x86_64"}
 LINUX = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"}
@@ -64,7 +66,7 @@ def test_every_line_is_one_exact_version_and_no_address() -> None:
         assert "://" not in line
 
 
-@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("platform", [MAC, OLD_MAC, LINUX], ids=["mac", "old-mac", "linux"])
 def test_the_lock_satisfies_every_declared_bound(platform: dict[str, str], python: str) -> None:
     versions = locked(platform, python)
@@ -88,23 +90,32 @@ def test_all_extras_are_one_choice() -> None:
     assert Requirement(text).extras == set(extras) - LARGE - {"all", "dev"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
-def test_nothing_is_compiled_on_a_mac(tmp_path: Path, python: str) -> None:
+def install_on_a_mac(folder: Path, python: str, *words: str) -> str:
+    """What pip would install on a Mac with macOS 14, from wheels alone."""
     uv = shutil.which("uv", path=Path(sys.executable).parent)
     assert uv is not None
     tried = subprocess.run(
         [
-            *(uv, "pip", "install", "--dry-run", "--no-deps", "--only-binary", ":all:"),
+            *(uv, "pip", "install", "--dry-run", "--only-binary", ":all:"),
             *("--python-platform", "aarch64-apple-darwin", "--python-version", python),
-            *("--target", tmp_path, "-r", ROOT / "requirements.lock"),
+            *("--target", folder, *words),
         ],
         env=os.environ | {"MACOSX_DEPLOYMENT_TARGET": "14.0"},
         capture_output=True,
         text=True,
     )
     assert tried.returncode == 0, tried.stderr
-    assert "+ mlx-metal==" in tried.stderr
+    return tried.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("python", PYTHONS)
+def test_nothing_is_compiled_on_a_mac(tmp_path: Path, python: str) -> None:
+    locked = ("--no-deps", "-r", str(ROOT / "requirements.lock"))
+    assert "+ mlx-metal==" in install_on_a_mac(tmp_path, python, *locked)
+    extras = (word for name in ("all", *sorted(LARGE)) for word in ("--extra", name))
+    newest = ("-r", str(ROOT / "pyproject.toml"), *extras)
+    assert "+ mlx-metal==" in install_on_a_mac(tmp_path, python, *newest)
 
 
 def test_each_platform_gets_its_own_build_of_mlx() -> None:

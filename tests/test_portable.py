@@ -42,6 +42,9 @@ LINUX_NAMES = {
 }
 """Attributes of `os`, `socket`, `signal` and `resource` that Python has on Linux alone."""
 
+ANY = re.compile("|".join([LINUX_PATHS.pattern, GNU_COMMANDS.pattern, *sorted(LINUX_NAMES)]))
+"""A text without these is not looked at further."""
+
 SKIPS = re.compile(
     r"skip|needs_bwrap|linux\b|platform|HAS_PROC|reason=|exists\(\)|is_dir\(\)|which\("
 )
@@ -62,26 +65,19 @@ EXCEPTIONS = {
 
 def python_faults(text: str) -> Iterator[str]:
     """What only Linux has in a text of Python, each with its line, unless it is skipped there."""
+    if not ANY.search(text) or "allow_module_level" in text:
+        return
     lines = text.splitlines()
     tree = ast.parse(text)
-    if any("allow_module_level" in line for line in lines):
-        return
-    guarded = [
-        range(
-            min([node.lineno, *(d.lineno for d in node.decorator_list)]), (node.end_lineno or 0) + 1
-        )
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        and SKIPS.search("\n".join([*map(ast.unparse, node.decorator_list), ast.unparse(node)]))
-    ]
+    nodes = [*ast.walk(tree)]
     docstrings = {
         id(node.body[0].value)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)
         and node.body
         and isinstance(node.body[0], ast.Expr)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         what = ""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             if id(node) not in docstrings and " a " not in node.value:
@@ -89,10 +85,21 @@ def python_faults(text: str) -> Iterator[str]:
                 what = match[0].strip() if match else ""
         elif isinstance(node, ast.Attribute) and node.attr in LINUX_NAMES:
             what = node.attr
-        if what and not any(node.lineno in lines_of for lines_of in guarded):
-            line = lines[node.lineno - 1]
-            if not SKIPS.search(line):
-                yield f"{node.lineno}: {what}"
+        if what and not _is_skipped(node, nodes, lines):
+            yield f"{node.lineno}: {what}"
+
+
+def _is_skipped(node: ast.expr, nodes: list[ast.AST], lines: list[str]) -> bool:
+    """Return whether what a node needs is asked for in its line or in what it is a part of."""
+    parts = [range(node.lineno, node.lineno + 1)]
+    for outer in nodes:
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            first = min([outer.lineno, *(d.lineno for d in outer.decorator_list)])
+            parts.append(range(first, (outer.end_lineno or 0) + 1))
+    return any(
+        node.lineno in part and SKIPS.search("\n".join(lines[part.start - 1 : part.stop - 1]))
+        for part in parts
+    )
 
 
 def shell_faults(text: str) -> Iterator[str]:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         call_recorded,
         header_of,
     )
+    from mlx_tools.app.machine_checks import check_machine
     from mlx_tools.app.proposal import Proposal, Proposer
     from mlx_tools.app.settings import Group, SettingRow, signing_key
     from mlx_tools.app.statistics import Share, mcnemar
@@ -102,6 +103,7 @@ __getattr__, __dir__ = names_of(
         ),
         "http_server": ("OpenConnections", "ServerConfig"),
         "kept_session": ("NO_MODEL", "SavedSession", "as_options", "call_recorded", "header_of"),
+        "machine_checks": ("check_machine",),
         "proposal": ("Proposal", "Proposer"),
         "settings": ("Group", "SettingRow", "signing_key"),
         "statistics": ("Share", "mcnemar"),

@@ -121,7 +121,7 @@ class Autostart(Struct, frozen=True, kw_only=True):
     def texts(self, command: Sequence[str]) -> dict[Path, str]:
         """The files that have this command started."""
         if self._is_mac:
-            agent = launch_agent(self.label, command, self._log, self.every, self.variables)
+            agent = launch_agent(self.label, command, self.log, self.every, self.variables)
             return {self._file: agent}
         units = {self._service: systemd_unit(command, self.every, self.variables)}
         return units | ({self._file: systemd_timer(self.every)} if self.every else {})
@@ -133,7 +133,7 @@ class Autostart(Struct, frozen=True, kw_only=True):
         file cannot be written.
         """
         try:
-            for folder in (self._log.parent, self._file.parent):
+            for folder in (self.log.parent, self._file.parent):
                 folder.mkdir(parents=True, exist_ok=True)
             for path, text in self.texts(command).items():
                 write_whole(path, text.encode(), 0o600)
@@ -195,7 +195,8 @@ class Autostart(Struct, frozen=True, kw_only=True):
         return folder / f"{self.label}.{'timer' if self.every else 'service'}"
 
     @property
-    def _log(self) -> Path:
+    def log(self) -> Path:
+        """The file that takes what it prints."""
         return state_dir(self.environ) / "logs" / f"{self.name}.log"
 
     @property

@@ -12,7 +12,6 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from mlx_tools.app.autostart import Autostart
 from mlx_tools.backends import (
     DEFAULT_STYLE,
     Backend,
@@ -93,8 +92,7 @@ async def check_all(
         checks += await check_abilities(client, control_tokens)
     health = selected.health if client is None else await client.health()
     web = check_origins(health, own_origins=backend.kind == "server")
-    starts = check_autostart([Autostart(name="serve"), Autostart(name="schedule", every=5)])
-    return [*checks, *told, web, check_openblas(), check_store(sessions), *starts]
+    return [*checks, *told, web, check_openblas(), check_store(sessions)]
 
 
 async def check_server(
@@ -326,22 +324,6 @@ def check_openblas(platform: str = sys.platform) -> Check:
         return Check("OpenBLAS", "ok", f"{found} is preloaded into a server of our own")
     said = "not installed: MLX reads a prompt about ten times as slowly"
     return Check("OpenBLAS", "warn", said, "on Debian or Ubuntu: apt install libopenblas0-pthread")
-
-
-def check_autostart(autostarts: Sequence[Autostart]) -> list[Check]:
-    """Return whether what starts by itself sees the folders and settings that are seen here."""
-    checks = []
-    for autostart in autostarts:
-        if not autostart.installed:
-            continue
-        name = f"{autostart.name} at log-in"
-        if names := autostart.differences():
-            said = f"it has other values than this shell of {', '.join(names)}"
-            hint = f"mlx-tools {autostart.name} install gives it these"
-            checks.append(Check(name, "warn", said, hint))
-        else:
-            checks.append(Check(name, "ok", "installed, with the folders and settings seen here"))
-    return checks
 
 
 def check_store(sessions: SessionStore) -> Check:

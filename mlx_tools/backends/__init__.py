@@ -43,10 +43,11 @@ if TYPE_CHECKING:
         TokenScore,
         traits_of,
     )
+    from mlx_tools.backends.listener import listening_command
     from mlx_tools.backends.local import LocalBackend
     from mlx_tools.backends.local_servers import USUAL_ADDRESSES
     from mlx_tools.backends.models.download import PullProgress, Report, fetch_wheel, file_sha256
-    from mlx_tools.backends.models.embedded import DEFAULT_MODEL
+    from mlx_tools.backends.models.embedded import DEFAULT_MODEL, folder_bytes
     from mlx_tools.backends.models.files import ModelFiles, TokenCounter, read_model_files
     from mlx_tools.backends.models.hub import ListedModel, cached_snapshots
     from mlx_tools.backends.models.listing import (
@@ -78,7 +79,7 @@ if TYPE_CHECKING:
     )
     from mlx_tools.backends.scores import MOST_SCORES
     from mlx_tools.backends.server import ServerBackend, foreground_command
-    from mlx_tools.backends.server_options import check_options
+    from mlx_tools.backends.server_options import GPU_SHARE, HEADROOM, check_options
     from mlx_tools.backends.transport import parse_address
     from mlx_tools.backends.vendors import AnthropicBackend, OllamaBackend, VendorBackend
     from mlx_tools.backends.verdicts import (
@@ -128,10 +129,11 @@ __getattr__, __dir__ = names_of(
             "TokenScore",
             "traits_of",
         ),
+        "listener": ("listening_command",),
         "local": ("LocalBackend",),
         "local_servers": ("USUAL_ADDRESSES",),
         "models.download": ("PullProgress", "Report", "fetch_wheel", "file_sha256"),
-        "models.embedded": ("DEFAULT_MODEL",),
+        "models.embedded": ("DEFAULT_MODEL", "folder_bytes"),
         "models.files": ("ModelFiles", "TokenCounter", "read_model_files"),
         "models.hub": ("ListedModel", "cached_snapshots"),
         "models.listing": (
@@ -163,7 +165,7 @@ __getattr__, __dir__ = names_of(
         ),
         "scores": ("MOST_SCORES",),
         "server": ("ServerBackend", "foreground_command"),
-        "server_options": ("check_options",),
+        "server_options": ("GPU_SHARE", "HEADROOM", "check_options"),
         "transport": ("parse_address",),
         "vendors": ("AnthropicBackend", "OllamaBackend", "VendorBackend"),
         "verdicts": (

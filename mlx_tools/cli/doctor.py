@@ -17,10 +17,12 @@ import typer
 from msgspec import Struct, to_builtins
 
 from mlx_tools.app import (
+    Autostart,
     Check,
     RunOptions,
     Share,
     check_all,
+    check_machine,
     check_native_tools,
     check_tried,
     check_verdict,
@@ -140,7 +142,7 @@ async def _find(run: RunOptions, seconds: float | None) -> _Findings:
     try:
         chosen = await choose(run, note)
     except MlxToolsError as error:
-        return _Findings([failed_check("server", error)])
+        return _Findings([failed_check("server", error), *_machine(run)])
     try:
         model_name = chosen.identity(run.model_name)
         host = {"python": platform.python_version(), "platform": platform.platform()}
@@ -155,9 +157,18 @@ async def _find(run: RunOptions, seconds: float | None) -> _Findings:
         model = run.configuration.settings.model
         found.verdict = find_verdict(chosen.identity(run.model_name))
         found.checks.append(check_verdict(found.verdict, model.prompt_style, model.strategy))
+        found.checks += _machine(run, chosen)
         return found
     finally:
         await chosen.backend.aclose()
+
+
+def _machine(run: RunOptions, selected: SelectedBackend | None = None) -> list[Check]:
+    """The checks of this machine, and of the commands that start by themselves on it."""
+    files = selected.files if selected is not None else None
+    starts = [Autostart(name="serve"), Autostart(name="schedule", every=5)]
+    port = run.configuration.settings.gateway.port
+    return check_machine(files.path if files is not None else None, starts, port=port)
 
 
 async def _check(

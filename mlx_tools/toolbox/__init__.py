@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mlx_tools.toolbox.knowledge import Knowledge
     from mlx_tools.toolbox.notes import Notes, notes_create, notes_search
     from mlx_tools.toolbox.restore import Undo, UndoStep, outermost, undoable
+    from mlx_tools.toolbox.sandbox import try_sandbox
     from mlx_tools.toolbox.schedule.job_store import (
         OPEN,
         SCHEDULE,
@@ -70,6 +71,7 @@ __getattr__, __dir__ = names_of(
         "knowledge": ("Knowledge",),
         "notes": ("Notes", "notes_create", "notes_search"),
         "restore": ("Undo", "UndoStep", "outermost", "undoable"),
+        "sandbox": ("try_sandbox",),
         "schedule.job_store": (
             "OPEN",
             "SCHEDULE",

@@ -143,6 +143,14 @@ def sandbox(platform: str = sys.platform) -> Sandbox:
     return find(platform, trusted_folders())
 
 
+def try_sandbox(platform: str = sys.platform) -> tuple[str, str]:
+    """Return the name of the sandbox, or else "" and why there is none."""
+    try:
+        return sandbox(platform).name, ""
+    except NoSandbox as error:
+        return "", str(error)
+
+
 def find(platform: str, folders: Sequence[str]) -> Sandbox:
     """The sandbox of a system whose own programs are in ``folders``: the first that works, once it
     has been seen to deny. Raises NoSandbox."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mlx_tools.app.autostart import Autostart, systemd_unit
-from mlx_tools.app.checks import check_autostart
+from mlx_tools.app.machine_checks import check_autostart
 from mlx_tools.errors import UsageError
 
 COMMAND = ("/opt/a b/mlx-tools", "serve", "--model", '100% "mine" $HOME \\')
@@ -98,11 +98,17 @@ def test_doctor_says_where_it_sees_other_folders_than_a_shell(
     base = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / 'a "b" %'), "HF_HOME": "/m"}
     options = {"name": "it", "platform": platform, "home": tmp_path, "run": Machine()}
     before = Autostart(environ=base, **options)
-    assert check_autostart([before]) == []
+
+    def known(words: Sequence[str]) -> str:
+        return "state = running\n\tlast exit code = (never exited)\n"
+
+    assert check_autostart(before, output=known) == []
     before.install(COMMAND)
-    (check,) = check_autostart([before])
+    (check,) = check_autostart(before, output=known)
     assert check.status == "ok"
-    (check,) = check_autostart([Autostart(environ={**base, "HF_HOME": "/other"}, **options)])
+    (check,) = check_autostart(
+        Autostart(environ={**base, "HF_HOME": "/other"}, **options), output=known
+    )
     assert check.status == "warn" and "HF_HOME" in check.detail
     assert "mlx-tools it install" in (check.hint or "")
     assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.rglob("org.mlx-tools.it.*"))

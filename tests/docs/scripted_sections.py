@@ -49,6 +49,7 @@ SCRIPTS: Final[Mapping[str, tuple[str, ...]]] = {
         call("create_file", path="oslo.txt", content="717710"),
         answer("It is written."),
     ),
+    "macos: The first question": _SUM,
     "training: ": (*_SUM, *_MORE, *_MORE),
 }
 """The completions in order, by page and section."""

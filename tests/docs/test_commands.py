@@ -40,7 +40,20 @@ PROGRAMS = (
         "make",
         "brew",
     ),
-    *("cat", "codex", "curl", "vllm", "git", "npx", "docker", "python", "sh", "sudo", "launchctl"),
+    *(
+        "xcode-select",
+        "cat",
+        "codex",
+        "curl",
+        "vllm",
+        "git",
+        "npx",
+        "docker",
+        "python",
+        "sh",
+        "sudo",
+        "launchctl",
+    ),
 )
 """Programs that are replaced by a stand-in, and that a command in running text begins with."""
 

@@ -14,7 +14,7 @@ PAGES = [
         ROOT / "docs" / f"{name}.md"
         for name in (
             *("README", "approvals", "backends", "chat", "compared", "configuration", "cookbook"),
-            *("library", "policy"),
+            *("library", "macos", "policy"),
         )
     ),
 ]

@@ -238,7 +238,7 @@ def suggest_model(memory: int | None, platform: str = sys.platform) -> Suggestio
     Without Metal (any platform but macOS) only small models are quick enough to talk to.
     """
     share, metal = SHARE * (memory or 0), platform == "darwin"
-    where = f"{memory / GB:.0f} GB of memory" if memory else "memory of unknown size"
+    where = f"{memory / 2**30:.0f} GB of memory" if memory else "memory of unknown size"
     where += "" if metal else " and no Metal"
     fits = [entry for entry in (_METAL if metal else _METAL[:2]) if entry[0] * GB <= share]
     if not fits:
