@@ -1,11 +1,11 @@
 #!/bin/sh
 # What no test on Linux can settle, tried on a real Mac in about fifteen minutes.
 #
-#   make setup
 #   sh scripts/mac_check.sh 2>&1 | tee mac_check.txt
 #
-# It changes nothing outside a folder of its own, which it removes, and asks before what macOS may
-# ask about. The report holds no name of yours, of your Mac or of your folders: please post it as it is.
+# It makes .venv, changes nothing else outside a folder of its own, which it removes, and asks before
+# what macOS may ask about. The report holds no name of yours, of your Mac or of your folders: please
+# post it as it is.
 #   --quick   leave out what needs a model, an answer or a look
 #   --yes     take yes for an answer to every question
 set -u
@@ -22,7 +22,7 @@ for word in "$@"; do
 done
 PY=${PY:-.venv/bin/python}
 MT=${MT:-.venv/bin/mlx-tools}
-[ -x "$PY" ] && [ -x "$MT" ] || { echo "mac_check: first run: make setup"; exit 2; }
+{ [ -x "$PY" ] && [ -x "$MT" ]; } || make setup || exit 2
 
 T=$(mktemp -d "${TMPDIR:-/tmp}/mlx-mac.XXXXXX") && T=$(cd "$T" && pwd -P) || exit 2
 trap 'rm -rf "$T"' EXIT
