@@ -19,7 +19,7 @@ QUESTION ?= What is 17 * 23?
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-heavy test-slow test-slowed test-hard test-lowest check format docs lock clean
+.PHONY: help setup demo test test-heavy test-slow test-slowed test-hard test-lowest check format docs site lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -81,6 +81,9 @@ docs: $(READY) ## Write what is generated, in docs/ and for completion
 	$(BIN)/python scripts/chat_screens.py
 	$(BIN)/python scripts/completion_table.py
 	$(BIN)/python scripts/counts.py
+
+site: $(READY) ## The documentation as a site in build/site, every link checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean --config-file scripts/site/mkdocs.yml
 
 lock: $(READY) ## Renew requirements.lock (LOCK_ARGS=--upgrade takes the newest versions)
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 $(LOCKED:%=--extra %) \
