@@ -21,6 +21,13 @@ SCRIPTS: Final[Mapping[str, tuple[str, ...]]] = {
         call("weather", city="Oslo"),
         *_SUM,
     ),
+    "built-in: Files": (
+        call("search_files", pattern="Ada"),
+        answer("It is monday.md."),
+        call("edit_file", path="monday.md", old="Ada", new="Ada Lovelace"),
+        answer("It is written."),
+    ),
+    "built-in: ": (call("calculator", expression="34 * 24"), answer("816 hours are left.")),
     "cookbook: Change a file": (
         call("edit_file", path="plan.md", old="kale", new="lettuce"),
         answer("Bed 2 has lettuce now."),

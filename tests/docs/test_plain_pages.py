@@ -13,8 +13,8 @@ PAGES = [
     *(
         ROOT / "docs" / f"{name}.md"
         for name in (
-            *("README", "approvals", "backends", "chat", "compared", "configuration", "cookbook"),
-            *("library", "macos", "policy"),
+            *("README", "approvals", "backends", "built-in", "chat", "commands", "compared"),
+            *("configuration", "cookbook", "golden", "library", "macos", "policy", "tools", "web"),
         )
     ),
 ]
