@@ -158,6 +158,52 @@ def violations() -> list[str]:
     return faults
 
 
+def file_imports() -> dict[str, set[str]]:
+    """For each module, the other modules of its room that it imports, wherever in it it does."""
+    found = modules()
+    edges: dict[str, set[str]] = {}
+    for name, path in found.items():
+        dotted = [
+            one.removeprefix(f"{PACKAGE}.")
+            for _, one in imports_of(name, path)
+            if one.startswith(f"{PACKAGE}.")
+        ]
+        # Of ``from room import file`` the file is meant, and not the room that names it.
+        meant = {one if one in found else one.rpartition(".")[0] for one in dotted}
+        on_the_way = {
+            one.rpartition(".")[0] for one in dotted if one in found and one.rpartition(".")[0]
+        }
+        named = {one.rpartition(".")[0] for one in dotted if one not in found}
+        edges[name] = {
+            one
+            for one in (meant - on_the_way) | (meant & named)
+            if one in found and one != name and one.partition(".")[0] == name.partition(".")[0]
+        }
+    return edges
+
+
+def circles() -> list[list[str]]:
+    """The circles of modules inside rooms that import one another, each in order of names."""
+    edges = file_imports()
+
+    def reach(start: str) -> set[str]:
+        seen: set[str] = set()
+        left = [*edges[start]]
+        while left:
+            if (module := left.pop()) not in seen:
+                seen.add(module)
+                left += edges[module]
+        return seen
+
+    reached = {name: reach(name) for name in edges}
+    found = {
+        tuple(sorted(one for one in reached[name] if name in reached[one]))
+        for name in edges
+        if name in reached[name]
+    }
+    return sorted(map(list, found))
+
+
 def reduced(edges: dict[str, set[str]]) -> dict[str, set[str]]:
     """The same graph without the arrows that follow from others."""
 

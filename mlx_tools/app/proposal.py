@@ -10,7 +10,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from mlx_tools.backends import Backend, Chunk, CompletionRequest, ErrorMappingBackend
-from mlx_tools.controller import Complete, Controller, RunSettings, Session
+from mlx_tools.controller import Complete, Controller, RunSettings, Session, SessionInputs
 from mlx_tools.errors import BackendError, BackendTimeout, wrong_argument
 from mlx_tools.messages import FinalAnswer, ToolCall, ToolSpec, Usage, replace, total_usage
 from mlx_tools.policy import Limits, Policy
@@ -163,7 +163,7 @@ def _reading(
     """Return how a completion of the first turn is read."""
     if completion.error is not None:
         return Reading(error=completion.error)
-    due = Session(opening, specs=tools, words=load_words()).next_step()
+    due = Session.from_records(opening, SessionInputs(specs=tools, words=load_words())).next_step()
     assert isinstance(due, Complete)
     rules = replace(due.rules, prefix=completion.prefix)
     reading = read(completion.text, completion.finish_reason or "stop", rules)

@@ -123,14 +123,14 @@ class Turns:
         self._queue: queue.SimpleQueue[Event | _Question | None] = queue.SimpleQueue()
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
-        """Asks the user, from the loop; see `mlx_tools.controller.approvals.Approver`."""
+        """Asks the user, from the loop; see `mlx_tools.controller.approver.Approver`."""
         answers: Sequence[ApprovalAnswer] = await self._ask_main_thread(
             lambda: self._questions.ask(requests)
         )
         return answers
 
     async def more_steps(self, steps_taken: int) -> int:
-        """Asks the user, from the loop; see `mlx_tools.controller.approvals.StepApprover`."""
+        """Asks the user, from the loop; see `mlx_tools.controller.approver.StepApprover`."""
         return int(await self._ask_main_thread(lambda: self._questions.more_steps(steps_taken)))
 
     async def _ask_main_thread(self, ask: Callable[[], Any]) -> Any:

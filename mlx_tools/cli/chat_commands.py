@@ -48,7 +48,6 @@ from mlx_tools.transcript import (
     CompactedRecord,
     ObservationRecord,
     Record,
-    State,
     StoppedRecord,
     UserRecord,
 )
@@ -442,10 +441,10 @@ def _limit_names(_: ChatSession, __: str) -> list[str]:
 def _limits(talk: ChatSession, _: str) -> None:
     rows = _limit_rows()
     width = max(map(len, rows))
-    session, controller = talk.conversation.folded, talk.controller
+    conversation, controller = talk.conversation, talk.controller
     in_force = controller.limits.for_model(controller.context)
-    if session.state is not State.EMPTY:
-        in_force = session.limits
+    if conversation.is_begun:
+        in_force = conversation.session_state.limits
     known = in_force.to_json()
     for name, row in rows.items():
         follows = talk.configuration.values.get(row.key) is None

@@ -159,7 +159,7 @@ class ChatSession:
     def _end_conversation(self) -> None:
         """Close the session; of one in which nothing was asked nothing is kept."""
         self.conversation.close()
-        if self.conversation.folded.state is State.EMPTY:
+        if not self.conversation.is_begun:
             with suppress(TranscriptError):
                 kept_sessions().remove(self.conversation.session)
 
@@ -182,7 +182,10 @@ class ChatSession:
         """Have decided what must be before the next question, where anything must: calls of a
         session that was paused, or broke off. Raises what `ask` raises."""
         conversation = self.conversation
-        if conversation.folded.state is State.STOPPED:  # that question was given up
+        is_begun = conversation.is_begun
+        if (
+            is_begun and conversation.session_state.state is State.STOPPED
+        ):  # that question was given up
             self._decide_doubts()
         elif conversation.undecided:
             self._show_run(conversation.stream_resumed)

@@ -1,4 +1,4 @@
-"""The loop: a session says what step is next, the driver takes it, until an answer or a limit.
+"""The loop: a session says what step is next, the driver takes it.
 
 Each name is imported when it is first used: the session alone costs little.
 """
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
-    from mlx_tools.controller.approvals import (
+    from mlx_tools.controller.approvals import check_begun_here, check_header
+    from mlx_tools.controller.approver import (
         ApprovalAnswer,
         ApprovalRequest,
         Approvals,
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
         Approver,
         PauseApprover,
         StepApprover,
-        check_begun_here,
-        check_header,
     )
     from mlx_tools.controller.completer import (
         Completer,
@@ -29,17 +28,19 @@ if TYPE_CHECKING:
         to_chat_request,
     )
     from mlx_tools.controller.controller import Controller, RunSettings, check_output_schema
+    from mlx_tools.controller.conversation import Conversation
     from mlx_tools.controller.direct import DirectCall, call_tool
-    from mlx_tools.controller.driver import Conversation
     from mlx_tools.controller.earlier import PriorConversation, prior_from_messages, turn_of
     from mlx_tools.controller.outputs import Outputs, cleaner, preface_of
     from mlx_tools.controller.session import Complete, Session, Write, reading_of
-    from mlx_tools.controller.turn import Turn, decision_on, not_started, refusal_by
+    from mlx_tools.controller.state import SessionInputs, Turn
+    from mlx_tools.controller.turn import decision_on, not_started, refusal_by
 
 __getattr__, __dir__ = names_of(
     globals(),
     {
-        "approvals": (
+        "approvals": ("check_begun_here", "check_header"),
+        "approver": (
             "ApproveAlways",
             "ApprovalAnswer",
             "ApprovalRequest",
@@ -47,8 +48,6 @@ __getattr__, __dir__ = names_of(
             "Approver",
             "StepApprover",
             "PauseApprover",
-            "check_begun_here",
-            "check_header",
         ),
         "completer": (
             "Completer",
@@ -59,10 +58,11 @@ __getattr__, __dir__ = names_of(
         ),
         "controller": ("Controller", "RunSettings", "check_output_schema"),
         "direct": ("DirectCall", "call_tool"),
-        "driver": ("Conversation",),
+        "conversation": ("Conversation",),
         "earlier": ("PriorConversation", "prior_from_messages", "turn_of"),
         "outputs": ("Outputs", "cleaner", "preface_of"),
         "session": ("Complete", "Session", "Write", "reading_of"),
-        "turn": ("Turn", "decision_on", "not_started", "refusal_by"),
+        "state": ("SessionInputs", "Turn"),
+        "turn": ("decision_on", "not_started", "refusal_by"),
     },
 )

@@ -1,4 +1,4 @@
-"""One completion, streamed: read as it comes, told as it forms, closed when it is whole."""
+"""One completion, streamed: read as it comes, closed when it is whole."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -25,8 +24,10 @@ from mlx_tools.backends import (
     ErrorMappingBackend,
     GrammarText,
     TokenScore,
+    start_backend,
 )
 from mlx_tools.controller.session import Complete, Session, Thought
+from mlx_tools.controller.writer import Emit
 from mlx_tools.decoding import ConstrainedTurn, RepetitionWatch, SampleTokens, ScoreTokens
 from mlx_tools.errors import BackendBroken, BackendError, BackendRefused
 from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, Usage, replace, total_usage
@@ -68,7 +69,6 @@ TAIL: Final = 200
 WARM: Final = 0.7
 """The least temperature of what is drawn again."""
 
-Emit = Callable[[events.Event], None]
 Result = TypeVar("Result")
 
 
@@ -133,7 +133,7 @@ class CompletionResult(Struct):
 
 
 class AnswerStreamFilter:
-    """What a model says by way of its server's chat interface, told as it comes.
+    """Streams answer text from a chat API; holds back what may become a call.
 
     There an answer is plain text. What may yet turn out to be a call, and white space at the end,
     is held back; once it may, nothing more is told before all of it is read.
@@ -147,7 +147,7 @@ class AnswerStreamFilter:
         self._is_over = False
 
     def more(self, prose: str | None) -> str:
-        """What can be told now of a turn of which this is prose."""
+        """Return the text that can be shown now of a turn of which this is prose."""
         if self._is_over or prose is None:
             return ""
         text = self._pending_text + writable(prose[len(self._shown_text) :])
@@ -164,38 +164,46 @@ class AnswerStreamFilter:
         return told
 
     def rest(self, reading: Reading) -> str:
-        """What is left of the answer, as it was read."""
+        """Return the rest of the answer, as it was read."""
         whole = reading.messages[0] if reading.bare_text else None
         content = whole.content if isinstance(whole, FinalAnswer) else ""
         told = "".join(self._emitted)
         return content[len(told) :] if content.startswith(told) else ""
 
 
-@dataclass(repr=False, eq=False)
 class Completer:
-    """Asks a backend for the completions of a session.
+    """Asks a backend for the completions of a session."""
 
-    ``received_any`` says whether anything has come from the backend for the completion under way.
-    """
+    def __init__(self, backend: ErrorMappingBackend, session: Session) -> None:
+        self._backend = backend
+        self._session = session
+        self._turn: ConstrainedTurn | None = None
+        self._scores = True  # as far as is known, the backend tells likelihoods
+        self._in_thread = False  # the turn under way has a large schema
 
-    _backend: ErrorMappingBackend
-    _session: Session
-    _turn: ConstrainedTurn | None = None
-    _scores: bool = True  # as far as is known, the backend tells likelihoods
-    _in_thread: bool = False  # the turn under way has a large schema
+    async def start(self) -> None:
+        """Have the backend load its model, or start its server, if it does so.
+
+        Raises:
+            BackendError: it could not.
+        """
+        await start_backend(self._backend.backend)
 
     @property
     def received_any(self) -> bool:
+        """True if anything has come from the backend for the completion under way."""
         return self._backend.received_any
 
     @property
     def partial(self) -> str:
-        """The text of the completion under way, what the host wrote of it included: what is left
-        of it if the backend fails."""
+        """The text of the completion under way, the host's part included.
+
+        It is what is left of it if the backend fails.
+        """
         return "" if self._turn is None else self._turn.text
 
     async def complete(self, step: Complete, emit: Emit | None) -> CompletionResult:
-        """Take the step: let the model write its turn (see `mlx_tools.decoding.held_turn`).
+        """Let the model write its turn (see `mlx_tools.decoding.held_turn`).
 
         Raises `BackendError`, whatever the backend raised, and `UsageError` for a request that
         cannot be sent.
@@ -227,7 +235,7 @@ class Completer:
         if error is not None and error.code in ("unfilled", "unknown_tool"):
             text = self._session.words.error(error.code, name=turn.tool, reason=error.message)
             written.reading = Reading(error=replace(error, message=text))
-        written.reading = self._session.settled(written.reading, written)
+        written.reading = self._session.settle_reading(written.reading, written)
         if teller is not None:
             teller.end(written.reading)
         return written
@@ -299,7 +307,10 @@ class Completer:
         result.usages.append(usage or Usage())
 
     async def _worked(self, work: Callable[[], Result]) -> Result:
-        """Return what ``work`` returns; it is done in a thread if the turn has a large schema."""
+        """Return the result of ``work``.
+
+        It is done in a thread if the turn has a large schema.
+        """
         return await anyio.to_thread.run_sync(work) if self._in_thread else work()
 
     async def _see_end(self, chunks: AsyncIterator[Chunk]) -> Chunk | None:
@@ -319,8 +330,10 @@ class Completer:
     async def _likeliest(
         self, prompt: str, result: CompletionResult
     ) -> tuple[list[tuple[str, float]] | None, str]:
-        """The likeliest next tokens, best first, None where the backend cannot say; and what the
-        model wrote while it was asked."""
+        """The likeliest next tokens, best first, and what the model wrote meanwhile.
+
+        None if the backend cannot say.
+        """
         if not self._scores:
             return None, ""
         # Of two tokens the first is used: so no later prompt is one that was finished, with its
@@ -347,8 +360,10 @@ class Completer:
     async def _think(
         self, step: Complete, thought: Thought, result: CompletionResult, emit: Emit | None
     ) -> str:
-        """Let the model think until it closes its thought, or its budget ends; return the prompt
-        with the thought."""
+        """Let the model think; return the prompt with the thought.
+
+        It ends when the model closes its thought, or its budget ends.
+        """
         text, watch = "", RepetitionWatch()
         request = request_for(self._session, step.prompt + thought.opening, thought.budget)
         async with aclosing(self._backend.complete(request)) as chunks:
@@ -367,7 +382,7 @@ class Completer:
         return step.prompt + thought.opening + result.thought + closing
 
     def _grammar(self, step: Complete) -> Grammar:
-        """The grammar of the completion: the calls and the answer that are open to the model."""
+        """The grammar of the completion: the calls and answers that are possible."""
         from mlx_tools.decoding import grammar_for
 
         return grammar_for(
@@ -386,7 +401,10 @@ def request_for(
     grammar: GrammarText | None = None,
     attempt: int = 0,
 ) -> CompletionRequest:
-    """The request to be sent; a later ``attempt`` draws at random, and otherwise than before."""
+    """The request to be sent.
+
+    A later ``attempt`` draws at random, and otherwise than before.
+    """
     sampling, limits = dict(session.header.sampling), session.limits
     temperature, seed = sampling.pop("temperature", 0.0), sampling.pop("seed", None)
     biases = sampling.pop("logit_bias", {})
@@ -400,15 +418,18 @@ def request_for(
         grammar=grammar,
         sampling=sampling,
         logit_bias={int(token): bias for token, bias in biases.items()},
-        conversation=session.began,
+        conversation=session.first_question,
     )
 
 
 def to_chat_request(
     request: CompletionRequest, step: Complete, neutraliser: Neutraliser
 ) -> CompletionRequest:
-    """The request by way of the server's own chat interface, with the tools that the model may
-    call: none, where it is to call none, for many servers pay no heed to a tool choice."""
+    """The request by way of the server's own chat interface.
+
+    It has the tools that the model may call: none if it is to call none, for many servers pay no
+    heed to a tool choice.
+    """
     choice = step.rules.tool_choice
     tools = [] if choice == "none" else to_openai(step.tools.values())
     return replace(
@@ -502,7 +523,7 @@ def _token(score: TokenScore) -> str:
 
 
 def mend_points(mends: Sequence[MendRecord]) -> Iterator[tuple[str, str]]:
-    """The text of the turn that stood at each of its mends, and the text there that did not fit."""
+    """The text that stood at each mend of a turn, and the text that did not fit."""
     stood = ""
     for mend in mends:
         text = stood + "".join(mend.rejected_pieces)

@@ -29,24 +29,24 @@ from mlx_tools.backends import (
     found_within,
     model_of,
 )
-from mlx_tools.controller.approvals import (
+from mlx_tools.controller.approvals import check_begun_here, seal_of
+from mlx_tools.controller.approver import (
     Approvals,
     Approver,
     DecideFunction,
     Templates,
     as_approver,
-    check_begun_here,
-    seal_of,
 )
-from mlx_tools.controller.driver import Conversation
+from mlx_tools.controller.conversation import Conversation, ConversationParts
 from mlx_tools.controller.earlier import (
     MESSAGES,
     PriorConversation,
     prior_from_messages,
     prior_from_session,
 )
-from mlx_tools.controller.nested import NestedRun, NestedRuns
+from mlx_tools.controller.nested import NestedRun, RunContext
 from mlx_tools.controller.session import Session
+from mlx_tools.controller.state import SessionInputs
 from mlx_tools.errors import (
     ToolDefinitionError,
     UsageError,
@@ -82,13 +82,10 @@ from mlx_tools.tools import (
     why_off,
 )
 from mlx_tools.transcript import (
-    Consents,
     Header,
     Outcome,
     Record,
     RecordedSettings,
-    State,
-    UnknownEnds,
     events,
 )
 
@@ -226,7 +223,8 @@ class Controller:
     person's standing yeses, which answer first for calls that they cover. ``configured_policy`` is
     what is configured for all sessions, where ``policy`` was chosen for the new ones alone: a
     session that is resumed is held to it where it has changed since. ``now`` is the wall clock, in
-    UTC. Raises `UsageError` for anything that is not what it should be.
+    UTC. ``run_context`` is the call that its runs stand in, None for runs of their own.
+    Raises `UsageError` for anything that is not what it should be.
     """
 
     def __init__(
@@ -242,6 +240,7 @@ class Controller:
         templates: Templates | None = None,
         configured_policy: Policy | None = None,
         now: Callable[[], datetime] = _WALL_CLOCK,
+        run_context: RunContext | None = None,
     ) -> None:
         self.backend = as_backend(backend)
         self.registry = tools if isinstance(tools, Registry) else Registry(tools)
@@ -258,10 +257,7 @@ class Controller:
             if not isinstance(value, kind):
                 raise wrong_argument(name, value, hint)
         self._now, self._templates = now, templates
-        self._depth, self._parent = 0, ""
-        self._consents: Consents | None = None
-        self._unknown_ends: UnknownEnds | None = None
-        self._reads: ReadCallCache | None = None
+        self._run_context = run_context
         self._setup: tuple[RunSettings, ModelSetup] | None = None
         self._kept: tuple[Any, Openings, Header] | None = None
         self._store: Store = MemoryStore()
@@ -368,17 +364,17 @@ class Controller:
         `TranscriptError` where it is damaged or was not begun with this store's secret.
         """
         if isinstance(session, Conversation):
-            empty = session.folded.state is State.EMPTY
-            artifacts = session.files.artifacts
-            earlier = session.earlier if empty else prior_from_session(session.folded, artifacts)
-            hold = session.folded.history.consented if consents else None
-            earlier = replace(earlier, consents=hold)
+            earlier = session.earlier
+            if session.is_begun:
+                earlier = prior_from_session(session.session_state, session.files.artifacts)
+            earlier = replace(earlier, consents=session.consents if consents else None)
         else:
             if (reads := getattr(self._store, "read", None)) is None:
                 raise UsageError("this store cannot read a session again")
             files = reads(session)
             check_begun_here(files.transcript, self._store.secret)
-            read = Session(files.transcript, specs=self.registry.specs(), words=load_words())
+            inputs = SessionInputs(specs=self.registry.specs(), words=load_words())
+            read = Session.from_records(files.transcript, inputs)
             earlier = prior_from_session(read, files.artifacts)
         return await self._new(earlier.without_last() if without_last else earlier)
 
@@ -471,47 +467,48 @@ class Controller:
             specs, disabled = self.registry.specs(), dict(self.registry.disabled)
             if files.artifacts is None and is_reader(specs.get(READER)):
                 disabled[READER] = why_off()
-            session = Session(
-                files.transcript,
-                specs=specs,
-                words=load_words(),
-                disabled=disabled,
-                believes=lambda approval: same(seal_of(secret, approval), approval.seal),
-                consents=earlier.consents or self._consents,
-                unknown_ends=self._unknown_ends,
-            )
-            return Conversation(
-                session,
-                files,
-                policy=self.policy if header else self._in_force(session.header),
-                begin=None if header is None else partial(header, files.session),
+            context = self._run_context or _outermost(self.settings.cache)
+            parts = ConversationParts(
+                inputs=SessionInputs(
+                    specs=specs,
+                    words=load_words(),
+                    disabled=disabled,
+                    believes=lambda approval: same(seal_of(secret, approval), approval.seal),
+                    consents=earlier.consents or context.consents,
+                    unknown_ends=context.unknown_ends,
+                ),
                 backend=self.backend,
                 registry=self.registry,
                 approver=self._approver,
                 templates=self._templates,
                 secret=secret,
                 now=self._now,
-                make_nested=partial(
-                    NestedRuns, depth=self._depth, make=self._make_nested, read=self._records_of
-                ),
-                reads=self._reads or ReadCallCache(self.settings.cache),
+                nested=_NestedSessions(self),
+                context=context,
+            )
+            return Conversation(
+                files,
+                parts,
+                policy=self.policy if header else self._in_force(files.transcript[0]),
+                begin=None if header is None else partial(header, files.session),
                 earlier=earlier,
             )
         except BaseException:
             files.transcript.close()
             raise
 
-    def _in_force(self, header: Header) -> Policy:
+    def _in_force(self, header: Record) -> Policy:
         """The policy under which a session goes on: its own, narrowed by what stands today where
         that is not what stood when it was begun."""
+        assert isinstance(header, Header)  # `check_begun_here` says so
         own = Policy.from_json(header.policy)
         stood = Policy.from_json(header.configured_policy) if header.configured_policy else own
         same = stood.digest() == self._configured_policy.digest()
         return own if same else own.narrowed_by(self._configured_policy)
 
-    def _make_nested(self, run: NestedRun) -> Controller:
+    def nested(self, run: NestedRun) -> Controller:
         """A controller for a run within a call of one of this one's."""
-        within = Controller(
+        return Controller(
             self.backend,
             self.registry,
             run.policy,
@@ -528,13 +525,10 @@ class Controller:
             approver=run.approver,
             templates=self._templates,
             now=self._now,
+            run_context=replace(run.context, reads=NestedReadCallCache(run.context.reads)),
         )
-        within._depth, within._parent = self._depth + 1, run.parent
-        within._consents, within._unknown_ends = run.consents, run.unknown_ends
-        within._reads = NestedReadCallCache(run.reads)
-        return within
 
-    def _records_of(self, session: str) -> Sequence[Record]:
+    def records_of(self, session: str) -> Sequence[Record]:
         """The records of a session of this store, none where there is no such session."""
         reads = getattr(self._store, "read", None)
         try:
@@ -607,7 +601,7 @@ class Controller:
                 configured_policy={}
                 if self._configured_policy == policy
                 else self._configured_policy.to_json(),
-                parent=self._parent,
+                parent="" if self._run_context is None else self._run_context.parent,
                 limits=self.limits.for_model(setup.context, weak=setup.decided.weak).to_json(),
             )
             self._kept = (*key, self.registry.specs()), openings, header
@@ -635,3 +629,26 @@ class Controller:
             shortlist_request=opening.request,
         )
         return replace(header, seal=seal(self._store.secret, "header", to_json(header)))
+
+
+class _NestedSessions:
+    """Opens the sessions of runs within calls, with the parts of the outer run's controller."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    async def create(self, run: NestedRun) -> Conversation:
+        return await self._controller.nested(run).conversation()
+
+    async def reopen(self, run: NestedRun, session: str) -> Conversation:
+        return await self._controller.nested(run).reopen(session)
+
+    def read(self, session: str) -> Sequence[Record]:
+        return self._controller.records_of(session)
+
+
+def _outermost(cache: CacheScope) -> RunContext:
+    """The context of a run that stands in no call."""
+    return RunContext(
+        parent="", depth=0, consents=None, unknown_ends=None, reads=ReadCallCache(cache)
+    )

@@ -1,85 +1,86 @@
-"""A tool called without a model, under the same rules: validated, decided, recorded, limited."""
+"""A tool called without a model: by the driver of every run, and so under the same rules."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final, Literal
 
 import anyio
+import anyio.to_thread
 from msgspec import Struct
 
-from mlx_tools.controller.approvals import (
+from mlx_tools.backends import Chunk, CompletionRequest, ErrorMappingBackend
+from mlx_tools.controller.approvals import CallApprovals
+from mlx_tools.controller.approver import (
     ApprovalAnswer,
     ApprovalRequest,
     Approver,
     PauseApprover,
     Templates,
-    approval_request,
     ask_approver,
-    by_template,
-    confirm_action,
 )
-from mlx_tools.controller.outputs import cleaner, shorten
-from mlx_tools.controller.turn import decision_record
-from mlx_tools.messages import ErrorInfo, ToolCall, json_bytes, replace
-from mlx_tools.policy import (
-    Decision,
-    Facts,
-    Limits,
-    Policy,
-    can_be_preapproved,
-    decide,
-    facts_of,
-)
-from mlx_tools.protocol import Reading, judge, strict
-from mlx_tools.store import UndoStore
-from mlx_tools.tools import (
-    OnProgress,
-    Preview,
-    Registry,
-    ToolContext,
-    ToolResult,
-    execute,
-    preview_of,
-)
+from mlx_tools.controller.completer import Completer
+from mlx_tools.controller.context import FittedStep
+from mlx_tools.controller.driver import Driver, DriverParts
+from mlx_tools.controller.outputs import Outputs
+from mlx_tools.controller.run_clock import RunClock
+from mlx_tools.controller.session import Complete, Session, Step
+from mlx_tools.controller.state import CallState
+from mlx_tools.controller.tool_runner import CallEnd, RegistryRunner
+from mlx_tools.controller.writer import SessionWriter
+from mlx_tools.errors import BackendBroken
+from mlx_tools.messages import ErrorInfo, ToolCall, replace
+from mlx_tools.policy import Decision, Limits, Policy
+from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.protocol import Reading, strict
+from mlx_tools.store import SessionFiles, Transcript, UndoStore, load_words
+from mlx_tools.tools import OnProgress, Progress, ReadCallCache, Registry, ToolResult
 from mlx_tools.transcript import (
     ApprovalRecord,
     CallRecord,
+    CompletionRecord,
+    DecisionRecord,
     ExecutionRecord,
+    Header,
     ObservationRecord,
     Record,
     RepairRecord,
+    UserRecord,
 )
 
 _CALL: Final = "c1"
+_KEPT_RECORDS: Final = (
+    *(CallRecord, RepairRecord, DecisionRecord),
+    *(ApprovalRecord, ExecutionRecord, ObservationRecord),
+)
+"""The records of a call. A question, a completion and a pause there are only for the driver: there
+is no model, and nothing to be resumed."""
 
 Status = Literal["ok", "error", "denied", "pending", "dry_run"]
 
 
 class DirectCall(Struct, frozen=True):
-    """The end of a call without a model.
-
-    ``name`` and ``arguments`` are those that were decided about, after ``repairs``. ``result`` is
-    None where the tool did not run; ``error`` then says why, and is None for a call that waits for
-    an approval. ``decision`` is None where the call was not valid. ``preview`` is what it would
-    change, of one that waits or that a dry run left out.
-    """
+    """The end of a call without a model."""
 
     name: str
+    """The tool that was decided about, after ``repairs``."""
     arguments: Mapping[str, Any]
     repairs: tuple[str, ...] = ()
     status: Status = "pending"
     decision: Decision | None = None
+    """None if the call was not valid."""
     result: ToolResult | None = None
+    """None if the tool did not run; ``error`` then says why."""
     error: ErrorInfo | None = None
+    """None for a call that ran, or that waits for an approval."""
     preview: str = ""
+    """The change that it would make, if it waits or a dry run left it out."""
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+def _wall_clock() -> datetime:
+    return datetime.now(UTC)
 
 
 async def call_tool(
@@ -93,7 +94,7 @@ async def call_tool(
     record: Callable[[Record], None] = lambda record: None,
     session: str = "",
     secret: bytes = b"",
-    now: Callable[[], str] = _now,
+    now: Callable[[], datetime] = _wall_clock,
     on_progress: OnProgress | None = None,
     undo: UndoStore | None = None,
     templates: Templates | None = None,
@@ -106,145 +107,200 @@ async def call_tool(
     ``session`` and ``secret``; ``undo`` keeps what the call replaces; ``templates`` answer first,
     in these ``roots``. Raises nothing where a call is wrong, denied or fails: the result says so.
     """
-    limits, approver, clean = limits or Limits(), approver or PauseApprover(), cleaner(policy)
-    end = partial(_record_end, limit=limits.observation_chars, clean=clean, record=record)
-    call, done, fault = _read(registry, name, arguments)
-    record(call)
-    for repair in done.repairs:
-        record(RepairRecord(turn=0, name=repair, call=_CALL))
-    if fault is not None:
-        return end(done, "error", fault)
-    decision, preview = _decided(call, registry, policy, limits), Preview("", "")
-    record(decision_record(_CALL, decision))
-    if decision.decision == "ask" or decision.code == "dry_run":
-        look = partial(preview_of, registry.get(call.name), call.arguments, policy)
-        preview = await anyio.to_thread.run_sync(look)
-    if decision.decision == "deny":
-        shown = await anyio.to_thread.run_sync(clean, preview.text)  # may be 5 MB
-        return end(*_denied(replace(done, preview=shown), decision))
-    tool = registry.get(call.name)
-    if templates is not None and can_be_preapproved(decision.rule):
-        run: dict[str, Any] = {"roots": roots, "now": datetime.fromisoformat(now())}
-        if made := by_template(templates, call, tool, preview, nested=False, **run):
-            decision = made
-            record(decision_record(_CALL, decision))
-    done = replace(done, decision=decision)
-    if decision.decision == "ask" and preview.error is not None:  # nobody is asked about a failure
-        return end(done, "error", replace(preview.error, message=clean(preview.error.message)))
-    if decision.decision == "ask":
-        binds: dict[str, Any] = {"policy": policy, "session": session, "secret": secret}
-        binds |= {"tool": tool.spec, "reason": decision.reason}
-        answer = await _answer(approval_request(call, preview, **binds), approver, record, now)
-        if answer.approved is None:
-            return replace(done, preview=preview.text)
-        if not answer.approved:
-            return end(done, "denied", ErrorInfo("denied", answer.reason))
-    record(ExecutionRecord(call=_CALL, mutates=tool.spec.mutates(call.arguments), at=now()))
-    context = ToolContext(
-        policy=policy,
-        tools=registry,
-        expected=preview.state or None,
-        session=session,
-        undo=undo,
-        report=on_progress,
-        confirms=lambda context, *asked: confirm_action(approver, _CALL, *asked),
-    )
-    result = await execute(tool, call.arguments, context, timeout=limits.tool_timeout, clean=clean)
-    status: Status = "ok" if result.error is None else "error"
-    return end(replace(done, result=result), status, result.error)
-
-
-def _read(
-    registry: Registry, name: str, arguments: Mapping[str, Any]
-) -> tuple[CallRecord, DirectCall, ErrorInfo | None]:
-    """The call held to the tool's spec, its report so far, and what is wrong with it."""
     try:
         given = dict(strict.loads(json.dumps(arguments, ensure_ascii=False, allow_nan=False)))
     except (TypeError, ValueError, RecursionError) as fault:
-        message = f"the arguments are no JSON: {fault}"[:500]
-        call = CallRecord(turn=0, call=_CALL, name=name, arguments={})
-        return call, DirectCall(name, {}), ErrorInfo("invalid_arguments", message)
-    (judged,) = judge(Reading(messages=(ToolCall(name, given),), clean=True), registry.specs())
-    read = judged.call
-    call = CallRecord(
-        turn=0, call=_CALL, name=read.name, arguments=read.arguments, runs=judged.runs
+        return _no_json(name, fault, record)
+    header = Header(
+        session=session,
+        created="",
+        chat_format=NAMED_FORMATS["chatml"].to_json(),  # no prompt is made
+        roots=tuple(roots),
+        policy=policy.to_json(),
+        limits=(limits or Limits()).to_json(),
     )
-    error = None if call.name in registry.disabled else judged.error
-    return call, DirectCall(call.name, call.arguments, read.repairs), error
+    direct = _DirectSession(
+        Session.from_header(
+            header, specs=registry.specs(), words=load_words(), disabled=dict(registry.disabled)
+        ),
+        SessionFiles(session, _CallLog(record), undo=undo),
+        registry,
+        approver=approver or PauseApprover(),
+        templates=templates,
+        secret=secret,
+        now=now,
+        on_progress=on_progress,
+    )
+    return await direct.call(ToolCall(name, given))
 
 
-async def _answer(
-    request: ApprovalRequest,
-    approver: Approver,
-    record: Callable[[Record], None],
-    now: Callable[[], str],
-) -> ApprovalAnswer:
-    """The answer of a person to the call; other arguments are no."""
-    (answer,) = await ask_approver(approver, [request])
-    if answer.approved is None:
-        return answer
-    if answer.arguments is not None:
-        return ApprovalAnswer(False, "other arguments are another call: make that one")
-    record(
-        ApprovalRecord(
-            call=_CALL,
-            approved=answer.approved,
-            digest=request.digest,
-            reason=answer.reason,
-            at=now(),
-            state=request.state,
+def _no_json(name: str, fault: Exception, record: Callable[[Record], None]) -> DirectCall:
+    """The end of a call whose arguments are no JSON: no session could hold them."""
+    error = ErrorInfo("invalid_arguments", f"the arguments are no JSON: {fault}"[:500])
+    record(CallRecord(turn=0, call=_CALL, name=name, arguments={}))
+    record(ObservationRecord(call=_CALL, name=name, error=error))
+    return DirectCall(name, {}, status="error", error=error)
+
+
+class _CallLog(Transcript):
+    """The records of a call, each handed on before anything follows from it."""
+
+    def __init__(self, record: Callable[[Record], None]) -> None:
+        super().__init__()
+        self._record = record
+
+    def append(self, record: Record) -> None:
+        if isinstance(record, _KEPT_RECORDS):
+            self._record(record)
+        super().append(record)
+
+
+class _DirectSession:
+    """A session of one call, and the driver that makes it."""
+
+    def __init__(
+        self,
+        session: Session,
+        files: SessionFiles,
+        registry: Registry,
+        *,
+        approver: Approver,
+        templates: Templates | None,
+        secret: bytes,
+        now: Callable[[], datetime],
+        on_progress: OnProgress | None,
+    ) -> None:
+        self._session = session
+        self._records = files.transcript
+        approver = _WithoutEdits(approver)
+        writer = SessionWriter(session, files.transcript, secret=secret, now=now)
+        outputs = Outputs(session, None)
+        self._clean = outputs.clean
+        self._approvals = CallApprovals(
+            writer,
+            registry,
+            outputs,
+            approver=approver,
+            templates=templates,
+            consumed_approvals=files.used,
         )
-    )
-    return answer if answer.reason else replace(answer, reason="denied")
-
-
-def _record_end(
-    done: DirectCall,
-    status: Status,
-    error: ErrorInfo | None,
-    *,
-    limit: int,
-    clean: Callable[[str], str],
-    record: Callable[[Record], None],
-) -> DirectCall:
-    """Record how the call ended, and say so."""
-    result, content = done.result, None
-    if result is not None and result.content is not None:
-        content = clean(result.content)
-        result = replace(result, content=content)
-        content = shorten(content, limit, lambda omitted, _: f"\n… {omitted} …\n")
-    record(
-        ObservationRecord(
-            call=_CALL,
-            name=done.name,
-            content=content,
-            error=error,
-            duration_ms=result.duration_ms if result is not None else None,
-            output_size_chars=result.output_size_chars if result is not None else None,
+        self._runner = _DirectRunner(
+            writer, registry, files, outputs, approver, ReadCallCache(), on_progress=on_progress
         )
-    )
-    return replace(done, result=result, status=status, error=error)
+        parts = DriverParts(
+            completer=Completer(ErrorMappingBackend(_NoModel()), session),
+            window=_NoWindow(),
+            runner=self._runner,
+            approvals=self._approvals,
+            approver=approver,
+            outputs=outputs,
+            clock=RunClock(),
+        )
+        self._driver = Driver(writer, parts)
+
+    async def call(self, call: ToolCall) -> DirectCall:
+        """Make the call, as if a model had written it with nothing beside it."""
+        session, writer = self._session, self._driver.writer
+        writer.append(UserRecord(content=call.name))
+        reading = Reading(messages=(call,), clean=True)
+        writer.append(CompletionRecord(turn=0, text="", finish_reason="stop"), reading=reading)
+        self._runner.begin()
+        try:
+            await self._driver.take_steps(_asks_model)
+        finally:
+            self._runner.end()
+        state = session.current.calls[_CALL]
+        end = next((r for r in self._records if isinstance(r, ObservationRecord)), None)
+        repairs = tuple(r.name for r in self._records if isinstance(r, RepairRecord))
+        done = DirectCall(state.record.name, state.record.arguments, repairs)
+        return await self._report(done, state, end)
+
+    async def _report(
+        self, done: DirectCall, state: CallState, end: ObservationRecord | None
+    ) -> DirectCall:
+        """The report on the call, by what was recorded of it."""
+        decided = state.decision
+        if decided is not None:
+            decision = Decision(decided.decision, decided.rule, decided.reason, decided.code)
+            done = replace(done, decision=decision)
+        is_dry = end is not None and end.error is not None and end.error.code == "dry_run"
+        if end is None or is_dry:
+            preview = (await self._approvals.preview(state.record)).text
+            shown = await anyio.to_thread.run_sync(self._clean, preview)  # may be 5 MB
+            done = replace(done, preview=shown)
+        if end is None:
+            return done
+        if self._runner.result is not None:
+            result = self._runner.result
+            if result.content is not None:
+                result = replace(result, content=self._clean(result.content))
+            done = replace(done, result=result)
+        if end.error is None:
+            return replace(done, status="ok")
+        # A person who called the tool is told the reason, and not the model's words for it.
+        error = end.error
+        if decided is not None and decided.decision == "deny":
+            error = ErrorInfo(error.code, decided.reason)
+            return replace(done, status="dry_run" if is_dry else "denied", error=error)
+        if error.code == "denied":
+            answers = (r.reason for r in self._records if isinstance(r, ApprovalRecord))
+            reason = next(answers, "") or "denied"
+            return replace(done, status="denied", error=ErrorInfo("denied", reason))
+        is_limit = error.code == "payload_too_large"
+        return replace(done, status="denied" if is_limit else "error", error=error)
 
 
-def _denied(done: DirectCall, decision: Decision) -> tuple[DirectCall, Status, ErrorInfo]:
-    """A call that was decided against: its report, how it ended, and why."""
-    denial = ErrorInfo(decision.code or "not_allowed", decision.reason)
-    status: Status = "dry_run" if denial.code == "dry_run" else "denied"
-    return replace(done, decision=decision), status, denial
+def _asks_model(step: Step) -> bool:
+    return isinstance(step, Complete)
 
 
-def _decided(call: CallRecord, registry: Registry, policy: Policy, limits: Limits) -> Decision:
-    """The decision of the limits and the policy."""
-    if len(json_bytes(call.arguments)) > limits.max_argument_bytes:
-        reason = f"the arguments are larger than {limits.max_argument_bytes} bytes"
-        return Decision("deny", "max_argument_bytes", reason, "payload_too_large")
-    spec = registry.specs().get(call.name)
-    return decide(
-        policy,
-        spec,
-        call.name,
-        call.arguments,
-        runs=call.runs,
-        disabled_reason=registry.disabled.get(call.name),
-        facts=facts_of(spec, call.arguments) if spec is not None else Facts(),
-    )
+class _DirectRunner(RegistryRunner):
+    """Runs the call, keeps its whole result and tells its caller how far it has come."""
+
+    def __init__(self, *parts: Any, on_progress: OnProgress | None) -> None:
+        super().__init__(*parts)
+        self.result: ToolResult | None = None
+        self._on_progress = on_progress
+
+    async def run(self, call: CallRecord, expected_state: str | None) -> CallEnd:
+        end = await super().run(call, expected_state)
+        self.result = end.result
+        return end
+
+    @property
+    def _listens(self) -> bool:
+        return self._on_progress is not None
+
+    def report(self, call: CallRecord, progress: Progress) -> None:
+        if self._on_progress is not None:
+            self._on_progress(progress)
+
+
+class _WithoutEdits:
+    """Asks a person about the call as it is: other arguments are no."""
+
+    def __init__(self, approver: Approver) -> None:
+        self._approver = approver
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        answers = await ask_approver(self._approver, requests)
+        other = ApprovalAnswer(False, "other arguments are another call: make that one")
+        return [answer if answer.arguments is None else other for answer in answers]
+
+
+class _NoModel:
+    """Stands for the backend: nothing is ever completed."""
+
+    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
+        raise BackendBroken("there is no model in a direct call")
+        yield Chunk()
+
+
+class _NoWindow:
+    """Stands for the context of a model."""
+
+    async def fit(self, step: Complete) -> FittedStep:
+        return FittedStep(step)
+
+    async def count_sent(self, step: FittedStep, record: CompletionRecord) -> None:
+        return None

@@ -124,7 +124,7 @@ def prior_from_session(session: Session, artifacts: ArtifactStore | None) -> Pri
     if session.state is State.EMPTY:
         return PriorConversation()
     doubts = [session.current.call(key) for key in session.calls_in_doubt]
-    prompt, compacted = session.prompt, session.compacted
+    prompt, compacted = session.prompt, session.summary_artifacts
     gone = [CompactedRecord(reason="asked", content=prompt.removed_text, artifacts=compacted)]
     return PriorConversation(
         said=(

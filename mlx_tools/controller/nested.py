@@ -10,20 +10,24 @@ crash: each run within it is gone on with where it was, and nothing in it happen
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import anyio
 from msgspec import Struct, field
 
-from mlx_tools.controller.approvals import (
+from mlx_tools.controller.approvals import NoQuestion
+from mlx_tools.controller.approver import (
     ApprovalAnswer,
     ApprovalRequest,
+    Approvals,
     Approver,
-    NoQuestion,
     ask_approver,
 )
+from mlx_tools.controller.outputs import Outputs
+from mlx_tools.controller.run_clock import RunClock
+from mlx_tools.controller.writer import SessionWriter
 from mlx_tools.errors import BackendError, MlxToolsError, StorageError, UsageError
 from mlx_tools.messages import replace
 from mlx_tools.policy import Limits, Policy, restriction
@@ -47,27 +51,63 @@ from mlx_tools.transcript import (
     unknown_ends_of,
 )
 
-if TYPE_CHECKING:
-    from mlx_tools.controller.controller import Controller
-    from mlx_tools.controller.driver import Conversation
-
 MAX_DEPTH: Final = 2
-"""How many runs may stand within one another below the outermost."""
+"""How many runs may stand within one another below the outermost: a tool that asks the model, which
+calls such a tool once more. What goes deeper is a model that calls itself."""
+
+
+class RunContext(Struct, frozen=True, kw_only=True):
+    """The place of a run within a call of another session: what it shares with that."""
+
+    parent: str
+    """The other session and the call, as the header names them."""
+    depth: int
+    """How many runs stand around this one."""
+    consents: Consents | None
+    """What a person allowed for the rest of the other session."""
+    unknown_ends: UnknownEnds | None
+    """The calls of the other session whose end nobody knows."""
+    reads: ReadCallCache
+    """The answers of its calls that only read."""
 
 
 class NestedRun(Struct, frozen=True, kw_only=True):
-    """A run within a call: what it asks, and under what. ``consents`` are those of the session that
-    makes the call, ``unknown_ends`` its calls whose end nobody knows, ``reads`` the answers of its
-    calls that only read; ``parent`` names session and call."""
+    """A run within a call: what it may do, whom it asks, and where it stands."""
 
-    question: str
     policy: Policy
     limits: Limits
     approver: Approver
-    consents: Consents
-    unknown_ends: UnknownEnds
-    reads: ReadCallCache
-    parent: str
+    context: RunContext
+
+
+class NestedConversation(Protocol):
+    """The conversation of a run within a call."""
+
+    @property
+    def session(self) -> str: ...
+    @property
+    def parent(self) -> str: ...
+    async def run(self, question: str, /) -> Outcome: ...
+    async def go_on(self, question: str, approvals: Approvals, /) -> Outcome: ...
+    async def waiting(self) -> list[tuple[ApprovalRequest, bool]]: ...
+    async def waiting_within(self) -> list[ApprovalRequest]: ...
+    def close(self) -> None: ...
+
+
+class NestedSessions(Protocol):
+    """Opens the sessions of runs within calls."""
+
+    async def create(self, run: NestedRun, /) -> NestedConversation:
+        """Open a new session for a run."""
+        ...
+
+    async def reopen(self, run: NestedRun, session: str, /) -> NestedConversation:
+        """Open the session of a run again. Raises `NoQuestion` if nothing was asked in it."""
+        ...
+
+    def read(self, session: str, /) -> Sequence[Record]:
+        """Return the records of a session, none if it is gone."""
+        ...
 
 
 class _CallRuns(Struct):
@@ -82,30 +122,35 @@ class _CallRuns(Struct):
 
 
 class NestedRuns:
-    """The runs that tools of one session start. ``depth`` is that of the session itself, ``make``
-    gives the controller of a run, ``read`` the records of its session, none where it is gone.
-    ``answers`` is what was decided of calls that wait in them."""
+    """The runs that tools of one session start."""
 
     def __init__(
         self,
-        conversation: Conversation,
-        depth: int,
-        make: Callable[[NestedRun], Controller],
-        read: Callable[[str], Sequence[Record]],
+        writer: SessionWriter,
+        outputs: Outputs,
+        approver: Approver,
+        clock: RunClock,
+        sessions: NestedSessions,
+        context: RunContext,
     ) -> None:
         self.answers: Mapping[str, ApprovalAnswer] = {}
-        self._conversation = conversation
-        self._session = conversation.folded
-        self._depth = depth
-        self._make, self._read = make, read
-        self._current_summary = anyio.Lock()
+        """What was decided of calls that wait in them."""
+        self._writer = writer
+        self._session = writer.session
+        self._outputs = outputs
+        self._approver = approver
+        self._clock = clock
+        self._sessions = sessions
+        self._context = context
+        # They share one budget of completions: what one run takes, the next does not have.
+        self._one_run = anyio.Lock()
         self._calls: dict[str, _CallRuns] = {}
 
     def in_doubt(self, sessions: Iterable[str]) -> bool:
         """Return whether a call in one of these runs, or in a run within them, is in doubt."""
         left = [*sessions]
         for session in left:
-            records = self._read(session)
+            records = self._sessions.read(session)
             if calls_in_doubt(records):
                 return True
             ended = {one.call for one in records if isinstance(one, ObservationRecord)}
@@ -118,7 +163,9 @@ class NestedRuns:
         if not self._session.history.unknown_ends.calls:
             return ()
         sessions = self._session.current.calls[call].nested.values()
-        return tuple(one for session in sessions for one in unknown_ends_of(self._read(session)))
+        return tuple(
+            one for session in sessions for one in unknown_ends_of(self._sessions.read(session))
+        )
 
     def begin(self, call: str) -> None:
         """Begin a call, perhaps once more: what its runs have spent stays spent."""
@@ -157,31 +204,24 @@ class NestedRuns:
                 ]
         return requests
 
-    async def _reopen(self, session: str, name: str) -> Conversation:
+    async def _reopen(self, session: str, name: str) -> NestedConversation:
         """Open a run within a call, under the policy that it was begun with, to look at it."""
-        header = next((one for one in self._read(session) if isinstance(one, Header)), None)
+        header = next(
+            (one for one in self._sessions.read(session) if isinstance(one, Header)), None
+        )
         if header is None:
             raise UsageError(f"the session {session} is gone")
-        run = NestedRun(
-            question="",
-            policy=Policy.from_json(header.policy),
-            limits=self._session.limits,
-            approver=self._conversation.approver,
-            consents=self._session.history.consented,
-            unknown_ends=self._session.history.unknown_ends,
-            reads=self._conversation.reads,
-            parent=header.parent,
-        )
-        if run.parent != f"{self._session.header.session}/{name}":
+        run = self._run(Policy.from_json(header.policy), self._approver, header.parent)
+        if header.parent != f"{self._session.header.session}/{name}":
             raise UsageError(f"the session {session} is not one of this call")
-        return await self._make(run).reopen(session)
+        return await self._sessions.reopen(run, session)
 
     async def ask(
         self, call: CallRecord, context: ToolContext, question: str, tools: Sequence[str] | None
     ) -> str:
         """The model's answer. Raises `ToolError` where there is none, and says why."""
-        question = self._conversation.outputs.clean(question)  # it may hold what the tool has read
-        if self._depth >= MAX_DEPTH:
+        question = self._outputs.clean(question)  # it may hold what the tool has read
+        if self._context.depth >= MAX_DEPTH:
             raise ToolError(f"runs may stand within one another {MAX_DEPTH} levels deep, no more")
         runs = self._calls.setdefault(call.call, _CallRuns())
         if runs.context is not context:  # it is tried once more
@@ -189,7 +229,7 @@ class NestedRuns:
         number = runs.begun
         runs.begun += 1
         name = _run_name(call.call, number)
-        async with self._current_summary:  # one budget: what one run takes, the next does not have
+        async with self._one_run:
             try:
                 outcome = await self._outcome(call, number, name, context, question, tools)
             except MlxToolsError as error:
@@ -225,16 +265,8 @@ class NestedRuns:
         session = self._session
         spec = session.specs.get(call.name)
         once = spec is None or spec.mutates(call.arguments)  # such a call is not made again
-        run = NestedRun(
-            question=question,
-            policy=self._policy(tools),
-            limits=session.limits,
-            approver=_OuterApprover(self._conversation, context, name, call.name, once),
-            consents=session.history.consented,
-            unknown_ends=session.history.unknown_ends,
-            reads=self._conversation.reads,
-            parent=f"{session.header.session}/{name}",
-        )
+        approver = _OuterApprover(self._approver, self._clock, context, name, call.name, once)
+        run = self._run(self._policy(tools), approver, f"{session.header.session}/{name}")
         begun = session.current.calls[call.call].nested.get(number)
         if begun is not None:
             own = {
@@ -243,11 +275,13 @@ class NestedRuns:
                 if key.startswith(f"{name}/")
             }
             try:
-                outcome = await self._go_on(run, begun, own)
+                outcome = await self._go_on(run, begun, question, own)
             except UsageError:
                 if not own:
                     raise
-                outcome = await self._go_on(run, begun, {})  # what was said does not hold: ask anew
+                outcome = await self._go_on(
+                    run, begun, question, {}
+                )  # what was said does not hold: ask anew
             if outcome is not None:
                 return outcome
         open_calls = session.current.open_calls
@@ -256,13 +290,27 @@ class NestedRuns:
         if left < 1:
             raise ToolError("no completions are left for a run within", code="iteration_limit")
         run = replace(run, limits=replace(session.limits, max_iterations=left))
-        conversation = await self._make(run).conversation()
+        conversation = await self._sessions.create(run)
         try:
             record = NestedRecord(call=call.call, run=number, session=conversation.session)
-            self._conversation.append(record)
-            return await conversation.run(run.question)
+            self._writer.append(record)
+            return await conversation.run(question)
         finally:
             conversation.close()
+
+    def _run(self, policy: Policy, approver: Approver, parent: str) -> NestedRun:
+        """A run within a call, with the session's limits."""
+        history = self._session.history
+        context = RunContext(
+            parent=parent,
+            depth=self._context.depth + 1,
+            consents=history.consented,
+            unknown_ends=history.unknown_ends,
+            reads=self._context.reads,
+        )
+        return NestedRun(
+            policy=policy, limits=self._session.limits, approver=approver, context=context
+        )
 
     def _policy(self, tools: Sequence[str] | None) -> Policy:
         """The session's own, narrowed to ``tools``, and to this machine where what the session has
@@ -276,19 +324,19 @@ class NestedRuns:
         return policy
 
     async def _go_on(
-        self, run: NestedRun, session: str, answers: Mapping[str, ApprovalAnswer]
+        self, run: NestedRun, session: str, question: str, answers: Mapping[str, ApprovalAnswer]
     ) -> Outcome | None:
         """The outcome of a run that was begun before; None where nothing was asked in it yet."""
         if os.sep in session:
             raise UsageError(f"{session!r} is no session")
         try:
-            conversation = await self._make(run).reopen(session)
+            conversation = await self._sessions.reopen(run, session)
         except NoQuestion:
             return None
         try:
-            if conversation.parent != run.parent:
+            if conversation.parent != run.context.parent:
                 raise UsageError(f"the session {session} is not one of this call")
-            return await conversation.go_on(run.question, answers or None)
+            return await conversation.go_on(question, answers or None)
         finally:
             conversation.close()
 
@@ -302,7 +350,8 @@ class _OuterApprover(Struct, frozen=True):
     """Asks whoever the outer run asks. A call about which nobody decides waits, and the outer run
     with it; but where the outer call cannot be made again (``once``) it is refused."""
 
-    conversation: Conversation
+    approver: Approver
+    clock: RunClock
     context: ToolContext
     prefix: str
     name: str
@@ -313,7 +362,8 @@ class _OuterApprover(Struct, frozen=True):
             replace(r, call=f"{self.prefix}/{r.call}", reason=f"within {self.name}: {r.reason}")
             for r in requests
         ]
-        with self.context.person_waits(), self.conversation.person_waits():
-            answers = await ask_approver(self.conversation.approver, shown)
+        # A person takes as long as they take: neither the tool's time limit nor the run's goes on.
+        with self.context.person_waits(), self.clock.person_waits():
+            answers = await ask_approver(self.approver, shown)
         nobody = ApprovalAnswer(False, "nobody was there to approve it")
         return [nobody if self.once and a.approved is None else a for a in answers]

@@ -8,35 +8,22 @@ session: that is all there is to resuming.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol, Self
 
 from msgspec import Struct, field
 
-from mlx_tools.controller.turn import (
-    OF_A_CALL,
-    CallState,
-    Turn,
-    follow,
-    is_over_turn_limit,
-    refusal,
-)
+from mlx_tools.controller.state import OF_A_CALL, CallState, SessionInputs, SessionState
+from mlx_tools.controller.turn import follow, is_over_turn_limit, refusal
 from mlx_tools.errors import MlxToolsError, TranscriptError
-from mlx_tools.messages import ErrorInfo, Strategy, ToolSpec, replace
-from mlx_tools.policy import Limits, Policy, SecretFinder, permitted
+from mlx_tools.messages import ErrorInfo, FinishReason, Strategy, ToolSpec, replace
+from mlx_tools.policy import Policy
 from mlx_tools.prompt import (
-    ChatFormat,
     ChatMessage,
-    KnownTools,
-    Prompt,
-    PromptWords,
-    begun_prompt,
     may_leave,
     native_messages,
-    result_tool,
 )
 from mlx_tools.protocol import (
-    DEFAULT_REASONING_MARKERS,
     Reading,
     ReadingRules,
     as_repetition,
@@ -55,7 +42,6 @@ from mlx_tools.transcript import (
     CarriedRecord,
     CompactedRecord,
     CompletionRecord,
-    Consents,
     CorrectionRecord,
     DecisionRecord,
     EditRecord,
@@ -69,15 +55,10 @@ from mlx_tools.transcript import (
     Record,
     ResumedRecord,
     RunHistory,
-    SessionHistory,
     State,
     StoppedRecord,
-    UnknownEnds,
     UserRecord,
 )
-
-if TYPE_CHECKING:
-    from mlx_tools.controller.completer import CompletionResult
 
 _DAMAGE: Final = (
     *(MlxToolsError, ArithmeticError, AttributeError, LookupError),
@@ -139,14 +120,14 @@ class Ask(Struct, frozen=True):
     calls: tuple[CallRecord, ...]
 
 
-class Rest(Struct, frozen=True):
+class Idle(Struct, frozen=True):
     """Do nothing: a question, an approval or nothing at all comes next. ``state`` is the
     session's."""
 
     state: str
 
 
-Step = Complete | Write | Execute | Ask | Rest
+Step = Complete | Write | Execute | Ask | Idle
 
 
 def fills(size: int | None, used_tokens: int | None) -> bool:
@@ -161,62 +142,48 @@ def reading_of(record: CompletionRecord, rules: ReadingRules) -> Reading:
     return as_repetition(reading) if record.repeated else reading
 
 
-class Session:
-    """The fold of a transcript's records.
+class CompletionText(Protocol):
+    """A completion as far as reading it needs: a record, or one that is not written down yet."""
 
-    Raises `TranscriptError` where the records cannot be those of a session.
+    @property
+    def prefix(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def finish_reason(self) -> FinishReason | None: ...
+    @property
+    def mended(self) -> tuple[int, ...]: ...
 
-    ``asked`` is the prompt of the last completion, empty where it is unknown, and ``completed`` the
-    record of that completion, ``began`` what the user said first. ``filling``: four fifths of the
-    context were used, and nothing has been summed up since. ``compacted`` are the artifacts of what
-    was summed up last. ``result`` is the tool whose call is
-    the answer, where that has to fit a schema: the model knows it as it knows the others, and
-    nobody else does. ``history`` is what happened so far, ``run_history`` the part of it since the
-    last question.
-    ``specs`` are the tools that exist now, by name; ``disabled`` those that exist but cannot run,
-    with the reason; ``words`` the texts that a model reads; ``finder`` looks for secrets;
-    ``consents`` are those of the session that this one runs within, and ``unknown_ends`` the calls
-    there whose end nobody knows. What the tools were when a
-    record was written may differ from what they are now: what is recorded holds.
+
+class Session(SessionState):
+    """The fold of a transcript's records, and the step that comes next.
+
+    What an open session holds is documented at the fields of `SessionState`.
     """
 
-    prompt: Prompt
-    policy: Policy
+    @classmethod
+    def from_records(cls, records: Sequence[Record], inputs: SessionInputs) -> Self:
+        """The session of a whole transcript.
 
-    def __init__(
-        self,
-        records: Sequence[Record],
-        *,
-        specs: Mapping[str, ToolSpec],
-        words: PromptWords,
-        disabled: Mapping[str, str] | None = None,
-        finder: SecretFinder | None = None,
-        believes: Callable[[ApprovalRecord], bool] = lambda record: True,
-        consents: Consents | None = None,
-        unknown_ends: UnknownEnds | None = None,
-    ) -> None:
-        self.state = State.EMPTY
-        self.current = Turn(())
-        self.specs = specs
-        self.words = words
-        self.disabled = disabled or {}
-        self.finder = finder
-        self._believes = believes
-        self.history = SessionHistory(consents, unknown_ends or UnknownEnds())
-        self.turn = 0
-        self.calls_made = 0
-        self.question = ""
-        self.compacted: tuple[str, ...] = ()
-        self.pause: PauseRecord | None = None
-        self.asked = ""
-        self.completed: CompletionRecord | None = None
-        self.filling = False
+        Raises:
+            TranscriptError: the records cannot be those of a session; it names the first that
+                cannot.
+        """
+        session: Self | None = None
         for number, record in enumerate(records, start=1):
             try:
-                self.apply(record)
+                if session is not None:
+                    session.apply(record)
+                elif isinstance(record, Header):
+                    session = cls(record, inputs)
+                else:
+                    raise TranscriptError(f"a {record.type} record may not come first")
             except _DAMAGE as error:
                 problem = getattr(error, "message", type(error).__name__)
                 raise TranscriptError(f"record {number} of the transcript: {problem}") from error
+        if session is None:
+            raise TranscriptError("the transcript is empty")
+        return session
 
     # --- the fold ---
 
@@ -274,9 +241,6 @@ class Session:
         if self.state is State.READING and record.type in _BEGINS_CALLING:
             self.current.all_written()
         match record:
-            case Header():
-                self._open(record)
-                return
             case GoldenRecord() | MendRecord():
                 return  # what the session is kept for; how the completion came about that follows
             case CarriedRecord():
@@ -301,67 +265,28 @@ class Session:
                 return
             case CompactedRecord():
                 self.prompt.add(record)
-                self.known.compact(record, self.prompt.records)
-                self.compacted = record.artifacts
+                self.known_tools.compact(record, self.prompt.records)
+                self.summary_artifacts = record.artifacts
                 self.filling = self.filling and record.reason == "full"
                 return
             case _:
                 self._follow(record)
         self.prompt.add(record)
 
-    def _open(self, header: Header) -> None:
-        self.header = header
-        self.policy = Policy.from_json(header.policy)
-        self.limits = Limits.from_json(header.limits)
-        asked = (said.get("content", "") for said in header.history if said.get("role") == "user")
-        self.began = next(asked, "")
-        self.chat_format = ChatFormat.from_json(header.chat_format)
-        own = (self.chat_format.reasoning,) if self.chat_format.reasoning is not None else ()
-        tools = self.chat_format.tools if header.style == "native" else None
-        mark = () if tools is None else (tools.marks[0] if tools.marks else "",)
-        # How the model's own template begins a call, and all marks that open one.
-        self._call = ("", "") if tools is None else tools.call
-        self._marks = frozenset((*self.chat_format.dialects, *mark))
-        self._markers = tuple(dict.fromkeys((*own, *DEFAULT_REASONING_MARKERS)))
-        self.prompt = begun_prompt(
-            self.chat_format,
-            tuple((one.get("role"), one.get("content")) for one in header.examples),
-            style=header.style,
-            system=header.system,
-            words=self.words,
-            reasoning=header.reasoning,
-            tool_choice=header.tool_choice,
-            answers_by_call=header.output_schema is not None,
-        ).copy()
-        self.neutraliser = self.prompt.neutraliser
-        self.result = None
-        if header.output_schema is not None:
-            names = {str(tool.get("name")) for tool in header.tools}
-            self.result = result_tool(header.output_schema, names, self.words)
-        self._result_name = "" if self.result is None else self.result.spec.name
-        self.calls_seen_in_outputs: set[str] = (
-            set()
-        )  # calls that stand in outputs, and might be echoed
-        self.current = Turn(())
-        self.known = KnownTools(
-            header, {n: s for n, s in self.specs.items() if permitted(self.policy, s)}
-        )
-        self.state = State.IDLE
-
     def _carry(self, message: CarriedRecord) -> None:
         """Take in what was said before: what it shows is known, and nothing of it counts."""
         record = message.record
         match record:
             case UserRecord():
-                self.known.ask(record, "auto")
+                self.known_tools.ask(record, "auto")
                 self._hear(record)
             case CallRecord():
                 self.calls_made += 1  # their keys go on behind these
             case ObservationRecord():
                 self._take_in(record, RunHistory())
             case CompactedRecord():
-                self.known.compact(record, ())
-                self.compacted = record.artifacts
+                self.known_tools.compact(record, ())
+                self.summary_artifacts = record.artifacts
         for call in message.unknown_ends:
             self.history.unknown_ends.begin(call)
         self.history.private_read |= message.private
@@ -371,11 +296,11 @@ class Session:
         """Take in the words of a question; what was piped in may hold a call to be echoed."""
         if record.untyped_suffix_chars:
             self.calls_seen_in_outputs |= calls_in(record.content[-record.untyped_suffix_chars :])
-        self.began = self.began or record.content
+        self.first_question = self.first_question or record.content
 
     def _ask(self, record: UserRecord) -> None:
         self.tool_choice = record.tool_choice or self.header.tool_choice
-        self.known.ask(record, self.tool_choice)
+        self.known_tools.ask(record, self.tool_choice)
         self.iterations = 0
         self.max_iterations = self.limits.max_iterations
         self.format_errors = 0
@@ -391,11 +316,11 @@ class Session:
         if reading is None and record.error is not None:
             reading = Reading(error=record.error)
         elif reading is None:
-            reading = self.settled(reading_of(record, self._rules(record.prefix)), record)
-        self.asked = (
+            reading = self.settle_reading(reading_of(record, self._rules(record.prefix)), record)
+        self.last_prompt = (
             ""
             if record.prompt is None
-            else self.asked[: record.shared_prefix_chars] + record.prompt
+            else self.last_prompt[: record.shared_prefix_chars] + record.prompt
         )
         self.completed, self.turn = record, record.turn
         self.history.at = record.at
@@ -423,7 +348,7 @@ class Session:
                 if record.mutates:
                     self.history.unknown_ends.begin(turn.call(record.call))
                 yes = turn.calls[record.call].approval
-                if yes is not None and yes.scope == "session" and self._believes(yes):
+                if yes is not None and yes.scope == "session" and self.believes(yes):
                     self.history.consent(turn.call(record.call).name, yes)
             case CallRecord():
                 self.format_errors = 0
@@ -456,7 +381,7 @@ class Session:
 
     def _take_in(self, record: ObservationRecord, run: RunHistory) -> tuple[bool, bool]:
         """Take in what an observation shows; return whether it is a search's, and its call ran."""
-        search = self.known.observe(record)
+        search = self.known_tools.observe(record)
         ran = self.history.observe(record, self.specs.get(record.name), run)
         # A tool's error is an observation too, and its words may be somebody else's. What a
         # search finds are lines of the catalog, from which the model is to call.
@@ -464,21 +389,6 @@ class Session:
         if text and not search:
             self.calls_seen_in_outputs |= calls_in(text)
         return search, ran
-
-    # --- calls in doubt ---
-
-    @property
-    def calls_in_doubt(self) -> tuple[str, ...]:
-        """The open calls that are in doubt, whatever became of the run."""
-        return tuple(key for key, state in self.current.open_calls.items() if state.in_doubt)
-
-    def is_doubtful(self, call: CallRecord) -> bool:
-        """Return whether a call, or the same call before it, is in doubt: no standing consent
-        covers it then."""
-        own = self.current.calls.get(call.call)
-        return (own is not None and own.in_doubt) or self.history.unknown_ends.holds(
-            call.name, call.arguments
-        )
 
     # --- the next step ---
 
@@ -496,7 +406,7 @@ class Session:
             if runnable := [state.record for state in states if state.may_run]:
                 return Execute(tuple(runnable))
             return Ask(self.current.calls_needing_decision())
-        return Rest(self.state)
+        return Idle(self.state)
 
     def _denial(self, state: CallState) -> ObservationRecord:
         """The end of a call that a person refused; one that was started may have done its work."""
@@ -534,12 +444,12 @@ class Session:
             # What it writes is mended as what was prompted is, where the server completes text.
             strategy = "auto" if self.header.route.get("completes", True) else "free"
             messages = native_messages(
-                self.prompt, self.header, self.words, self.neutraliser, self._result_name
+                self.prompt, self.header, self.words, self.neutraliser, self.result_name
             )
         elif strategy == "guided" and choice == "auto":
             prefix = opening(style) if tools else forcing_prefix(style, "none")
         else:
-            prefix = forcing_prefix(style, choice, self._call)
+            prefix = forcing_prefix(style, choice, self.call_form)
         if not native and self.header.reasoning != "off":
             thought = self._thought(prefix)
         return Complete(
@@ -566,37 +476,16 @@ class Session:
         return not (route.get("completes", True) and (self.format_errors or forced))
 
     @property
-    def choice(self) -> str:
-        """``required`` and a named tool hold until one call has run that was no mere search for
-        tools; the last word is forced. Where the answer is a call, one is always due, and that one
-        once the model was told that it repeats itself."""
-        choice = self.tool_choice
-        if self.told_to_finish:
-            choice = "none"
-        elif choice not in ("auto", "none") and self.run_history.acted:
-            choice = "auto"
-        if self.result is None or choice not in ("auto", "none"):
-            return choice
-        answers = choice == "none" or self.run_history.reminded or not self.known.tools
-        return self._result_name if answers else "required"
-
-    @property
-    def _must_act(self) -> bool:
-        """Whether a tool must be called before there may be an answer."""
-        due = self.tool_choice not in ("auto", "none") and not self.run_history.acted
-        return due and not self.told_to_finish
-
-    @property
     def _offered(self) -> Mapping[str, ToolSpec]:
         """The tools that the model may call now, the one whose call is the answer last."""
-        if self.result is None or self._must_act:
-            return self.known.tools
-        return {**self.known.tools, self.result.spec.name: self.result.spec}
+        if self.result is None or self.must_act:
+            return self.known_tools.tools
+        return {**self.known_tools.tools, self.result.spec.name: self.result.spec}
 
     def _said_of_result(self, key: str) -> str:
-        return self.words.text(f"result.{key}", name=self._result_name)
+        return self.words.text(f"result.{key}", name=self.result_name)
 
-    def settled(self, reading: Reading, completion: CompletionResult | CompletionRecord) -> Reading:
+    def settle_reading(self, reading: Reading, completion: CompletionText) -> Reading:
         """How a completion is read, which the rules alone read as ``reading``, where its answer is
         a call (`mlx_tools.protocol.settled`)."""
         if self.result is None:
@@ -614,14 +503,14 @@ class Session:
             self.specs,
             again,
             wanted=self._said_of_result("wanted"),
-            early=self._said_of_result("early") if self._must_act else "",
+            early=self._said_of_result("early") if self.must_act else "",
         )
 
     def _rules(self, prefix: str) -> ReadingRules:
         """The rules by which a turn is read that begins with ``prefix``, written by the host."""
         choice = self.choice
         native = self._asks_natively(choice)
-        is_one = choice in self.specs or choice == self._result_name
+        is_one = choice in self.specs or choice == self.result_name
         thinking = self.prompt.thought_open and self._thought(prefix) is None
         return ReadingRules(
             style="jsonl" if native else self.header.style,
@@ -631,12 +520,12 @@ class Session:
             max_calls=1 if is_one else self._max_calls,
             tool_choice=choice,
             mutates=self._mutates,
-            reasoning_markers=self._markers,
+            reasoning_markers=self.reasoning_markers,
             catalog={name: spec.parameters for name, spec in self._offered.items()},
-            native=self._marks,
-            call=self._call,
+            native=self.call_marks,
+            call=self.call_form,
             ends=self.chat_format.turn_ends,
-            result=self._result_name,
+            result=self.result_name,
         )
 
     @property
@@ -646,7 +535,7 @@ class Session:
         return most if most == 1 else most + 1
 
     def _mutates(self, name: str, arguments: Mapping[str, object]) -> bool:
-        if name == self._result_name:
+        if name == self.result_name:
             return False
         spec = self.specs.get(name)
         return spec is None or spec.mutates(arguments)
@@ -669,7 +558,7 @@ class Session:
         untyped_suffix_chars: int = 0,
     ) -> UserRecord:
         """The record of a question, with the tools that it brings (`KnownTools.offer`)."""
-        tools = self.known.offer(content, tool_choice or self.header.tool_choice)
+        tools = self.known_tools.offer(content, tool_choice or self.header.tool_choice)
         return UserRecord(
             content=content,
             at=recorded_at,

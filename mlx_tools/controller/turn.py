@@ -6,146 +6,31 @@ Pure, and the same each time it is worked out: a crash between two of these reco
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from msgspec import Struct, field
-
+from mlx_tools.controller.state import CallState, SessionState, Turn
 from mlx_tools.errors import ErrorCode
-from mlx_tools.messages import ErrorInfo, FinalAnswer, json_bytes, replace
+from mlx_tools.messages import ErrorInfo, FinalAnswer, json_bytes
 from mlx_tools.policy import Decision, Facts, Policy, RateCounts, decide, exceeded_rate, facts_of
 from mlx_tools.prompt import one_line, signature
 from mlx_tools.protocol import JudgedCall, Reading, judge
 from mlx_tools.transcript import (
     AnswerRecord,
-    ApprovalRecord,
     CallRecord,
     CompletionRecord,
     CorrectionRecord,
     DecisionRecord,
-    EditRecord,
-    ExecutionRecord,
-    NestedRecord,
     ObservationRecord,
     Record,
     RepairRecord,
     StoppedRecord,
-    SummaryRecord,
-    in_doubt_after,
 )
-
-if TYPE_CHECKING:
-    from mlx_tools.controller.session import Session
-
-OF_A_CALL: Final = (
-    *(DecisionRecord, ObservationRecord, ExecutionRecord, NestedRecord),
-    *(SummaryRecord, ApprovalRecord, EditRecord),
-)
-
 
 _MOST_CHARS: Final = 500
 """Characters of an error's words: what all of them have (`PromptWords.error`)."""
 
 
-class CallState(Struct):
-    """The state of one call.
-
-    ``decision`` is the last one, ``approval`` what a person said, where that still holds,
-    ``summary`` what the model wrote of its output. ``nested`` has the sessions of the runs within
-    it, by number. ``started``: it began to run, be it that nobody knows how it ended; ``in_doubt``:
-    just that, and it can change things. ``may_run``: a person let it, or policy did and it is not
-    in doubt. ``repeats``: the same call was made before in this run, and nothing has changed since.
-    """
-
-    record: CallRecord
-    decision: DecisionRecord | None = None
-    approval: ApprovalRecord | None = None
-    summary: SummaryRecord | None = None
-    nested: dict[int, str] = field(default_factory=dict)
-    edited: bool = False
-    started: bool = False
-    in_doubt: bool = False
-    may_run: bool = False
-    repeats: bool = False
-
-
-class Turn(Struct):
-    """The records that one completion brings, and how far its calls have come.
-
-    ``noted`` is how many of the records are written. ``calls`` has all calls by key, ``open_calls``
-    those that have no observation yet.
-    """
-
-    records: Sequence[Record] = ()
-    noted: int = 0
-    calls: dict[str, CallState] = field(default_factory=dict)
-    open_calls: dict[str, CallState] = field(default_factory=dict)
-
-    @property
-    def unwritten(self) -> tuple[Record, ...]:
-        """The records that follow from the completion and are not written yet. None does about a
-        call that has ended: tools were others when it did."""
-        if self.noted >= len(self.records):
-            return ()
-        rest = self.records[self.noted :]
-        if ended := self.calls.keys() - self.open_calls.keys():
-            about = (DecisionRecord, ObservationRecord)
-            rest = [r for r in rest if not (isinstance(r, about) and r.call in ended)]
-        return tuple(rest)
-
-    def all_written(self) -> None:
-        """Take it that nothing more follows from the completion than what was noted."""
-        self.records = self.records[: self.noted]
-
-    def note(self, record: Record) -> None:
-        """Take in a record that came after the completion."""
-        if self.noted < len(self.records):
-            self.noted += 1
-        if isinstance(record, CallRecord):
-            self.calls[record.call] = self.open_calls[record.call] = CallState(record)
-        if not isinstance(record, OF_A_CALL):
-            return
-        state = self.calls[record.call]
-        state.in_doubt = in_doubt_after(record, state.in_doubt)
-        match record:
-            case DecisionRecord():
-                state.decision, state.approval = record, None
-            case EditRecord():
-                # Whatever it was before: only the approval that comes next lets it run.
-                state.record = replace(
-                    state.record, arguments=record.arguments, runs="with_approval", echoed=False
-                )
-                state.edited, state.decision = True, None
-            case ApprovalRecord():
-                state.approval = record
-            case ExecutionRecord():
-                state.started, state.approval = True, None  # the approval is used up
-            case NestedRecord():
-                state.nested[record.run] = record.session
-            case SummaryRecord():
-                state.summary = record
-            case ObservationRecord():
-                del self.open_calls[record.call]
-        if state.approval is not None:
-            state.may_run = state.approval.approved
-        else:
-            allowed = state.decision is not None and state.decision.decision == "allow"
-            state.may_run = allowed and not state.in_doubt
-
-    def call(self, key: str) -> CallRecord:
-        """The call with this key, as it is now."""
-        return self.calls[key].record
-
-    def is_pending(self, key: str) -> bool:
-        """Return whether a person must decide about this call."""
-        state = self.open_calls.get(key)
-        return state is not None and not state.may_run and state.approval is None
-
-    def calls_needing_decision(self) -> tuple[CallRecord, ...]:
-        """Open calls that a person must decide about."""
-        return tuple(s.record for key, s in self.open_calls.items() if self.is_pending(key))
-
-
-def follow(reading: Reading, completion: CompletionRecord, session: Session) -> Turn:
+def follow(reading: Reading, completion: CompletionRecord, session: SessionState) -> Turn:
     """The turn that a completion, read as ``reading``, begins."""
     turn = completion.turn
     answer = next((m for m in reading.messages if isinstance(m, FinalAnswer)), None)
@@ -174,7 +59,7 @@ def follow(reading: Reading, completion: CompletionRecord, session: Session) -> 
 
 
 def _calls(
-    judged_calls: Sequence[JudgedCall], completion: CompletionRecord, session: Session
+    judged_calls: Sequence[JudgedCall], completion: CompletionRecord, session: SessionState
 ) -> list[Record]:
     """First every call and its repairs, then what becomes of each: the decision on it and, where it
     may not run, its observation."""
@@ -237,7 +122,7 @@ def is_over_turn_limit(state: CallState, end: ObservationRecord) -> bool:
 
 def decision_on(
     record: CallRecord,
-    session: Session,
+    session: SessionState,
     policy: Policy | None = None,
     *,
     call_counts: RateCounts | None = None,
@@ -290,23 +175,29 @@ def decision_record(call: str, decision: Decision) -> DecisionRecord:
     )
 
 
-def refusal_by(decision: DecisionRecord, state: CallState, session: Session) -> ObservationRecord:
+def refusal_by(
+    decision: DecisionRecord, state: CallState, session: SessionState
+) -> ObservationRecord:
     """The end of a call that a decision denied; one that was started may have done its work."""
     code: ErrorCode = "in_doubt" if state.in_doubt else decision.code or "not_allowed"
     return refusal(state.record, session, code, decision.reason)
 
 
 def refusal(
-    call: CallRecord, session: Session, code: ErrorCode, reason: str = ""
+    call: CallRecord, session: SessionState, code: ErrorCode, reason: str = ""
 ) -> ObservationRecord:
     """The end of a call that did not run, in the words that the model reads."""
     text = session.words.error(code, name=call.name, reason=reason)
     return _refusal(call, ErrorInfo(code, text))
 
 
-def _repetition(call: CallRecord, session: Session, fault: ErrorInfo | None) -> ObservationRecord:
-    """The end of a call that was made before. One that brought no result then is told why, and
-    what would fit."""
+def _repetition(
+    call: CallRecord, session: SessionState, fault: ErrorInfo | None
+) -> ObservationRecord:
+    """The end of a call that was made before.
+
+    One that brought no result then is told why, and what would fit.
+    """
     if fault is None:
         return refusal(call, session, "repeated_call")
     words, spec = session.words, session.specs.get(call.name)
@@ -318,7 +209,7 @@ def _repetition(call: CallRecord, session: Session, fault: ErrorInfo | None) -> 
     return _refusal(call, ErrorInfo("repeated_call", text))
 
 
-def not_started(call: CallRecord, session: Session) -> ObservationRecord:
+def not_started(call: CallRecord, session: SessionState) -> ObservationRecord:
     """The end of a call that was let through, or waited, when its run ended."""
     text = session.words.text("turns.not_started", name=call.name)
     return _refusal(call, ErrorInfo("tool_error", text))

@@ -151,7 +151,7 @@ class RunWorker:
         try:
             while True:
                 if row.cancelled:
-                    conversation.cancelled = True
+                    conversation.cancel()
                     doing.cancel()
                     await asyncio.wait([doing])
                     if was_asked(records):

@@ -95,7 +95,7 @@ class _LiveRun:
 
     @property
     def model(self) -> str:
-        return self.conversation.folded.header.model or DEFAULT
+        return self.conversation.session_state.header.model or DEFAULT
 
 
 class Runs:
@@ -277,7 +277,7 @@ class Runs:
         """Stop a run, and see to it that no more comes of it. One that has ended stays as it is.
         Raises `ApiError`."""
         if (live := self._live.get(row.id)) is not None:
-            live.conversation.cancelled = True
+            live.conversation.cancel()
             if live.task is not None:
                 live.task.cancel()
             await live.rested.wait()
@@ -291,7 +291,7 @@ class Runs:
                 await in_thread(self.rows.cancel, row.id)
             if status == "paused":
                 async with self._open_session(row, records) as conversation:
-                    conversation.cancelled = True
+                    conversation.cancel()
                     await conversation.settle()
                     records = [*conversation.files.transcript]
             if status == "paused" or live is not None:
@@ -379,7 +379,7 @@ class Runs:
 
     def _begin(self, row: RunRow, conversation: Conversation) -> _LiveRun:
         assert row.act is not None
-        tools = {name: name for name in conversation.folded.specs}
+        tools = {name: name for name in conversation.specs}
         tools |= dict.fromkeys(own_tool_names(row.body), CLIENTS)
         live = _LiveRun(conversation, len(conversation.files.transcript), tools)
         self._live[row.id] = live
@@ -511,7 +511,8 @@ class Runs:
                 await self.work.put_to_rest(row, records)
             return records
         async with self._open_session(row, records) as conversation:
-            conversation.cancelled = cancelled
+            if cancelled:
+                conversation.cancel()
             records = [*conversation.files.transcript]
             if not cancelled and self._is_at_rest(await self.find(None, row.id), records):
                 return records  # it was left to a worker meanwhile

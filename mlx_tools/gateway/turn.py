@@ -199,7 +199,7 @@ class _TurnInProgress:
         )
         header = runner.profile.header(request, limits)
         specs = {spec.name: spec for spec in request.tools}
-        self._session = Session([header], specs=specs, words=runner.profile.words)
+        self._session = Session.from_header(header, specs=specs, words=runner.profile.words)
         self._conversed = ConversationFold(self._session, runner.memory)
         self._conversed.fold(request.messages)
         # What a call copies out of a result is for the client to know, not for us to refuse.
@@ -312,7 +312,7 @@ class _TurnInProgress:
     def _finish_turn(self, step: Complete, result: CompletionResult) -> tuple[TurnDone | None, str]:
         """The end of the turn, or what is wrong with it."""
         reading = result.reading
-        completion = result.record(step, self._session.asked)
+        completion = result.record(step, self._session.last_prompt)
         self._usages.append(self._billed_usage(step, result))
         self._fold(completion, reading)
         follow = self._session.current.unwritten

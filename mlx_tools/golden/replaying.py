@@ -116,8 +116,8 @@ class _Replayer:
         self._now: list[Record] = []
         self._followed: set[int] = set()  # positions of records that were compared already
         self._mends: list[MendRecord] = []  # of the completion that comes next
-        self._session = Session(
-            [],
+        self._session = Session.from_header(
+            golden.header,
             specs=self._specs,
             words=words,
             disabled=golden.golden.disabled,
@@ -125,7 +125,6 @@ class _Replayer:
         )
 
     def run(self) -> Replay:
-        self._session.apply(self._golden.header)
         header = self._begin(self._golden.header)
         try:
             for position, record in enumerate(self._golden.records):
@@ -259,7 +258,7 @@ class _Replayer:
             return record
         now = self._read(record, due)
         if record.prompt is not None:
-            recorded = self._session.asked[: record.shared_prefix_chars] + record.prompt
+            recorded = self._session.last_prompt[: record.shared_prefix_chars] + record.prompt
             if recorded != due.prompt:
                 kept = min(record.shared_prefix_chars, now.shared_prefix_chars)
                 was, is_now = recorded[kept:], due.prompt[kept:]
@@ -283,7 +282,7 @@ class _Replayer:
         else:
             reading = reading_of(record, replace(due.rules, prefix=record.prefix))
         if record.error is None:
-            reading = self._session.settled(reading, record)
+            reading = self._session.settle_reading(reading, record)
         own = reading.reasoning
         written = CompletionResult(
             thought=record.reasoning.removesuffix(own) if due.thought is not None else "",
@@ -297,7 +296,7 @@ class _Replayer:
             mended=record.mended if turn is None else turn.mended,
             repeated=record.repeated if turn is None else turn.repeated,
         )
-        asked = self._session.asked
+        asked = self._session.last_prompt
         now = written.record(due, asked, duration_ms=record.duration_ms, recorded_at=record.at)
         return replace(now, pieces=record.pieces, context=record.context)
 

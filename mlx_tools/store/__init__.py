@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mlx_tools.lazy import names_of
 from mlx_tools.paths import read_data
-from mlx_tools.store.access_list import fingerprints
+from mlx_tools.store.access_list import ConsumedApprovals, fingerprints
 from mlx_tools.store.artifacts import ArtifactStore, Change, UndoStore
 from mlx_tools.store.changes import (
     ABSENT,
@@ -53,6 +53,7 @@ from mlx_tools.store.template_file import TemplateFile
 from mlx_tools.store.transcript import (
     FORMAT_VERSION,
     MAX_TRANSCRIPT,
+    Transcript,
     encode,
     from_json,
     load,

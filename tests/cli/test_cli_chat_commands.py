@@ -298,10 +298,11 @@ def test_what_was_allowed_for_the_session_does_not_hold_once_tools_reach_more(
         record = ApprovalRecord(
             call="c1", approved=True, digest="", tool=spec.digest(), effects=("write",)
         )
-        talk.conversation.folded.history.consent("create_file", record)
+        talk.conversation.session_state.history.consent("create_file", record)
 
         def consented() -> object:
-            return talk.conversation.folded.history.consented(spec, {})
+            consents = talk.conversation.consents
+            return None if consents is None else consents(spec, {})
 
         run_slash_command(talk, "/deny clock")
         assert consented() == {"write"}

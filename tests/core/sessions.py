@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from mlx_tools import Answered, Controller
-from mlx_tools.controller import Session, Write
+from mlx_tools.controller import Session, SessionInputs, Write
 from mlx_tools.messages import Effects, FinishReason, ToolSpec
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.prompt import NAMED_FORMATS
@@ -66,7 +66,13 @@ def open_session(
     *records: Record, policy: Policy | None = None, limits: Limits | None = None, **more: Any
 ) -> Session:
     """A session that has folded a header and ``records``."""
-    return Session([header(policy, limits, **more), *records], specs=SPECS, words=load_words())
+    return session_of(header(policy, limits, **more), *records)
+
+
+def session_of(*records: Record, **inputs: Any) -> Session:
+    """A session that has folded ``records``, a header first."""
+    inputs = {"specs": SPECS, "words": load_words()} | inputs
+    return Session.from_records(records, SessionInputs(**inputs))
 
 
 def completion(
@@ -107,9 +113,7 @@ def ran(call: str, name: str, content: str = "seen") -> Sequence[Record]:
 
 
 def in_state(state: str) -> Session:
-    """A session in the given state."""
-    if state == "empty":
-        return Session([], specs=SPECS, words=load_words())
+    """A session in the given state, which is not the one before its header."""
     session = open_session()
     if state == "idle":
         return session

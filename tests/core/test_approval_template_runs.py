@@ -139,7 +139,7 @@ def test_a_call_without_a_model_is_covered_too(house: House) -> None:
             WRITE,
             templates=house.file,
             roots=(f"{house.root}:rw",),
-            now=lambda: house.now.isoformat(),
+            now=lambda: house.now,
         )
         return done.status
 

@@ -28,7 +28,6 @@ from mlx_tools.errors import StorageError, TranscriptError
 from mlx_tools.messages import Style, replace
 from mlx_tools.policy import Limits
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.store import load_words
 from mlx_tools.store.transcript import encode
 from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call
 from mlx_tools.transcript.outcome import count
@@ -45,7 +44,7 @@ from mlx_tools.transcript.records import (
     UserRecord,
 )
 from tests.core.full_disk import file_size_limit
-from tests.core.sessions import answered, asked, cut_after, prompts, records_of
+from tests.core.sessions import answered, asked, cut_after, prompts, records_of, session_of
 from tests.prompt.tooled import TOOLED, tooled_format
 
 FREE = Policy(allow=["*"], ask_effects=())
@@ -107,7 +106,7 @@ def carried(
 
 
 def folded(outcome: Outcome) -> Session:
-    return Session(records_of(outcome), specs={}, words=load_words())
+    return session_of(*records_of(outcome), specs={})
 
 
 def test_the_prompt_begins_with_the_same_bytes_where_nothing_else_changes(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.controller import prior_from_messages
-from mlx_tools.controller.approvals import DecideFunction
+from mlx_tools.controller.approver import DecideFunction
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.transcript import CallRecord

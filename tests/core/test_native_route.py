@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from mlx_tools import Answered, CompletionsBackend, Controller, Limits, Paused, Policy, Tool, tool
-from mlx_tools.controller import RunSettings, Session
+from mlx_tools.controller import RunSettings
 from mlx_tools.messages import replace
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.store import MemoryStore, load_words
+from mlx_tools.store import MemoryStore
 from mlx_tools.testing import ChatCall, Completion, ScriptedServer, call
 from mlx_tools.transcript import CompletionRecord, Outcome, events
-from tests.core.sessions import heard
+from tests.core.sessions import heard, session_of
 
 PARIS = '{"city": "Paris"}'
 ANSWER = Completion("It is sunny.")
@@ -173,7 +173,7 @@ def test_a_native_turn_reads_the_same_when_its_records_are_folded_again() -> Non
         ask()
         records = list(files[0].transcript)
         specs = controller(server.url).registry.specs()
-    session = Session(records, specs=specs, words=load_words())
+    session = session_of(*records, specs=specs)
     assert session.header.route["reason"] == "as asked"
     texts = [one.text for one in records if isinstance(one, CompletionRecord)]
     assert texts[0].startswith("Let me look.\n")

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from strong_model import RandomTokens, Serving, StrongModel, Wish
 
 from mlx_tools import Answered, Controller, Limits, Policy, RunSettings, Stopped, tool
-from mlx_tools.controller import Complete, Session
+from mlx_tools.controller import Complete
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ToolCall
 from mlx_tools.protocol import forcing_prefix, write_call
 from mlx_tools.schema import fits
-from mlx_tools.store import MemoryStore, load_words
+from mlx_tools.store import MemoryStore
 from mlx_tools.testing import Script, ScriptedBackend, answer, call
 from mlx_tools.transcript import events
 from mlx_tools.transcript.records import AnswerRecord, CallRecord, CompletionRecord, UserRecord
-from tests.core.sessions import heard, open_session, say
+from tests.core.sessions import heard, open_session, say, session_of
 from tests.core.test_native import DIALECTS
 from tests.core.test_native import controller as native_controller
 from tests.decoding.schemas import typed
@@ -261,7 +261,7 @@ def test_the_transcript_says_the_same_from_every_record_on() -> None:
     assert [r.name for r in records if isinstance(r, CallRecord)] == ["look"]
     for at, record in enumerate(records):
         if isinstance(record, CompletionRecord):
-            session = Session(records[: at + 1], specs={"look": look.spec}, words=load_words())
+            session = session_of(*records[: at + 1], specs={"look": look.spec})
             written = session.current.unwritten
             assert list(written) == records[at + 1 : at + 1 + len(written)]
 

@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.controller import Complete, Session, Write
-from mlx_tools.controller.session import Ask, Execute, Rest, fills
+from mlx_tools.controller.session import Ask, Execute, Idle, fills
 from mlx_tools.errors import TranscriptError
 from mlx_tools.messages import ErrorInfo, ToolSpec, replace
 from mlx_tools.policy import Limits, Policy, SecretFinder
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.protocol import read
-from mlx_tools.store import load_words
 from mlx_tools.store.transcript import decode, encode
 from mlx_tools.testing import answer, call
 from mlx_tools.transcript.records import (
@@ -52,6 +51,7 @@ from tests.core.sessions import (
     open_session,
     ran,
     say,
+    session_of,
     settle,
     spec,
 )
@@ -96,18 +96,28 @@ def _fits(state: State, kind: str) -> bool:
     return kind != "execution_started" or state is State.CALLING
 
 
-@table(("state", "kind"), list(itertools.product(State, EXAMPLES)))
+@table(("state", "kind"), list(itertools.product([*State][1:], EXAMPLES)))
 def test_every_pair_of_state_and_record_is_taken_or_refused(state: State, kind: str) -> None:
     session = in_state(state)
     if kind in TRANSITIONS[state] and _fits(state, kind):
         session.apply(EXAMPLES[kind])
         session.next_step()
         return
-    before = (session.state, repr(session.next_step()) if state is not State.EMPTY else "")
+    before = session.state, repr(session.next_step())
     with pytest.raises(TranscriptError):
         session.apply(EXAMPLES[kind])
-    assert session.state is before[0]
-    assert (repr(session.next_step()) if state is not State.EMPTY else "") == before[1]
+    assert (session.state, repr(session.next_step())) == before
+
+
+@table("kind", EXAMPLES)
+def test_a_session_begins_with_its_header_and_nothing_else(kind: str) -> None:
+    if kind in TRANSITIONS[State.EMPTY]:
+        assert session_of(EXAMPLES[kind]).state is State.IDLE
+        return
+    with pytest.raises(TranscriptError, match=r"^record 1 .* may not come first"):
+        session_of(EXAMPLES[kind])
+    with pytest.raises(TranscriptError, match="empty"):
+        session_of()
 
 
 def _asked(**more: Any) -> Session:
@@ -231,7 +241,7 @@ def test_folding_again_gives_the_same_session_wherever_the_transcript_ends(
         if session.state in (State.IDLE, State.STOPPED):
             take(UserRecord(content="go on"))
         due = session.next_step()
-        while not isinstance(due, (Complete, Rest)):
+        while not isinstance(due, (Complete, Idle)):
             match due:
                 case Write():
                     for record in due.records:
@@ -251,7 +261,7 @@ def test_folding_again_gives_the_same_session_wherever_the_transcript_ends(
     for shorter, longer in itertools.pairwise(prompts):
         assert longer.startswith(shorter)
     cut = data.draw(st.integers(1, len(records)))
-    again = Session(records[:cut], specs=session.specs, words=session.words)
+    again = session_of(*records[:cut], specs=session.specs, words=session.words)
     for record in records[cut:]:
         again.apply(record)
     assert again.state is session.state
@@ -349,9 +359,9 @@ class Talk:
 
     def __init__(self, policy: Policy, finder: SecretFinder | None = None) -> None:
         self.finder = finder
-        self.records: list[Record] = []
-        self.session = Session([], specs=MORE, words=load_words(), finder=finder)
-        self.add(header(policy), UserRecord(content="go"))
+        self.records: list[Record] = [header(policy)]
+        self.session = session_of(self.records[0], specs=MORE, finder=finder)
+        self.add(UserRecord(content="go"))
 
     def add(self, *records: Record) -> None:
         for record in records:
@@ -381,10 +391,10 @@ class Talk:
 
     def again(self) -> list[Record]:
         """The decisions that folding the records again comes to, from a transcript's lines."""
-        session = Session([], specs=MORE, words=load_words(), finder=self.finder)
+        first, *rest = [decode(encode(record)) for record in self.records]
+        session = session_of(first, specs=MORE, finder=self.finder)
         found: list[Record] = []
-        for line in map(encode, self.records):
-            record = decode(line)
+        for record in rest:
             pending = session.current.unwritten if session.state.value == "reading" else ()
             if pending:
                 assert pending[0] == record

@@ -25,11 +25,10 @@ from mlx_tools.controller import Session
 from mlx_tools.messages import Style, ToolSpec
 from mlx_tools.prompt.catalog import count_tokens, names_in
 from mlx_tools.protocol import write_answer, write_call
-from mlx_tools.store import load_words
 from mlx_tools.store.transcript import decode, encode
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.transcript.records import Header, Record, UserRecord
-from tests.core.sessions import answered
+from tests.core.sessions import answered, session_of
 
 ALL = Policy(allow=["*"])
 STYLES: Sequence[Style] = ("jsonl", "markdown-json", "xml")
@@ -169,7 +168,7 @@ def test_a_run_without_any_tool_but_the_search_has_no_tools() -> None:
 
 def test_a_turn_is_held_to_what_the_model_was_told_of() -> None:
     def opens(*names: str) -> Session:
-        session = Session(records, specs=specs, words=load_words())
+        session = session_of(*records, specs=specs)
         due = session.next_step()
         assert set(names) <= set(due.tools)  # type: ignore[union-attr]
         return session
@@ -324,10 +323,8 @@ def test_prompts_only_grow_tell_of_no_denied_tool_and_are_the_same_when_folded_a
     cost = sum(count_tokens(f"{line}\n") for line in kept)
     assert cost <= budget or len(kept) <= 1 + ("tool_search" in header.shortlist)
 
-    again = Session(
-        [decode(encode(record)) for record in records],
-        specs=made_by.registry.specs(),
-        words=load_words(),
+    again = session_of(
+        *(decode(encode(record)) for record in records), specs=made_by.registry.specs()
     )
     again.apply(UserRecord(content="And then?"))
     assert again.prompt.render().startswith(backend.prompts[-1])

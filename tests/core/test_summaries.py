@@ -23,7 +23,7 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.backends import CompletionRequest, TokenCounter
-from mlx_tools.controller.context import MAX_PARTS, MAX_SUMMARY_CHARS, parts_of
+from mlx_tools.controller.summaries import MAX_PARTS, MAX_SUMMARY_CHARS, parts_of
 from mlx_tools.errors import BackendError
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.testing import Script, ScriptedApprover, ScriptedBackend, answer, call, run, skip

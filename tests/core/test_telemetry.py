@@ -92,14 +92,14 @@ class Api:
 async def traced(api: Any, *script: Any, question: str = f"Where is the {SECRET}?") -> Any:
     """The outcome of a run that was traced, as a controller traces it."""
     controller = Controller(
-        ScriptedBackend(*script),
+        ScriptedBackend(answer("hello"), *script),
         [look, broken],
         Policy(allow=["look", "broken"]),
         settings=RunSettings(strategy="free"),
     )
     async with await controller.conversation() as conversation:
+        await conversation.run("Hello?")
         records = conversation.files.transcript
-        conversation.append(conversation.begin(question, None))
         with trace_run(records, lambda event: None, api) as tell:
             await conversation.run(question, emit=tell)
         return records[-1]

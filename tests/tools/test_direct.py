@@ -77,9 +77,7 @@ def call(
     tools = [double, save, careful, fetch, keep, broken]
     registry = Registry(tools, switched_off=rest.pop("off", {}))
     records: list[Record] = []
-    made = call_tool(
-        registry, policy, name, arguments, record=records.append, now=lambda: "now", **rest
-    )
+    made = call_tool(registry, policy, name, arguments, record=records.append, **rest)
     return asyncio.run(made), records
 
 

@@ -19,7 +19,7 @@ import pytest
 from mcp.types import CallToolResult
 
 from mlx_tools.controller import ApprovalAnswer
-from mlx_tools.controller.approvals import confirm_action
+from mlx_tools.controller.approver import confirm_action
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ALL_EFFECTS, replace
 from mlx_tools.testing import ScriptedApprover

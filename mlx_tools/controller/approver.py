@@ -1,0 +1,303 @@
+"""The seam to a person: what is asked about a call, and what is answered."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, Protocol, cast, runtime_checkable
+
+import anyio
+from msgspec import Struct, field
+
+from mlx_tools.errors import (
+    MlxToolsError,
+    UsageError,
+    attribute_of,
+    for_message,
+    require_instance,
+    wrong_argument,
+)
+from mlx_tools.messages import Effects
+from mlx_tools.policy import ApprovalTemplate, CallContext, Decision, decide_by_template
+from mlx_tools.store import RootName
+from mlx_tools.tools import Preview, ToolLike
+from mlx_tools.transcript import CallRecord
+
+_APPROVALS: Final = 'write {"c1": True}, with True, False or an ApprovalAnswer for each call'
+
+
+class ApprovalRequest(Struct, frozen=True, kw_only=True):
+    """A call that somebody must decide about, as it would run.
+
+    ``suspect`` is true where the call was repaired, coerced, echoed or stood beside other text: no
+    standing consent covers it. ``preview`` is what the call would change, as the tool tells it (a
+    unified diff), empty where it tells nothing; ``counts`` and ``omitted`` are those of `Preview`.
+    ``expires_at`` is until when an approval can be given (ISO 8601, UTC). ``in_doubt``: it, or the
+    same call before it, was started, and nobody knows how that ended. ``state`` identifies what the
+    call would act on, such as the present content of a file; the approval binds to it. ``effects``
+    are those that it has with these arguments. ``consent_binding`` are the arguments that a consent
+    for the session is bound to, none if it covers the whole tool; None: no consent covers the call.
+    ``changed``: somebody approved it, and it is no
+    longer what was approved. ``edited``, where there is one, gives the request as it would be with
+    other arguments, whose digest an answer can carry; it raises `UsageError` where the call cannot
+    have them.
+    """
+
+    call: str
+    name: str
+    arguments: Mapping[str, Any]
+    reason: str
+    suspect: bool
+    digest: str
+    preview: str = ""
+    counts: str = ""
+    omitted: str = ""
+    expires_at: str = ""
+    in_doubt: bool = False
+    state: str = ""
+    effects: Effects = frozenset()
+    consent_binding: Mapping[str, Any] | None = field(default_factory=dict)
+    changed: bool = False
+    edited: Callable[[Mapping[str, Any]], Awaitable[ApprovalRequest]] | None = None
+
+
+class ApprovalAnswer(Struct, frozen=True):
+    """A decision about a call. ``approved`` is None where nobody decided: the run then pauses.
+
+    ``arguments`` are those that the call is to have instead: they are validated and decided about
+    anew, and exactly that call is approved. ``for_session``: calls of the same tool with no more
+    effects, and the same value of its ``consent_argument`` if it declares one, need no further
+    approval in this session; a suspect one still does. Of a suspect call, or a change that was not
+    shown whole, it approves this call alone. ``digest`` is that of the call as whoever answers saw
+    it, where it was not asked in place or was seen with other arguments (`ApprovalRequest.edited`);
+    empty for what was shown last.
+    """
+
+    approved: bool | None
+    reason: str = ""
+    arguments: Mapping[str, Any] | None = None
+    for_session: bool = False
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        for name, (kind, hint) in _ANSWER_FIELDS.items():
+            require_instance(name, getattr(self, name), kind, hint)
+
+
+_ANSWER_FIELDS: Final[Mapping[str, tuple[Any, str]]] = {
+    "approved": (bool | None, "True, False, or None if nobody decided"),
+    "reason": (str, "give a text"),
+    "arguments": (Mapping | None, "give the arguments of the call, or None to leave them"),
+    "for_session": (bool, "True or False"),
+    "digest": (str, "give the digest of the call that was shown"),
+}
+"""Types are checked: a text such as ``"no"`` would count as a yes."""
+
+Approvals = Mapping[str, "bool | ApprovalAnswer"] | bool | None
+"""What was decided of calls that wait, by their ids; True or False is said of all of them."""
+
+
+def answers_of(approvals: Approvals, waiting: Sequence[str]) -> dict[str, ApprovalAnswer]:
+    """An answer for each call that ``approvals`` speaks of.
+
+    ``waiting`` are all calls that wait. Raises `UsageError` for what is no approval.
+    """
+    if approvals is None:
+        return {}
+    if isinstance(approvals, bool):
+        return {call: ApprovalAnswer(approvals) for call in waiting}
+    if not isinstance(approvals, Mapping):
+        raise wrong_argument("approvals", approvals, _APPROVALS)
+    answers = {}
+    for call, given in approvals.items():
+        answer = ApprovalAnswer(given) if isinstance(given, bool) else given
+        if not isinstance(call, str) or not isinstance(answer, ApprovalAnswer):
+            raise wrong_argument("approvals", approvals, _APPROVALS)
+        answers[call] = answer
+    return answers
+
+
+class Approver(Protocol):
+    """Somebody, or something, that decides about calls."""
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        """One answer a request, in order."""
+        ...
+
+
+@runtime_checkable
+class StepApprover(Protocol):
+    """An approver that can let a run take more steps than its limit."""
+
+    async def more_steps(self, steps_taken: int) -> int:
+        """Return how many completions the question may take in addition.
+
+        Args:
+            steps_taken: completions of this question so far.
+
+        Returns:
+            0 if the model is to answer now.
+        """
+        ...
+
+
+class Templates(Protocol):
+    """A person's approval templates: `mlx_tools.store.TemplateFile`."""
+
+    def covering(self, call: CallContext) -> ApprovalTemplate | None:
+        """The template that covers a call."""
+        ...
+
+
+def by_template(
+    templates: Templates,
+    call: CallRecord,
+    tool: ToolLike,
+    preview: Preview,
+    *,
+    roots: Sequence[str],
+    nested: bool,
+    now: datetime,
+) -> Decision | None:
+    """The decision of a template that covers a call as it would run now.
+
+    None covers a call that was repaired, mended, copied or edited, or that can only fail.
+    """
+    if call.runs != "freely" or call.echoed or preview.fails:
+        return None
+    pinned = getattr(tool, "pinned", None)
+    called = CallContext(
+        spec=tool.spec,
+        pinned=pinned if isinstance(pinned, str) else None,
+        arguments=call.arguments,
+        paths=preview.paths,
+        roots=[RootName.parse(root).path for root in roots],
+        nested=nested,
+        at=now,
+    )
+    if (found := templates.covering(called)) is None:
+        return None
+    return decide_by_template(found, tool.spec, tool.spec.effects_of(call.arguments))
+
+
+class PauseApprover:
+    """Decides nothing: every run that must ask pauses."""
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        return [ApprovalAnswer(None) for _ in requests]
+
+
+class ApproveAlways:
+    """Approves every call but a suspect one, about which nothing is decided."""
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        yes, nobody = ApprovalAnswer(True, "always approved"), ApprovalAnswer(None)
+        return [nobody if request.suspect else yes for request in requests]
+
+
+DecideFunction = Callable[
+    [ApprovalRequest],
+    "bool | ApprovalAnswer | Awaitable[bool | ApprovalAnswer | None] | None",
+]
+"""Decides about one call: True, False, None if nobody decided, or an `ApprovalAnswer`."""
+
+
+class FunctionApprover:
+    """Asks a function about each call, one after the other.
+
+    A plain ``def`` runs in a thread.
+    """
+
+    def __init__(self, function: DecideFunction) -> None:
+        self._function = function
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        return [await self._decide(request) for request in requests]
+
+    async def _decide(self, request: ApprovalRequest) -> ApprovalAnswer:
+        if inspect.iscoroutinefunction(self._function):
+            answer = await self._function(request)
+        else:
+            answer = await anyio.to_thread.run_sync(self._function, request, abandon_on_cancel=True)
+            answer = await answer if inspect.isawaitable(answer) else answer
+        return answer if isinstance(answer, ApprovalAnswer) else ApprovalAnswer(answer)
+
+
+def as_approver(approver: Approver | DecideFunction | None) -> Approver:
+    """Return the approver, or one that asks the function; None: nobody is there.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if approver is None:
+        return PauseApprover()
+    if not isinstance(approver, type):
+        if callable(attribute_of(approver, "decide")):
+            return cast("Approver", approver)
+        if callable(approver):
+            return FunctionApprover(approver)
+    hint = "give an Approver, or a function that takes an ApprovalRequest and returns True or False"
+    raise wrong_argument("approver", approver, hint)
+
+
+async def ask_approver(
+    approver: Approver, requests: Sequence[ApprovalRequest]
+) -> Sequence[ApprovalAnswer]:
+    """The approver's answers, one a request.
+
+    Raises:
+        UsageError: it failed, or did not give one `ApprovalAnswer` a request.
+    """
+    name = f"the approver {type(approver).__name__}"
+    try:
+        answers: Any = approver.decide(requests)
+        if inspect.isawaitable(answers):
+            answers = await answers
+        elif inspect.isasyncgen(answers):
+            answers = [answer async for answer in answers]
+        answers = list(answers)
+    except MlxToolsError:
+        raise
+    except Exception as error:
+        said = f"{name} failed: {type(error).__name__}: {error}"
+        raise UsageError(said, hint=f"its traceback is this error's cause; {_DECIDE}") from error
+    right = len(answers) == len(requests)
+    if not right or not all(isinstance(answer, ApprovalAnswer) for answer in answers):
+        raise UsageError(f"{name} answered {for_message(answers)}", hint=_DECIDE)
+    return cast("Sequence[ApprovalAnswer]", answers)
+
+
+_DECIDE: Final = (
+    "write async def decide(self, requests), which returns a list: one ApprovalAnswer a request"
+)
+
+
+async def confirm_action(
+    approver: Approver, call: str, action: str, details: Mapping[str, Any], reason: str
+) -> Mapping[str, Any] | None:
+    """Ask a person on behalf of a call that runs (`ToolContext.confirm`)."""
+
+    async def asked(details: Mapping[str, Any]) -> ApprovalRequest:
+        text = json.dumps([action, dict(details)], sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return ApprovalRequest(
+            call=call,
+            name=action,
+            arguments=details,
+            reason=reason,
+            suspect=True,
+            digest=digest,
+            edited=asked,
+        )
+
+    (answer,) = await ask_approver(approver, [await asked(details)])
+    if not answer.approved:
+        return None
+    return details if answer.arguments is None else answer.arguments
+
+
+class ApprovalOutdated(Exception):
+    """A call is no longer what was approved."""

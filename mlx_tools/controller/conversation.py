@@ -1,0 +1,585 @@
+"""A conversation: the questions of one session, each answered by a run.
+
+What a caller asks for is checked here, and written down; the driver does the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from datetime import datetime
+from functools import partial
+from itertools import islice
+from typing import Final, Self
+
+from msgspec import Struct
+
+from mlx_tools.backends import Backend, ErrorMappingBackend, TokenCounter, folder_of
+from mlx_tools.controller.approvals import CallApprovals
+from mlx_tools.controller.approver import (
+    ApprovalRequest,
+    Approvals,
+    Approver,
+    Templates,
+    answers_of,
+)
+from mlx_tools.controller.completer import Completer
+from mlx_tools.controller.context import ContextWindow
+from mlx_tools.controller.driver import Driver, DriverParts
+from mlx_tools.controller.earlier import PriorConversation
+from mlx_tools.controller.nested import NestedRuns, NestedSessions, RunContext
+from mlx_tools.controller.outputs import Outputs
+from mlx_tools.controller.run_clock import RunClock
+from mlx_tools.controller.session import Complete, Session, Step, Write
+from mlx_tools.controller.state import SessionInputs
+from mlx_tools.controller.summaries import Summariser
+from mlx_tools.controller.token_count import PromptCounter
+from mlx_tools.controller.tool_runner import CallEnd, RegistryRunner
+from mlx_tools.controller.writer import Emit, SessionWriter
+from mlx_tools.errors import StorageError, UsageError, require_text, wrong_argument
+from mlx_tools.messages import ToolSpec, replace, tool_named
+from mlx_tools.policy import Policy, permitted
+from mlx_tools.prompt import is_on_demand
+from mlx_tools.store import SessionFiles
+from mlx_tools.tools import Registry, ToolResult
+from mlx_tools.transcript import (
+    CarriedRecord,
+    CompletionRecord,
+    Consents,
+    Header,
+    Outcome,
+    ResumedRecord,
+    State,
+    events,
+    last_run,
+    outcome_of_run,
+)
+
+_ANSWERING: Final = (State.COMPLETING, State.READING, State.CALLING, State.PAUSED)
+_NOTHING_SAID: Final = PriorConversation()
+_NO_RESULTS: Final[Mapping[str, ToolResult]] = {}
+
+
+class ConversationParts(Struct, frozen=True, kw_only=True):
+    """The parts of a conversation that its controller has."""
+
+    inputs: SessionInputs
+    """Tools, words and beliefs that its records are folded with."""
+    backend: Backend
+    registry: Registry
+    approver: Approver
+    templates: Templates | None
+    secret: bytes
+    """The key that seals what a person said."""
+    now: Callable[[], datetime]
+    """The wall clock, in UTC."""
+    nested: NestedSessions
+    """Opens the sessions of runs within calls."""
+    context: RunContext
+    """The run that this one stands in."""
+
+
+class _OpenSession:
+    """The parts that are made of a session once its header is there."""
+
+    def __init__(self, session: Session, files: SessionFiles, parts: ConversationParts) -> None:
+        backend = ErrorMappingBackend(parts.backend)
+        clock = RunClock()
+        self.session = session
+        self.writer = SessionWriter(session, files.transcript, secret=parts.secret, now=parts.now)
+        self.outputs = Outputs(session, files.artifacts, at_home=True)
+        self.nested = NestedRuns(
+            self.writer, self.outputs, parts.approver, clock, parts.nested, parts.context
+        )
+        self.approvals = CallApprovals(
+            self.writer,
+            parts.registry,
+            self.outputs,
+            approver=parts.approver,
+            templates=parts.templates,
+            consumed_approvals=files.used,
+        )
+        counter = PromptCounter(
+            session, TokenCounter(lambda: folder_of(parts.backend, session.header.model))
+        )
+        summariser = Summariser(backend, session, self.outputs, counter)
+        self.window = ContextWindow(session, self.outputs, files.artifacts, counter, summariser)
+        runner = RegistryRunner(
+            self.writer,
+            parts.registry,
+            files,
+            self.outputs,
+            parts.approver,
+            parts.context.reads,
+            self.nested,
+        )
+        self.driver = Driver(
+            self.writer,
+            DriverParts(
+                completer=Completer(backend, session),
+                window=self.window,
+                runner=runner,
+                approvals=self.approvals,
+                approver=parts.approver,
+                outputs=self.outputs,
+                clock=clock,
+                summaries=summariser,
+            ),
+        )
+
+
+class Conversation:
+    """One open session: questions that see each other, in one transcript."""
+
+    def __init__(
+        self,
+        files: SessionFiles,
+        parts: ConversationParts,
+        *,
+        policy: Policy,
+        begin: Callable[[str, str | None], Header] | None = None,
+        earlier: PriorConversation = _NOTHING_SAID,
+    ) -> None:
+        """
+        Args:
+            files: where the session is kept. Its records are folded.
+            parts: what the controller has.
+            policy: the policy in force.
+            begin: makes the header of a new session, of its first question and that one's tool
+                choice. None: the session has one.
+            earlier: what was said before a new session.
+
+        Raises:
+            TranscriptError: the records are not those of a session.
+        """
+        self.files = files
+        self.policy = policy
+        self.begin = begin
+        self.earlier = earlier
+        self.registry = parts.registry
+        self._parts = parts
+        self._is_cancelled = False
+        self._reopened = begin is None
+        self._live: _OpenSession | None = None  # None: the header is not written yet
+        if files.transcript:
+            session = Session.from_records(files.transcript, parts.inputs)
+            self._live = _OpenSession(session, files, parts)
+
+    @property
+    def _open(self) -> _OpenSession:
+        """The parts of the session. Raises `UsageError` before its first question."""
+        if self._live is None:
+            raise UsageError("the session has no question yet")
+        return self._live
+
+    @property
+    def is_begun(self) -> bool:
+        """True once something was asked, or said before, in the session."""
+        return self._live is not None
+
+    @property
+    def session_state(self) -> Session:
+        """The state of the session. Raises `UsageError` before its first question."""
+        return self._open.session
+
+    @property
+    def specs(self) -> Mapping[str, ToolSpec]:
+        """The tools that exist now, by name."""
+        return self._parts.inputs.specs
+
+    @property
+    def consents(self) -> Consents | None:
+        """What a person allowed for the rest of the session, and of those that it goes on from."""
+        if self._live is None:
+            return self._parts.inputs.consents
+        return self._live.session.history.consented
+
+    @property
+    def driver(self) -> Driver:
+        """The driver of the session. Raises `UsageError` before its first question."""
+        return self._open.driver
+
+    @property
+    def session(self) -> str:
+        """The session's id."""
+        return self.files.session
+
+    @property
+    def parent(self) -> str:
+        """The session and the call that this one runs within, empty for one of its own."""
+        return (
+            self._parts.context.parent if self._live is None else self.session_state.header.parent
+        )
+
+    @property
+    def transcript(self) -> str | None:
+        """The path of the transcript, None where it is in memory alone."""
+        return self.files.path
+
+    def cancel(self) -> None:
+        """End the run that is broken off next as cancelled."""
+        self._is_cancelled = True
+        if self._live is not None:
+            self._live.driver.is_cancelled = True
+
+    # --- what a caller asks for ---
+
+    async def run(
+        self,
+        question: str,
+        *,
+        tool_choice: str | None = None,
+        untyped_suffix_chars: int = 0,
+        emit: Emit | None = None,
+    ) -> Outcome:
+        """Answer the next question; see `Controller.run`.
+
+        ``untyped_suffix_chars`` is how many characters at the end of the question are somebody
+        else's text: a call that stands there is an echo. ``emit`` is called with what happens.
+
+        A backend that fails before it completed anything for this session raises its
+        `BackendError`; one that fails later stops the run. Either is in the transcript. Whoever
+        cancels finds the run stopped as ``interrupted``. Where something cannot be written down
+        (`StorageError`) the run breaks off there as one that was killed, and can be resumed.
+        """
+        if not isinstance(question, str) or not question.strip():
+            raise UsageError("the question is no text, or empty")
+        if not isinstance(untyped_suffix_chars, int) or untyped_suffix_chars < 0:
+            raise wrong_argument(
+                "untyped_suffix_chars", untyped_suffix_chars, "give a number of characters, from 0"
+            )
+        if tool_choice is not None:
+            tool_choice = self._check_tool_choice(tool_choice)
+        if why := self.undecided:
+            raise UsageError(
+                f"the session {self.session} cannot go on: {why}",
+                hint=f"decide first: mlx-tools sessions resume {self.session}",
+            )
+        if self._live is not None and self.session_state.state in _ANSWERING:
+            self.driver.break_off(KeyboardInterrupt())  # a crash broke the last question off
+        self._begin(question, tool_choice)
+        live = self._open
+        with self._observe_run(emit):
+            live.outputs.begin()
+            self._parts.context.reads.begin()
+            live.window.begin()
+            live.writer.append(
+                live.session.question_record(
+                    question, tool_choice, live.writer.timestamp(), untyped_suffix_chars
+                )
+            )
+            if self._reopened:
+                self._append_resumed()
+            with self._resumable():
+                await live.driver.drive()
+        return self._outcome()
+
+    async def resume(
+        self,
+        approvals: Approvals = None,
+        emit: Emit | None = None,
+        results: Mapping[str, ToolResult] = _NO_RESULTS,
+    ) -> Outcome:
+        """Go on where the session was paused or broke off; see `Controller.resume`.
+
+        ``results`` are of calls that wait and were made elsewhere. Raises `UsageError`, and runs
+        nothing, where an answer or a result is of a call that does not wait, or an approval is of
+        something else than what would run now.
+        """
+        if self._live is None:
+            raise UsageError("nothing waits in the session: nothing was asked in it yet")
+        live, session = self._live, self.session_state
+        state, doubts = session.state, self.calls_in_doubt
+        if self._has_ended and not (isinstance(approvals, Mapping) and approvals):
+            why = "has its answer" if state is State.IDLE else "has stopped"
+            raise UsageError(f"nothing waits in the session: it {why}", hint="ask again")
+        calling = state in (State.PAUSED, State.CALLING) or bool(doubts)
+        asked = session.current.calls_needing_decision() if calling else ()
+        sure = [call.call for call in asked if not session.is_doubtful(call)]
+        if strangers := results.keys() - set(sure):
+            raise UsageError(f"{min(strangers)} is not a call that waits (any more)")
+        if state is State.PAUSED and session.pause is not None:
+            sure += [call.call_id for call in session.pause.within if not call.in_doubt]
+        answers = answers_of(approvals, sure)
+        within = {key: answers.pop(key) for key in tuple(answers) if "/" in key}
+        with self._observe_run(emit):
+            live.outputs.begin()
+            live.approvals.check_within(within)
+            live.approvals.check_answers(answers, self.policy)
+            live.nested.answers = within
+            with self._resumable():
+                self._append_resumed()
+                self._write_read()
+                if session.state is State.CALLING:
+                    await live.approvals.decide_again()
+                    await live.approvals.take(answers)
+                    for call in [
+                        one
+                        for one in session.current.calls_needing_decision()
+                        if one.call in results
+                    ]:
+                        end = CallEnd(results[call.call])
+                        await live.driver.observe(call, end, mutates=False)
+                await live.driver.drive()
+        return self._outcome()
+
+    async def waiting(self) -> list[tuple[ApprovalRequest, bool]]:
+        """The calls that wait while the session is paused, as they would run now.
+
+        With each, whether it is still what was asked about. Nothing is written down.
+        """
+        return [] if self._live is None else await self._live.approvals.waiting()
+
+    async def waiting_within(self) -> list[ApprovalRequest]:
+        """The calls that wait in runs within open calls, as they would run now.
+
+        Nothing is written down. Raises `MlxToolsError` if one of the runs cannot be looked at.
+        """
+        return [] if self._live is None else await self._live.nested.requests()
+
+    async def settle(self) -> Outcome:
+        """Bring a question that broke off to rest, and run nothing for that.
+
+        It is paused where a person must decide about a call: nobody knows how it ended, or it was
+        approved and did not start. Else it is stopped; where it was ``cancelled`` in any case, also
+        while it is paused.
+        """
+        live, session = self._open, self.session_state
+        self._write_read()
+        if not self._is_cancelled:
+            if session.state is State.STOPPED and session.calls_in_doubt:
+                self._append_resumed()
+            if session.state is State.CALLING:
+                live.approvals.take_back()
+                if asked := session.current.calls_needing_decision():
+                    await live.approvals.pause(asked)
+        paused = session.state is State.PAUSED
+        if session.state in _ANSWERING and (self._is_cancelled or not paused):
+            live.driver.break_off(KeyboardInterrupt())
+        return self._outcome()
+
+    async def decide(self, emit: Emit | None = None) -> Outcome:
+        """Have a person decide about calls in doubt, and run what is approved.
+
+        No model is asked. The question that they belong to is left as it is: the next one can be
+        asked. The outcome is `Paused` if nobody decided.
+        """
+        live = self._open
+        with self._observe_run(emit):
+            live.outputs.begin()
+            with self._resumable():
+                self._append_resumed()
+                self._write_read()
+                await live.approvals.decide_again()
+                await live.driver.drive(_asks_model)
+        return self._outcome()
+
+    def _write_read(self) -> None:
+        """Write down what follows from the last completion."""
+        while self.session_state.state is State.READING and isinstance(
+            step := self.session_state.next_step(), Write
+        ):
+            self._open.writer.append_all(step.records)
+
+    async def go_on(self, question: str, approvals: Approvals) -> Outcome:
+        """Go on with a session in which this question was asked.
+
+        The outcome is that of the question if it has come to rest; else it is gone on with like
+        `resume`. Raises `UsageError` if another question was asked.
+        """
+        if self.session_state.question != question:
+            raise UsageError("it asks something else than when it was made before")
+        return self._outcome() if self._has_ended else await self.resume(approvals)
+
+    @property
+    def _has_ended(self) -> bool:
+        """True if the last question came to its end, and nothing is left to be decided."""
+        state = self.session_state.state
+        return state is State.IDLE or (state is State.STOPPED and not self.calls_in_doubt)
+
+    def stream(
+        self, question: str, *, tool_choice: str | None = None, untyped_suffix_chars: int = 0
+    ) -> AsyncGenerator[events.Event]:
+        """Answer the next question and yield what happens; see `Controller.stream`."""
+        run = partial(
+            self.run, question, tool_choice=tool_choice, untyped_suffix_chars=untyped_suffix_chars
+        )
+        return _streamed(lambda emit: run(emit=emit))
+
+    def stream_decided(self) -> AsyncGenerator[events.Event]:
+        """Decide about calls in doubt like `decide` and yield what happens, like `stream`."""
+        return _streamed(self.decide)
+
+    def stream_resumed(self, approvals: Approvals = None) -> AsyncGenerator[events.Event]:
+        """Go on like `resume` and yield what happens, like `stream`."""
+        return _streamed(partial(self.resume, approvals))
+
+    async def compact(self) -> events.Compacted | None:
+        """Have the model sum up the conversation before the last question.
+
+        The summary then stands in place of it. If there was one question, that is summed up too;
+        the result is None if nothing was said. Raises `UsageError` in the middle of a question, and
+        `BackendError` if there is no summary: nothing has changed then.
+        """
+        if self.earlier.question is not None:
+            self._begin(self.earlier.question)
+        if self._live is None:
+            return None
+        if not self._has_ended:
+            raise UsageError(
+                "the session is in the middle of a question", hint="go on with it first"
+            )
+        record = await self._live.window.sum_up()
+        if record is None:
+            return None
+        writer = self._live.writer
+        writer.emit = None
+        writer.append(record := replace(record, at=writer.timestamp()))
+        event = events.event_of(record, ())
+        assert isinstance(event, events.Compacted)
+        return event
+
+    @contextlib.contextmanager
+    def _observe_run(self, emit: Emit | None) -> Iterator[None]:
+        """Tell of a run's events while it lasts.
+
+        They go to ``emit``, and become spans if the program has loaded OpenTelemetry, without which
+        nobody can record any.
+        """
+        if emit is not None and not callable(emit):
+            raise wrong_argument("emit", emit, "give a function that takes an event")
+        writer = self._open.writer
+        api = sys.modules.get("opentelemetry.trace")
+        if api is None:
+            writer.emit = emit
+            yield
+            return
+        from mlx_tools.controller.telemetry import trace_run
+
+        with trace_run(self.files.transcript, emit, api) as writer.emit:
+            yield
+
+    def _outcome(self) -> Outcome:
+        outputs = self._open.outputs
+        session = self.session_state
+        outcome = outcome_of_run(
+            session.header,
+            last_run(self.files.transcript),
+            session.history.sources,  # gathered by the fold, not by a look through all records
+            transcript=self.files.path,
+            outputs=outputs.whole,
+            artifacts=outputs.artifacts,
+        )
+        thoughts = [r.reasoning for r in outcome.records if isinstance(r, CompletionRecord)]
+        return replace(outcome, reasoning_artifact=outputs.keep_thoughts(thoughts))
+
+    def _begin(self, question: str, tool_choice: str | None = None) -> None:
+        """Write down the header of a new session, and what was said before it."""
+        carries = bool(self.earlier.said)
+        if self._live is None:
+            first = self.earlier.question if carries else None
+            assert self.begin is not None
+            header = self.begin(first or question, tool_choice)
+            session = Session(header, self._parts.inputs)
+            self.files.transcript.append(header)
+            self._live = _OpenSession(session, self.files, self._parts)
+            self._live.driver.is_cancelled = self._is_cancelled
+        if self.begin is None or self.session_state.question or not carries:
+            return
+        live, artifacts = self._live, self.files.artifacts
+        clean = live.outputs.clean
+        if artifacts is not None:
+            for key, text in self.earlier.kept_artifacts():
+                artifacts.put(clean(text), key)
+        there = sum(isinstance(record, CarriedRecord) for record in self.files.transcript)
+        for record in islice(self.earlier.prior_messages(live.session, clean), there, None):
+            live.writer.append(record)  # those that are there were written before the disk was full
+
+    def _append_resumed(self) -> None:
+        """Write down that this process goes on with the session, and under which policy."""
+        writer = self._open.writer
+        writer.append(ResumedRecord(policy=self.policy.to_json(), at=writer.timestamp()))
+        self._reopened = False
+
+    @property
+    def calls_in_doubt(self) -> tuple[str, ...]:
+        """The calls that a person must decide about before anything else.
+
+        Nobody knows how they ended, or how a call in a run within them did.
+        """
+        return () if self._live is None else self._live.driver.calls_in_doubt
+
+    @property
+    def undecided(self) -> str:
+        """The reason why nothing can be asked before a person has decided; else empty."""
+        if self._live is None:
+            return ""
+        if doubts := self.calls_in_doubt:
+            return f"nobody knows how {', '.join(doubts)} ended"
+        return "it waits for an approval" if self.session_state.state is State.PAUSED else ""
+
+    def _check_tool_choice(self, tool_choice: str) -> str:
+        """Return the tool choice, by the tool's own name.
+
+        Raises `UsageError` for one that is neither a word nor a tool that may be called.
+        """
+        specs = self._parts.inputs.specs
+        hint = "auto, none, required or a tool's name"
+        tool_choice = tool_named(require_text("tool_choice", tool_choice, hint), specs)
+        if tool_choice in ("auto", "none"):
+            return tool_choice
+        allowed = [name for name, spec in specs.items() if permitted(self.policy, spec)]
+        some = any(not is_on_demand(specs[name]) for name in allowed)
+        if tool_choice not in allowed and (tool_choice != "required" or not some):
+            raise UsageError(
+                f"tool_choice: {tool_choice!r} is not allowed",
+                hint=f"auto, none, required or one of {', '.join(sorted(allowed)) or 'no tools'}",
+            )
+        return tool_choice
+
+    def close(self) -> None:
+        """Close the transcript."""
+        self.files.transcript.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _resumable(self) -> Iterator[None]:
+        """Say, if nothing can be written, that nothing is lost, and how to go on."""
+        try:
+            yield
+        except StorageError as error:
+            error.hint = f"{error.cure}, then: mlx-tools sessions resume {self.files.session}"
+            raise
+
+
+def _asks_model(step: Step) -> bool:
+    return isinstance(step, Complete)
+
+
+async def _streamed(answer: Callable[[Emit], Awaitable[Outcome]]) -> AsyncGenerator[events.Event]:
+    """The events while ``answer`` works; closing the generator cancels it."""
+    queue: asyncio.Queue[events.Event | None] = asyncio.Queue()
+
+    async def work() -> None:
+        try:
+            outcome = await answer(queue.put_nowait)
+            queue.put_nowait(events.Finished(outcome=outcome))
+        finally:
+            queue.put_nowait(None)
+
+    task = asyncio.create_task(work())
+    try:
+        while (event := await queue.get()) is not None:
+            yield event
+        await task
+    finally:
+        if task.cancel():
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
