@@ -36,13 +36,14 @@ from mlx_tools.protocol import (
     DEFAULT_REASONING_MARKERS,
     AnswerDelta,
     ArgumentsDelta,
+    CallBeginning,
     CallStarted,
     Delta,
     Reading,
     ResultText,
     ResultTool,
     ThoughtDelta,
-    may_become_call,
+    call_beginning,
     writable,
 )
 from mlx_tools.schema import compilable, is_large
@@ -63,11 +64,16 @@ CHARS_OF_TOKEN: Final = 6
 ALTERNATIVES: Final = 11
 """How many alternatives for a token are asked for: the most that mlx-lm's server gives."""
 
+LOOK_CHARS: Final = 80
+"""So much more text at least comes before held text is read again: a line or two."""
+
 TAIL: Final = 200
 """Characters in which a call's name and its bracket stand, if they stand in two pieces."""
 
 WARM: Final = 0.7
 """The least temperature of what is drawn again."""
+
+_THOUGHT: Final = DEFAULT_REASONING_MARKERS[0][0]
 
 Result = TypeVar("Result")
 
@@ -133,38 +139,66 @@ class CompletionResult(Struct):
 
 
 class AnswerStreamFilter:
-    """Streams answer text from a chat API; holds back what may become a call.
+    """Streams the text of a bare answer and holds back text that may become a call.
 
-    There an answer is plain text. What may yet turn out to be a call, and white space at the end,
-    is held back; once it may, nothing more is told before all of it is read.
+    Held text is told once it is known to be text. White space at the end is held too.
     """
 
-    def __init__(self, names: Collection[str]) -> None:
-        self._names = names
-        self._shown_text = ""
-        self._pending_text = ""
+    def __init__(self, names: Collection[str], is_text: Callable[[], bool]) -> None:
+        """``is_text`` returns whether the turn is an answer in plain text if it ends here."""
+        self._names, self._is_text = names, is_text
+        self._pending_text, self._pieces = "", list[str]()
+        self._size = 0  # of both
         self._emitted: list[str] = []
-        self._is_over = False
+        self._text_end = 0  # what ends before it in the pending text is no call
+        self._call_begin: CallBeginning | None = None
+        self._next_look = 0
 
-    def more(self, prose: str | None) -> str:
-        """Return the text that can be shown now of a turn of which this is prose."""
-        if self._is_over or prose is None:
+    def feed(self, prose: str) -> str:
+        """Take in more prose; return the text that can be shown now."""
+        self._pieces.append(writable(prose))
+        self._size += len(prose)
+        if self._call_begin is not None and self._size <= self._next_look:
             return ""
-        text = self._pending_text + writable(prose[len(self._shown_text) :])
+        text = "".join((self._pending_text, *self._pieces))
+        self._pieces.clear()
+        self._pending_text = text if self._emitted else text.lstrip()
+        self._size = len(self._pending_text)
+        if self._call_begin is not None and not self._is_released():
+            return ""
         before = "".join(self._emitted[-TAIL:])[-TAIL:]
-        if not prose.startswith(self._shown_text) or may_become_call(before + text, self._names):
-            self._is_over = True
-            return ""
-        self._shown_text = prose
-        text = text if self._emitted else text.lstrip()
-        told = text.rstrip()
-        self._pending_text = text[len(told) :]
+        start = len(before) + self._text_end
+        found = call_beginning(before + self._pending_text, self._names, start)
+        size = len(self._pending_text)
+        if found is not None:
+            size = max(0, found.offset - len(before))
+            if not found.is_open:
+                self._call_begin = found._replace(offset=size)
+                self._next_look = 0
+        told = self._pending_text[:size].rstrip()
+        self._pending_text = self._pending_text[len(told) :]
+        self._size = len(self._pending_text)
+        self._text_end = max(0, self._text_end - len(told))
+        if self._call_begin is not None:
+            self._call_begin = self._call_begin._replace(offset=self._call_begin.offset - len(told))
         if told:
             self._emitted.append(told)
         return told
 
-    def rest(self, reading: Reading) -> str:
-        """Return the rest of the answer, as it was read."""
+    def _is_released(self) -> bool:
+        """Return whether what was held is text after all: it ended, and text follows."""
+        begin, text = self._call_begin, self._pending_text
+        assert begin is not None
+        self._next_look = len(text) + max(len(text) // 4, LOOK_CHARS)
+        if begin.is_frame or text.rstrip().find("\n", begin.offset) < 0:
+            return False
+        if not self._is_text():
+            return False
+        self._call_begin, self._text_end = None, len(text)
+        return True
+
+    def remainder(self, reading: Reading) -> str:
+        """Return the remainder of the answer, as it was read."""
         whole = reading.messages[0] if reading.bare_text else None
         content = whole.content if isinstance(whole, FinalAnswer) else ""
         told = "".join(self._emitted)
@@ -174,9 +208,13 @@ class AnswerStreamFilter:
 class Completer:
     """Asks a backend for the completions of a session."""
 
-    def __init__(self, backend: ErrorMappingBackend, session: Session) -> None:
+    def __init__(
+        self, backend: ErrorMappingBackend, session: Session, *, streams_prose: bool = False
+    ) -> None:
+        """``streams_prose``: emit a bare answer as it comes on the prompted route too."""
         self._backend = backend
         self._session = session
+        self._streams_prose = streams_prose
         self._turn: ConstrainedTurn | None = None
         self._scores = True  # as far as is known, the backend tells likelihoods
         self._in_thread = False  # the turn under way has a large schema
@@ -193,6 +231,11 @@ class Completer:
     def received_any(self) -> bool:
         """True if anything has come from the backend for the completion under way."""
         return self._backend.received_any
+
+    @property
+    def turn(self) -> ConstrainedTurn | None:
+        """The turn under way, or None."""
+        return self._turn
 
     @property
     def partial(self) -> str:
@@ -218,7 +261,10 @@ class Completer:
         begun = partial(ConstrainedTurn, step.rules, step.tools, step.strategy, step.turn)
         turn = await self._worked(partial(begun, emits_text=told))
         self._turn = turn
-        teller = None if emit is None else EventEmitter(self._session, step, turn, emit)
+        teller = None
+        if emit is not None:
+            streams = self._streams_prose or step.messages is not None
+            teller = EventEmitter(self._session, step, turn, emit, streams_prose=streams)
         while (ask := turn.pending_request) is not None:
             if isinstance(ask, ScoreTokens):
                 likeliest = await self._likeliest(prompt + ask.text, written)
@@ -444,11 +490,26 @@ class EventEmitter:
     as it comes, any other answer once it is known to fit.
     """
 
-    def __init__(self, session: Session, step: Complete, turn: ConstrainedTurn, emit: Emit) -> None:
+    def __init__(
+        self,
+        session: Session,
+        step: Complete,
+        turn: ConstrainedTurn,
+        emit: Emit,
+        *,
+        streams_prose: bool,
+    ) -> None:
         self._session, self._turn, self._emit = session, turn, emit
         self._number = step.turn
-        plain = step.messages is not None and session.result is None
-        self._speech = AnswerStreamFilter(step.tools) if plain else None
+        self._speech: AnswerStreamFilter | None = None
+        if streams_prose and session.result is None:
+            self._speech = AnswerStreamFilter(step.tools, turn.is_text)
+        self._prose_end = 0
+        # A model whose thought its template opens may have a server that leaves it in the text, or
+        # one that told of it first: only then is it prose, and no thought.
+        self._may_begin_in_thought = step.rules.parted and session.chat_format.opens_thought
+        self._has_call = False
+        self._is_answering = False  # by a message of the protocol
         self._emitted = ""
         self._message_index: int | None = (
             None  # the answer's call in the turn: nothing is told behind it
@@ -457,12 +518,12 @@ class EventEmitter:
 
     def wrote(self, deltas: Iterable[Delta]) -> None:
         """Tell what came of a piece of text."""
-        if self._speech is not None:
-            # A model whose thought its template opens may have a server that leaves it in the
-            # text, or one that told of it first: only then is it prose, and no thought.
-            opens = self._session.chat_format.opens_thought
-            parted = not opens or self._turn.text.startswith(DEFAULT_REASONING_MARKERS[0][0])
-            self._answer(self._speech.more(self._turn.prose if parted else None))
+        begins = not self._may_begin_in_thought
+        if self._speech is not None and (begins or self._turn.text.startswith(_THOUGHT)):
+            prose = self._turn.prose_since(self._prose_end)
+            if prose is not None:
+                text, self._prose_end = prose
+                self._answer(self._speech.feed(text))
         self.tell(deltas)
 
     def tell(self, deltas: Iterable[Delta]) -> None:
@@ -482,13 +543,25 @@ class EventEmitter:
                     continue
             match delta:
                 case AnswerDelta(text=text):
+                    if self._emitted and not self._is_answering:
+                        text = f"\n\n{text}"  # behind what was said before it
+                    self._is_answering = True
                     self._emit(events.AnswerPiece(turn=self._number, text=text))
                 case ThoughtDelta(text=text):
                     self._emit(events.ThoughtPiece(turn=self._number, text=text))
                 case CallStarted(index=index, name=name):
+                    self._tell_commentary()
                     self._emit(events.CallOpened(turn=self._number, index=index, name=name))
                 case ArgumentsDelta(index=index, text=text):
                     self._emit(events.ArgumentsPiece(turn=self._number, index=index, text=text))
+
+    def _tell_commentary(self) -> None:
+        """Tell what is left of the prose before the first call."""
+        if self._speech is not None and not self._has_call:
+            self._has_call = True
+            prose = self._turn.commentary
+            if prose.startswith(self._emitted):
+                self._answer(prose[len(self._emitted) :])
 
     def _begin(self, call: CallStarted, result: ResultTool) -> None:
         self._message_index, self._text = None, None
@@ -503,7 +576,7 @@ class EventEmitter:
     def end(self, reading: Reading) -> None:
         """Tell what is left of the answer, where there is one."""
         if self._speech is not None:
-            self._answer(self._speech.rest(reading))
+            self._answer(self._speech.remainder(reading))
         for message in reading.messages if self._session.result is not None else ():
             if isinstance(message, FinalAnswer) and message.content.startswith(self._emitted):
                 self._answer(message.content[len(self._emitted) :])

@@ -224,6 +224,7 @@ class ConstrainedTurn:
         )  # how often each text was gone on from
         self._finished: set[str] = set()  # texts that ended by themselves
         self._request_count = 0  # mends that a request followed
+        self.restarts = 0  # times that text which was read stood no more
         self.mends: list[MendRecord] = []
         self._begin_with(rules)
         self.pending_request: SampleTokens | ScoreTokens | None = None
@@ -284,10 +285,25 @@ class ConstrainedTurn:
         """The turn so far, without the host's prefix."""
         return self._whole[self._prefix :]
 
+    def prose_since(self, offset: int) -> tuple[str, int] | None:
+        """Return the prose since an offset, and the offset of its end, or None."""
+        is_other = bool(self.mends) or self._line is not None
+        return None if is_other else self._reader.prose_since(offset)
+
     @property
-    def prose(self) -> str | None:
-        """The text so far, where it is and stays prose; None elsewhere."""
-        return None if self.mends or self._line is not None else self._reader.prose
+    def commentary(self) -> str:
+        """The prose before the first message."""
+        return "" if self._line is not None else self._reader.commentary
+
+    def is_text(self) -> bool:
+        """Return whether the turn would be an answer in plain text if it ended here."""
+        reading = read(self.text, "stop", self._rules)
+        return reading.bare_text and reading.error is None
+
+    @property
+    def is_held(self) -> bool:
+        """True if an object is open and its parts are held to a schema."""
+        return self._object is not None
 
     @property
     def mended(self) -> tuple[int, ...]:
@@ -351,6 +367,7 @@ class ConstrainedTurn:
 
     def _restart(self, text: str = "") -> None:
         """Drop what stood and what the host began with; let the turn be ``text``."""
+        self.restarts += 1
         drawn = tuple(filter(None, (self._whole[self._drawn_from :],)))
         mended = bool(self.mends)
         if mended:
@@ -437,6 +454,7 @@ class ConstrainedTurn:
         reading = read(text, reason or "stop", rules)
         if reading.bare_text or not reading.messages:
             return
+        self.restarts += 1
         self._rules, self._whole, self._prefix = rules, text, 0
         self._fed, self.reading = len(text), reading
 
@@ -544,7 +562,7 @@ class ConstrainedTurn:
                 if not self.closing:
                     deltas += self._restart_call(self._text_after + own)
                 return False
-            if not (behind.done or behind.in_object or behind.prose):
+            if not (behind.done or behind.in_object or behind.in_prose):
                 return False  # a call may begin there
         while self._fed < len(text) and not self.closing:
             part = (_TO_TOKEN if self._reader.in_object else _TO_OBJECT).match(text, self._fed)
@@ -614,7 +632,7 @@ class ConstrainedTurn:
         begin = self._text_after + (len(known) if text.startswith(known, self._text_after) else 0)
         for step in _TO_CALL.finditer(text, begin):
             behind = self._read_alone(text[self._text_after : step.end()])
-            if behind.call_begin is not None or behind.done or behind.in_object or behind.prose:
+            if behind.call_begin is not None or behind.done or behind.in_object or behind.in_prose:
                 return behind
         return self._read_alone(text[self._text_after :])
 
@@ -853,6 +871,7 @@ class ConstrainedTurn:
         self._drawn_from = len(self._whole)
         self._edges = [self._drawn_from]
         if self._fed > boundary:
+            self.restarts += 1
             self.__dict__.pop("_reader", None)
             self._fed = boundary
         if self._object is not None:
@@ -891,6 +910,7 @@ class ConstrainedTurn:
     def _give_up(self) -> list[Delta]:
         """Nothing fits: let the turn be what the model wrote first, read by the rules alone."""
         self.unfilled = self._free = True
+        self.restarts += 1
         self.mends, self._remaining = [], 0  # they led nowhere
         self._object = self._open = None
         self._go_on_from(self._prefix, (self._first or self._whole)[self._prefix :])

@@ -476,7 +476,7 @@ class ConstrainedObject:
 
     # --- parts --------------------------------------------------------------------------------
 
-    def opened(self, begin: int, is_object: bool) -> bool:
+    def on_open(self, begin: int, is_object: bool) -> bool:
         """Take a brace or bracket; one item may stand for a list of it (rule 10)."""
         if self.tentative_violation is not None or not self._is_held:
             return True
@@ -495,7 +495,7 @@ class ConstrainedObject:
         self._levels.append(_Level(is_object, order, wrapped, before=begin + 1, start=begin))
         return True
 
-    def keyed(self, begin: int, key: str) -> bool:
+    def on_key(self, begin: int, key: str) -> bool:
         """Take a key; one that the schema has elsewhere may stand here."""
         if self.tentative_violation is not None or not self._is_held:
             return True
@@ -512,7 +512,7 @@ class ConstrainedObject:
         level.order.keys.pop()
         return self._misfit_or_doubt(self._kind("key"), level.before)
 
-    def valued(self, begin: int, end: int, value: str, is_string: bool) -> bool:
+    def on_value(self, begin: int, end: int, value: str, is_string: bool) -> bool:
         """Take a string, number or literal, as it is or as what it must mean."""
         if self.tentative_violation is not None or not self._is_held:
             return True
@@ -534,7 +534,7 @@ class ConstrainedObject:
         self._string_begin = begin if is_string else -1
         return True
 
-    def closed(self, begin: int) -> bool:
+    def on_close(self, begin: int) -> bool:
         """Take a closing brace or bracket, where it may stand."""
         if self.tentative_violation is not None or not self._is_held:
             return True

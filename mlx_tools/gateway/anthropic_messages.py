@@ -1,7 +1,7 @@
 """Anthropic's ``/v1/messages`` and ``/v1/messages/count_tokens``: a body in, a message out. Pure.
 
-A tool that Anthropic runs or defines itself is left out, and refused where it is chosen. Thinking
-is accepted: what was thought is not shown to the model again, nor to the client.
+A tool that Anthropic runs or defines itself is left out, and refused where it is chosen. Thoughts
+are told where the client asks for thinking, and are not shown to the model again.
 """
 
 from __future__ import annotations
@@ -32,11 +32,17 @@ from mlx_tools.gateway.body import (
 )
 from mlx_tools.gateway.request import (
     ApiError,
+    ArgumentsAdded,
+    CallAdded,
     ClientCall,
     ClientMessage,
     JsonObject,
     Reply,
+    SentCalls,
+    TextAdded,
+    ThoughtAdded,
     TurnDone,
+    TurnEvent,
     TurnRequest,
     missing,
     server_sent,
@@ -49,6 +55,9 @@ _ACCEPTED: Final = (
     *("service_tier", "speed", "thinking", "user_profile_id", "workspace_id"),
 )
 """Fields that change what somebody else pays, keeps or measures; nothing of it is done here."""
+
+_SIGNATURE: Final = "mlx-tools"
+"""The signature of a thought, which clients require; nobody checks it here."""
 
 _BILLING: Final = "x-anthropic-billing-header:"
 """How a part of the instructions begins that is none: it tells Anthropic whom to bill. It may
@@ -126,6 +135,7 @@ class MessagesBody(CountedBody):
 
     max_tokens: int = Field(ge=1)
     stop_sequences: list[Annotated[str, Field(min_length=1)]] | None = None
+    thinking: JsonObject | None = None
     stream: bool | None = None
 
 
@@ -163,7 +173,10 @@ def read_anthropic_messages(
     digits that nobody else has."""
     asked = read(MessagesBody, body)
     request, names = _request(asked, tuple(asked.stop_sequences or ()), asked.max_tokens)
-    reply = MessagesReply(f"msg_{new_id()}", asked.model, names, streamed=bool(asked.stream))
+    thinks = asked.thinking is not None and asked.thinking.get("type") != "disabled"
+    reply = MessagesReply(
+        f"msg_{new_id()}", asked.model, names, streamed=bool(asked.stream), thinks=thinks
+    )
     return request, reply
 
 
@@ -282,14 +295,22 @@ def _schema(body: CountedBody) -> Mapping[str, Any] | None:
 
 @dataclass
 class MessagesReply:
-    """A message that is made of a turn, in one piece or as events. ``names`` are the tools' own
-    names by those that the turn knows."""
+    """A message that is made of a turn, in one piece or as events.
+
+    Attributes:
+        names: The tools' own names, by those that the turn knows.
+        thinks: Whether the client wants to see thoughts.
+    """
 
     id: str
     model: str
     names: Mapping[str, str]
     streamed: bool
-    _block: int = field(default=-1, init=False)
+    thinks: bool = False
+    _blocks: int = field(default=0, init=False)
+    _open: str = field(default="", init=False)  # the type of the open block of text
+    _sent_calls: SentCalls = field(default_factory=SentCalls, init=False)
+    _first_call: int = field(default=0, init=False)  # the block of the first call
 
     def begin(self) -> Iterator[str]:
         usage = _usage(Usage())
@@ -297,26 +318,49 @@ class MessagesReply:
         yield _event("message_start", message=message)
         yield _event("ping")
 
-    def more(self, text: str) -> Iterator[str]:
-        if self._block < 0:
-            yield self._begin({"type": "text", "text": ""})
-        yield self._delta(type="text_delta", text=text)
+    def tell(self, event: TurnEvent) -> Iterator[str]:
+        match event:
+            case TextAdded(text=text):
+                yield from self._open_block("text", text="")
+                yield _delta(self._blocks - 1, "text_delta", text=text)
+            case ThoughtAdded(text=text) if self.thinks:
+                yield from self._open_block("thinking", thinking="", signature="")
+                yield _delta(self._blocks - 1, "thinking_delta", thinking=text)
+            case CallAdded():
+                yield from self._close_block()
+                self._first_call = self._blocks - event.index
+                self._sent_calls.begin()
+                yield self._begin(self._call(ClientCall(event.id, event.name, ""), {}))
+            case ArgumentsAdded(index=index, text=text):
+                self._sent_calls.add(event)
+                yield _delta(self._first_call + index, "input_json_delta", partial_json=text)
+
+    def idle(self) -> Iterator[str]:
+        yield _event("ping")
 
     def end(self, done: TurnDone) -> Iterator[str]:
-        if self._block >= 0:
-            yield self._stop()
-        for call in done.calls:
-            yield self._begin(self._call(call, {}))
-            yield self._delta(type="input_json_delta", partial_json=call.arguments)
-            yield self._stop()
+        yield from self._close_block()
+        for index, call in enumerate(done.calls):
+            if index >= len(self._sent_calls):
+                yield from self.tell(CallAdded(index, call.id, call.name))
+            if rest := self._sent_calls.remaining_arguments(index, call):
+                yield from self.tell(ArgumentsAdded(index, rest))
+            yield _event("content_block_stop", index=self._first_call + index)
         yield _event("message_delta", delta=_ending(done), usage=_usage(done.usage))
-        yield _event("message_stop")
+        notes = {"mlx_tools": done.notes} if done.notes else {}
+        yield _event("message_stop", **notes)
 
     def fail(self, error: ApiError) -> Iterator[str]:
-        yield server_sent(anthropic_messages_error(error), "error")
+        told = anthropic_messages_error(error)
+        if error.should_retry is False:
+            told["error"]["type"] = "invalid_request_error"  # clients repeat the others
+        yield server_sent(told, "error")
 
     def whole(self, done: TurnDone) -> JsonObject:
-        content: list[JsonObject] = [{"type": "text", "text": done.text}] if done.text else []
+        content: list[JsonObject] = []
+        if done.thought and self.thinks:
+            content.append({"type": "thinking", "thinking": done.thought, "signature": _SIGNATURE})
+        content += [{"type": "text", "text": done.text}] if done.text else []
         content += [self._call(call, json.loads(call.arguments)) for call in done.calls]
         return self._message(content, **_ending(done), usage=_usage(done.usage))
 
@@ -324,19 +368,31 @@ class MessagesReply:
         own = self.names.get(call.name, call.name)
         return {"type": "tool_use", "id": call.id, "name": own, "input": arguments}
 
+    def _open_block(self, kind: str, **fields: str) -> Iterator[str]:
+        """Open a block of text or of a thought, unless one is open."""
+        if self._open != kind:
+            yield from self._close_block()
+            self._open = kind
+            yield self._begin({"type": kind, **fields})
+
+    def _close_block(self) -> Iterator[str]:
+        kind, self._open = self._open, ""
+        if kind == "thinking":
+            yield _delta(self._blocks - 1, "signature_delta", signature=_SIGNATURE)
+        if kind:
+            yield _event("content_block_stop", index=self._blocks - 1)
+
     def _begin(self, block: JsonObject) -> str:
-        self._block += 1
-        return _event("content_block_start", index=self._block, content_block=block)
-
-    def _delta(self, **delta: str) -> str:
-        return _event("content_block_delta", index=self._block, delta=delta)
-
-    def _stop(self) -> str:
-        return _event("content_block_stop", index=self._block)
+        self._blocks += 1
+        return _event("content_block_start", index=self._blocks - 1, content_block=block)
 
     def _message(self, content: list[JsonObject], **ends: Any) -> JsonObject:
         about = {"id": self.id, "type": "message", "role": "assistant", "model": self.model}
         return {**about, "content": content, **ends}
+
+
+def _delta(index: int, kind: str, **fields: str) -> str:
+    return _event("content_block_delta", index=index, delta={"type": kind, **fields})
 
 
 def _event(kind: str, **fields: Any) -> str:

@@ -30,11 +30,17 @@ from mlx_tools.gateway.body import (
 from mlx_tools.gateway.request import (
     DONE,
     ApiError,
+    ArgumentsAdded,
+    CallAdded,
     ClientCall,
     ClientMessage,
     JsonObject,
     Role,
+    SentCalls,
+    TextAdded,
+    ThoughtAdded,
     TurnDone,
+    TurnEvent,
     TurnRequest,
     invalid,
     missing,
@@ -282,23 +288,41 @@ class ChatReply:
 
     def __init__(self, same: JsonObject, body: OpenAiBody) -> None:
         self._same, self.streamed, self._usage = same, body.stream is True, body.wants_usage
+        self._sent_calls = SentCalls()
 
     def begin(self) -> Iterator[str]:
         yield self._chunk({"role": "assistant", "content": ""})
 
-    def more(self, text: str) -> Iterator[str]:
-        yield self._chunk({"content": text})
+    def tell(self, event: TurnEvent) -> Iterator[str]:
+        match event:
+            case TextAdded(text=text):
+                yield self._chunk({"content": text})
+            case ThoughtAdded(text=text):
+                yield self._chunk({"reasoning_content": text})
+            case CallAdded():
+                self._sent_calls.begin()
+                function = {"name": event.name, "arguments": ""}
+                call = {"index": event.index, "id": event.id, "type": "function"}
+                yield self._chunk({"tool_calls": [call | {"function": function}]})
+            case ArgumentsAdded(index=index, text=text):
+                self._sent_calls.add(event)
+                yield self._chunk(
+                    {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+                )
+
+    def idle(self) -> Iterator[str]:
+        yield self._chunk({})
 
     def end(self, done: TurnDone) -> Iterator[str]:
         for index, call in enumerate(done.calls):
-            function = {"name": call.name, "arguments": ""}
-            begun = {"index": index, "id": call.id, "type": "function", "function": function}
-            yield self._chunk({"tool_calls": [begun]})
-            more = {"index": index, "function": {"arguments": call.arguments}}
-            yield self._chunk({"tool_calls": [more]})
-        yield self._chunk({}, done.finish)
+            if index >= len(self._sent_calls):
+                yield from self.tell(CallAdded(index, call.id, call.name))
+            if rest := self._sent_calls.remaining_arguments(index, call):
+                yield from self.tell(ArgumentsAdded(index, rest))
+        notes: JsonObject = {"mlx_tools": done.notes} if done.notes else {}
+        yield self._chunk({}, done.finish, **({} if self._usage else notes))
         if self._usage:
-            yield server_sent(self._object([], usage=_usage(done.usage)))
+            yield server_sent(self._object([], usage=_usage(done.usage), **notes))
         yield DONE
 
     def fail(self, error: ApiError) -> Iterator[str]:
@@ -306,6 +330,8 @@ class ChatReply:
 
     def whole(self, done: TurnDone) -> JsonObject:
         message: JsonObject = {"role": "assistant", "content": done.text}
+        if done.thought:
+            message["reasoning_content"] = done.thought
         if done.calls:
             message["content"] = done.text or None
             message["tool_calls"] = [
@@ -324,10 +350,10 @@ class ChatReply:
         }
         return self._object([choice], kind="chat.completion", usage=_usage(done.usage))
 
-    def _chunk(self, delta: JsonObject, finish: str | None = None) -> str:
+    def _chunk(self, delta: JsonObject, finish: str | None = None, **fields: Any) -> str:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         more: JsonObject = {"usage": None} if self._usage else {}
-        return server_sent(self._object([choice], **more))
+        return server_sent(self._object([choice], **more, **fields))
 
     def _object(
         self, choices: list[JsonObject], kind: str = "chat.completion.chunk", **fields: Any
@@ -344,8 +370,12 @@ class CompletionReply:
     def begin(self) -> Iterator[str]:
         return iter(())
 
-    def more(self, text: str) -> Iterator[str]:
-        yield server_sent({**self._same, "choices": [self._choice(text, None)]})
+    def tell(self, event: TurnEvent) -> Iterator[str]:
+        if isinstance(event, TextAdded):
+            yield server_sent({**self._same, "choices": [self._choice(event.text, None)]})
+
+    def idle(self) -> Iterator[str]:
+        yield from self.tell(TextAdded(""))
 
     def end(self, done: TurnDone) -> Iterator[str]:
         yield server_sent({**self._same, "choices": [self._choice("", done.finish)]})

@@ -35,9 +35,6 @@ MAX_UNKNOWN_BODY: Final = 1000
 UNKNOWN_BODY_SECONDS: Final = 10.0
 """How long such a body may take to come."""
 
-KEEP_ALIVE_SECONDS: Final = 15.0
-"""After so long a silence a stream says that it lives."""
-
 KEEP_ALIVE: Final = ": keep-alive\n\n"
 
 PATIENCE: Final = 60.0

@@ -1,13 +1,13 @@
 """One turn as any client asks for it, and what it is answered with.
 
 Each interface (chat completions, responses, messages) reads its own body into a `TurnRequest` and
-writes the turn in its own form; between the two there is one core, `turn.py`. It tells of the text
-as it grows, and of calls once they are judged, with the end.
+writes the turn in its own form; between the two there is one core, `turn.py`. It tells of text and
+thoughts as they come, of a call once its name is accepted, and of its arguments value by value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, Protocol
 
 from msgspec import Struct, field
@@ -93,15 +93,20 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
 class TurnDone(Struct, frozen=True, kw_only=True):
     """The end of a turn, and all of it: ``text`` is what its pieces join to.
 
-    ``repairs`` names what was repaired in the calls, a dialect among it; ``echoed`` are the ids of
-    calls that stand in an earlier result. ``stopped_by`` is the client's stop text that ended the
-    answer, empty where none did. ``call_like``: the answer looks like a call that cannot be read,
-    also after the model was told so. ``scores`` are the alternatives of each token, where they were
-    asked for and the server says them.
+    Attributes:
+        thought: What the model thought before it spoke, as far as it was told.
+        calls: The calls, those first that the client was told of before.
+        repairs: The names of the repairs of the calls, a dialect among them.
+        echoed: The ids of calls that stand in an earlier result.
+        stopped_by: The client's stop text that ended the answer, empty if none did.
+        call_like: Whether the answer looks like a call that cannot be read, also after the model
+            was told so.
+        scores: The alternatives of each token, if they were asked for and the server says them.
     """
 
     finish: Finish
     text: str = ""
+    thought: str = ""
     calls: tuple[ClientCall, ...] = ()
     usage: Usage = field(default_factory=Usage)
     repairs: tuple[str, ...] = ()
@@ -110,6 +115,75 @@ class TurnDone(Struct, frozen=True, kw_only=True):
     call_like: bool = False
     scores: tuple[tuple[TokenScore, ...], ...] = ()
 
+    @property
+    def notes(self) -> JsonObject:
+        """What is known of the turn only at its end, for headers or the last event."""
+        notes = {"repairs": [*self.repairs], "echoed": [*self.echoed], "call_like": self.call_like}
+        return {name: value for name, value in notes.items() if value}
+
+
+# --- a turn while it forms ------------------------------------------------------------------------
+
+
+class FirstToken(Struct, frozen=True):
+    """The model's first token has come."""
+
+
+class TextAdded(Struct, frozen=True):
+    """More of the answer's text."""
+
+    text: str
+
+
+class ThoughtAdded(Struct, frozen=True):
+    """More of what the model thinks."""
+
+    text: str
+
+
+class CallAdded(Struct, frozen=True):
+    """A call of a tool that exists; ``index`` is its place among the calls of the turn."""
+
+    index: int
+    id: str
+    name: str
+
+
+class ArgumentsAdded(Struct, frozen=True):
+    """More of a call's arguments: the next piece of one JSON text."""
+
+    index: int
+    text: str
+
+
+TurnEvent = FirstToken | TextAdded | ThoughtAdded | CallAdded | ArgumentsAdded
+Emit = Callable[[TurnEvent], None]
+"""Takes what comes of a turn, while it forms."""
+
+
+class SentCalls:
+    """The size of what was sent of each call, in the stream of one interface."""
+
+    def __init__(self) -> None:
+        self._sizes: list[int] = []
+
+    def begin(self) -> None:
+        """Take in that the next call was begun."""
+        self._sizes.append(0)
+
+    def add(self, piece: ArgumentsAdded) -> None:
+        """Take in that a piece of a call's arguments was told."""
+        self._sizes[piece.index] += len(piece.text)
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def remaining_arguments(self, index: int, call: ClientCall) -> str:
+        """Return what is left to be told of a call's arguments."""
+        return call.arguments[self._sizes[index] :]
+
+
+# --- errors ---------------------------------------------------------------------------------------
 
 _FINAL: Final = frozenset(("model_output_invalid", "timeout", "upstream_timeout"))
 """Codes of server errors that the same request meets again, so clients should not repeat it."""
@@ -229,28 +303,33 @@ def server_sent(data: Mapping[str, Any], kind: str = "") -> str:
 class Reply(Protocol):
     """How one interface answers one request.
 
-    ``streamed`` is whether the client wants events. Each text of `begin`, `more`, `end` and `fail`
-    is one server-sent event, whole, with its blank line.
+    ``streamed`` is whether the client wants events. Each text that a method gives is one
+    server-sent event, whole, with its blank line. The texts are made in the order in which they
+    are sent.
     """
 
     streamed: bool
 
     def begin(self) -> Iterable[str]:
-        """The events before anything has come."""
+        """Return the opening events."""
         ...
 
-    def more(self, text: str) -> Iterable[str]:
-        """The events that tell of more of the answer."""
+    def tell(self, event: TurnEvent) -> Iterable[str]:
+        """Return the events that tell of what has come."""
+        ...
+
+    def idle(self) -> Iterable[str]:
+        """Return the event that says nothing, for a client that would take us for dead."""
         ...
 
     def end(self, done: TurnDone) -> Iterable[str]:
-        """The events that tell of the calls, and those that end the stream."""
+        """Return the events for the rest of the calls, and those that end the stream."""
         ...
 
     def fail(self, error: ApiError) -> Iterable[str]:
-        """The events that end a stream in which something went wrong."""
+        """Return the events that end a stream in which something went wrong."""
         ...
 
     def whole(self, done: TurnDone) -> JsonObject:
-        """The JSON body of a reply that is not streamed."""
+        """Return the JSON body of a reply that is not streamed."""
         ...

@@ -32,11 +32,17 @@ from mlx_tools.gateway.body import (
 from mlx_tools.gateway.request import (
     DONE,
     ApiError,
+    ArgumentsAdded,
+    CallAdded,
     ClientCall,
     ClientMessage,
     JsonObject,
     Reply,
+    SentCalls,
+    TextAdded,
+    ThoughtAdded,
     TurnDone,
+    TurnEvent,
     TurnRequest,
     missing,
     openai_error,
@@ -341,8 +347,9 @@ def _flat(tools: Sequence[JsonObject]) -> Iterator[tuple[str, NamespaceParam | N
 class ResponsesReply:
     """A response that is made of a turn, in one piece or as events.
 
-    ``about`` is what it says of its request, ``names`` are namespace and name of each tool by the
-    name that the turn knows.
+    Attributes:
+        about: What it says of its request.
+        names: Namespace and name of each tool, by the name that the turn knows.
     """
 
     about: JsonObject
@@ -350,7 +357,10 @@ class ResponsesReply:
     now: Callable[[], float]
     streamed: bool
     _output: list[JsonObject] = field(default_factory=list, init=False)
-    _text: list[str] = field(default_factory=list, init=False)
+    _open: str = field(default="", init=False)  # the type of the open item of text
+    _text: list[str] = field(default_factory=list, init=False)  # of that item
+    _sent_calls: SentCalls = field(default_factory=SentCalls, init=False)
+    _first_call: int = field(default=0, init=False)  # the item of the first call
     _number: int = field(default=-1, init=False)
     _whole: JsonObject = field(default_factory=dict, init=False)
 
@@ -358,34 +368,45 @@ class ResponsesReply:
         for kind in ("created", "in_progress"):
             yield self._event(f"response.{kind}", response=self._response("in_progress"))
 
-    def more(self, text: str) -> Iterator[str]:
-        if not self._output:
-            yield self._add("message", role="assistant", content=[])
-            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-            yield self._event("response.content_part.added", **self._item_position(0, 0), part=part)
-            self._output[0]["content"].append(part)
-        if text:
-            self._text.append(text)
-            delta = {"delta": text, "logprobs": []}
-            yield self._event("response.output_text.delta", **self._item_position(0, 0), **delta)
+    def tell(self, event: TurnEvent) -> Iterator[str]:
+        match event:
+            case TextAdded(text=text):
+                yield from self._tell_text("message", text)
+            case ThoughtAdded(text=text):
+                yield from self._tell_text("reasoning", text)
+            case CallAdded():
+                yield from self._end_text("completed")
+                self._sent_calls.begin()
+                self._first_call = len(self._output) - event.index
+                yield self._add(
+                    "function_call", **self._named(event.name), call_id=event.id, arguments=""
+                )
+            case ArgumentsAdded(index=index, text=text):
+                self._sent_calls.add(event)
+                at = self._item_position(self._first_call + index)
+                yield self._event("response.function_call_arguments.delta", **at, delta=text)
+
+    def idle(self) -> Iterator[str]:
+        yield self._event("response.in_progress", response=self._response("in_progress"))
 
     def end(self, done: TurnDone) -> Iterator[str]:
         cut = done.finish == "length"
         status = "incomplete" if cut else "completed"
-        if not self._output and not done.calls and not cut:
-            yield from self.more("")
-        if self._output:
-            yield from self._end_message(status)
-        for call in done.calls:
-            yield from self._tell_call(call)
+        if not (self._open == "message" or done.text or done.calls or cut):
+            yield from self._tell_text("message", "")
+        yield from self._end_text(status)
+        for index, call in enumerate(done.calls):
+            yield from self._end_call(index, call)
+        output = [item for item in self._output if item["status"] != "in_progress"]
         self._whole = self._response(
             status,
-            output=self._output,
+            output=output,  # without a call that was cut off
             usage=_usage(done.usage),
             incomplete_details={"reason": "max_output_tokens"} if cut else None,
             completed_at=None if cut else int(self.now()),
         )
-        yield self._event(f"response.{status}", response=self._whole)
+        notes = {"mlx_tools": done.notes} if done.notes else {}
+        yield self._event(f"response.{status}", response=self._whole, **notes)
         yield DONE
 
     def fail(self, error: ApiError) -> Iterator[str]:
@@ -393,36 +414,76 @@ class ResponsesReply:
         # The specification has the error in a field of its own, OpenAI's client at the top.
         beside = {name: told["error"][name] for name in ("message", "param", "code")}
         yield self._event("error", **beside, **told)
-        why = {"code": error.code, "message": str(error)}
+        # Codex asks again up to 30 times unless the code is one of those that it knows.
+        code = "invalid_prompt" if error.should_retry is False else error.code
+        if error.code == "context_length_exceeded":
+            code = error.code
+        why = {"code": code, "message": str(error)}
         yield self._event("response.failed", response=self._response("failed", error=why))
         yield DONE
 
     def whole(self, done: TurnDone) -> JsonObject:
-        for _ in (*(self.more(done.text) if done.text else ()), *self.end(done)):
+        events: list[TurnEvent] = [ThoughtAdded(done.thought)] if done.thought else []
+        events += [TextAdded(done.text)] if done.text else []
+        for event in events:
+            for _ in self.tell(event):
+                pass
+        for _ in self.end(done):
             pass
         return self._whole
 
-    def _end_message(self, status: str) -> Iterator[str]:
-        part = self._output[0]["content"][0]
-        part["text"] = "".join(self._text)
-        whole = {"text": part["text"], "logprobs": []}
-        yield self._event("response.output_text.done", **self._item_position(0, 0), **whole)
-        yield self._event("response.content_part.done", **self._item_position(0, 0), part=part)
-        yield self._done(0, status)
+    def _tell_text(self, kind: Literal["message", "reasoning"], text: str) -> Iterator[str]:
+        """Tell of text or of a thought, in an item of its own."""
+        is_message = kind == "message"
+        if self._open != kind:
+            yield from self._end_text("completed")
+            at, part = len(self._output), _part(kind, "")
+            self._open, self._text = kind, []
+            fields: JsonObject = {"role": "assistant"} if is_message else {"summary": []}
+            yield self._add(kind, **fields, content=[])
+            yield self._event(
+                "response.content_part.added", **self._item_position(at, 0), part=part
+            )
+            self._output[at]["content"].append(part)
+        at = len(self._output) - 1
+        if text:
+            self._text.append(text)
+            delta = {"delta": text, **({"logprobs": []} if is_message else {})}
+            name = "output_text" if is_message else "reasoning_text"
+            yield self._event(f"response.{name}.delta", **self._item_position(at, 0), **delta)
 
-    def _tell_call(self, call: ClientCall) -> Iterator[str]:
-        namespace, own = self.names.get(call.name, ("", call.name))
-        named = {"name": own, "namespace": namespace} if namespace else {"name": own}
-        at, kind = len(self._output), "response.function_call_arguments"
-        yield self._add("function_call", **named, call_id=call.id, arguments="")
-        yield self._event(f"{kind}.delta", **self._item_position(at), delta=call.arguments)
+    def _end_text(self, status: str) -> Iterator[str]:
+        """End the item of text that is open."""
+        kind, self._open = self._open, ""
+        if not kind:
+            return
+        at = len(self._output) - 1
+        where, part = self._item_position(at, 0), self._output[at]["content"][0]
+        part["text"] = "".join(self._text)
+        whole = {"text": part["text"], **({"logprobs": []} if kind == "message" else {})}
+        name = "output_text" if kind == "message" else "reasoning_text"
+        yield self._event(f"response.{name}.done", **where, **whole)
+        yield self._event("response.content_part.done", **where, part=part)
+        yield self._done(at, status)
+
+    def _end_call(self, index: int, call: ClientCall) -> Iterator[str]:
+        if index >= len(self._sent_calls):
+            yield from self.tell(CallAdded(index, call.id, call.name))
+        if rest := self._sent_calls.remaining_arguments(index, call):
+            yield from self.tell(ArgumentsAdded(index, rest))
+        at = self._first_call + index
         self._output[at]["arguments"] = call.arguments
-        whole = {"name": own, "arguments": call.arguments}
-        yield self._event(f"{kind}.done", **self._item_position(at), **whole)
+        whole = {"name": self._output[at]["name"], "arguments": call.arguments}
+        where = self._item_position(at)
+        yield self._event("response.function_call_arguments.done", **where, **whole)
         yield self._done(at, "completed")
 
+    def _named(self, name: str) -> JsonObject:
+        namespace, own = self.names.get(name, ("", name))
+        return {"name": own, "namespace": namespace} if namespace else {"name": own}
+
     def _add(self, kind: str, **fields: Any) -> str:
-        at, prefix = len(self._output), {"message": "msg", "function_call": "fc"}[kind]
+        at, prefix = len(self._output), _PREFIXES[kind]
         mark = self.about["id"].removeprefix("resp_")
         item = {"id": f"{prefix}_{mark}o{at}", "type": kind, "status": "in_progress"}
         self._output.append({**item, **fields})
@@ -452,6 +513,16 @@ class ResponsesReply:
     def _event(self, kind: str, **fields: Any) -> str:
         self._number += 1
         return server_sent({"type": kind, "sequence_number": self._number, **fields}, kind)
+
+
+_PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
+"""How the ids of items begin."""
+
+
+def _part(kind: str, text: str) -> JsonObject:
+    if kind == "reasoning":
+        return {"type": "reasoning_text", "text": text}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 def _usage(usage: Usage) -> JsonObject | None:

@@ -6,9 +6,9 @@ import asyncio
 import secrets
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
 from typing import Any, Final
@@ -43,12 +43,13 @@ from mlx_tools.gateway.anthropic_messages import (
     read_count_tokens,
 )
 from mlx_tools.gateway.chat_completions import read_chat_completion, read_completion
-from mlx_tools.gateway.exchange import KEEP_ALIVE, KEEP_ALIVE_SECONDS, PATIENCE, Sender, json_body
+from mlx_tools.gateway.exchange import PATIENCE, Sender, json_body
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.openapi import openapi_document
 from mlx_tools.gateway.page import PATH, Keep, Page, Person
 from mlx_tools.gateway.request import (
     ApiError,
+    Emit,
     JsonObject,
     Reply,
     TurnDone,
@@ -62,7 +63,8 @@ from mlx_tools.gateway.run_work import RunExecution
 from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.runs_api import run_routes
 from mlx_tools.gateway.served_models import DEFAULT, Note, ServedModels
-from mlx_tools.gateway.turn import Emit, TurnRunner
+from mlx_tools.gateway.turn import TurnRunner
+from mlx_tools.gateway.turn_stream import Clock, TurnStream
 from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.messages import replace
 
@@ -77,10 +79,17 @@ ErrorBody = Callable[[ApiError], JsonObject]
 
 @dataclass
 class Gateway:
-    """What the routes of one gateway share. ``runs`` are those of its own, ``page`` is where a
-    person sees them. ``temperature`` is what is sampled with where a client does not say, ``now``
-    is the wall clock, ``new_id`` gives ids. ``patience`` is how long a client may take to take in
-    what is sent, in seconds."""
+    """What the routes of one gateway share.
+
+    Attributes:
+        runs: The gateway's own runs.
+        page: The page where a person sees them.
+        temperature: The temperature of requests that do not name one.
+        now: The wall clock.
+        new_id: Gives ids.
+        patience: Seconds that a client may take to take in what is sent.
+        clock: The clock by which streams that are silent say that they live.
+    """
 
     models: ServedModels
     admission: Admission
@@ -91,6 +100,7 @@ class Gateway:
     now: Callable[[], float] = time.time
     new_id: Callable[[], str] = lambda: secrets.token_hex(12)
     patience: float = PATIENCE
+    clock: Clock = field(default_factory=Clock)
 
 
 def application(gateway: Gateway, door: AccessRules) -> Starlette:
@@ -197,68 +207,10 @@ class _TurnEndpoint:
             return done
 
         if reply.streamed:
-            await _Stream(reply, sender, headers).send(take)
+            await TurnStream(reply, sender, headers, gateway.clock).send(take)
             return
-        done = await take(lambda text: None)
+        done = await take(lambda event: None)
         await sender.whole(200, reply.whole(done), headers | _done_headers(done))
-
-
-class _Stream:
-    """A turn's events on their way to a client.
-
-    The head waits for the first of them, so that what fails before is an error with its status; and
-    no longer than a client may take for a dead server.
-    """
-
-    def __init__(self, reply: Reply, sender: Sender, headers: dict[str, str]) -> None:
-        self._reply, self._sender, self._headers = reply, sender, headers
-        self._waiting: list[str] = []
-        self._news, self._is_ended = anyio.Event(), False
-
-    async def send(self, take: Callable[[Emit], Awaitable[TurnDone]]) -> None:
-        """Send the events of a turn that is taken so. Raises `ApiError` where that failed."""
-        done: TurnDone | ApiError
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._send_waiting)
-            try:
-                done = await take(self._tell)
-            except ApiError as error:
-                done = error
-            self._is_ended = True
-            self._news.set()
-        if isinstance(done, TurnDone):
-            self._headers |= _done_headers(done)
-            await self._send_more((*self._take_events(), *self._reply.end(done)), last=True)
-            return
-        if self._sender.begun or self._waiting:
-            await self._send_more((*self._take_events(), *self._reply.fail(done)), last=True)
-        raise done
-
-    def _tell(self, text: str) -> None:
-        self._waiting.append(text)
-        self._news.set()
-
-    def _take_events(self) -> Iterator[str]:
-        """The events of what has come since."""
-        waiting, self._waiting = self._waiting, []
-        for text in waiting:
-            yield from self._reply.more(text)
-
-    async def _send_waiting(self) -> None:
-        while True:
-            with anyio.move_on_after(KEEP_ALIVE_SECONDS) as silence:
-                await self._news.wait()
-            if self._is_ended:
-                return
-            self._news = anyio.Event()
-            await self._send_more([KEEP_ALIVE] if silence.cancelled_caught else self._take_events())
-
-    async def _send_more(self, events: Iterable[str], *, last: bool = False) -> None:
-        begun = self._sender.begun
-        if not begun:
-            await self._sender.head(self._headers)
-        text = "".join((*(() if begun else self._reply.begin()), *events))
-        await self._sender.more(text, last=last)
 
 
 def _client_of(request: Request) -> str:
@@ -274,9 +226,11 @@ def header_of(names: Iterable[str]) -> str:
 
 def _done_headers(done: TurnDone) -> dict[str, str]:
     """The headers that say more of a turn's calls, or that its answer looks like one."""
-    call_like = ("true",) if done.call_like else ()
-    found = {"repairs": done.repairs, "echoed": done.echoed, "call-like": call_like}
-    return {f"x-mlx-tools-{name}": ", ".join(said) for name, said in found.items() if said}
+    headers: dict[str, str] = {}
+    for name, value in done.notes.items():
+        header = f"x-mlx-tools-{name.replace('_', '-')}"
+        headers[header] = ", ".join(value) if isinstance(value, list) else "true"
+    return headers
 
 
 # --- the rest -------------------------------------------------------------------------------------

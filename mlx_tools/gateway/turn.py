@@ -2,21 +2,24 @@
 run, and what came of it as events.
 
 A turn that cannot be read, or calls nothing that may be called, is corrected inside the request, up
-to two times, and nobody sees it. So calls are told once they are judged; an answer as it grows.
+to two times. What a client was told by then stays: text stands before what the model says next, and
+a call goes on from what was told of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import anyio
 
 from mlx_tools.backends import (
     Backend,
+    Chunk,
     CompletionRequest,
     ErrorMappingBackend,
     TokenCounter,
@@ -32,13 +35,19 @@ from mlx_tools.controller import (
 )
 from mlx_tools.decoding import RepetitionWatch
 from mlx_tools.errors import MlxToolsError
+from mlx_tools.gateway.answer_sender import AnswerSender, PlainText, StopTextFound, StopTexts
+from mlx_tools.gateway.call_sender import CallSender, SentCall
 from mlx_tools.gateway.conversation import ConversationFold, PromptProfile, TurnMemory, next_key
 from mlx_tools.gateway.exchange import in_thread_if_large
 from mlx_tools.gateway.request import (
     ApiError,
     ClientCall,
     ClientMessage,
+    Emit,
     Finish,
+    FirstToken,
+    TextAdded,
+    ThoughtAdded,
     TurnDone,
     TurnRequest,
     as_api_error,
@@ -54,7 +63,7 @@ from mlx_tools.messages import (
 )
 from mlx_tools.policy import Limits
 from mlx_tools.process import AWAKE
-from mlx_tools.protocol import Reading, ReadingRules, judge
+from mlx_tools.protocol import JudgedCall, Reading, judge
 from mlx_tools.transcript import (
     AnswerRecord,
     CallRecord,
@@ -78,8 +87,23 @@ _ALL_CALLS: Final = 10_000
 USUAL_TOKENS: Final = 8_192
 """Tokens of a turn for which neither the client nor the context says a bound."""
 
-Emit = Callable[[str], None]
-"""Is told of more of the answer."""
+
+@dataclass
+class _AnnouncedBackend:
+    """A backend that says when the first text of a turn has come."""
+
+    backend: Backend
+    emit: Emit
+    has_begun: bool = False
+
+    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
+        """Complete as the backend does."""
+        async with aclosing(ErrorMappingBackend(self.backend).complete(request)) as chunks:
+            async for chunk in chunks:
+                if chunk.text and not self.has_begun:
+                    self.has_begun = True
+                    self.emit(FirstToken())
+                yield chunk
 
 
 @dataclass
@@ -94,23 +118,26 @@ class TurnRunner:
     _count_lock: anyio.Lock = field(default_factory=anyio.Lock, init=False)
 
     async def run(self, request: TurnRequest, emit: Emit, new_id: Callable[[], str]) -> TurnDone:
-        """Take the turn that a client asks for, and tell of its text as it comes.
+        """Take the turn that a client asks for, and tell of it as it forms.
 
         ``new_id`` gives ids for calls. Raises `ApiError`, whatever went wrong.
         """
+        backend = _AnnouncedBackend(self.backend, emit)
         try:
             with AWAKE, anyio.fail_after(self.limits.total_timeout):
                 if request.prompt is not None:
-                    return await self._pass_on(request, request.prompt, emit)
-                taking = await self._begin(request, emit, new_id)
-                return await taking.run()
+                    return await self._pass_on(backend, request, request.prompt, emit)
+                turn = await self._begin(request, emit, new_id, backend)
+                return await turn.run()
         except TimeoutError:
             limit = f"the turn was not done in {self.limits.total_timeout:g} s"
             raise ApiError(504, "timeout", limit) from None
         except MlxToolsError as error:
             raise as_api_error(error) from error
 
-    async def _pass_on(self, request: TurnRequest, prompt: str, emit: Emit) -> TurnDone:
+    async def _pass_on(
+        self, backend: Backend, request: TurnRequest, prompt: str, emit: Emit
+    ) -> TurnDone:
         """Let the model go on from the bytes of a prompt."""
         sampling = dict(request.sampling)
         asked = CompletionRequest(
@@ -126,7 +153,7 @@ class TurnRunner:
         stops, said, usage, pieces = StopTexts(request.stop), list[str](), Usage(), 0
         finish: FinishReason = "stop"
         scores: list[tuple[TokenScore, ...]] = []
-        async with aclosing(ErrorMappingBackend(self.backend).complete(asked)) as chunks:
+        async with aclosing(ErrorMappingBackend(backend).complete(asked)) as chunks:
             async for chunk in chunks:
                 pieces += bool(chunk.text)
                 scores += chunk.scores
@@ -134,8 +161,8 @@ class TurnRunner:
                 finish = chunk.finish_reason or finish
                 if text := stops.feed(chunk.text, is_last=chunk.finish_reason is not None):
                     said.append(text)
-                    emit(text)
-                if stops.found:
+                    emit(TextAdded(text))
+                if stops.stop_text:
                     finish = "stop"
                     break
         if usage.completion_tokens is None:
@@ -146,7 +173,7 @@ class TurnRunner:
             finish=finish,
             text="".join(said),
             usage=usage,
-            stopped_by=stops.found,
+            stopped_by=stops.stop_text,
             scores=tuple(scores),
         )
 
@@ -156,10 +183,21 @@ class TurnRunner:
         return await self.measure((await taking.pending_request()).prompt)
 
     async def _begin(
-        self, request: TurnRequest, emit: Emit, new_id: Callable[[], str]
+        self,
+        request: TurnRequest,
+        emit: Emit,
+        new_id: Callable[[], str],
+        backend: Backend | None = None,
     ) -> _TurnInProgress:
         """The turn that a client asks for, its conversation folded. Raises `ApiError`."""
-        begun = partial(_TurnInProgress, self, request, emit, new_id)
+        begun = partial(
+            _TurnInProgress,
+            self,
+            request,
+            emit,
+            new_id,
+            ErrorMappingBackend(backend or self.backend),
+        )
         return await in_thread_if_large(request.size, begun)
 
     async def measure(self, prompt: str) -> int:
@@ -172,23 +210,28 @@ class TurnRunner:
             return self.counter.count(prompt)
 
 
-class _StopTextFound(Exception):
-    """One of the client's stop texts came."""
-
-
 class _TurnInProgress:
     """One request under way."""
 
     def __init__(
-        self, runner: TurnRunner, request: TurnRequest, emit: Emit, new_id: Callable[[], str]
+        self,
+        runner: TurnRunner,
+        request: TurnRequest,
+        emit: Emit,
+        new_id: Callable[[], str],
+        backend: ErrorMappingBackend,
     ) -> None:
         self._runner, self._request, self._new_id = runner, request, new_id
-        self._tell = emit
-        self._stops = StopTexts(request.stop)
-        self._text: list[str] = []  # what was told of the answer
-        self._kept = 0  # how many of these an attempt before this one told
+        self._emit, self._backend = emit, backend
+        self._answer = AnswerSender(
+            request.stop, lambda text: emit(TextAdded(text)), is_seen=request.streamed
+        )
+        self._thoughts: list[str] = []
         self._turned: list[tuple[Record, Reading | None]] = []
         self._usages: list[Usage] = []
+        self._attempts = 0
+        self._restarts = 0  # of the model's turn
+        self._is_kept = True  # the turn is one that the memory can bring back
         limits = replace(
             runner.limits,
             max_tokens=1_000_000,
@@ -211,6 +254,8 @@ class _TurnInProgress:
         if request.allowed is not None:
             allowed = request.allowed
             self._session.specs = {n: s for n, s in self._session.specs.items() if n in allowed}
+        self._calls = CallSender(self._session.specs, emit, new_id)
+        self._completer = Completer(backend, self._session, streams_prose=True)
 
     async def pending_request(self) -> Complete:
         """The completion that is asked for now."""
@@ -228,39 +273,96 @@ class _TurnInProgress:
         return step
 
     async def run(self) -> TurnDone:
+        """Let the model write until there is a turn for the client. Raises `ApiError`."""
         if self._request.is_plain:
             return await self._run_plain()
-        completer = Completer(ErrorMappingBackend(self._runner.backend), self._session)
         problem = ""
-        for _ in range(ATTEMPTS):
+        while self._attempts < ATTEMPTS:
             step = await self._limit_tokens(await self.pending_request())
             try:
-                written = await completer.complete(step, self._show)
-            except _StopTextFound:
+                result = await self._complete(step)
+            except StopTextFound:
                 return await self._cut_off(step)
-            await self._count_prompt(step, written.usages[:1])
-            done, problem = self._finish_turn(step, written)
+            if (ends := self._unfinished_calls(step, result)) is not None:
+                return await self._finish_sent_calls(result, ends)
+            done, problem = self._finish_turn(step, result)
             if done is not None:
                 return done
-            may_go_on = step.messages is not None and self._request.schema is None
-            if self._text[self._kept :] and not may_go_on:
+            if self._answer.has_said and self._request.schema is not None:
                 break  # what the client has seen cannot be taken back
             if self._session.state is State.IDLE:
                 break  # the model means it so
-            self._begin_anew()
+            self._answer.begin_anew()
         raise ApiError(502, "model_output_invalid", f"the model wrote no turn that fits: {problem}")
 
-    def _begin_anew(self) -> None:
-        """What was said stands, and what the model says now stands behind it."""
-        if self._text[self._kept :]:
-            self._text.append("\n\n")
-            self._tell("\n\n")
-        self._kept = len(self._text)
+    async def _complete(self, step: Complete, first_call: int = 0) -> CompletionResult:
+        """Let the model write one turn. Raises `StopTextFound`."""
+        self._attempts += 1
+        self._restarts = 0
+        self._calls.begin_turn(first_call)
+        result = await self._completer.complete(step, self._show)
+        await self._count_prompt(step, result.usages[:1])
+        self._usages.append(self._billed_usage(step, result))
+        return result
 
-    @property
-    def _attempt_text(self) -> str:
-        """What was said in this attempt, told or held."""
-        return "".join(self._text[self._kept :]) + self._stops.held
+    # --- calls that the client was told of ---
+
+    def _unfinished_calls(
+        self, step: Complete, result: CompletionResult
+    ) -> list[ClientCall | None] | None:
+        """Return the calls that the client was told of, None for each that the model's turn does
+        not end as it was told; None if there is no such, or nothing can be done about it."""
+        can_go_on = not (step.rules.parted and step.strategy == "free")
+        if not self._calls.calls or result.finish_reason == "length" or not can_go_on:
+            return None
+        ends = self._calls.final_calls(self._judge(result.reading))
+        return ends if None in ends else None
+
+    def _judge(self, reading: Reading) -> tuple[JudgedCall, ...]:
+        return judge(reading, self._session.specs, tool_choice=self._session.choice)
+
+    async def _finish_sent_calls(
+        self, result: CompletionResult, ends: list[ClientCall | None]
+    ) -> TurnDone:
+        """Let the model go on from what the client was told of calls. Raises `ApiError`."""
+        self._is_kept = False  # the model did not write these calls in one turn
+        repairs = dict.fromkeys(_repairs(self._judge(result.reading)))
+        while None in ends and self._attempts < ATTEMPTS:
+            slot = ends.index(None)
+            step = await self._limit_tokens(self._going_on_from(self._calls.calls[slot]))
+            result = await self._complete(step, slot)
+            if result.finish_reason == "length":
+                return self._done("length")
+            judgements = self._judge(result.reading)
+            call = self._calls.calls[slot]
+            ends[slot] = call.final_call(judgements[0]) if judgements else None
+            repairs |= dict.fromkeys(("mended", *_repairs(judgements)))
+        calls = tuple(call for call in ends if call is not None)
+        if len(calls) < len(ends):
+            name = self._calls.calls[ends.index(None)].name
+            problem = f"the model did not finish its call of {name}"
+            raise ApiError(502, "model_output_invalid", problem)
+        return self._done("tool_calls", calls, repairs=tuple(repairs))
+
+    def _going_on_from(self, call: SentCall) -> Complete:
+        """The completion that goes on from what the client was told of a call."""
+        step = self._next_completion()
+        rules = replace(
+            step.rules,
+            style="jsonl",
+            prefix=call.prefix,
+            in_thought=False,
+            tool_choice=call.name,
+            max_calls=1,
+            native=frozenset(),
+            call=("", ""),
+            parted=False,
+        )
+        prompt = self._session.prompt.render(call.prefix)
+        # Whatever the strategy was: a call that is held to its schema ends well more often.
+        return replace(
+            step, prompt=prompt, rules=rules, thought=None, strategy="auto", messages=None
+        )
 
     async def _limit_tokens(self, step: Complete) -> Complete:
         """The step with as many tokens as the client and the context allow."""
@@ -282,27 +384,29 @@ class _TurnInProgress:
     # --- what comes ---
 
     def _show(self, event: events.Event) -> None:
-        """Tell of an answer as it grows; of calls later."""
-        if isinstance(event, events.AnswerPiece):
-            self._say(event.text)
+        """Tell the client of what forms. Behind a call that was told nothing is said."""
+        turn = self._completer.turn
+        if turn is not None and turn.restarts != self._restarts:
+            self._restarts = turn.restarts
+            self._answer.begin_anew()
+            self._calls.stop_arguments()
+        is_given_up = turn is not None and turn.unfilled  # what comes is told at its end
+        match event:
+            case events.ThoughtPiece() if not self._calls.calls:
+                self._think(event.text)
+            case events.AnswerPiece() if not (self._calls.calls or is_given_up):
+                self._answer.say(event.text)
+            case events.CallOpened() if self._request.streamed and not is_given_up:
+                self._calls.open_call(event.index, event.name)
+            case events.ArgumentsPiece():
+                settled = turn is not None and turn.is_held
+                self._calls.add_arguments(event.index, event.text, is_settled=settled)
 
-    def _say(self, text: str, *, is_last: bool = False) -> None:
-        if said := self._stops.feed(text, is_last=is_last):
-            self._text.append(said)
-            self._tell(said)
-        if self._stops.found:
-            raise _StopTextFound
-
-    def _say_rest(self, text: str) -> None:
-        """Say what is left of a text that is whole now. A mend may have put it in the place of what
-        was said before: a client that has seen that cannot be told otherwise."""
-        said = self._attempt_text
-        if said and not text.startswith(said.rstrip()):
-            if self._request.streamed:
-                raise ApiError(502, "model_output_invalid", "the model wrote its answer anew")
-            del self._text[self._kept :]
-            self._stops = StopTexts(self._request.stop)
-        self._say(text[len(self._attempt_text) :], is_last=True)
+    def _think(self, text: str) -> None:
+        text = text if self._thoughts else text.lstrip()
+        if text:
+            self._thoughts.append(text)
+            self._emit(ThoughtAdded(text))
 
     def _fold(self, record: Record, reading: Reading | None = None) -> None:
         self._session.fold(record, reading)
@@ -313,7 +417,6 @@ class _TurnInProgress:
         """The end of the turn, or what is wrong with it."""
         reading = result.reading
         completion = result.record(step, self._session.last_prompt)
-        self._usages.append(self._billed_usage(step, result))
         self._fold(completion, reading)
         follow = self._session.current.unwritten
         for record in follow:
@@ -321,10 +424,13 @@ class _TurnInProgress:
         answer = next((r for r in follow if isinstance(r, AnswerRecord)), None)
         allowed = {r.call for r in follow if isinstance(r, DecisionRecord) and r.decision != "deny"}
         calls = [r for r in follow if isinstance(r, CallRecord) and r.call in allowed]
+        if answer is not None and self._calls.calls:
+            raise _interrupted_call()
         if answer is not None:
-            return self._answered(answer), ""
+            return self._answered(answer, reading.commentary), ""
         if calls:
-            return self._called(calls, follow, reading), ""
+            cut = result.finish_reason == "length"
+            return self._called(calls, follow, reading, cut=cut), ""
         if result.finish_reason == "length" and not self._is_corrected(reading.error):
             return self._done("length"), ""  # a call that was cut off is none
         faults = [info.message for r in follow if (info := getattr(r, "error", None)) is not None]
@@ -342,36 +448,49 @@ class _TurnInProgress:
             return self._session.repetitions < 2
         return error.code == "unknown_tool"
 
-    def _answered(self, answer: AnswerRecord) -> TurnDone:
+    def _answered(self, answer: AnswerRecord, commentary: str) -> TurnDone:
         try:
-            self._say_rest(answer.content)
-        except _StopTextFound:
+            self._answer.say_remainder(answer.content, f"{commentary}\n\n" if commentary else "")
+        except StopTextFound:
             return self._done("stop")
         done = self._done("length" if answer.truncated else "stop")
         return replace(done, call_like=answer.call_like)
 
     def _called(
-        self, records: list[CallRecord], follow: Iterable[Record], reading: Reading
+        self, records: list[CallRecord], follow: Iterable[Record], reading: Reading, *, cut: bool
     ) -> TurnDone:
-        if reading.commentary:
+        ends = self._calls.final_calls(self._judge(reading)) if self._calls.calls else []
+        if None in ends and cut:
+            return self._done("length")
+        if None in ends:  # of a server that cannot go on from a text
+            raise ApiError(
+                502, "model_output_invalid", "the model wrote another call than it began"
+            )
+        if reading.commentary and not ends:
             try:
-                self._say_rest(reading.commentary)
-            except _StopTextFound:
+                self._answer.say_remainder(reading.commentary)
+            except StopTextFound:
                 return self._done("stop")
-        calls = tuple(
-            ClientCall(self._new_id(), record.name, json_line(record.arguments))
-            for record in records
+        numbers = {r.call: n for n, r in enumerate(r for r in follow if isinstance(r, CallRecord))}
+        untold = [record for record in records if not self._calls.is_sent(numbers[record.call])]
+        calls = (
+            *(call for call in ends if call is not None),
+            *(ClientCall(self._new_id(), r.name, json_line(r.arguments)) for r in untold),
         )
         keys = {record.call for record in records}
         repairs = [r.name for r in follow if isinstance(r, RepairRecord) and r.call in keys]
         specs = self._session.specs
         judged = judge(reading, specs, self._results) if self._results else ()
-        echoed = {json_line(one.call.arguments) for one in judged if one.echoed}
+        echoed = [one.call for one in judged if one.echoed]
         return self._done(
             "tool_calls",
             calls,
             repairs=tuple(dict.fromkeys(repairs)),
-            echoed=tuple(call.id for call in calls if call.arguments in echoed),
+            echoed=tuple(
+                call.id
+                for call in calls
+                if any(_is_same(call, one.name, one.arguments) for one in echoed)
+            ),
         )
 
     def _done(
@@ -382,8 +501,8 @@ class _TurnInProgress:
         repairs: tuple[str, ...] = (),
         echoed: tuple[str, ...] = (),
     ) -> TurnDone:
-        text = "".join(self._text)
-        if not self._stops.found and (calls or finish == "stop"):
+        text = self._answer.text
+        if self._is_kept and not self._answer.stopped_by and (calls or finish == "stop"):
             message = ClientMessage("assistant", text, calls)
             key = next_key(self._conversed.key, message)
             self._runner.memory.keep(key, tuple(self._turned))
@@ -392,11 +511,12 @@ class _TurnInProgress:
         return TurnDone(
             finish=finish,
             text=text,
+            thought="".join(self._thoughts),
             calls=calls,
             usage=replace(self._usages[-1], completion_tokens=written),
             repairs=repairs,
             echoed=echoed,
-            stopped_by=self._stops.found,
+            stopped_by=self._answer.stopped_by,
         )
 
     def _billed_usage(self, step: Complete, result: CompletionResult) -> Usage:
@@ -420,7 +540,7 @@ class _TurnInProgress:
         """The end of a turn at a stop text: its stream was closed before it said what it cost."""
         await self._count_prompt(step)
         prompt = self._runner.counter.count(step.prompt)
-        tokens = self._runner.counter.count("".join(self._text))
+        tokens = self._runner.counter.count(self._answer.text)
         self._usages.append(Usage(prompt, None, tokens))
         return self._done("stop")
 
@@ -435,28 +555,30 @@ class _TurnInProgress:
         text, written, usage = PlainText(step.rules), CompletionResult(), Usage()
         raw, watch = "", RepetitionWatch()
         try:
-            async with aclosing(
-                ErrorMappingBackend(self._runner.backend).complete(request)
-            ) as chunks:
+            async with aclosing(self._backend.complete(request)) as chunks:
                 async for chunk in chunks:
                     written.tokens += bool(chunk.text)
                     usage = chunk.usage or usage
                     raw += chunk.text
                     if chunk.text:
-                        self._say(text.feed(chunk.text))
+                        said = text.feed(chunk.text)
+                        self._think(text.take_thought())
+                        self._answer.say(said)
                     if chunk.finish_reason is not None:
                         written.finish_reason = chunk.finish_reason
                     elif watch.repeats(raw, "answer"):
                         written.finish_reason = "length"
-                    if written.finish_reason is not None or text.ended:
+                    if written.finish_reason is not None or text.is_over:
                         break
-                self._say(text.feed("", is_last=True), is_last=True)
-        except _StopTextFound:
+                said = text.feed("", is_last=True)
+                self._think(text.take_thought())
+                self._answer.say(said, is_last=True)
+        except StopTextFound:
             return await self._cut_off(step)
         written.usages.append(usage)
         await self._count_prompt(step, written.usages)
         self._usages.append(self._billed_usage(step, written))
-        content = "".join(self._text)
+        content = self._answer.text
         finish: FinishReason = "length" if written.finish_reason == "length" else "stop"
         record = CompletionRecord(
             turn=step.turn,
@@ -472,84 +594,16 @@ class _TurnInProgress:
         return self._done(finish)
 
 
-# --- a text as it comes: any split of it gives the same -------------------------------------------
+def _interrupted_call() -> ApiError:
+    """The error of a turn whose server cannot go on from what a client was told."""
+    problem = "the model began a call and then wrote something else"
+    return ApiError(502, "model_output_invalid", problem)
 
 
-class StopTexts:
-    """Ends a text at the first of the given texts that stands in it.
-
-    ``found`` is the one that came, empty until then, and ``rest`` what came with it behind it;
-    ``held`` is what might be the beginning of one, and was not let through yet.
-    """
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._texts = tuple(filter(None, texts))
-        self.found = self.rest = self.held = ""
-
-    def feed(self, text: str, *, is_last: bool = False) -> str:
-        """More of the text; what of it stands before any stop text. ``is_last``: no more comes."""
-        if self.found:
-            return ""
-        whole = self.held + text
-        at = [(place, stop) for stop in self._texts if (place := whole.find(stop)) >= 0]
-        if at:
-            # The one that is whole first, as it would be read letter by letter.
-            place, self.found = min(at, key=lambda found: (found[0] + len(found[1]), found[0]))
-            self.held, self.rest = "", whole[place + len(self.found) :]
-            return whole[:place]
-        most = min(len(whole), max(map(len, self._texts), default=1) - 1)
-        ends = (n for n in range(most, 0, -1) if any(t.startswith(whole[-n:]) for t in self._texts))
-        keep = 0 if is_last else next(ends, 0)
-        self.held = whole[len(whole) - keep :]
-        return whole[: len(whole) - keep]
+def _repairs(judgements: Iterable[JudgedCall]) -> list[str]:
+    """The repairs of all calls."""
+    return [name for call in judgements for name in call.call.repairs]
 
 
-class PlainText:
-    """A turn that is all answer.
-
-    A thought is one that the turn begins with; ``thought`` is its text. ``ended``: a mark that ends
-    a turn came, and nothing counts any more.
-    """
-
-    def __init__(self, rules: ReadingRules) -> None:
-        self._closers = dict(rules.reasoning_markers)
-        self._ends = StopTexts(rules.ends)
-        self._is_started = ""  # what came before it is known whether the turn begins with a thought
-        self._thinks: StopTexts | None = None
-        self._speaks = False
-        self._trims = False  # nothing but line breaks came since the thought
-        self._thought: list[str] = []
-        if rules.in_thought:
-            self._thinks = StopTexts((next(iter(self._closers.values())),))
-
-    @property
-    def thought(self) -> str:
-        """The text of the thought, without its marks."""
-        return "".join(self._thought).strip()
-
-    @property
-    def ended(self) -> bool:
-        return bool(self._ends.found)
-
-    def feed(self, text: str, *, is_last: bool = False) -> str:
-        """More of the turn; what of it is the answer's. ``is_last``: no more comes."""
-        if not self._speaks and self._thinks is None:
-            self._is_started += text
-            bare = self._is_started.lstrip()
-            opener = next((one for one in self._closers if bare.startswith(one)), "")
-            if opener:
-                self._thinks, text = StopTexts((self._closers[opener],)), bare[len(opener) :]
-            elif not is_last and any(one.startswith(bare) for one in self._closers):
-                return ""
-            else:
-                self._speaks, text = True, self._is_started
-        if not self._speaks and self._thinks is not None:
-            self._thought.append(self._thinks.feed(text, is_last=is_last))
-            if not self._thinks.found:
-                return ""
-            self._speaks = self._trims = True
-            text = self._thinks.rest
-        if self._trims:
-            text = text.lstrip("\n")
-            self._trims = not text
-        return self._ends.feed(text, is_last=is_last)
+def _is_same(call: ClientCall, name: str, arguments: Mapping[str, Any]) -> bool:
+    return call.name == name and json.loads(call.arguments) == arguments

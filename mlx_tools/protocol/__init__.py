@@ -7,6 +7,7 @@ in docs/protocol.md.
 
 from __future__ import annotations
 
+from mlx_tools.protocol.accepted import AcceptedArguments
 from mlx_tools.protocol.delimiters import (
     ANSWER_TAG,
     CALL_TAG,
@@ -38,7 +39,7 @@ from mlx_tools.protocol.result import ResultText, ResultTool, holds_result, sett
 from mlx_tools.protocol.scan import CLOSED, FAULT, MORE, ObjectScanner
 from mlx_tools.protocol.stream import Reader, line_deltas, read, read_line
 from mlx_tools.protocol.strict import HOOKS, Unreadable, canonical, decode, loads
-from mlx_tools.protocol.unmarked import may_become_call
+from mlx_tools.protocol.unmarked import CallBeginning, call_beginning
 from mlx_tools.protocol.validate import (
     JudgedCall,
     judge,

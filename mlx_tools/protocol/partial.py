@@ -60,6 +60,7 @@ class PartialReading:
     cut_answer: bool = False
     wrapping_may_follow: bool = False  # reading ended right after the last message
     reasoning: list[str] = field(default_factory=list)
+    forgotten: int = 0  # up to here the text turned out to be a thought
     _thoughts: list[tuple[int, int]] = field(default_factory=list)  # their marks included
     forged: list[tuple[int, int]] = field(default_factory=list)
     _thought_chars: int = 0
@@ -126,6 +127,7 @@ class PartialReading:
         self.unclean = self.unclean or bool(thought.strip(WHITE))
         self.quoted = self.other = None
         self._thoughts, self.forged, self._thought_chars = [], [], 0
+        self.forgotten = self.source.pos
         self.leave_out(0)
 
     # --- the result ---

@@ -196,19 +196,19 @@ class ResultText:
 
     # --- what the scanner tells ---
 
-    def opened(self, begin: int, is_object: bool) -> bool:
+    def on_open(self, begin: int, is_object: bool) -> bool:
         """Tell a brace or bracket."""
         self._tell("{" if is_object else "[")
         self._closers.append("}" if is_object else "]")
         return True
 
-    def keyed(self, begin: int, key: str) -> bool:
+    def on_key(self, begin: int, key: str) -> bool:
         """Tell a key."""
         if len(self._closers) > 1 or not self.wrapped:
             self._tell(f"{compact(key)}:")
         return True
 
-    def valued(self, begin: int, end: int, value: str, is_string: bool) -> bool:
+    def on_value(self, begin: int, end: int, value: str, is_string: bool) -> bool:
         """Tell a scalar, or what is left of one."""
         if is_string:
             self._tell_string(value)
@@ -221,7 +221,7 @@ class ResultText:
             return False
         return True
 
-    def closed(self, begin: int) -> bool:
+    def on_close(self, begin: int) -> bool:
         """Tell a closing brace or bracket."""
         closer = self._closers.pop()
         if self._closers or not self.wrapped:

@@ -71,16 +71,16 @@ class Parts(Protocol):
     Offsets are those of the object's text. Where one returns False, the scan stops at a fault.
     """
 
-    def opened(self, begin: int, is_object: bool) -> bool:
+    def on_open(self, begin: int, is_object: bool) -> bool:
         """A brace or bracket was opened."""
 
-    def keyed(self, begin: int, key: str) -> bool:
+    def on_key(self, begin: int, key: str) -> bool:
         """A key and its colon are there."""
 
-    def valued(self, begin: int, end: int, value: str, is_string: bool) -> bool:
+    def on_value(self, begin: int, end: int, value: str, is_string: bool) -> bool:
         """A string, number or literal; ``value`` is decoded, a literal JSON's own."""
 
-    def closed(self, begin: int) -> bool:
+    def on_close(self, begin: int) -> bool:
         """A brace or bracket was closed."""
 
 
@@ -311,7 +311,7 @@ class ObjectScanner:
                 self.first_key = self._key
                 self.message_like = self._key_quoted and self._key in HEADS
                 self._lenient = self._key in _ENVELOPE
-        if self._parts is not None and not self._parts.keyed(self.begin, self._key):
+        if self._parts is not None and not self._parts.on_key(self.begin, self._key):
             self.status = FAULT
         return pos + 1
 
@@ -326,7 +326,7 @@ class ObjectScanner:
         return self._word(pos) if char in _WORD_START else self._fail(pos, "a value is due")
 
     def _open(self, pos: int, is_object: bool) -> int:
-        if self._parts is not None and not self._parts.opened(pos, is_object):
+        if self._parts is not None and not self._parts.on_open(pos, is_object):
             self.status = FAULT
         else:
             self.settled_end = pos + 1
@@ -343,7 +343,7 @@ class ObjectScanner:
     def _close(self, pos: int, *, drop_comma: bool = False) -> int:
         if drop_comma:
             self.fixes.append(Fix(self._comma, self._comma + 1, "", "trailing_comma"))
-        if self._parts is not None and not self._parts.closed(pos):
+        if self._parts is not None and not self._parts.on_close(pos):
             self.status = FAULT
             return pos
         self._stack.pop()
@@ -359,7 +359,7 @@ class ObjectScanner:
         self._last = kind
         self._after_number = False
         parts = self._parts if kind != "closed" else None
-        if parts is not None and not parts.valued(self.begin, end, value, is_string):
+        if parts is not None and not parts.on_value(self.begin, end, value, is_string):
             self.status = FAULT
         else:
             self.settled_end = end

@@ -156,13 +156,30 @@ class Reader:
         return None if opened is None or opened[1] is None else opened[0]
 
     @property
-    def prose(self) -> str | None:
-        """The text so far, where it is prose and no call can begin in it any more; None
-        elsewhere."""
+    def in_prose(self) -> bool:
+        """True if the text so far is prose, and no call can begin at its end."""
         draft = self._draft
         stands = self._spoken and not (self._lead or self._run_read or self._open or self.done)
         other = draft.messages or self._objects or draft.forged or draft.quoted or draft.error
-        return draft.said(0, self._settled) if stands and not other else None
+        return stands and not other
+
+    def prose_since(self, offset: int) -> tuple[str, int] | None:
+        """Return the prose since an offset, and the offset of its end.
+
+        None while the text is no prose, or if what stood before the offset was none in the end.
+        """
+        if not self.in_prose or 0 < offset < self._draft.forgotten:
+            return None
+        end = max(offset, self._settled)
+        return self._draft.said(offset, end), end
+
+    @property
+    def commentary(self) -> str:
+        """The prose before the first message, which may still be open."""
+        draft, one = self._draft, self._open
+        begin = 0 if one is None else one.begin
+        end = draft.begin if draft.messages else begin
+        return writable(draft.said(0, end).strip(delimiters.WHITE))
 
     def feed(self, piece: str) -> list[Delta]:
         """Reads on; returns what of the answer or of calls' arguments is known now."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -375,16 +375,85 @@ class _Prose:
         return _call_like() if outcome(candidate, place) == "call_like" else None
 
 
+_HEAD_WORDS: Final = ("action:", "tool:", "call:", "function:", "final answer:", "thought:")
+_BEFORE_NAME: Final = (
+    r"(?:\[\s{0,8})?(?:print\(\s{0,8})?(?:(?:default_api|functions?)\.)?(?<![\w-])"
+)
 _CALL_BEGUN: Final = re.compile(
-    r"(?<![\w.-])(?P<name>[\w.-]+)(?:\(|\s*\{)|^[ \t]*(?:Action|Tool|Call|call|Function):|[|｜]>|"
-    r"[\"'](?:name|tool|tool_name|function|action|tool_calls)[\"']?\s*:|<[\w:|｜]*(?:tool|call|invoke|"
-    r"function)|^(?:Final Answer:|<(?:answer|response)>)|\bto=",
+    rf"{_BEFORE_NAME}(?P<name>[\w.-]{{1,128}})(?=\(|\s{{0,8}}\{{)"
+    r"|^[ \t]*(?:Action|Tool|Call|call|Function):"
+    r"|(?:<?[|｜][\w▁:.-]{0,40})?[|｜]>"
+    r"|[\[{\s]{0,8}[\"'](?:name|tool|tool_name|function|action|tool_calls)[\"']?\s*:"
+    r"|<[\w:|｜]*(?:tool|call|invoke|function)|<(?P<tag>[\w.-]{1,128})[>\s]|\bto="
+    r"|(?P<frame>^(?:Final Answer:|<(?:answer|response|final|final_answer)>)|\A\s*Thought:)",
     re.MULTILINE,
 )
+_TAIL_BEGUN: Final = re.compile(
+    rf"(?:{_BEFORE_NAME}(?P<name>[\w.-]{{1,128}})(?P<space>\s{{0,8}})"
+    r"|[\[{\s]{0,8}[\"'](?:\w{1,10}[\"']?\s{0,8})?"
+    r"|[\[{]\s{0,8}"
+    r"|<[\w:|｜▁.-]{0,60}"
+    r"|[|｜][\w▁:.-]{0,40}"
+    r"|^[ \t]*(?P<head>[A-Za-z][A-Za-z ]{0,12}))\Z",
+    re.MULTILINE,
+)
+"""What the end of a text may go on with to be one of these."""
+
+_LONGEST_TAIL: Final = 120
+"""Characters at the end of a text in which a call may begin."""
 
 
-def may_become_call(text: str, names: Collection[str]) -> bool:
-    """Return whether what is said so far may go on to be a call, or the frame of an answer."""
+class CallBeginning(NamedTuple):
+    """Where something begins that may go on to be a call, or the frame of an answer.
+
+    Attributes:
+        offset: Its place in the text.
+        is_open: Whether more text must come to see that: a tool's name alone may be a word.
+        is_frame: Whether it is a frame, such as ``Final Answer:``.
+    """
+
+    offset: int
+    is_open: bool = False
+    is_frame: bool = False
+
+
+def call_beginning(text: str, names: Collection[str], start: int = 0) -> CallBeginning | None:
+    """Return what in a text may go on to be a call or an answer's frame, or None.
+
+    Args:
+        text: The text of an answer so far.
+        names: The names of the tools.
+        start: Nothing that ends before this offset counts.
+    """
     known = {loose_name(name) for name in names}
-    found = _CALL_BEGUN.finditer(text)
-    return any(one["name"] is None or loose_name(one["name"]) in known for one in found)
+    for match in _CALL_BEGUN.finditer(text):
+        name = match["name"] or match["tag"]
+        is_named = name is None or bool({loose_name(name), _last_part(name)} & known)
+        if match.end() >= start and is_named:
+            return CallBeginning(match.start(), is_frame=match["frame"] is not None)
+    tail = max(0, len(text) - _LONGEST_TAIL)
+    for match in _TAIL_BEGUN.finditer(text, tail):
+        if _may_go_on(
+            match, known, begins_line=text[max(0, match.start() - 1) : match.start()] in ("", "\n")
+        ):
+            return CallBeginning(match.start(), is_open=True)
+    return None
+
+
+def _last_part(name: str) -> str:
+    return loose_name(name.rpartition(".")[2])
+
+
+def _may_go_on(match: re.Match[str], names: Collection[str], *, begins_line: bool) -> bool:
+    """Return whether a match at the end of a text may be the beginning of a call."""
+    word = match[0].strip().lower()
+    if begins_line and word and any(head.startswith(word) for head in _HEAD_WORDS):
+        return True
+    name = match["name"]
+    if name is None:
+        return match["head"] is None
+    begun = {loose_name(name), _last_part(name)}
+    if match["space"]:
+        return bool(begun & set(names))
+    words = filter(None, begun)
+    return any(one.startswith(word) for word in words for one in (*names, "to", "print"))

@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from mlx_tools.gateway.request import ApiError, ClientCall, Reply, TurnDone
+from mlx_tools.gateway.request import ApiError, ClientCall, Reply, TextAdded, TurnDone
 from mlx_tools.messages import Usage
 
 USAGE = Usage(prompt_tokens=30, cached_tokens=20, completion_tokens=5)
@@ -39,7 +39,7 @@ def streamed(reply: Reply, script: Script) -> Iterator[str]:
     yield from reply.begin()
     for part in script:
         if isinstance(part, str):
-            yield from reply.more(part)
+            yield from reply.tell(TextAdded(part))
         else:
             yield from reply.end(part) if isinstance(part, TurnDone) else reply.fail(part)
 

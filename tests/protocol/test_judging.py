@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.messages import ToolCall
-from mlx_tools.protocol import Reading, ReadingRules, may_become_call, read
+from mlx_tools.protocol import Reading, ReadingRules, call_beginning, read
 from tests.protocol.texts import streamed
 from tests.tables import table
 
@@ -161,10 +161,13 @@ def test_answers_of_coding_agents_are_shown_though_tools_are_named_as_words() ->
     assert other == ["The token <|im_end|> ends a turn in ChatML."]  # which ends the answer
 
 
-@pytest.mark.parametrize("text", [HERMES, BARE, OPENAI, PYTHON, NAMED])
-def test_what_may_become_a_call_is_held_back(text: str) -> None:
-    assert may_become_call(f"I will look.\n{text}", CITY)
-    assert not may_become_call("I will look at the weather (it rains).", CITY)
+@pytest.mark.parametrize("text", [HERMES, BARE, OPENAI, PYTHON, NAMED, ELEMENT])
+def test_what_may_become_a_call_is_held_back_from_its_first_byte(text: str) -> None:
+    said = "I will look.\n"
+    for size in range(1, len(text) + 1):
+        found = call_beginning(said + text[:size], CITY)
+        assert found is not None and found.offset <= len(said), text[:size]
+    assert not call_beginning("I will look at the weather (it rains).", CITY)
 
 
 @table(

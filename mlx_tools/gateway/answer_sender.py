@@ -1,0 +1,192 @@
+"""The text of an answer on its way to a client, in pieces cut anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from mlx_tools.protocol import ReadingRules
+
+_MOST_BREAKS: Final = 50
+"""Paragraphs at the end of a text that are looked at for the beginning of the answer."""
+
+
+class StopTextFound(Exception):
+    """One of the client's stop texts came."""
+
+
+class AnswerSender:
+    """Sends a client the text of a turn, as it comes.
+
+    What a client has seen stays. If the turn is corrected, the model's next text stands behind it;
+    if it is the same text again, it is gone on with.
+    """
+
+    def __init__(self, stops: Sequence[str], emit: Callable[[str], None], *, is_seen: bool) -> None:
+        """``is_seen``: the client sees the text as it comes."""
+        self._stop_texts, self._emit, self._is_seen = stops, emit, is_seen
+        self._stops = StopTexts(stops)
+        self._sent_pieces: list[str] = []
+        self._attempt: list[str] = []  # what the model said since it was corrected
+        self._earlier_text = ""  # what it had said until then
+        self._repeated: str | None = None  # of that, what it says again
+
+    @property
+    def text(self) -> str:
+        """The text that was sent."""
+        return "".join(self._sent_pieces)
+
+    @property
+    def stopped_by(self) -> str:
+        """The stop text that came, empty if none did."""
+        return self._stops.stop_text
+
+    @property
+    def has_said(self) -> bool:
+        """True if the model has said anything since it was corrected."""
+        return bool(self._attempt)
+
+    def begin_anew(self) -> None:
+        """Begin the text of a corrected turn."""
+        if not self._is_seen:
+            self._sent_pieces.clear()
+        elif self._attempt:
+            self._earlier_text, self._repeated = "".join(self._attempt), ""
+        self._attempt, self._stops = [], StopTexts(self._stop_texts)
+
+    def say(self, text: str, *, is_last: bool = False) -> None:
+        """Send more text. Raises `StopTextFound`."""
+        if said := self._stops.feed(text, is_last=is_last):
+            self._attempt.append(said)
+            self._tell(said)
+        if self._stops.stop_text:
+            raise StopTextFound
+
+    def say_remainder(self, text: str, prefix: str = "") -> None:
+        """Send the remainder of a text that is whole now. Raises `StopTextFound`.
+
+        ``prefix`` may have been told before it. If a mend put the text in the place of another,
+        what a client has seen of that stays.
+        """
+        said = "".join(self._attempt) + self._stops.pending_text
+        whole = next((t for t in (text, prefix + text) if t.startswith(said.rstrip())), None)
+        if whole is not None:
+            self.say(whole[len(said) :], is_last=True)
+        elif self._is_seen:
+            rest = _continuation(said, text)
+            self.say(f"\n\n{text}" if rest is None else rest, is_last=True)
+        else:
+            self._sent_pieces.clear()
+            self._attempt, self._stops = [], StopTexts(self._stop_texts)
+            self.say(text, is_last=True)
+
+    def _tell(self, text: str) -> None:
+        if self._repeated is not None:
+            self._repeated += text
+            if self._earlier_text.startswith(self._repeated):
+                return
+            is_same = self._repeated.startswith(self._earlier_text)
+            text = self._repeated[len(self._earlier_text) :] if is_same else f"\n\n{self._repeated}"
+            self._repeated = None
+        self._sent_pieces.append(text)
+        self._emit(text)
+
+
+def _continuation(shown_text: str, text: str) -> str | None:
+    """Return the rest of a text that begins at the end of another, or None."""
+    end = len(shown_text)
+    for _ in range(_MOST_BREAKS):
+        end = shown_text.rfind("\n\n", 0, end)
+        if end < 0:
+            return None
+        if text.startswith(shown_text[end + 2 :]):
+            return text[len(shown_text) - end - 2 :]
+    return None
+
+
+class StopTexts:
+    """Ends a text at the first of the given texts that stands in it.
+
+    Attributes:
+        stop_text: The one that came, empty until then.
+        text_after: The text that came behind it, in the same piece.
+        pending_text: Text that may be the beginning of one, so it is not let through yet.
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = tuple(filter(None, texts))
+        self.stop_text = self.text_after = self.pending_text = ""
+
+    def feed(self, text: str, *, is_last: bool = False) -> str:
+        """Take in more text; return it up to a stop text. ``is_last``: no more comes."""
+        if self.stop_text:
+            return ""
+        whole = self.pending_text + text
+        at = [(place, stop) for stop in self._texts if (place := whole.find(stop)) >= 0]
+        if at:
+            # The one that is whole first, as it would be read letter by letter.
+            place, self.stop_text = min(at, key=lambda found: (found[0] + len(found[1]), found[0]))
+            self.pending_text, self.text_after = "", whole[place + len(self.stop_text) :]
+            return whole[:place]
+        most = min(len(whole), max(map(len, self._texts), default=1) - 1)
+        ends = (n for n in range(most, 0, -1) if any(t.startswith(whole[-n:]) for t in self._texts))
+        keep = 0 if is_last else next(ends, 0)
+        self.pending_text = whole[len(whole) - keep :]
+        return whole[: len(whole) - keep]
+
+
+class PlainText:
+    """A turn that is all answer.
+
+    A thought is one that the turn begins with; ``thought`` is its text. ``ended``: a mark that ends
+    a turn came, and nothing counts any more.
+    """
+
+    def __init__(self, rules: ReadingRules) -> None:
+        self._closers = dict(rules.reasoning_markers)
+        self._ends = StopTexts(rules.ends)
+        self._is_started = ""  # what came before it is known whether the turn begins with a thought
+        self._thinks: StopTexts | None = None
+        self._speaks = False
+        self._trims = False  # nothing but line breaks came since the thought
+        self._thought: list[str] = []
+        self._thought_sent = 0  # pieces of it that were taken
+        if rules.in_thought:
+            self._thinks = StopTexts((next(iter(self._closers.values())),))
+
+    @property
+    def thought(self) -> str:
+        """The text of the thought, without its marks."""
+        return "".join(self._thought).strip()
+
+    def take_thought(self) -> str:
+        """Return more of the thought, each time what has come since."""
+        pieces, self._thought_sent = self._thought[self._thought_sent :], len(self._thought)
+        return "".join(pieces)
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self._ends.stop_text)
+
+    def feed(self, text: str, *, is_last: bool = False) -> str:
+        """Take in more of the turn; return the answer's text. ``is_last``: no more comes."""
+        if not self._speaks and self._thinks is None:
+            self._is_started += text
+            bare = self._is_started.lstrip()
+            opener = next((one for one in self._closers if bare.startswith(one)), "")
+            if opener:
+                self._thinks, text = StopTexts((self._closers[opener],)), bare[len(opener) :]
+            elif not is_last and any(one.startswith(bare) for one in self._closers):
+                return ""
+            else:
+                self._speaks, text = True, self._is_started
+        if not self._speaks and self._thinks is not None:
+            self._thought.append(self._thinks.feed(text, is_last=is_last))
+            if not self._thinks.stop_text:
+                return ""
+            self._speaks = self._trims = True
+            text = self._thinks.text_after
+        if self._trims:
+            text = text.lstrip("\n")
+            self._trims = not text
+        return self._ends.feed(text, is_last=is_last)

@@ -1,0 +1,131 @@
+"""The calls of a turn on their way to a client, while the model writes them.
+
+A client is told a call's name once a tool has it, and its arguments up to the last accepted value.
+What was told never changes: where the model's turn comes to something else, it is asked to go on
+from what was told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mlx_tools.gateway.request import (
+    ArgumentsAdded,
+    CallAdded,
+    ClientCall,
+    Emit,
+)
+from mlx_tools.messages import ToolSpec, json_line
+from mlx_tools.protocol import AcceptedArguments, JudgedCall, forcing_prefix, resolve
+
+
+@dataclass
+class SentCall:
+    """A call that was begun for a client. ``text`` is what was sent of its arguments."""
+
+    id: str
+    name: str
+    text: str = ""
+    keys: list[str] = field(default_factory=list)
+
+    @property
+    def prefix(self) -> str:
+        """The beginning of a model's turn that goes on from what was told."""
+        begun = forcing_prefix("jsonl", self.name)
+        return begun.removesuffix("{") + self.text if self.text else begun
+
+    def final_call(self, call: JudgedCall) -> ClientCall | None:
+        """Return the call as it ends, or None if that is not what was sent."""
+        if call.error is not None or call.call.name != self.name:
+            return None
+        arguments = call.call.arguments
+        for text in _texts(arguments, self.keys):
+            if text.startswith(self.text):
+                return ClientCall(self.id, self.name, text)
+        return None
+
+
+def _texts(arguments: Mapping[str, Any], keys: Sequence[str]) -> Iterator[str]:
+    """The ways to write arguments, of which one begins with what was told of them."""
+    yield json_line(arguments)
+    first = {key: arguments[key] for key in keys if key in arguments}
+    ordered = {**first, **arguments}
+    yield json_line(ordered)
+    yield _by_parts(ordered)
+
+
+def _by_parts(value: Any) -> str:
+    """JSON text whose keys and scalars are escaped each by itself."""
+    if isinstance(value, Mapping):
+        members = (f"{json_line(key)}:{_by_parts(item)}" for key, item in value.items())
+        return f"{{{','.join(members)}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_by_parts, value))}]"
+    return json_line(value)
+
+
+class CallSender:
+    """Sends calls to a client while they are written."""
+
+    def __init__(
+        self, tools: Mapping[str, ToolSpec], emit: Emit, new_id: Callable[[], str]
+    ) -> None:
+        self.calls: list[SentCall] = []
+        self._tools, self._emit, self._new_id = tools, emit, new_id
+        self._slots: dict[int, int] = {}  # by the call's number in the turn
+        self._readers: dict[int, AcceptedArguments] = {}
+        self._next = 0
+
+    def begin_turn(self, first: int = 0) -> None:
+        """Begin a turn of the model, whose first call is the one of this place."""
+        self._slots, self._readers, self._next = {}, {}, first
+
+    def open_call(self, number: int, name: str) -> None:
+        """Begin a call; ``number`` is its place in the model's turn."""
+        spec = resolve(name, self._tools)[0]
+        if spec is None:
+            return
+        slot = self._slots.get(number)
+        if slot is None:
+            slot, self._next = self._next, self._next + 1
+            self._slots[number] = slot
+        if slot >= len(self.calls):
+            call = SentCall(self._new_id(), spec.name)
+            self.calls.append(call)
+            self._emit(CallAdded(slot, call.id, call.name))
+        if self.calls[slot].name == spec.name:
+            self._readers[number] = AcceptedArguments(spec.parameters)
+        else:
+            self._readers.pop(number, None)
+
+    def add_arguments(self, number: int, raw: str, *, is_settled: bool) -> None:
+        """Take in more raw text of a call's arguments."""
+        reader = self._readers.get(number)
+        if reader is None:
+            return
+        reader.feed(raw, is_settled=is_settled)
+        slot = self._slots[number]
+        call = self.calls[slot]
+        if len(reader.text) > len(call.text) and reader.text.startswith(call.text):
+            more = reader.text[len(call.text) :]
+            call.text, call.keys = reader.text, list(reader.keys)
+            self._emit(ArgumentsAdded(slot, more))
+
+    def stop_arguments(self) -> None:
+        """Send no more arguments before the end: those that came stand no more."""
+        self._readers.clear()
+
+    def final_calls(self, judgements: Sequence[JudgedCall]) -> list[ClientCall | None]:
+        """Return the calls that were begun, as they end; None for one that ends otherwise."""
+        numbers = {slot: number for number, slot in self._slots.items()}
+        ends: list[ClientCall | None] = []
+        for slot, call in enumerate(self.calls):
+            number = numbers.get(slot, len(judgements))
+            ends.append(call.final_call(judgements[number]) if number < len(judgements) else None)
+        return ends
+
+    def is_sent(self, number: int) -> bool:
+        """Return whether the call with this number in the model's turn was begun."""
+        return number in self._slots

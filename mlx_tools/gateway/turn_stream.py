@@ -1,0 +1,105 @@
+"""The events of one turn on their way to a client that streams."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+import anyio
+from msgspec import Struct
+
+from mlx_tools.gateway.exchange import Sender
+from mlx_tools.gateway.request import ApiError, Emit, FirstToken, Reply, TurnDone, TurnEvent
+
+EVENT_SECONDS: Final = 9.0
+"""The longest silence within a stream: clients that wait 10 seconds for an event are known."""
+
+HEAD_SECONDS: Final = 50.0
+"""How long the response's head waits for the model's first token, which a long prompt delays.
+
+Until then an error keeps its status. Proxies give up on a server that is silent for 60 seconds.
+"""
+
+
+async def wait_for(event: anyio.Event, seconds: float) -> bool:
+    """Wait for an event; return False if it does not come within so many seconds."""
+    with anyio.move_on_after(max(0.0, seconds)):
+        await event.wait()
+    return event.is_set()
+
+
+class Clock(Struct, frozen=True):
+    """A clock, and a wait for an event by it: so many seconds at most."""
+
+    now: Callable[[], float] = anyio.current_time
+    wait: Callable[[anyio.Event, float], Awaitable[bool]] = wait_for
+
+
+class TurnStream:
+    """Sends a turn's events as they come, and the interface's own event where none does.
+
+    The head and the opening events go out with the model's first token.
+    """
+
+    def __init__(
+        self, reply: Reply, sender: Sender, headers: Mapping[str, str], clock: Clock
+    ) -> None:
+        self._reply, self._sender, self._headers, self._clock = reply, sender, headers, clock
+        self._sent_at = clock.now()
+        self._waiting: list[TurnEvent] = []
+        self._news, self._is_ended = anyio.Event(), False
+
+    async def send(self, run: Callable[[Emit], Awaitable[TurnDone]]) -> None:
+        """Run a turn and send its events. Raises `ApiError` where it failed.
+
+        An error that comes behind the head is sent as the interface's own error event too.
+        """
+        done: TurnDone | ApiError
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._send_waiting)
+            try:
+                done = await run(self._take)
+            except ApiError as error:
+                done = error
+            self._is_ended = True
+            self._news.set()
+        if isinstance(done, TurnDone):
+            await self._send(self._reply.end(done), last=True)
+            return
+        if self._sender.begun or self._waiting:
+            await self._send(self._reply.fail(done), last=True)
+        raise done
+
+    def _take(self, event: TurnEvent) -> None:
+        self._waiting.append(event)
+        self._news.set()
+
+    def _waiting_events(self) -> Iterator[str]:
+        waiting, self._waiting = self._waiting, []
+        for event in waiting:
+            if not isinstance(event, FirstToken):
+                yield from self._reply.tell(event)
+
+    async def _send_waiting(self) -> None:
+        while True:
+            seconds = EVENT_SECONDS if self._sender.begun else HEAD_SECONDS
+            left = self._sent_at + seconds - self._clock.now()
+            if await self._clock.wait(self._news, left) and not self._is_ended:
+                self._news = anyio.Event()
+            if self._is_ended:
+                return
+            is_late = self._clock.now() - self._sent_at >= seconds
+            if self._waiting or is_late:
+                await self._send(self._reply.idle() if is_late else ())
+
+    async def _send(self, events: Iterable[str], *, last: bool = False) -> None:
+        """Send what waits and then ``events``, each made in this order: some are numbered."""
+        texts: list[str] = []
+        if not self._sender.begun:
+            await self._sender.head(dict(self._headers))
+            texts += self._reply.begin()
+        texts += self._waiting_events()
+        texts += events
+        if texts or last:
+            self._sent_at = self._clock.now()
+            await self._sender.more("".join(texts), last=last)
