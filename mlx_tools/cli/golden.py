@@ -49,6 +49,7 @@ from mlx_tools.golden import (
     Difference,
     Golden,
     GoldenCheck,
+    SharedDifference,
     check_live,
     difference_lines,
     expectations,
@@ -59,6 +60,7 @@ from mlx_tools.golden import (
     replay,
     replay_file,
     settle,
+    share_differences,
     write_golden,
     write_report,
 )
@@ -71,6 +73,14 @@ app = typer.Typer(add_completion=False)
 FOLDER: Final = Path("golden_transcripts")
 
 LORA: Final = "mlx-lora"
+
+_MAX_SHOWN: Final = 24
+"""Differences that are printed: some four screens. ``--json`` and ``--report`` have them all."""
+
+_MAX_NAMES: Final = 6
+"""Transcripts of a difference that are named: two rows of a terminal."""
+
+_DIGESTS_ONLY: Final = "nothing that it says; the digests of the words become today's"
 
 _INTERVALS: Final = (
     "in brackets: the share that many more runs may come to, with 95 % confidence (Wilson); more "
@@ -106,7 +116,7 @@ def run(
     def tell(check: GoldenCheck) -> None:
         if as_json:
             print_json(check.to_json())
-        elif not check.passed:
+        elif live and not check.passed:
             _show_check(check)
 
     if live:
@@ -130,6 +140,8 @@ def run(
     if as_json:
         print_json({"checks": len(checks), "passed": passed})
     else:
+        if not live:
+            _show_replays(checks)
         _show_sums(checks)
     return EXIT_OK if passed == len(checks) else EXIT_STOPPED
 
@@ -170,6 +182,8 @@ def accept(paths: Paths = None, yes: options.Yes = False) -> int:
     alone.
     """
     found, code = [], EXIT_OK
+    changes: list[tuple[str, str]] = []
+    differences: list[tuple[str, Difference]] = []
     for path in find_golden(paths or [FOLDER]):
         try:
             golden = read_golden(path)
@@ -183,12 +197,15 @@ def accept(paths: Paths = None, yes: options.Yes = False) -> int:
             continue
         found.append((now, path))
         version = golden.header.version
-        print_text(str(path), colour="bold")
         if version != FORMAT_VERSION:
-            print_text(f"  format {version} becomes {FORMAT_VERSION}")
+            changes.append((f"format {version} becomes {FORMAT_VERSION}", str(path)))
         elif not differing:
-            print_text("  nothing that it says; the digests of the words become today's")
-        _show_differences(differing)
+            changes.append((_DIGESTS_ONLY, str(path)))
+        differences += [(str(path), difference) for difference in differing]
+    for change in dict.fromkeys(change for change, _ in changes):
+        print_text(change, colour="bold")
+        _show_names([path for other, path in changes if other == change])
+    _show_shared(share_differences(differences))
     if not found:
         note("nothing to accept")
     elif inputs.confirm(
@@ -370,8 +387,45 @@ def _show_check(check: GoldenCheck) -> None:
         _show_differences(sample.differences)
 
 
-def _show_differences(differences: Sequence[Difference]) -> None:
+def _show_replays(checks: Sequence[GoldenCheck]) -> None:
+    """Print what fails in replays: each error, and each difference once for all transcripts."""
+    for check in checks:
+        for sample in check.samples:
+            if sample.error:
+                print_text(f"FAIL  {check.name}", colour="red")
+                print_text(f"  {sample.error}")
+    _show_shared(
+        share_differences(
+            (check.path or check.name, difference)
+            for check in checks
+            for sample in check.samples
+            for difference in sample.differences
+        )
+    )
+
+
+def _show_shared(shared: Sequence[SharedDifference]) -> None:
+    """Print differences with their diffs and transcripts, those of most transcripts first."""
+    for row in shared[:_MAX_SHOWN]:
+        _show_differences([row.first], len(row.names) == 1)
+        _show_names(row.names)
+    if len(shared) > _MAX_SHOWN:
+        rest = f"and {len(shared) - _MAX_SHOWN} more differences; golden run --json prints them all"
+        print_text(rest)
+
+
+def _show_names(names: Sequence[str]) -> None:
+    """Print the transcripts of a difference, the first few by name."""
+    shown = ", ".join(names[:_MAX_NAMES])
+    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
+    count = f" {len(names):,} transcripts:" if len(names) > 1 else ""
+    print_text(f"  in{count} {shown}{more}", colour="dim")
+
+
+def _show_differences(differences: Sequence[Difference], with_place: bool = True) -> None:
     """Print differences with their diffs, in colours, the first few of them."""
+    if not with_place:  # it is that of the first transcript alone
+        differences = [replace(difference, where="") for difference in differences]
     for line in difference_lines(differences):
         colour = {"  -": "red", "  +": "green"}.get(line[:3], "" if line[:1] == " " else "bold")
         print_text(f"  {line}", colour=colour)

@@ -12,7 +12,14 @@ from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
     from mlx_tools.golden.checking import Column, GoldenCheck, Sample, check_live, replay_file
-    from mlx_tools.golden.difference import ROOMS, Difference, Room, difference_lines
+    from mlx_tools.golden.difference import (
+        ROOMS,
+        Difference,
+        Room,
+        SharedDifference,
+        difference_lines,
+        share_differences,
+    )
     from mlx_tools.golden.expect import expectations, outcomes_of
     from mlx_tools.golden.file import Golden, find_golden, read_golden, to_text, write_golden
     from mlx_tools.golden.record import CannotSettle, make_golden, settle
@@ -24,7 +31,10 @@ __getattr__, __dir__ = names_of(
     globals(),
     {
         "checking": ("Column", "GoldenCheck", "Sample", "check_live", "replay_file"),
-        "difference": ("ROOMS", "Difference", "Room", "difference_lines"),
+        "difference": (
+            *("ROOMS", "Difference", "Room", "SharedDifference", "difference_lines"),
+            "share_differences",
+        ),
         "expect": ("expectations", "outcomes_of"),
         "file": ("Golden", "find_golden", "read_golden", "to_text", "write_golden"),
         "record": ("CannotSettle", "make_golden", "settle"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, get_args
 
 from msgspec import Struct
@@ -74,23 +74,66 @@ def difference_lines(differences: Sequence[Difference]) -> Iterator[str]:
         yield f"and {len(differences) - _FEW} more"
 
 
+class SharedDifference(Struct, frozen=True):
+    """Equal differences of several transcripts: the first, all of them, and the transcripts."""
+
+    equal: tuple[Difference, ...]
+    names: tuple[str, ...]
+
+    @property
+    def first(self) -> Difference:
+        """The difference that stands for all."""
+        return self.equal[0]
+
+
+def share_differences(named: Iterable[tuple[str, Difference]]) -> list[SharedDifference]:
+    """Group equal differences of several transcripts.
+
+    Args:
+        named: differences, each with the name of its transcript.
+
+    Returns:
+        One item for each change, those of most transcripts first. Differences are equal if room,
+        subject and changed text are; the place in the run and the unchanged text around may differ.
+    """
+    groups: dict[tuple[str, ...], list[tuple[str, Difference]]] = {}
+    for name, difference in named:
+        lines = _changed_lines(difference.was, difference.now)
+        changes = (f"{sign}{line}" for sign, line in lines if sign != " ")
+        key = (difference.room, difference.what, *changes)
+        groups.setdefault(key, []).append((name, difference))
+    shared = [
+        SharedDifference(
+            tuple(difference for _, difference in group), tuple(dict.fromkeys(n for n, _ in group))
+        )
+        for group in groups.values()
+    ]
+    return sorted(shared, key=lambda row: -len(row.names))
+
+
 def _diff(was: str, now: str) -> Iterator[str]:
     """The lines that differ, each cut to what differs in it, with a line around them."""
+    for sign, line in _changed_lines(was, now):
+        yield f"{sign} {_cut(line)}"
+
+
+def _changed_lines(was: str, now: str) -> Iterator[tuple[str, str]]:
+    """Yield a sign (``-``, ``+``, or a blank for a line around) and the text of a line."""
     old, new = was.split("\n"), now.split("\n")
     matcher = difflib.SequenceMatcher(a=old, b=new, autojunk=False)
     for group in matcher.get_grouped_opcodes(1):
         for kind, a, b, c, d in group:
             if kind == "equal":
-                yield from (f"  {_cut(line)}" for line in old[a:b])
+                yield from ((" ", line) for line in old[a:b])
                 continue
             removed, added = old[a:b], new[c:d]
             if len(removed) == len(added):
                 pairs = [_around(x, y) for x, y in zip(removed, added, strict=True)]
                 removed, added = [x for x, _ in pairs], [y for _, y in pairs]
             if was:
-                yield from (f"- {_cut(line)}" for line in removed)
+                yield from (("-", line) for line in removed)
             if now:
-                yield from (f"+ {_cut(line)}" for line in added)
+                yield from (("+", line) for line in added)
 
 
 def _around(was: str, now: str) -> tuple[str, str]:

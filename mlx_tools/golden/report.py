@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 from mlx_tools.app import STYLESHEET, Html, steps_of, templates
 from mlx_tools.errors import UsageError
 from mlx_tools.golden.checking import Column, GoldenCheck, sum_of
-from mlx_tools.golden.difference import ROOMS, Room
+from mlx_tools.golden.difference import ROOMS, Room, share_differences
 from mlx_tools.paths import package_file
 
 if TYPE_CHECKING:
@@ -66,6 +66,16 @@ def _page(checks: Sequence[GoldenCheck]) -> dict[str, Any]:
     cells = list(dict.fromkeys(check.cell for check in checks)) or [Column()]
     rows, runs = rows_of(checks, cells)
     differences = [d for check in checks for sample in check.samples for d in sample.differences]
+    shared = [
+        row
+        for row in share_differences(
+            (check.path or check.name, difference)
+            for check in checks
+            for sample in check.samples
+            for difference in sample.differences
+        )
+        if len(row.names) > 1
+    ]
     of_checks = Counter(room for check in checks for room in check.rooms)
     of_all = Counter(difference.room for difference in differences)
     style = "".join(
@@ -81,6 +91,12 @@ def _page(checks: Sequence[GoldenCheck]) -> dict[str, Any]:
         "sampled": sum_of(check.share for check in checks),
         "cells": cells,
         "sums": [sum_of(c.share for c in checks if c.cell == cell) for cell in cells],
+        "shared": shared,
+        "shared_as": {
+            difference: number
+            for number, row in enumerate(shared, start=1)
+            for difference in row.equal
+        },
         "live": any(check.mode == "live" for check in checks),
         "drawn": any(len(check.samples) > 1 for check in checks),
         "rows": rows,

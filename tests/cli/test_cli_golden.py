@@ -84,6 +84,26 @@ def test_what_differs_is_shown_with_its_room_and_accepted(run: Run, kept: Path) 
     assert "nothing to accept" in run("golden", "accept", str(kept)).err
 
 
+def test_an_equal_difference_of_several_transcripts_is_shown_once(run: Run, kept: Path) -> None:
+    _changed(kept, "You are a helpful assistant with tools.", "You were a helpful assistant.")
+    text = kept.read_text(encoding="utf-8")
+    for number in range(9):
+        kept.with_name(f"copy{number}.jsonl").write_text(text, encoding="utf-8")
+    kept.with_name("other.jsonl").write_text(
+        text.replace("You were a helpful assistant.", "You were."), encoding="utf-8"
+    )
+    result = run("golden", "run", "--report", "report.html")
+    assert result.code == 1 and "0 of 11 passed" in result.out
+    assert result.out.count("prompt: the system prompt") == 2
+    assert "in 10 transcripts: " in result.out and "and 4 more" in result.out
+    assert result.out.splitlines()[-2] == "  in golden_transcripts/other.jsonl"
+    page = Path("report.html").read_text(encoding="utf-8")
+    assert page.count("<del>− You were a helpful assistant.") == 1
+    assert page.count("as in 10 transcripts") == page.count('href="#difference1"') == 10
+    shown = run("golden", "accept")
+    assert shown.out.count("prompt: the system prompt") == 2 and "in 10 transcripts" in shown.out
+
+
 def test_a_transcript_that_only_its_digests_are_old_of_is_brought_up_to_date(
     run: Run, kept: Path
 ) -> None:
