@@ -86,18 +86,18 @@ class SharedDifference(Struct, frozen=True):
         return self.equal[0]
 
 
-def share_differences(named: Iterable[tuple[str, Difference]]) -> list[SharedDifference]:
+def share_differences(pairs: Iterable[tuple[str, Difference]]) -> list[SharedDifference]:
     """Group equal differences of several transcripts.
 
     Args:
-        named: differences, each with the name of its transcript.
+        pairs: names of transcripts, each with a difference of it.
 
     Returns:
         One item for each change, those of most transcripts first. Differences are equal if room,
         subject and changed text are; the place in the run and the unchanged text around may differ.
     """
     groups: dict[tuple[str, ...], list[tuple[str, Difference]]] = {}
-    for name, difference in named:
+    for name, difference in pairs:
         lines = _changed_lines(difference.was, difference.now)
         changes = (f"{sign}{line}" for sign, line in lines if sign != " ")
         key = (difference.room, difference.what, *changes)

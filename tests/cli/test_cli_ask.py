@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from mlx_tools.store.artifacts import SWEEP_EVERY
 from mlx_tools.testing import USAGE, Completion, ScriptedServer, answer, call
+from tests.waiting import wait_until
 
 KEYS = [
     *("status", "answer", "bare_text", "truncated", "truncated_by", "call_like", "reason"),
@@ -325,8 +327,11 @@ def test_stored_outputs_are_deleted_after_the_days_that_are_set(
     ask(run, answer("Hi."), options=("Hi",))
     assert artifact.exists()
     environ(ARTIFACTS_KEEP_DAYS="1")
+    mark = folder.parents[1] / ".swept"  # once an hour is looked, over all processes
+    an_hour_ago = mark.stat().st_mtime - SWEEP_EVERY
+    os.utime(mark, (an_hour_ago, an_hour_ago))
     ask(run, answer("Hi."), options=("Hi",))
-    assert not artifact.exists()
+    wait_until(lambda: not artifact.exists())
 
 
 # --- more tools than fit ------------------------------------------------------------------------
