@@ -388,7 +388,7 @@ def _show_check(check: GoldenCheck) -> None:
 
 
 def _show_replays(checks: Sequence[GoldenCheck]) -> None:
-    """Print what fails in replays: each error, and each difference once for all transcripts."""
+    """Print the errors of replays, and each difference once for all transcripts."""
     for check in checks:
         for sample in check.samples:
             if sample.error:
@@ -405,7 +405,7 @@ def _show_replays(checks: Sequence[GoldenCheck]) -> None:
 
 
 def _show_shared(shared: Sequence[SharedDifference]) -> None:
-    """Print differences with their diffs and transcripts, those of most transcripts first."""
+    """Print differences with the transcripts that have them."""
     for row in shared[:_MAX_SHOWN]:
         _show_differences([row.first], len(row.names) == 1)
         _show_names(row.names)

@@ -1,4 +1,4 @@
-"""Differences between a recorded run and today's: what, where, in which room, and as a diff."""
+"""Differences between a recorded run and today's."""
 
 from __future__ import annotations
 
@@ -64,8 +64,10 @@ class Difference(Struct, frozen=True):
 
 
 def difference_lines(differences: Sequence[Difference]) -> Iterator[str]:
-    """Differences as lines for a person, each with its diff; of many the first few, and how many
-    more there are."""
+    """Yield differences as lines for a person, each with its diff.
+
+    Of many the first few are shown, and how many more there are.
+    """
     for difference in differences[:_FEW]:
         where = f" ({difference.where})" if difference.where else ""
         yield f"{difference.room}: {difference.what}{where}"
@@ -75,7 +77,12 @@ def difference_lines(differences: Sequence[Difference]) -> Iterator[str]:
 
 
 class SharedDifference(Struct, frozen=True):
-    """Equal differences of several transcripts: the first, all of them, and the transcripts."""
+    """Equal differences of several transcripts.
+
+    Attributes:
+        equal: the differences, at least one.
+        names: the transcripts they are in, each once.
+    """
 
     equal: tuple[Difference, ...]
     names: tuple[str, ...]
@@ -118,7 +125,7 @@ def _diff(was: str, now: str) -> Iterator[str]:
 
 
 def _changed_lines(was: str, now: str) -> Iterator[tuple[str, str]]:
-    """Yield a sign (``-``, ``+``, or a blank for a line around) and the text of a line."""
+    """Yield the lines of a diff: a sign (``-``, ``+``, or a blank) and the text."""
     old, new = was.split("\n"), now.split("\n")
     matcher = difflib.SequenceMatcher(a=old, b=new, autojunk=False)
     for group in matcher.get_grouped_opcodes(1):
