@@ -66,7 +66,7 @@ user() {
   cp -R "$clone" "$own"
   rm -rf "$own/.venv"
   chown -R "$name" "$own"
-  run user su "$name" -s /bin/sh -c "make -C '$own' -k test test-heavy"
+  run user su "$name" -s /bin/sh -c "unset TMPDIR; make -C '$own' -k test test-heavy"
 }
 
 language() { run language env -u LC_ALL -u LC_CTYPE LANG=C make -C "$clone" -k test test-heavy; }
