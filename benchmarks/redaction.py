@@ -127,7 +127,7 @@ def hostile(largest: int) -> None:
         for size in sizes:
             text = (unit * (size // len(unit) + 1))[:size]
             begin = process_time()
-            redactor.text(text)
+            redactor.redact(text)
             taken.append(process_time() - begin)
         print(f"{name:32}", *(f"{seconds:9.3f}" for seconds in taken))
 

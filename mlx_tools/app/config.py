@@ -37,8 +37,8 @@ from mlx_tools.policy import (
     Limits,
     Policy,
     Rate,
-    covers,
     is_glob,
+    names_same_tool,
     restriction,
 )
 from mlx_tools.store import RootName, fingerprints
@@ -724,7 +724,7 @@ def _oftener(value: Any, old_value: Any) -> str | None:
             (name, _oftener(value[name], (old_value or {}).get(name))) for name in sorted(value)
         )
         return next((f"{name}: {fault}" for name, fault in faults if fault), None)
-    if old_value is None or Rate.parse(value).within(Rate.parse(old_value)):
+    if old_value is None or Rate.parse(value).is_as_strict_as(Rate.parse(old_value)):
         return None
     return _loosens(f"no more calls than {old_value}, in a time no shorter")
 
@@ -753,7 +753,7 @@ def _is_covered(name: str, old_names: Collection[str]) -> bool:
     Only a list of exact names says for sure that it is not. Whatever is said here, the policy of a
     run holds what a project's file allows to what holds without it (`Configuration.policy`).
     """
-    if any(covers(other, name) for other in old_names) or "*" in old_names:
+    if any(names_same_tool(other, name) for other in old_names) or "*" in old_names:
         return True
     if name.startswith(PLUGIN):
         return name.partition("/")[0] in old_names  # some tools of a plugin that is allowed whole

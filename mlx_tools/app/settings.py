@@ -29,9 +29,9 @@ from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.policy import (
     ASKABLE,
     RATES,
+    check_effects,
     check_patterns,
-    checked_effects,
-    checked_rates,
+    check_rates,
 )
 
 ProjectRule = Literal[
@@ -160,12 +160,12 @@ TOOLS: Tested = {
     "allowed": f"a list of tools, each {_TOOL}",
     "test": lambda value: check_patterns(value, "tools"),
 }
-EFFECTS: Tested = {"allowed": f"a list of {', '.join(ASKABLE)}", "test": checked_effects}
+EFFECTS: Tested = {"allowed": f"a list of {', '.join(ASKABLE)}", "test": check_effects}
 SESSION = "session"
 """What stands for all tools together where rates are named."""
 RATE_TABLE: Tested = {
     "allowed": f"rates by tool, each tool {_TOOL}, each rate {RATES}",
-    "test": lambda value: checked_rates(value, "rates"),
+    "test": lambda value: check_rates(value, "rates"),
 }
 ADDRESSES: Tested = {
     "allowed": "an address such as http://127.0.0.1:8080, or a list of several",

@@ -40,7 +40,7 @@ from mlx_tools.controller import Approver, Controller, RunSettings
 from mlx_tools.errors import BackendError, ModelError, UsageError, did_you_mean
 from mlx_tools.messages import replace
 from mlx_tools.paths import config_dir, data_dir, expand_user, state_dir
-from mlx_tools.policy import PLUGIN, PRESETS, Policy, check_presets, is_glob, permitted
+from mlx_tools.policy import PLUGIN, PRESETS, Policy, can_be_allowed, check_presets, is_glob
 from mlx_tools.prompt import CATALOG_BUDGET, SEARCH, build_catalog, is_on_demand, is_search
 from mlx_tools.store import RootName, SessionStore, TemplateFile, TranscriptStore
 from mlx_tools.toolbox import SCHEDULE, Jobs, JobStore
@@ -354,7 +354,7 @@ async def open_selected_backend(
 def _note_unfindable(configuration: Configuration, registry: Registry, note: Note) -> None:
     """Tells that some tools are neither in the catalog nor found by the model, where that is so."""
     policy = configuration.policy()
-    specs = [spec for spec in registry.specs().values() if permitted(policy, spec)]
+    specs = [spec for spec in registry.specs().values() if can_be_allowed(policy, spec)]
     if any(map(is_search, specs)):
         return
     listed = [spec for spec in specs if not is_on_demand(spec)]

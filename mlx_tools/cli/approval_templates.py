@@ -19,7 +19,7 @@ from mlx_tools.cli.options import AsJsonLines, Yes, argument, option
 from mlx_tools.cli.output import complain, count_noun, note, print_json, print_text
 from mlx_tools.cli.sessions import kept_sessions
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
-from mlx_tools.policy import ApprovalTemplate, pin_of
+from mlx_tools.policy import ApprovalTemplate, compute_pin
 from mlx_tools.store import RootName
 
 app = typer.Typer(add_completion=False)
@@ -78,7 +78,7 @@ def add(
     template = ApprovalTemplate(
         id="",
         tool=found.spec.name,
-        pin=pin_of(found.spec, pinned if isinstance(pinned, str) else None),
+        pin=compute_pin(found.spec, pinned if isinstance(pinned, str) else None),
         arguments=_arguments(patterns or (), found.spec.parameters),
         roots=roots,
         nested=nested,

@@ -38,7 +38,7 @@ from mlx_tools.cli.talk import ChatSession, folders
 from mlx_tools.errors import UsageError, did_you_mean
 from mlx_tools.messages import ToolSpec, json_line, replace
 from mlx_tools.paths import expand_user
-from mlx_tools.policy import FUNCTIONS, asks, denial
+from mlx_tools.policy import FUNCTIONS, always_asks, find_denial
 from mlx_tools.store import RootName, load_words
 from mlx_tools.toolbox import Undo
 from mlx_tools.tools import BoundSource, BoundSources, McpClients, ToolError, prompt_text
@@ -218,8 +218,8 @@ def permissions(talk: ChatSession) -> list[Permission]:
         kinds = [{one} for one in sorted(possible)] if callable(spec.effects) else [possible]
         for effects in kinds:
             one = replace(spec, effects=frozenset(effects))
-            some = runs if unasked or not asks(policy, one) else asked
-            some = some if denial(policy, one) is None else denied
+            some = runs if unasked or not always_asks(policy, one) else asked
+            some = some if find_denial(policy, one) is None else denied
             some += sorted(effects) or ["nothing"]
         why = _forbidden(wider, spec) if denied else ""
         rows.append(Permission(name, tuple(runs), tuple(asked), tuple(denied), forbidden=why))
@@ -229,7 +229,7 @@ def permissions(talk: ChatSession) -> list[Permission]:
 
 def _forbidden(configuration: Configuration, spec: ToolSpec) -> str:
     """Who forbids a tool that these settings were to allow, and why; empty where nobody does."""
-    denied = denial(configuration.policy(), spec)
+    denied = find_denial(configuration.policy(), spec)
     if denied is None:
         return ""
     word = denied.rule.partition(" ")[0]

@@ -305,7 +305,7 @@ def _keep(text: str) -> Path:
     path = folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.txt"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(Redactor().text(text).text)
+        file.write(Redactor().redact(text).text)
     return path
 
 

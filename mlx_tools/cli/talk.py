@@ -30,7 +30,7 @@ from mlx_tools.cli.view import LiveView, StatusLine, describe_compaction, tell
 from mlx_tools.controller import Controller, Conversation
 from mlx_tools.errors import StorageError, TranscriptError, UsageError
 from mlx_tools.messages import replace
-from mlx_tools.policy import Policy, first_match, permitted
+from mlx_tools.policy import Policy, can_be_allowed, first_match
 from mlx_tools.prompt import ChatFormat
 from mlx_tools.store import RootName
 from mlx_tools.transcript import (
@@ -107,8 +107,8 @@ class ChatSession:
         named = [name for name, spec in known.items() if first_match(policy.allow, spec)]
         like = self.configuration.over({**tools, **on}, allow=named)
         wider = like.policy()
-        more = {name for name, spec in known.items() if permitted(wider, spec)}
-        more -= {name for name, spec in known.items() if permitted(policy, spec)}
+        more = {name for name, spec in known.items() if can_be_allowed(wider, spec)}
+        more -= {name for name, spec in known.items() if can_be_allowed(policy, spec)}
         return like.over({"policy.deny": ",".join(sorted(more))})
 
     @property

@@ -24,7 +24,7 @@ from mlx_tools.cli.output import complain, count_noun, cut, note, print_text
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError, did_you_mean
 from mlx_tools.messages import ALL_EFFECTS, ToolSpec, names_of
 from mlx_tools.paths import read_regular
-from mlx_tools.policy import BUILTIN, Policy, denial
+from mlx_tools.policy import BUILTIN, Policy, find_denial
 from mlx_tools.tools import (
     FOLDER,
     NO_SUCH,
@@ -65,7 +65,7 @@ def lacking(name: str, registry: Registry, policy: Policy) -> str | None:
     """Why a tool cannot be called, and what helps where an option does; None where it can be."""
     lacks = registry.lacks(name, policy)
     spec = registry.specs().get(registry.named(name))  # None where it is disabled
-    denied = denial(policy, spec) if spec is not None else None
+    denied = find_denial(policy, spec) if spec is not None else None
     helps = denied is not None and denied.rule == "default"
     return f"{lacks}; {ALLOW.format(name=name)}" if lacks and helps else lacks
 

@@ -30,7 +30,7 @@ from mlx_tools.controller.turn import decision_on, decision_record, refusal_by
 from mlx_tools.controller.writer import SessionWriter
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.messages import ErrorInfo, ToolCall, ToolSpec, json_bytes, replace
-from mlx_tools.policy import Decision, Policy, can_be_preapproved, same, seal
+from mlx_tools.policy import Decision, Policy, can_be_preapproved, equal_digests, seal
 from mlx_tools.protocol import Reading, judge
 from mlx_tools.store import ConsumedApprovals, to_json
 from mlx_tools.tools import Preview, Registry, preview_of
@@ -194,7 +194,7 @@ class CallApprovals:
             return  # an answer before this one covered it
         if answer.approved and answer.arguments is not None:
             request, call, decision = await self._with(request, answer.arguments)
-            if digest and not same(digest, request.digest):
+            if digest and not equal_digests(digest, request.digest):
                 raise UsageError(f"what {request.name} would do has changed since it was shown")
             at = self._writer.timestamp()
             self._writer.append(EditRecord(call=call.call, arguments=call.arguments, at=at))
@@ -287,7 +287,7 @@ class CallApprovals:
         known = {waiting.call_id for waiting in pause.within} if pause is not None else set()
         if unknown := answers.keys() - known:
             raise UsageError(f"{min(unknown)} is not a call that waits (any more)")
-        if answers and pause is not None and not same(self._pause_seal(pause), pause.seal):
+        if answers and pause is not None and not equal_digests(self._pause_seal(pause), pause.seal):
             raise UsageError("what was shown was changed in the transcript", hint="start again")
 
     async def decide_again(self) -> None:
@@ -327,7 +327,9 @@ class CallApprovals:
             call = self._session.current.call(key)
             one = await self._build_request(call, pause.expires_at if pause is not None else "")
             edited = ""
-            if answer.arguments is not None and not same(answer.digest, self._shown_digest(key)):
+            if answer.arguments is not None and not equal_digests(
+                answer.digest, self._shown_digest(key)
+            ):
                 edited = answer.digest  # that of the edited call
                 answer = replace(answer, digest="")
             if answer.approved and (fault := self._fault(one, answer)):
@@ -342,7 +344,7 @@ class CallApprovals:
         shown.
         """
         pause, digest = self._session.pause, self._shown_digest(request.call)
-        if digest and answer.digest and not same(answer.digest, digest):
+        if digest and answer.digest and not equal_digests(answer.digest, digest):
             raise UsageError(
                 f"{request.call}: this is not the digest of what was shown",
                 hint="look at the call again, and approve what you see",
@@ -351,7 +353,7 @@ class CallApprovals:
             return "was not shown to anybody yet"
         if not self._in_time(pause.at, pause.expires_at):
             return "was shown too long ago, or the clock was changed"
-        if not same(request.digest, digest):
+        if not equal_digests(request.digest, digest):
             return "has changed since it was shown: what it acts on, its tool, or the policy"
         return ""
 
@@ -370,7 +372,7 @@ class CallApprovals:
         return [
             (
                 replace(one, edited=partial(self._look, one)),
-                same(one.digest, self._shown_digest(one.call)),
+                equal_digests(one.digest, self._shown_digest(one.call)),
             )
             for one in seen
         ]
@@ -409,9 +411,9 @@ class CallApprovals:
         what would run now; it is written down that somebody must decide about the call again.
         """
         one = await self._build_request(call, approval.expires_at)
-        if not same(seal_of(self._writer.secret, approval), approval.seal):
+        if not equal_digests(seal_of(self._writer.secret, approval), approval.seal):
             why = "the approval in the transcript was not given here"
-        elif not same(one.digest, approval.digest):
+        elif not equal_digests(one.digest, approval.digest):
             why = f"what {call.name} would do has changed since it was approved"
         elif not self._in_time(approval.at, approval.expires_at):
             why = "the approval has expired"
@@ -548,7 +550,7 @@ def check_header(header: Record, secret: bytes) -> None:
 
     Raises `TranscriptError` if it was not, or is no header.
     """
-    if not isinstance(header, Header) or not same(
+    if not isinstance(header, Header) or not equal_digests(
         seal(secret, "header", to_json(header)), header.seal
     ):
         raise TranscriptError(

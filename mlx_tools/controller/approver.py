@@ -176,7 +176,7 @@ def by_template(
         paths=preview.paths,
         roots=[RootName.parse(root).path for root in roots],
         nested=nested,
-        at=now,
+        now=now,
     )
     if (found := templates.covering(called)) is None:
         return None

@@ -56,7 +56,7 @@ from mlx_tools.errors import (
     wrong_argument,
 )
 from mlx_tools.messages import ToolSpec, replace
-from mlx_tools.policy import Limits, Policy, permitted, same, seal
+from mlx_tools.policy import Limits, Policy, can_be_allowed, equal_digests, seal
 from mlx_tools.prompt import (
     CATALOG_BUDGET,
     READER,
@@ -473,7 +473,9 @@ class Controller:
                     specs=specs,
                     words=load_words(),
                     disabled=disabled,
-                    believes=lambda approval: same(seal_of(secret, approval), approval.seal),
+                    believes=lambda approval: equal_digests(
+                        seal_of(secret, approval), approval.seal
+                    ),
                     consents=earlier.consents or context.consents,
                     unknown_ends=context.unknown_ends,
                 ),
@@ -503,8 +505,8 @@ class Controller:
         assert isinstance(header, Header)  # `check_begun_here` says so
         own = Policy.from_json(header.policy)
         stood = Policy.from_json(header.configured_policy) if header.configured_policy else own
-        same = stood.digest() == self._configured_policy.digest()
-        return own if same else own.narrowed_by(self._configured_policy)
+        equal_digests = stood.digest() == self._configured_policy.digest()
+        return own if equal_digests else own.narrowed_by(self._configured_policy)
 
     def nested(self, run: NestedRun) -> Controller:
         """A controller for a run within a call of one of this one's."""
@@ -553,7 +555,7 @@ class Controller:
             raise UsageError("a tool call is required, but no tool may be called")
 
     def _permitted(self) -> list[ToolSpec]:
-        return [s for s in self.registry.specs().values() if permitted(self.policy, s)]
+        return [s for s in self.registry.specs().values() if can_be_allowed(self.policy, s)]
 
     def _find_search(self) -> ToolSpec | None:
         """The tool that looks through the tools, where it may be called."""

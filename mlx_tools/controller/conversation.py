@@ -40,7 +40,7 @@ from mlx_tools.controller.tool_runner import CallEnd, RegistryRunner
 from mlx_tools.controller.writer import Emit, SessionWriter
 from mlx_tools.errors import StorageError, UsageError, require_text, wrong_argument
 from mlx_tools.messages import ToolSpec, replace, tool_named
-from mlx_tools.policy import Policy, permitted
+from mlx_tools.policy import Policy, can_be_allowed
 from mlx_tools.prompt import is_on_demand
 from mlx_tools.store import SessionFiles
 from mlx_tools.tools import Registry, ToolResult
@@ -530,7 +530,7 @@ class Conversation:
         tool_choice = tool_named(require_text("tool_choice", tool_choice, hint), specs)
         if tool_choice in ("auto", "none"):
             return tool_choice
-        allowed = [name for name, spec in specs.items() if permitted(self.policy, spec)]
+        allowed = [name for name, spec in specs.items() if can_be_allowed(self.policy, spec)]
         some = any(not is_on_demand(specs[name]) for name in allowed)
         if tool_choice not in allowed and (tool_choice != "required" or not some):
             raise UsageError(

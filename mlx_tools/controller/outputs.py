@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from mlx_tools.controller.session import Session
 from mlx_tools.errors import StorageError
 from mlx_tools.messages import ErrorInfo, replace
-from mlx_tools.policy import CHARS_OF_TOKEN, MIN_OBSERVATION_CHARS, Policy, permitted
+from mlx_tools.policy import CHARS_OF_TOKEN, MIN_OBSERVATION_CHARS, Policy, can_be_allowed
 from mlx_tools.prompt import READER, is_reader, is_search
 from mlx_tools.store import ArtifactStore, RootName
 from mlx_tools.tools import MAX_ERROR_CHARS, Preview, ToolResult
@@ -268,7 +268,7 @@ class Outputs:
         """Return whether the model may call the tool that reads artifacts."""
         spec = self._session.specs.get(READER)
         usable = is_reader(spec) and READER not in self._session.disabled
-        return usable and spec is not None and permitted(self._session.policy, spec)
+        return usable and spec is not None and can_be_allowed(self._session.policy, spec)
 
 
 def cleaner(policy: Policy, folders: tuple[str, ...] = ()) -> Callable[[str], str]:
@@ -277,7 +277,7 @@ def cleaner(policy: Policy, folders: tuple[str, ...] = ()) -> Callable[[str], st
     if not (policy.redacts or policy.redacts_paths):
         return str
     redactor = _redactor(policy.redacts, policy.redacts_paths, folders)
-    return lambda text: redactor.text(text).text
+    return lambda text: redactor.redact(text).text
 
 
 @lru_cache(maxsize=16)

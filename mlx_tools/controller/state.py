@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from msgspec import Struct, field
 
 from mlx_tools.messages import ToolSpec, replace
-from mlx_tools.policy import Limits, Policy, SecretFinder, permitted
+from mlx_tools.policy import Limits, Policy, SecretFinder, can_be_allowed
 from mlx_tools.prompt import ChatFormat, KnownTools, PromptWords, begun_prompt, result_tool
 from mlx_tools.protocol import DEFAULT_REASONING_MARKERS, ResultTool
 from mlx_tools.transcript import (
@@ -203,7 +203,7 @@ class SessionState:
         ).copy()
         self.neutraliser = self.prompt.neutraliser
         self.known_tools = KnownTools(
-            header, {n: s for n, s in self.specs.items() if permitted(self.policy, s)}
+            header, {n: s for n, s in self.specs.items() if can_be_allowed(self.policy, s)}
         )
         self.result = _result_tool(header, self.words)
         """The tool whose call is the answer, where that has to fit a schema. The model knows it as

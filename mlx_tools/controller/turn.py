@@ -11,7 +11,15 @@ from typing import Final
 from mlx_tools.controller.state import CallState, SessionState, Turn
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, FinalAnswer, json_bytes
-from mlx_tools.policy import Decision, Facts, Policy, RateCounts, decide, exceeded_rate, facts_of
+from mlx_tools.policy import (
+    Decision,
+    Facts,
+    Policy,
+    RateCounts,
+    collect_facts,
+    decide,
+    find_exceeded_rate,
+)
 from mlx_tools.prompt import one_line, signature
 from mlx_tools.protocol import JudgedCall, Reading, judge
 from mlx_tools.transcript import (
@@ -140,14 +148,14 @@ def decision_on(
         call_counts = {key: one for key, one in history.made.items() if key != record.call}
     facts = None
     if spec is not None:
-        facts = facts_of(
+        facts = collect_facts(
             spec,
             record.arguments,
             session.finder,
             consented=history.consented(spec, record.arguments),
             private_read=history.private_read,
             repeats_doubt=history.unknown_ends.holds(record.name, record.arguments),
-            rate_denial=exceeded_rate(
+            rate_denial=find_exceeded_rate(
                 policy, spec, call_counts, history.at if timestamp is None else timestamp
             ),
         )

@@ -17,7 +17,7 @@ from mlx_tools.golden.file import Golden
 from mlx_tools.golden.recorded import SECRET, effects_of, specs_today, template_of
 from mlx_tools.golden.replaying import Replay, replay
 from mlx_tools.messages import ToolCall, replace
-from mlx_tools.policy import Policy, find_secrets, permitted
+from mlx_tools.policy import Policy, can_be_allowed, find_secrets
 from mlx_tools.prompt import ChatFormat
 from mlx_tools.store import RootName, from_json, to_json
 from mlx_tools.tools import Registry
@@ -93,7 +93,7 @@ def make_golden(
         known=tuple(  # the tools that matter to the run and that its catalog does not hold
             spec.to_json()
             for name, spec in registry.specs().items()
-            if name not in listed and (name in called or permitted(policy, spec))
+            if name not in listed and (name in called or can_be_allowed(policy, spec))
         ),
         disabled={n: w for n, w in registry.disabled.items() if n in called and n not in listed},
         effects=effects_of(specs, made),

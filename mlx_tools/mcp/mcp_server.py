@@ -64,7 +64,7 @@ from mlx_tools.mcp.elicitation import (
 )
 from mlx_tools.messages import ToolSpec
 from mlx_tools.paths import read_data
-from mlx_tools.policy import PRESETS, permitted
+from mlx_tools.policy import PRESETS, can_be_allowed
 from mlx_tools.prompt import is_on_demand
 from mlx_tools.protocol import strict
 from mlx_tools.schema import faults, join_faults, limit_steps, validator_for
@@ -116,7 +116,7 @@ class McpServer:
         self.tools = {
             name: spec
             for name, spec in registry.specs().items()
-            if permitted(policy, spec) and not is_on_demand(spec)
+            if can_be_allowed(policy, spec) and not is_on_demand(spec)
         }
         if taken := {RUN, RESUME} & self.tools.keys():
             name = min(taken)

@@ -1,6 +1,7 @@
-"""Policy: a call goes in, a decision comes out. Pure; deny is the default.
+"""Decisions about calls: allow, ask or deny.
 
-What finds secrets, which reads a table, is imported when it is first used.
+The room is pure, and what no rule allows is denied. The search for secrets reads a table, so it is
+imported at its first use.
 """
 
 from __future__ import annotations
@@ -8,22 +9,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mlx_tools.lazy import names_of
-from mlx_tools.policy.approval_template import ApprovalTemplate, CallContext, pin_of
+from mlx_tools.policy.approval_template import ApprovalTemplate, CallContext, compute_pin
 from mlx_tools.policy.decision import (
     IN_DOUBT,
     TEMPLATE,
     Decision,
     Facts,
     SecretFinder,
-    asks,
+    always_asks,
+    can_be_allowed,
     can_be_preapproved,
+    collect_facts,
     decide,
     decide_by_template,
-    denial,
-    exceeded_rate,
-    facts_of,
-    permitted,
-    same,
+    equal_digests,
+    find_denial,
+    find_exceeded_rate,
     seal,
 )
 from mlx_tools.policy.rules import (
@@ -40,15 +41,15 @@ from mlx_tools.policy.rules import (
     Policy,
     Rate,
     RateCounts,
+    check_effects,
     check_patterns,
     check_presets,
-    checked_effects,
-    checked_rates,
-    covers,
+    check_rates,
     first_match,
     is_glob,
+    match_path_parts,
     matches,
-    parts_reached,
+    names_same_tool,
     restriction,
 )
 

@@ -1,12 +1,12 @@
-"""Approval templates: a person's standing yes for calls of one shape. Pure.
+"""Approval templates: approvals given in advance for calls of one shape. Pure.
 
-A template names the tool, as it was then, and has a pattern for every argument that such a call
-has: a call with another argument, or with one less, is another shape. A pattern is the value
+A template names the tool as it was when the template was made. It has a pattern for each argument,
+so a call with one more argument, or with one less, has another shape. A pattern is the value
 itself, a text with ``*``, ``?`` or ``[…]`` in it, a list or an object of patterns, or ``*`` alone,
-which any value fits. It is held against the whole value, never against a part of it, and against a
-path as the tool resolved it, below one of the template's folders.
+which matches any value. It is matched against the whole value, never against a part of it. A path
+is matched as the tool resolved it, below one of the template's folders.
 
-What does not fit for any reason is asked about as if there were no template.
+A call that does not match, for any reason, is asked about as if there were no template.
 """
 
 from __future__ import annotations
@@ -19,56 +19,64 @@ from typing import Any, Final
 from msgspec import Struct
 
 from mlx_tools.messages import ToolSpec
-from mlx_tools.policy.text_patterns import ANY, UP, fits_path, fits_text
+from mlx_tools.policy.text_patterns import ANY, UPWARD_PARTS, fits_path, fits_text
 
 _SLACK: Final = timedelta(minutes=5)
-"""How far a clock may have been set back before it is no longer believed."""
+"""Time by which a clock may be behind ``made_at``: more than NTP corrects, less than a person sets
+back to use an old template."""
 
 
 class CallContext(Struct, frozen=True, kw_only=True):
-    """A call as it would run now: ``arguments`` were validated, ``paths`` are those of them that
-    the tool resolves, each as the path that it comes to. ``roots`` are the folders of the run;
-    ``nested``: it is one within a call."""
+    """A call as it would run now."""
 
     spec: ToolSpec
     pinned: str | None
+    """The schema that the tool's source was pinned to, if it comes from elsewhere."""
     arguments: Mapping[str, Any]
+    """The validated arguments."""
     paths: Mapping[str, str]
+    """The resolved path of each argument that the tool resolves."""
     roots: Collection[str]
+    """The folders of the run."""
     nested: bool
-    at: datetime
+    """True if the run is within a tool call."""
+    now: datetime
 
 
 class ApprovalTemplate(Struct, frozen=True, kw_only=True):
-    """A standing yes.
-
-    ``tool`` and ``pin`` say which tool, and as what (`pin_of`); ``arguments`` has the patterns.
-    ``roots`` are folders: paths that the tool resolves lie below them, and so do all folders of the
-    run; without any, the template covers no path, and says nothing of the run's. ``nested``: it
-    holds in runs within a call too. It holds from ``made_at`` until ``expires_at`` (ISO 8601, UTC).
-    ``seal`` shows that nobody changed it.
-    """
+    """An approval given in advance for calls of one shape."""
 
     id: str
     tool: str
+    """The name of the tool."""
     pin: str
+    """The digest of the tool's definition (`compute_pin`)."""
     arguments: Mapping[str, Any]
+    """A pattern for each argument."""
     roots: tuple[str, ...] = ()
+    """Folders that hold every path of the call and every folder of the run.
+
+    Without any, the template covers no path, and it does not limit the folders of the run.
+    """
     nested: bool = False
+    """True if the template also covers calls of runs within a tool call."""
     made_at: str = ""
+    """The time from which the template is valid (ISO 8601, UTC)."""
     expires_at: str = ""
+    """The time at which the template ends (ISO 8601, UTC)."""
     seal: str = ""
+    """The keyed digest that shows that nobody changed the template."""
 
     def covers(self, call: CallContext) -> bool:
-        """Return whether a call is one of these."""
+        """Return whether the template approves a call."""
         return (
-            (self.tool, self.pin) == (call.spec.name, pin_of(call.spec, call.pinned))
+            (self.tool, self.pin) == (call.spec.name, compute_pin(call.spec, call.pinned))
             and (self.nested or not call.nested)
-            and self.holds(call.at)
+            and self.holds(call.now)
             and self.arguments.keys() == call.arguments.keys()
             and (not self.roots or all(self._path_below(root) is not None for root in call.roots))
             and all(
-                self._leads(pattern, call.paths[name])
+                self._fits_path_pattern(pattern, call.paths[name])
                 if name in call.paths
                 else fits(pattern, call.arguments[name])
                 for name, pattern in self.arguments.items()
@@ -76,40 +84,43 @@ class ApprovalTemplate(Struct, frozen=True, kw_only=True):
         )
 
     def holds(self, now: datetime) -> bool:
-        """Return whether its time has come, by a clock that was not set back, and is not over."""
+        """Return whether the template is valid now.
+
+        It is not before ``made_at``, so a clock that was set back makes no expired template valid.
+        """
         try:
             begin, end = map(datetime.fromisoformat, (self.made_at, self.expires_at))
             return begin - _SLACK <= now < end
         except (TypeError, ValueError, OverflowError):
             return False
 
-    def _leads(self, pattern: Any, path: str) -> bool:
+    def _fits_path_pattern(self, pattern: Any, path: str) -> bool:
         below = self._path_below(path)
         if below is None or not isinstance(pattern, str):
             return False
         return fits_path(pattern, path if pattern.startswith("/") else below)
 
     def _path_below(self, path: str) -> str | None:
-        """The rest of a path below one of the folders, None where it lies below none."""
-        found = (_path_in(path, root) for root in self.roots)
-        return next((rest for rest in found if rest is not None), None)
+        """Return the rest of a path below one of the folders, or None."""
+        rests = (_find_path_below(path, root) for root in self.roots)
+        return next((rest for rest in rests if rest is not None), None)
 
 
-def pin_of(spec: ToolSpec, pinned: str | None) -> str:
-    """Return what changes with anything that a tool declares, or is held to."""
+def compute_pin(spec: ToolSpec, pinned: str | None) -> str:
+    """Return a digest that changes with anything that the tool declares or is held to."""
     return hashlib.sha256(f"{spec.digest()}\n{pinned or ''}".encode()).hexdigest()
 
 
-def _path_in(path: str, root: str) -> str | None:
-    """The rest of an absolute path below a folder, None where it does not lie there."""
+def _find_path_below(path: str, root: str) -> str | None:
+    """Return the rest of an absolute path below a folder, or None."""
     if not root.startswith("/") or path == root:
         return "." if path == root else None
     rest = path.removeprefix(f"{root.rstrip('/')}/")
-    return None if rest == path or not {*UP}.isdisjoint(rest.split("/")) else rest
+    return None if rest == path or not {*UPWARD_PARTS}.isdisjoint(rest.split("/")) else rest
 
 
 def fits(pattern: Any, value: Any) -> bool:
-    """Return whether a value is what a pattern says, whole."""
+    """Return whether a whole value matches a pattern."""
     if pattern == ANY:
         return True
     if isinstance(pattern, str):
@@ -118,9 +129,10 @@ def fits(pattern: Any, value: Any) -> bool:
         return (
             isinstance(value, Mapping)
             and pattern.keys() == value.keys()
-            and all(fits(one, value[name]) for name, one in pattern.items())
+            and all(fits(pattern_part, value[name]) for name, pattern_part in pattern.items())
         )
     if isinstance(pattern, Sequence):
         same = isinstance(value, Sequence) and not isinstance(value, str)
         return same and len(pattern) == len(value) and all(map(fits, pattern, value))
+    # In Python True == 1 and 1 == 1.0; in JSON they are different values.
     return type(pattern) is type(value) and bool(pattern == value)

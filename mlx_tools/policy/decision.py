@@ -1,7 +1,7 @@
-"""The decision whether a call may run: allow, ask or deny, by which rule, and why.
+"""Decide whether a call may run: allow, ask or deny, by which rule, and why.
 
-Pure: the same policy, tool, call and facts always give the same decision. Everything that is not
-allowed is denied, and what denies comes before what allows.
+Pure: the same policy, tool, call and facts always give the same decision. A call that no rule
+allows is denied, and deny rules come before all others.
 """
 
 from __future__ import annotations
@@ -36,54 +36,51 @@ from mlx_tools.policy.rules import (
 if TYPE_CHECKING:
     from mlx_tools.policy.secret_kinds import SecretSpan
 
-_TOUCHING: Final[Effects] = MUTATING | {"network"}
-"""What a dry run lets no call do."""
+_MUTATING_OR_NETWORK: Final[Effects] = MUTATING | {"network"}
+"""Effects that no call has in a dry run."""
 
 _NEEDS_APPROVAL: Final = "needs_approval"
 _ASK_EFFECTS: Final = "ask_effects "
 TEMPLATE: Final = "template "
-"""How the rules begin of decisions for a tool's own wish, for effects, and by a template."""
+"""The beginnings of three rules: the tool's own wish for approval, its effects, a template."""
 
 IN_DOUBT: Final = "in_doubt"
-"""The rule that asks about a call which was started before with an unknown end."""
+"""The rule that asks about a call that was started before and whose end is unknown."""
 
 _NEVER: Final = datetime(MAXYEAR, 12, 31, tzinfo=UTC)
 _compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 class Decision(Struct, frozen=True):
-    """The decision of policy on a call.
-
-    ``rule`` names the rule that decided, ``reason`` says it in words. ``code`` is the error that a
-    denied call ends in, ``requires_confirmation`` for one that asks, None for one that is allowed.
-    """
+    """The policy's decision on a call."""
 
     decision: Literal["allow", "ask", "deny"]
     rule: str
+    """The name of the rule that decided."""
     reason: str
+    """The reason, in words."""
     code: ErrorCode | None = None
+    """The error of a denied call, ``requires_confirmation`` for ask, None for allow."""
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """The facts of one call beside its name and its arguments.
-
-    ``consented`` are the effects that a person allowed such calls for the rest of the session, None
-    where nobody did. ``secrets`` are the kinds of secrets in the arguments, never the values;
-    ``placeholder`` is whether they hold the mark that stands for one. ``private_read``: a private
-    tool has answered in this session. ``repeats_doubt``: the same call was started before, and
-    nobody knows how it ended. ``exceeded_rate`` is the denial by a rate that leaves no room for the
-    call.
-    """
+    """The facts of one call besides its name and its arguments."""
 
     consented: Effects | None = None
+    """Effects that a person allowed for the rest of the session, None without consent."""
     secrets: tuple[str, ...] = ()
+    """The kinds of secrets in the arguments, never the values."""
     placeholder: bool = False
+    """True if the arguments hold a placeholder of a redacted secret."""
     private_read: bool = False
+    """True if a private tool has answered in this session."""
     repeats_doubt: bool = False
-    exceeded: Decision | None = None
+    """True if the same call was started before and its end is unknown."""
+    rate_denial: Decision | None = None
+    """The denial by a rate limit that leaves no room for the call."""
 
 
-_NOTHING_KNOWN: Final = Facts()
+_NO_FACTS: Final = Facts()
 
 
 def decide(
@@ -95,20 +92,34 @@ def decide(
     runs: Literal["freely", "with_approval"],
     echoed: bool = False,
     disabled_reason: str | None = None,
-    facts: Facts = _NOTHING_KNOWN,
+    facts: Facts = _NO_FACTS,
 ) -> Decision:
     """Decide about one call whose arguments were validated.
 
-    ``spec`` is the tool's, None where no tool has the name. ``runs`` and ``echoed`` are what
-    reading found (reading rules 9 and 12); ``disabled_reason`` says why the tool is switched off or
-    cannot work here, None where it can; ``facts`` are what else is known of the call.
+    The rules apply in this order; the first that matches wins.
 
-    In order: disabled, unknown; denied by name, not allowed, effects beyond what is granted,
-    network in local-only mode; a secret for the network, a placeholder in a call that can change
-    things, network after a private read, an echoed call that can change things, a rate that is used
-    up, dry run; asked, first a call that repeats one in doubt; allowed. All that denies comes
-    before what asks. What lets a call through that would have been asked about is the rule of the
-    decision, and its reason says which effects.
+    1. The tool is disabled or unknown.
+    2. The name is denied or not allowed, the effects exceed the grant, or local-only mode forbids
+       the network.
+    3. The call is suspect: a secret for the network, a placeholder in a call that can change
+       things, network use after a private read, an echoed call that can change things, an exceeded
+       rate.
+    4. A dry run.
+    5. A question, first about a call that repeats one in doubt.
+    6. Allowed.
+
+    All deny rules come before ask rules. A call can be let through although its effects usually
+    ask. Its decision names the rule that allowed it and, in its reason, those effects.
+
+    Args:
+        policy: the rules, with all policies that narrow them.
+        spec: the tool's specification, None if no tool has this name.
+        name: the name as the model wrote it, perhaps an alias.
+        arguments: the validated arguments.
+        runs: ``with_approval`` if the call was not written cleanly (reading rule 9).
+        echoed: the call is a copy of one in an earlier observation (reading rule 12).
+        disabled_reason: the reason why the tool is switched off or cannot work, None if it can.
+        facts: what else is known about the call.
     """
     if disabled_reason is not None:
         return Decision("deny", "disabled", f"{name} is disabled: {disabled_reason}", "disabled")
@@ -117,73 +128,77 @@ def decide(
     effects = spec.effects_of(arguments)
     grants: list[str] = []
     for part in policy.parts:
-        verdict = _find_denial(part, spec, name, effects)
+        verdict = _check_part(part, spec, name, effects)
         if isinstance(verdict, Decision):
             return verdict
         grants.append(verdict)
-    suspect = _suspect(policy, name, effects, runs, echoed, facts)
+    suspect = _find_suspicion(policy, name, effects, runs, echoed, facts)
     if suspect is not None and suspect.decision == "deny":
         return suspect
-    asked = suspect or _permission_question(policy, spec, effects)
-    if any(part.dry_run for part in policy.parts) and (asked or effects & _TOUCHING):
+    question = suspect or _find_question(policy, spec, effects)
+    if any(part.dry_run for part in policy.parts) and (question or effects & _MUTATING_OR_NETWORK):
         return Decision("deny", "dry_run", f"dry run: {name} was not called", "dry_run")
-    if asked is None:
-        return _allowed(policy, spec, grants[0], effects)
+    if question is None:
+        return _allow(policy, spec, grants[0], effects)
     if suspect is None and facts.consented is not None and effects <= facts.consented:
         bound = "" if spec.consent_argument is None else f" with this {spec.consent_argument}"
-        reason = f"{name}{bound} was allowed{_purpose(effects)} for the rest of the session"
+        reason = (
+            f"{name}{bound} was allowed{_describe_purpose(effects)} for the rest of the session"
+        )
         return Decision("allow", "session_consent", reason)
-    return asked
+    return question
 
 
-def permitted(policy: Policy, spec: ToolSpec) -> bool:
-    """Return whether any call to this tool might be allowed, be it after approval.
+def can_be_allowed(policy: Policy, spec: ToolSpec) -> bool:
+    """Return whether some call to this tool might be allowed, perhaps after approval.
 
-    For listings and catalogs. Only `decide`, which sees the arguments, lets a call run.
+    For listings and catalogs only: `decide` also sees the arguments.
     """
-    return denial(policy, spec) is None
+    return find_denial(policy, spec) is None
 
 
-def denial(policy: Policy, spec: ToolSpec) -> Decision | None:
-    """Return why no call to this tool can be allowed, None where one might be."""
+def find_denial(policy: Policy, spec: ToolSpec) -> Decision | None:
+    """Return the reason why no call to this tool can be allowed, or None."""
     known = frozenset[Any]() if callable(spec.effects) else spec.effects
     for part in policy.parts:
-        verdict = _find_denial(part, spec, spec.name, known)
+        verdict = _check_part(part, spec, spec.name, known)
         if isinstance(verdict, Decision):
             return verdict
     return None
 
 
-def asks(policy: Policy, spec: ToolSpec) -> bool:
-    """Return whether every call to this tool needs approval, however cleanly it is written. One
-    whose effects depend on its arguments may have calls that need none."""
+def always_asks(policy: Policy, spec: ToolSpec) -> bool:
+    """Return whether every call to this tool needs approval, however it is written.
+
+    A tool whose effects depend on its arguments may have calls that need none.
+    """
     known = frozenset[Any]() if callable(spec.effects) else spec.effects
-    return _permission_question(policy, spec, known) is not None
+    return _find_question(policy, spec, known) is not None
 
 
-def _find_denial(policy: Policy, spec: ToolSpec, name: str, effects: Effects) -> Decision | str:
-    """Return why one policy denies a tool with these effects, or the rule that grants it."""
+def _check_part(policy: Policy, spec: ToolSpec, name: str, effects: Effects) -> Decision | str:
+    """Return one policy's denial of a tool with these effects, or the grant's rule."""
     denied = first_match(policy.deny, spec)
     if denied is None and name != spec.name and name in policy.deny:
         denied = name
     if denied is not None:
-        return _not_allowed(f"deny {denied}", f"{name} is denied by the policy")
+        return _deny(f"deny {denied}", f"{name} is denied by the policy")
     allowed = first_match(policy.allow, spec)
     grant = f"allow {allowed}"
     if allowed is None:
         preset = PRESETS[policy.preset] if policy.preset is not None else None
         if preset is None or not preset.names(spec):
-            return _not_allowed("default", f"{name} is not among the allowed tools")
+            return _deny("default", f"{name} is not among the allowed tools")
         grant = f"preset {preset.name}"
         if beyond := effects - preset.effects:
             listed = " and ".join(sorted(beyond)) + (" is" if len(beyond) == 1 else " are")
-            return _not_allowed(grant, f"{name}: {listed} not granted by {grant}")
+            return _deny(grant, f"{name}: {listed} not granted by {grant}")
     if policy.local_only and "network" in effects:
-        return _not_allowed("local_only", f"{name} may use the network, which local-only forbids")
+        return _deny("local_only", f"{name} may use the network, which local-only forbids")
     return grant
 
 
-def _suspect(
+def _find_suspicion(
     policy: Policy,
     name: str,
     effects: Effects,
@@ -191,28 +206,33 @@ def _suspect(
     echoed: bool,
     facts: Facts,
 ) -> Decision | None:
-    """Return what this very call of an allowed tool raises: a denial, whoever would approve of it,
-    or a question, which no standing consent answers; None where nothing is wrong with it."""
+    """Return the denial or question that this very call raises.
+
+    Permissions are not looked at here. Such a denial holds even with approval, and no earlier
+    consent answers such a question. None if nothing is wrong with the call.
+    """
     network, mutates = "network" in effects, not MUTATING.isdisjoint(effects)
     after_read, read = "allow", f"{name} may use the network, and private data was read before"
     if facts.private_read and network:
+        # The strictest policy of all that narrow this one decides.
         after_read = max((p.network_after_read for p in policy.parts), key=AFTER_READ.index)
     if facts.secrets and network:
         held = f"the arguments hold a secret ({', '.join(facts.secrets)})"
-        return _not_allowed("secret", f"{held}, and {name} may use the network")
+        return _deny("secret", f"{held}, and {name} may use the network")
     if facts.placeholder and mutates:
-        return _not_allowed(
+        return _deny(
             "placeholder",
             "the arguments hold a mark that stands for what was "
             f"taken out of an observation, and {name} can change things",
         )
     if after_read == "deny":
-        return _not_allowed("network_after_read", read)
+        return _deny("network_after_read", read)
     echo = f"this call to {name} stands in an earlier observation"
     if echoed and mutates:
         return Decision("deny", "echoed", echo, "echoed_call")
-    if facts.exceeded is not None:
-        return facts.exceeded
+    if facts.rate_denial is not None:
+        return facts.rate_denial
+    # Questions come last: no question may be answered for a call that is denied anyway.
     if facts.repeats_doubt and mutates:
         return _ask(IN_DOUBT, f"{name} was started with these arguments, and may have done that")
     if echoed:
@@ -222,8 +242,8 @@ def _suspect(
     return _ask("network_after_read", read) if after_read == "ask" else None
 
 
-def _permission_question(policy: Policy, spec: ToolSpec, effects: Effects) -> Decision | None:
-    """The question that every call of an allowed tool with these effects raises, or None."""
+def _find_question(policy: Policy, spec: ToolSpec, effects: Effects) -> Decision | None:
+    """Return the question that every call with these effects raises, or None."""
     name = spec.name
     for part in policy.parts:
         if pattern := first_match(part.ask, spec):
@@ -233,31 +253,38 @@ def _permission_question(policy: Policy, spec: ToolSpec, effects: Effects) -> De
     for part in policy.parts:
         if asking := effects.intersection(part.ask_effects):
             rule = f"{_ASK_EFFECTS}{', '.join(sorted(asking))}"
-            return _ask(rule, f"{name} may {_may(asking)}, which is asked about first")
+            return _ask(rule, f"{name} may {_describe_effects(asking)}, which is asked about first")
     return None
 
 
 def can_be_preapproved(rule: str) -> bool:
-    """Return whether a question, by its rule, is one that a standing yes may answer: only what the
-    call may do, or the tool's own wish, raises it, and nothing is wrong with the call itself."""
+    """Return whether an approval given in advance can answer a question.
+
+    It can if the question, told by its rule, is about the effects of the call or is the tool's own
+    wish. It cannot if something is wrong with the call itself.
+    """
     return rule == _NEEDS_APPROVAL or rule.startswith(_ASK_EFFECTS)
 
 
-def _allowed(policy: Policy, spec: ToolSpec, grant: str, effects: Effects) -> Decision:
-    """Return what is said of a call that nothing asks about: where its effects would have asked,
-    what lets it through."""
+def _allow(policy: Policy, spec: ToolSpec, grant: str, effects: Effects) -> Decision:
+    """Return the decision on an allowed call.
+
+    If its effects usually ask, the reason says why this call is not asked about.
+    """
     name = spec.name
     asking = {*ASK_EFFECTS, *(effect for part in policy.parts for effect in part.ask_effects)}
     if not effects & asking:
         return Decision("allow", grant, f"{name} is allowed by {grant}")
-    reason = f"{name} is allowed{_purpose(effects)} unasked, by {grant} and policy.ask_effects"
+    reason = (
+        f"{name} is allowed{_describe_purpose(effects)} unasked, by {grant} and policy.ask_effects"
+    )
     return Decision("allow", grant, reason)
 
 
 def decide_by_template(template: ApprovalTemplate, spec: ToolSpec, effects: Effects) -> Decision:
-    """The decision on a call that would have been asked about, and that a template covers."""
+    """Return the decision on a call that a template approves instead of a person."""
     reason = (
-        f"{spec.name} has a standing yes{_purpose(effects)} until {template.expires_at}: "
+        f"{spec.name} has a standing yes{_describe_purpose(effects)} until {template.expires_at}: "
         f"template {template.id}"
     )
     return Decision("allow", f"{TEMPLATE}{template.id}", reason)
@@ -271,16 +298,16 @@ _DOES: Final[Mapping[str, str]] = {
 }
 
 
-def _may(effects: Effects) -> str:
-    """Return what a call with these effects does, in words."""
+def _describe_effects(effects: Effects) -> str:
+    """Return in words what a call with these effects does."""
     return " and ".join(words for effect, words in _DOES.items() if effect in effects)
 
 
-def _purpose(effects: Effects) -> str:
-    return f" to {_may(effects)}" if effects else ""
+def _describe_purpose(effects: Effects) -> str:
+    return f" to {_describe_effects(effects)}" if effects else ""
 
 
-def _not_allowed(rule: str, reason: str) -> Decision:
+def _deny(rule: str, reason: str) -> Decision:
     return Decision("deny", rule, reason, "not_allowed")
 
 
@@ -291,42 +318,47 @@ def _ask(rule: str, reason: str) -> Decision:
 # --- the facts of a call --------------------------------------------------------------------------
 
 
-def exceeded_rate(
+def find_exceeded_rate(
     policy: Policy, spec: ToolSpec, call_counts: RateCounts, timestamp: str
 ) -> Decision | None:
-    """The denial by the rate of this policy that leaves no room for one more call of the tool, of
-    several by the one that holds longest; None where there is room.
+    """Return the denial by a rate limit that leaves no room for one more call.
 
-    ``call_counts`` are the calls that were let through, ``timestamp`` the time of the completion
-    that the call stands in (ISO 8601, empty where it is not known).
+    Of several exceeded rates the one that holds longest is named. None if there is room.
+
+    Args:
+        policy: the policy with the rates.
+        spec: the tool that is called.
+        call_counts: the calls that were let through.
+        timestamp: the time of the completion with the call (ISO 8601, empty if unknown).
     """
-    found: list[tuple[str, str, FullRate]] = []
+    denials: list[tuple[str, str, FullRate]] = []
     for part in policy.parts:
         for pattern, text in part.rate_limits.items():
-            own = (time for name, time in call_counts.values() if name == spec.name)
-            if matches(pattern, spec) and (over := Rate.parse(text).full(own, timestamp)):
-                told = f"{spec.name} was called {over.used} times, and may be {text}"
-                found.append((f"rate_limit {pattern} {text}", told, over))
+            tool_times = (time for name, time in call_counts.values() if name == spec.name)
+            if matches(pattern, spec) and (
+                full_rate := Rate.parse(text).find_full(tool_times, timestamp)
+            ):
+                reason = f"{spec.name} was called {full_rate.used_calls} times, and may be {text}"
+                denials.append((f"rate_limit {pattern} {text}", reason, full_rate))
         text = part.session_rate_limit or ""
-        every = (time for _, time in call_counts.values())
-        if text and (over := Rate.parse(text).full(every, timestamp)):
-            told = f"{over.used} calls were made in this session, and may be {text}"
-            found.append((f"session_rate_limit {text}", told, over))
-    if not found:
+        all_times = (time for _, time in call_counts.values())
+        if text and (full_rate := Rate.parse(text).find_full(all_times, timestamp)):
+            reason = f"{full_rate.used_calls} calls were made in this session, and may be {text}"
+            denials.append((f"session_rate_limit {text}", reason, full_rate))
+    if not denials:
         return None
-    rule, told, over = max(found, key=lambda one: one[2].again or _NEVER)
-    return Decision("deny", rule, f"{told}; {over.when}", "rate_limited")
+    rule, reason, full_rate = max(denials, key=lambda denial: denial[2].available_at or _NEVER)
+    return Decision("deny", rule, f"{reason}; {full_rate.describe_end}", "rate_limited")
 
 
 class SecretFinder(Protocol):
-    """A search of a text: for secrets of known kinds, and for what stands in the place of
-    one that was taken out. Pure."""
+    """A search for secrets and for placeholders of redacted secrets. Pure."""
 
     def find_secrets(self, text: str, /) -> Sequence[SecretSpan]: ...
     def holds_placeholder(self, text: str, /) -> bool: ...
 
 
-def facts_of(
+def collect_facts(
     spec: ToolSpec,
     arguments: Mapping[str, Any],
     finder: SecretFinder | None = None,
@@ -336,83 +368,109 @@ def facts_of(
     repeats_doubt: bool = False,
     rate_denial: Decision | None = None,
 ) -> Facts:
-    """The facts of a call with these arguments, which ``finder`` looks through; without one,
-    `mlx_tools.policy.redact`.
+    """Return the facts of a call with these arguments.
 
-    They are looked through only for a tool that might do what a find forbids: use the network with
-    a secret, change something with a placeholder.
+    The arguments are searched only if the tool might do what a match forbids: use the network with
+    a secret, or change something with a placeholder.
+
+    Args:
+        spec: the tool that is called.
+        arguments: the validated arguments.
+        finder: the search for secrets, `mlx_tools.policy.redact` if None.
+        consented: effects that a person allowed for the rest of the session.
+        private_read: a private tool has answered in this session.
+        repeats_doubt: the same call was started before and its end is unknown.
+        rate_denial: the denial by an exceeded rate limit.
     """
     possible = spec.possible_effects | spec.effects_of(arguments)
     secrets: set[str] = set()
     placeholder = False
-    if possible & _TOUCHING:
+    if possible & _MUTATING_OR_NETWORK:
         from mlx_tools.policy import redact  # its table takes a while to read
 
         look: SecretFinder = redact if finder is None else finder
         if "network" in possible:
-            texts = (one for text in _texts(arguments) for one in (text, *_undisguised(text)))
+            texts = (one for text in _iter_texts(arguments) for one in (text, *_undisguise(text)))
             secrets = {one.kind for text in texts for one in look.find_secrets(text)}
         if not MUTATING.isdisjoint(possible):
-            placeholder = any(map(look.holds_placeholder, _texts(arguments)))
+            placeholder = any(map(look.holds_placeholder, _iter_texts(arguments)))
     return Facts(
         consented=consented,
         secrets=tuple(sorted(secrets)),
         placeholder=placeholder,
         private_read=private_read,
         repeats_doubt=repeats_doubt,
-        exceeded=rate_denial,
+        rate_denial=rate_denial,
     )
 
 
-def _texts(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Every text in the arguments, names too, as it is; then all as one line of JSON, in which a
-    value stands beside its name."""
-    left: list[Any] = [arguments]
-    while left:
-        match left.pop():
+def _iter_texts(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each text in the arguments, then all arguments as one line of JSON.
+
+    Names of arguments are texts too. The line of JSON shows a value next to its name, and the name
+    may be what tells a secret.
+    """
+    pending: list[Any] = [arguments]
+    while pending:
+        match pending.pop():
             case str() as text:
                 yield text
             case Mapping() as mapping:
-                left += chain.from_iterable(mapping.items())
+                pending += chain.from_iterable(mapping.items())
             case list() | tuple() as items:
-                left += items
+                pending += items
     yield _compact(dict(arguments))
 
 
 _GAP: Final = re.compile(r"(?:[\s+]|%(?:20|0[0-9ad]))+", re.IGNORECASE)
-"""What divides words, in a URL too."""
+"""Blanks between words, also as a URL encodes them."""
 
-_JOINED: Final = (2, 3, 4)
-"""Pieces that a secret may have been divided into."""
+_JOINED_PIECES: Final = (2, 3, 4)
+"""Numbers of neighbouring pieces that are joined: a key is usually shown in two to four blocks."""
 
-_SHORT_PIECE: Final = 8
-"""Characters of pieces of which there may be any number."""
+_MAX_SHORT_PIECE: Final = 8
+"""Characters of a short piece. Short pieces are joined in any number: blocks of 4 or 8 are how
+people
+and programs write keys."""
 
-_SHORTEST: Final = 16
-"""Characters of the shortest secret that is looked for so."""
+_MIN_SECRET_CHARS: Final = 16
+"""Characters of the shortest joined text that is searched: a choice. Shorter ones are mostly two
+everyday words, and keys are longer."""
 
-_MOST_JOINED: Final = 10_000
-"""Characters of a text that is looked at so; a URL and a query have less."""
+_MAX_JOINED_CHARS: Final = 10_000
+"""Characters of the longest text whose pieces are joined. URLs and search queries, the ways out,
+are
+shorter, and joined pieces are up to ten times the text."""
 
 
-def _undisguised(text: str) -> Iterator[str]:
-    """Yield what a text says to whoever reads wide letters as plain ones, leaves out what cannot
-    be seen, and puts together again what was divided by blanks; nothing where that is the text
-    itself."""
+def _undisguise(text: str) -> Iterator[str]:
+    """Yield readings of a text that differ from it: what it says without its disguise.
+
+    One has wide letters as plain ones and no invisible characters. The other has pieces that blanks
+    divide put together again.
+    """
     plain = text
     if not text.isascii():
-        seen = unicodedata.normalize("NFKC", text)
-        plain = "".join(char for char in seen if unicodedata.category(char) != "Cf")
+        # NFKC turns wide and mathematical letters into plain ones; category Cf are the invisible
+        # ones.
+        normalized = unicodedata.normalize("NFKC", text)
+        plain = "".join(char for char in normalized if unicodedata.category(char) != "Cf")
     if plain != text:
         yield plain
-    pieces = [piece for piece in _GAP.split(plain) if piece] if len(plain) <= _MOST_JOINED else []
-    joined = [
-        "".join(pieces[at : at + size]) for size in _JOINED for at in range(len(pieces) - size + 1)
+    pieces = (
+        [piece for piece in _GAP.split(plain) if piece] if len(plain) <= _MAX_JOINED_CHARS else []
+    )
+    candidates = [
+        "".join(pieces[start : start + size])
+        for size in _JOINED_PIECES
+        for start in range(len(pieces) - size + 1)
     ]
-    for short, run in groupby(pieces, key=lambda piece: len(piece) <= _SHORT_PIECE):
-        joined += ["".join(run)] if short else []
-    if found := [one for one in joined if len(one) >= _SHORTEST]:
-        yield "\n\n".join(found)
+    for short, run in groupby(pieces, key=lambda piece: len(piece) <= _MAX_SHORT_PIECE):
+        candidates += ["".join(run)] if short else []
+    if long_enough := [
+        candidate for candidate in candidates if len(candidate) >= _MIN_SECRET_CHARS
+    ]:
+        yield "\n\n".join(long_enough)
 
 
 # --- seals: keyed digests, which show that a record is as it was written --------------------------
@@ -428,17 +486,22 @@ def seal(
     kind: Literal["approval", "call", "header", "pause", "template"],
     record: Mapping[str, Any],
 ) -> str:
-    """The keyed digest of a record, given as JSON: 64 hexadecimal digits; its own ``seal`` is left
-    out.
+    """Return the keyed digest of a record as 64 hexadecimal digits.
 
-    So a denial cannot be turned into an approval, nor an approval of one call into one for the
-    session, and a session keeps the header that it was begun with.
+    The record's own ``seal`` is left out. The kind is part of the digest, so a seal of one kind of
+    record is no seal of another: a denial cannot become an approval, nor an approval of one call
+    one for the session.
+
+    Args:
+        secret: the key, kept outside the transcript.
+        kind: the kind of record.
+        record: the record as JSON values.
     """
     plain = {key: value for key, value in record.items() if key != "seal"}
     return hmac.digest(secret, _sorted([kind, plain]).encode(), hashlib.sha256).hex()
 
 
-def same(digest: str, second: str) -> bool:
-    """Return whether two digests are the same, in a time that does not tell where they differ."""
-    one, two = (text.encode(errors="surrogatepass") for text in (digest, second))
-    return hmac.compare_digest(one, two)
+def equal_digests(digest: str, second: str) -> bool:
+    """Compare two digests in constant time."""
+    first, other = (text.encode(errors="surrogatepass") for text in (digest, second))
+    return hmac.compare_digest(first, other)

@@ -1,12 +1,13 @@
-"""Redaction: secrets, and paths if asked, become placeholders such as ``[redacted:jwt]``.
+"""Replace secrets, and paths if asked, by placeholders such as ``[redacted:jwt]``.
 
-The same text always gives the same result, whole or in pieces. A text is cut into *units*,
-stretches without blanks and quotes, and each unit is judged once, by itself and by what stands
-before it. Where the cuts are depends on the text alone, never on the pieces, so that a streamed
-text and a whole one give the same findings, and the work is linear in the text. A unit that is
-longer than `WINDOW` is judged in windows that overlap. Key blocks
-(``-----BEGIN … PRIVATE KEY-----``) run over many units: from their first line on, all is secret
-until their last, or until what follows is no key any more.
+The same text gives the same result, whole or in pieces. A text is cut into *units*, stretches
+without blanks and quotes. Each unit is judged once, by itself and by the text before it. The cuts
+depend on the text alone, never on the pieces. So a streamed text and a whole one give the same
+matches, and the work is linear in the text.
+
+A unit longer than `WINDOW` is judged in windows that overlap. Key blocks (``-----BEGIN … PRIVATE
+KEY-----``) run over many units: all is secret from their first line until their last, or until the
+text is no key any more.
 """
 
 from __future__ import annotations
@@ -27,28 +28,41 @@ from mlx_tools.policy.secret_kinds import (
     TOKEN_KINDS,
     SecretSpan,
     compile_kinds,
-    in_context,
+    find_in_context,
 )
 
 WINDOW: Final = 24_576
-"""Characters of a unit that are judged at once, and so the most that is held back of one."""
+"""Characters of a unit that are judged at once, and so the most that is held back of a stream.
+Three
+times `OVERLAP`: a window of twice as many would hold back more, a shorter one judge more text
+twice."""
 OVERLAP: Final = 8192
-"""Characters that two windows share: a secret up to this long is seen whole. No kind needs as many
-to be known: a JWT has up to 8,007 before its signature. What is longer is redacted from its
+"""Characters that two windows share: a secret up to this length is seen whole. No kind needs as
+many
+to be recognized: a JWT has up to 8,007 before its signature. A longer one is redacted from its
 beginning to where the characters of such secrets end."""
 LOOK_AHEAD: Final = 1200
-"""Characters after the first line of a key that are looked at to tell whether a key follows."""
+"""Characters after the first line of a key that are searched for the key: headers such as
+``Proc-Type`` and ``DEK-Info`` come between."""
 LONGEST_FIRST_LINE: Final = 160
+"""Characters of the longest first line of a key: `_BLOCK` matches none longer."""
 DEPTH: Final = 3
-"""Encodings within one another that are undone."""
+"""Encodings within one another that are decoded: base64 within JSON within a URL. Each level costs
+a
+search of its own."""
 
 _SHORTEST: Final = 6
+"""Characters of the shortest unit that is judged: no password that anyone would guess at is
+shorter."""
 _SHORTEST_TOKEN: Final = 16
+"""Characters of the shortest unit that is searched for tokens; shorter ones are judged by name
+only."""
 _UNIT: Final = r"[!#-&(-;=?-_a-~À-ɏ]"
 _NEXT = re.compile(rf"{_UNIT}{{{_SHORTEST},{WINDOW + 1}}}|(?<=---- )BEGIN")
 _RUN = re.compile(rf"{_UNIT}{{1,{WINDOW + 1}}}")
-_REST = re.compile(rf"{_UNIT}{{0,{_SHORTEST - 1}}}\Z")
+_SHORT_REST = re.compile(rf"{_UNIT}{{0,{_SHORTEST - 1}}}\Z")
 _LINE_LENGTH: Final = 60
+"""Characters of a line of base64 that may go on in the next: PEM wraps at 64, MIME at 76."""
 _LINE = re.compile(rf"[A-Za-z0-9+/]{{{_LINE_LENGTH}}}")
 _BREAK = re.compile(r"\r?\n(?=[A-Za-z0-9+/])")
 _MAY_BREAK = re.compile(r"\r?\n?\Z")
@@ -72,9 +86,11 @@ _KEY_TAIL = re.compile(
     r"(?:\\[nr]|\s){0,4}(?=[a-z]{0,15}[A-Z0-9+/=])[A-Za-z0-9+/]{1,15}={0,2}(?![\w.])"
 )
 _GROUP: Final = 8
+r"""Characters of the longest group of an encoding: four of base64, six of ``\uXXXX``."""
 _GAP: Final = 256
 """Characters between two runs of a key that are no key: line numbers, headers, indentation."""
 _MARGIN: Final = 400
+"""Characters that are searched for the next run of a key: `_GAP`, and a last line behind it."""
 
 _RANK: Final = {
     name: rank
@@ -82,21 +98,25 @@ _RANK: Final = {
         dict.fromkeys([kind.name for kind in TOKEN_KINDS] + list(CONTEXT_KINDS))
     )
 }
+"""The order in which overlapping kinds name a secret: kinds with a shape first."""
 
 
 class Segment(Struct, frozen=True):
-    """A stretch of the text, in order: ``kind`` is None for what is no secret. One that is
-    ``joined`` goes on with the secret before it."""
+    """A stretch of the text."""
 
     text: str
     kind: str | None = None
-    joined: bool = False
+    """The kind of secret, None for plain text."""
+    joins_previous: bool = False
+    """True if it continues the secret before it."""
 
 
 class Scanner:
-    """Takes a text in pieces and gives it back in segments, secrets apart.
+    """Splits a text that arrives in pieces into segments, secrets apart.
 
-    ``before`` is what stands before the text: names for its first value are read from it.
+    Args:
+        text_before: the text before it; names for its first value are read from there.
+        depth: encodings within one another that are decoded.
     """
 
     def __init__(self, text_before: str = "", depth: int = DEPTH) -> None:
@@ -111,51 +131,56 @@ class Scanner:
         self._segments: list[Segment] = []
 
     def feed(self, piece: str, *, closed: bool = False) -> list[Segment]:
-        """The segments that are settled by now: all, where the text is ``closed``, as no more of it
-        follows."""
+        """Add a piece and return the segments that are certain by now.
+
+        Args:
+            piece: the next piece of the text.
+            closed: no more follows, so all segments are certain.
+        """
         self._buffer += piece
         self._closed = closed
         while self._offset < len(self._buffer) and self._step():
             pass
-        kept = max(0, self._offset - CONTEXT)
-        self._buffer = self._buffer[kept:]
-        self._offset -= kept
+        start = max(0, self._offset - CONTEXT)
+        self._buffer = self._buffer[start:]
+        self._offset -= start
         self._hints = None
         out, self._segments = self._segments, []
         return out
 
     def _step(self) -> bool:
-        """Settle the next stretch; False where that needs text that has not arrived."""
+        """Emit the next stretch. Return False if more text is needed for that."""
         if self._block:
-            return self._key()
+            return self._emit_key_part()
         if self._open:
-            return self._swallow()
+            return self._emit_rest_of_secret()
         if not self._inside:
-            found = _NEXT.search(self._buffer, self._offset)
-            if found is None:
-                rest = None if self._closed else _REST.search(self._buffer, self._offset)
+            match = _NEXT.search(self._buffer, self._offset)
+            if match is None:
+                rest = None if self._closed else _SHORT_REST.search(self._buffer, self._offset)
                 self._emit(rest.start() if rest else len(self._buffer))
                 return False
-            end = found.end()
-            if end - found.start() < _SHORTEST_TOKEN and end < len(self._buffer):
-                unit = found[0]
+            end = match.end()
+            # Most words of a text end here: short, and without a digit, sign or change of case.
+            if end - match.start() < _SHORTEST_TOKEN and end < len(self._buffer):
+                unit = match[0]
                 if unit[-5:] != "BEGIN" and unit[:5] != "Priva" and not _TELLING.search(unit):
                     self._emit(end)
                     return True
-            self._emit(found.start())
-        return self._unit()
+            self._emit(match.start())
+        return self._emit_unit()
 
     def _emit(self, end: int, kind: str | None = None, *, joins_previous: bool = False) -> None:
-        """Give out what stands up to ``end``."""
+        """Emit the text up to ``end`` as one segment."""
         if end > self._offset:
             self._segments.append(Segment(self._buffer[self._offset : end], kind, joins_previous))
             self._offset = end
 
     # --- units ----------------------------------------------------------------------------------
 
-    def _unit(self) -> bool:
+    def _emit_unit(self) -> bool:
         start = self._offset
-        end = self._end_of_unit(start)
+        end = self._find_unit_end(start)
         if end is None:
             return False
         more = end - start > WINDOW
@@ -163,7 +188,7 @@ class Scanner:
         mark = _MARK.search(self._buffer, start, end)
         begins = mark is not None and mark.start() == start
         if begins or self._buffer[start:end] == "BEGIN":
-            certain = self._key_from(start)
+            certain = self._find_key_start(start)
             if certain is None:
                 return False
             if certain:
@@ -175,14 +200,13 @@ class Scanner:
         if mark is not None:
             more = False
             end = mark.start()
-        self._judged(start, end, more)
+        self._emit_judged(start, end, more)
         return True
 
-    def _end_of_unit(self, start: int) -> int | None:
-        """Return where the unit ends, or any place beyond the window; None where that is not known
-        yet.
+    def _find_unit_end(self, start: int) -> int | None:
+        """Return the end of the unit, or any place beyond the window.
 
-        Base64 that is broken into lines is one unit.
+        None if not known yet. Base64 that is broken into lines is one unit.
         """
         buffer, end = self._buffer, start
         goes_on = self._inside or self._open  # so that it may begin with a line break
@@ -203,7 +227,7 @@ class Scanner:
                 return end
         return end
 
-    def _judged(self, start: int, end: int, has_more: bool) -> None:
+    def _emit_judged(self, start: int, end: int, has_more: bool) -> None:
         before = self._buffer[max(0, start - CONTEXT) : start]
         after = self._buffer[end : end + 1]
         settled = end - OVERLAP if has_more else end
@@ -211,7 +235,7 @@ class Scanner:
         if self._hints is None:
             self._hints = [hint for hint in compile_kinds()[0] if hint[0] in self._buffer]
         unit = self._buffer[start:end]
-        for kind, first, last in spans(before, unit, after, self._hints, self._depth):
+        for kind, first, last in find_unit_spans(before, unit, after, self._hints, self._depth):
             if start + first >= settled:
                 break  # the next window sees all of it
             # An encoding's last group may be cut by the end of the window.
@@ -220,9 +244,9 @@ class Scanner:
             self._emit(end if self._open else start + last, kind)
         self._emit(settled)
 
-    def _swallow(self) -> bool:
-        """Settle what goes on with a secret that reached the end of its window."""
-        end = self._end_of_unit(self._offset)
+    def _emit_rest_of_secret(self) -> bool:
+        """Emit the rest of a secret that reached the end of its window."""
+        end = self._find_unit_end(self._offset)
         if end is None:
             return False
         run = _SWALLOWED.match(self._buffer, self._offset, min(end, self._offset + WINDOW))
@@ -234,9 +258,11 @@ class Scanner:
 
     # --- keys -----------------------------------------------------------------------------------
 
-    def _key_from(self, start: int) -> int | None:
-        """Up to where a private key goes that begins here, as far as that is certain; 0 where
-        none begins, None where more text is needed to tell."""
+    def _find_key_start(self, start: int) -> int | None:
+        """Return the end of the certain part of a private key that begins here.
+
+        0 if no key begins here, None if more text is needed to tell.
+        """
         buffer = self._buffer
         known = self._closed or len(buffer) - start >= LOOK_AHEAD
         first = _BLOCK.match(buffer, start)
@@ -244,6 +270,8 @@ class Scanner:
             return 0 if known or len(buffer) - start >= LONGEST_FIRST_LINE else None
         within = min(len(buffer), first.end() + _GAP + 32)
         runs = _KEY.finditer(buffer, first.end(), within)
+        # A key's 32 characters have more than eight different ones; a line of ``====`` or ``xxxx``
+        # has fewer.
         if any(len(set(run[0])) >= 8 for run in runs):
             return first.end()
         if not known:
@@ -251,20 +279,23 @@ class Scanner:
         last = _KEY_END.search(buffer, first.end(), start + LOOK_AHEAD)
         return last.start() if last and last.start() - first.end() >= 64 else 0
 
-    def _key(self) -> bool:
-        """The next stretch of a key, its last line, or its end where that line is missing."""
+    def _emit_key_part(self) -> bool:
+        """Emit the next stretch of a key.
+
+        It is the last line of the key, or the end of the key if that line is missing.
+        """
         buffer = self._buffer
         if run := _KEY_RUN.match(buffer, self._offset):
             self._emit(run.end(), "private_key", joins_previous=True)
             return True
         known = self._closed or len(buffer) - self._offset >= _MARGIN
-        found = _KEY_ON.search(buffer, self._offset, self._offset + _MARGIN)
-        if found and found.start() - self._offset <= _GAP:
-            if not found["end"]:
-                self._emit(found.end(), "private_key", joins_previous=True)
+        match = _KEY_ON.search(buffer, self._offset, self._offset + _MARGIN)
+        if match and match.start() - self._offset <= _GAP:
+            if not match["end"]:
+                self._emit(match.end(), "private_key", joins_previous=True)
                 return True
-            if known or found.end() < len(buffer):
-                self._emit(found.end(), "private_key", joins_previous=True)
+            if known or match.end() < len(buffer):
+                self._emit(match.end(), "private_key", joins_previous=True)
                 self._block = False
                 return True
             return False
@@ -276,71 +307,85 @@ class Scanner:
         return True
 
 
-def found_in(text: str, text_before: str = "", depth: int = DEPTH) -> list[SecretSpan]:
-    """Every secret in the text, in order, none overlapping another; encoded ones too."""
-    found: list[SecretSpan] = []
-    at = 0
+def find_spans(text: str, text_before: str = "", depth: int = DEPTH) -> list[SecretSpan]:
+    """Return every secret in the text, encoded ones too, in order, without overlaps."""
+    matches: list[SecretSpan] = []
+    start = 0
     for segment in Scanner(text_before, depth).feed(text, closed=True):
-        end = at + len(segment.text)
-        if segment.joined and found:
-            found[-1] = found[-1]._replace(end=end)
+        end = start + len(segment.text)
+        if segment.joins_previous and matches:
+            matches[-1] = matches[-1]._replace(end=end)
         elif segment.kind is not None:
-            found.append(SecretSpan(segment.kind, at, end))
-        at = end
-    return found
+            matches.append(SecretSpan(segment.kind, start, end))
+        start = end
+    return matches
 
 
-def spans(
+def find_unit_spans(
     text_before: str, unit: str, text_after: str, hinted: list[tuple[str, int]], depth: int
 ) -> list[SecretSpan]:
-    """The secrets of one unit, merged where they overlap; places are those within the unit.
+    """Return the secrets of one unit, merged if they overlap.
 
-    ``hinted`` are the hints that the text around holds, and so the only ones it can hold.
+    Positions are those in the unit.
+
+    Args:
+        text_before: the text before the unit.
+        unit: a stretch without blanks and quotes.
+        text_after: the character after the unit.
+        hinted: the hints that the text around contains; the unit can contain no others.
+        depth: encodings within one another that are decoded.
     """
-    found: list[SecretSpan] = []
+    matches: list[SecretSpan] = []
     begin = len(text_before)
     text = text_before + unit
     if len(unit) >= _SHORTEST_TOKEN:
         _, kinds = compile_kinds()
         for place in {place for hint, place in hinted if hint in unit}:
             name, pattern = kinds[place]
-            found += [
+            matches += [
                 SecretSpan(name, match.start() - begin, match.end() - begin)
                 for match in pattern.finditer(text, begin)
             ]
     if _TELLING.search(unit):
-        found += [
+        matches += [
             SecretSpan(kind, start - begin, end - begin)
-            for kind, start, end in in_context(text, begin, text_after)
+            for kind, start, end in find_in_context(text, begin, text_after)
         ]
     if depth:
-        for layer in layers(unit):
-            found += [
+        for layer in decode_layers(unit):
+            matches += [
                 SecretSpan(kind, *layer.span(start, end))
-                for kind, start, end in found_in(
+                for kind, start, end in find_spans(
                     layer.text, text_before if layer.goes_on else "", depth - 1
                 )
             ]
-    return merge_spans(found) if found else found
+    return merge_spans(matches) if matches else matches
 
 
 def merge_spans(spans: list[SecretSpan]) -> list[SecretSpan]:
-    """The spans in order, those that overlap made one, by the name of the first known kind."""
-    made: list[SecretSpan] = []
+    """Return the spans in order, with overlapping ones merged.
+
+    The first known kind names a merged span.
+    """
+    merged: list[SecretSpan] = []
     for span in sorted(spans, key=lambda span: span.start):
-        if made and span.start < made[-1].end:
-            last = made.pop()
-            name = min(last.kind, span.kind, key=lambda name: _RANK[name])
-            span = SecretSpan(name, last.start, max(last.end, span.end))
-        made.append(span)
-    return made
+        if merged and span.start < merged[-1].end:
+            previous = merged.pop()
+            name = min(previous.kind, span.kind, key=lambda name: _RANK[name])
+            span = SecretSpan(name, previous.start, max(previous.end, span.end))
+        merged.append(span)
+    return merged
 
 
 # --- what an encoded text says underneath: base64, hexadecimal, URL and JSON escapes --------------
 
 SHORTEST_BASE64: Final = 20
-"""Characters: fewer hold less than 15 bytes, which no secret of a known shape fits in."""
+"""Characters of the shortest base64 that is decoded: fewer hold less than 15 bytes, and no secret
+of a
+known shape fits in that."""
 _SHORTEST_TEXT: Final = 12
+"""Bytes of the shortest text in decoded data: random bytes seldom hold as many printable ones in a
+row."""
 
 _URL = re.compile(r"%([0-9A-Fa-f]{2})")
 _JSON = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|([\"'\\/bfnrt]))")
@@ -353,51 +398,51 @@ _WIDE = re.compile(rb"(?:[\t\n\r -~]\0){%d,}" % _SHORTEST_TEXT)
 
 
 class DecodedText(Struct, frozen=True):
-    """``text``, and where its characters stand above: `span` maps a stretch of it. It
-    ``goes_on`` where it is all of the unit, so that what stands before the unit stands before it.
-    """
+    """A decoded text with the positions of its characters in the encoded one."""
 
     text: str
     span: Callable[[int, int], tuple[int, int]]
+    """Maps a stretch of the text to its stretch in the encoded text."""
     goes_on: bool = False
+    """True if it is the whole unit, so the text before the unit is the text before it."""
 
 
-def layers(unit: str) -> Iterator[DecodedText]:
-    """Every way in which the unit, a stretch without blanks and quotes, can be decoded."""
+def decode_layers(unit: str) -> Iterator[DecodedText]:
+    """Yield every decoding of the unit, a stretch without blanks and quotes."""
     if "%" in unit:
-        yield from _unescaped(unit, _URL, lambda found: chr(int(found[1], 16)))
+        yield from _unescape(unit, _URL, lambda found: chr(int(found[1], 16)))
     if "\\" in unit:
-        yield from _unescaped(unit, _JSON, _json_sign)
+        yield from _unescape(unit, _JSON, _decode_json_escape)
     if len(unit) >= SHORTEST_BASE64:
         for run in _BASE64.finditer(unit):
             if run.end() - run.start() >= SHORTEST_BASE64:
-                yield from _base64(run[0], run.start())
+                yield from _decode_base64(run[0], run.start())
         for run in _HEX.finditer(unit):
-            yield from _hexadecimal(run[0], run.start())
+            yield from _decode_hexadecimal(run[0], run.start())
 
 
-def _json_sign(match: re.Match[str]) -> str:
+def _decode_json_escape(match: re.Match[str]) -> str:
     code = match[1] or match[2]
     return chr(int(code, 16)) if code else _JSON_SIGNS.get(match[3], match[3])
 
 
-def _unescaped(
+def _unescape(
     unit: str, escape: re.Pattern[str], sign: Callable[[re.Match[str]], str]
 ) -> Iterator[DecodedText]:
     parts: list[str] = []
     starts: list[int] = []
-    at = 0
-    for found in escape.finditer(unit):
-        parts += (unit[at : found.start()], sign(found))
-        starts += range(at, found.start() + 1)
-        at = found.end()
+    position = 0
+    for match in escape.finditer(unit):
+        parts += (unit[position : match.start()], sign(match))
+        starts += range(position, match.start() + 1)
+        position = match.end()
     if parts:
-        starts += range(at, len(unit) + 1)
-        text = "".join((*parts, unit[at:]))
+        starts += range(position, len(unit) + 1)
+        text = "".join((*parts, unit[position:]))
         yield DecodedText(text, lambda start, end: (starts[start], starts[end]), goes_on=True)
 
 
-def _base64(run: str, begin: int) -> Iterator[DecodedText]:
+def _decode_base64(run: str, begin: int) -> Iterator[DecodedText]:
     compact = run.translate(_URL_SAFE)
     places: Sequence[int] = range(len(run))
     if len(compact) != len(run):
@@ -409,34 +454,37 @@ def _base64(run: str, begin: int) -> Iterator[DecodedText]:
         text = text[:-1] if len(text) % 4 == 1 else text
         data = binascii.a2b_base64(text + "=" * (-len(text) % 4))
 
-        def above(start: int, end: int, shift: int = shift) -> tuple[int, int]:
+        def to_run(start: int, end: int, shift: int = shift) -> tuple[int, int]:
             first = start * 4 // 3 + shift
             last = min(-(-end * 4 // 3) + shift, len(places))
             return begin + places[first], begin + places[last - 1] + 1
 
-        yield from _texts(data, above)
+        yield from _find_texts(data, to_run)
 
 
-def _hexadecimal(run: str, begin: int) -> Iterator[DecodedText]:
+def _decode_hexadecimal(run: str, begin: int) -> Iterator[DecodedText]:
+    # The byte's first digit may be either: a digit may stand right before the encoded text.
     for shift in range(2):
         text = run[shift : len(run) - (len(run) - shift) % 2]
 
-        def above(start: int, end: int, shift: int = shift) -> tuple[int, int]:
+        def to_run(start: int, end: int, shift: int = shift) -> tuple[int, int]:
             return begin + shift + 2 * start, begin + shift + 2 * end
 
-        yield from _texts(bytes.fromhex(text), above)
+        yield from _find_texts(bytes.fromhex(text), to_run)
 
 
-def _texts(data: bytes, to_outer: Callable[[int, int], tuple[int, int]]) -> Iterator[DecodedText]:
-    """The stretches of the bytes that are text, in one byte or in two for each character."""
-    for found in _TEXT.finditer(data):
-        yield _layer(found[0].decode("ascii"), found.start(), 1, to_outer)
+def _find_texts(
+    data: bytes, to_outer: Callable[[int, int], tuple[int, int]]
+) -> Iterator[DecodedText]:
+    """Yield the stretches of the bytes that are text, of one or two bytes a character."""
+    for match in _TEXT.finditer(data):
+        yield _make_layer(match[0].decode("ascii"), match.start(), 1, to_outer)
     if b"\0" in data:
-        for found in _WIDE.finditer(data):
-            yield _layer(found[0][::2].decode("ascii"), found.start(), 2, to_outer)
+        for match in _WIDE.finditer(data):
+            yield _make_layer(match[0][::2].decode("ascii"), match.start(), 2, to_outer)
 
 
-def _layer(
+def _make_layer(
     text: str, begin: int, width: int, to_outer: Callable[[int, int], tuple[int, int]]
 ) -> DecodedText:
     return DecodedText(
@@ -451,47 +499,57 @@ _PLACEHOLDER = re.compile(r"\[redacted:([a-z0-9_]{1,60})\]")
 
 
 class RedactedText(Struct, frozen=True):
-    """A text without its secrets, and the kinds of what was taken out: sorted, each once."""
+    """A text without its secrets."""
 
     text: str
     kinds: tuple[str, ...]
+    """The kinds of the removed secrets: sorted, each once."""
 
 
 def find_secrets(text: str) -> tuple[SecretSpan, ...]:
-    """Every secret in the text, in order, none overlapping another; encoded ones too."""
-    return tuple(found_in(text))
+    """Return every secret in the text, encoded ones too, in order, without overlaps."""
+    return tuple(find_spans(text))
 
 
-def placeholder(kind: str) -> str:
-    """Return what stands for a secret of this kind."""
+def make_placeholder(kind: str) -> str:
+    """Return the placeholder of a kind of secret."""
     return f"[redacted:{kind}]"
 
 
 def holds_placeholder(text: str) -> bool:
-    """Return whether the text holds a placeholder of ours: it was read redacted, and must not be
-    written back over what it was read from."""
-    return any(found[1] in KIND_NAMES for found in _PLACEHOLDER.finditer(text))
+    """Return whether the text contains a placeholder of this package.
+
+    Such a text was read redacted, and must not be written back over its source.
+    """
+    return any(match[1] in KIND_NAMES for match in _PLACEHOLDER.finditer(text))
 
 
 class Redactor:
-    """Takes secrets out of texts, unless ``secrets`` is False, and with ``paths`` absolute paths.
+    """Replaces secrets and paths in texts by placeholders.
 
-    ``folders`` are absolute: of a path that leads below one the rest is left, so that it can still
-    be told what it means. Raises UsageError for a folder that is not absolute, or is the root.
+    Args:
+        secrets: replace secrets.
+        paths: replace absolute paths.
+        folders: absolute folders. Of a path below one only the folder is replaced, so the rest
+            still
+            says which file it is.
+
+    Raises:
+        UsageError: a folder is not absolute, or is the root.
     """
 
     def __init__(
         self, *, secrets: bool = True, paths: bool = False, folders: Iterable[str] = ()
     ) -> None:
         self._secrets = secrets
-        spellings = {spelling for folder in folders for spelling in _spellings(folder)}
+        spellings = {spelling for folder in folders for spelling in _list_spellings(folder)}
         longest_first = sorted(spellings, key=lambda text: (-len(text), text))
         known = "|".join(map(re.escape, longest_first))
-        self._folders = re.compile(f"(?:{known}){_AFTER}") if known else None
+        self._folders = re.compile(f"(?:{known}){_NAME_END}") if known else None
         self._paths = paths
 
-    def text(self, text: str) -> RedactedText:
-        """The text with placeholders."""
+    def redact(self, text: str) -> RedactedText:
+        """Return the text with placeholders."""
         if not self._paths and _NEXT.search(text) is None:
             return RedactedText(text, ())
         stream = self.stream()
@@ -499,21 +557,23 @@ class Redactor:
 
     def _without_paths(self, text: str) -> str:
         if self._folders is not None:
-            text = self._folders.sub(placeholder(PATH), text)
-        return _PATH.sub(_hidden, text)
+            text = self._folders.sub(make_placeholder(PATH), text)
+        return _PATH.sub(_hide_path, text)
 
     def stream(self) -> RedactedStream:
-        """Takes one text in pieces."""
+        """Return a redactor of one text that arrives in pieces."""
         return RedactedStream(self._secrets, self._without_paths if self._paths else None)
 
 
 class RedactedStream:
-    """A text that arrives in pieces: what `feed` and `close` return, put together, is what
-    `Redactor.text` makes of the whole, wherever it was cut.
+    """Redacts a text that arrives in pieces.
 
-    Held back is what could still become part of a secret: the last word, at most 8,192 characters
-    of it, and up to 1,200 characters behind a line that could begin a private key; where paths are
-    taken out, the last line.
+    The results of `feed` and `close` together are what `Redactor.redact` makes of the whole text,
+    however it was cut.
+
+    The stream holds back what could still become part of a secret. This is the last word, at most
+    8,192 characters of it, and up to 1,200 characters after a line that could begin a private key.
+    With ``paths`` it is the last line.
     """
 
     def __init__(self, secrets: bool, without_paths: Callable[[str], str] | None) -> None:
@@ -524,20 +584,24 @@ class RedactedStream:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of what was taken out so far: sorted, each once."""
+        """The kinds of the secrets removed so far: sorted, each once."""
         return tuple(sorted(self._kinds))
 
     def feed(self, piece: str, *, closed: bool = False) -> str:
-        """Return what may be shown now: all, where the text is ``closed``, as no more of it
-        follows."""
+        """Add a piece and return the text that can be shown now.
+
+        Args:
+            piece: the next piece of the text.
+            closed: no more follows, so everything is returned.
+        """
         if self._scanner is not None:
             out: list[str] = []
             for part in self._scanner.feed(piece, closed=closed):
                 if part.kind is None:
                     out.append(part.text)
-                elif not part.joined:
+                elif not part.joins_previous:
                     self._kinds.add(part.kind)
-                    out.append(placeholder(part.kind))
+                    out.append(make_placeholder(part.kind))
             piece = "".join(out)
         if self._without_paths is None:
             return piece
@@ -549,14 +613,14 @@ class RedactedStream:
         return shown
 
     def close(self) -> str:
-        """The rest of what may be shown: the text has ended. Feed nothing after it."""
+        """Return the rest of the text after its last piece."""
         return self.feed("", closed=True)
 
 
 # --- paths --------------------------------------------------------------------------------------
 
-_AFTER: Final = r"(?![A-Za-z0-9_-]|\.[A-Za-z0-9_])"
-"""What may not follow: the name would go on, and be another folder's."""
+_NAME_END: Final = r"(?![A-Za-z0-9_-]|\.[A-Za-z0-9_])"
+"""Forbids that a folder's name goes on and is another folder's."""
 
 _NAME: Final = r"[\w.+@~/-]|\\[ /]|%[0-9A-Fa-f]{2}"
 _UNSPACED: Final = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
@@ -564,7 +628,8 @@ _TOPS: Final = (
     r"(?:Applications|Library|Users|Volumes|bin|dev|etc|home|lib|media|mnt|opt|private|proc|root"
     r"|run|sbin|srv|tmp|usr|var)/"
 )
-"""Folders at the root: by these a path is told from a relative one where no space stands before."""
+"""Folders at the root: they tell an absolute path from a relative one if no space stands before it.
+"""
 
 _PATH: Final = re.compile(
     rf"""
@@ -579,17 +644,21 @@ _PATH: Final = re.compile(
     """,
     re.VERBOSE | re.MULTILINE,
 )
-"""A path from the root, or from a home. What stands below a variable, a pattern or a placeholder
-(``$HOME/x``, ``*/x``) is none, nor is the rest of an address (``https://host/x``)."""
+"""An absolute path, or one in a home directory.
+
+A path below a variable, a pattern or a placeholder (``$HOME/x``, ``*/x``) is not matched, nor is
+the rest of an address (``https://host/x``).
+"""
 
 
-def _hidden(match: re.Match[str]) -> str:
-    """A placeholder, and the full stop of the sentence that the path stands at the end of."""
+def _hide_path(match: re.Match[str]) -> str:
+    """Return the placeholder of a path, and the full stop after it."""
     path = match[0].rstrip(".-+@")
-    return placeholder(PATH) + match[0][len(path) :]
+    return make_placeholder(PATH) + match[0][len(path) :]
 
 
-def _spellings(path: str) -> set[str]:
+def _list_spellings(path: str) -> set[str]:
+    """Return a folder as it is, in JSON and in URLs."""
     if not isinstance(path, str) or not path.startswith("/") or not path.strip("/"):
         raise UsageError(
             f"a folder to redact must be an absolute path, not {path!r}",

@@ -1,18 +1,18 @@
-"""Policies and presets: what may be called, how often, and how long a run may take.
+"""Policies and presets: allowed calls, their rates, and the limits of a run.
 
-`mlx_tools.policy.decision` holds calls to them. A policy names tools by patterns: exact, a glob
-where one is written, or a plugin.
+`mlx_tools.policy.decision` applies them to calls. A policy names tools by patterns: an exact name,
+a glob, or a plugin.
 
     calculator            this tool and no other
-    notes_*               a glob, because ``*``, ``?`` or ``[`` is written
+    notes_*               a glob: it contains ``*``, ``?`` or ``[``
     plugin:weather        every tool of the plugin ``weather``
     plugin:weather/get_*  of that plugin, the tools that match
 
-Another name of a tool (`mlx_tools.messages.ALIASES`) means the tool. A pattern never gains a ``*``
-that nobody wrote, and upper and lower case differ.
+An alias of a tool (`mlx_tools.messages.ALIASES`) means the tool. No pattern gains a ``*`` that
+nobody wrote. Patterns are case-sensitive.
 
-Pure: what time it is, and when calls were made, comes from records. A call whose time is not known,
-or that by its time is yet to come (a clock was set back), counts as made within every window.
+Pure: the time, and the times of earlier calls, come from records. A call counts as made within
+every window if its time is unknown or in the future (a clock was set back).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PLUGIN: Final = "plugin:"
 FUNCTIONS: Final = "functions"
 """The plugin of the tools that a person's Python file defines."""
 PLUGIN_NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,100}", re.ASCII)
-"""Plugins' names are ASCII, like tools'."""
+"""Names of plugins: ASCII, like names of tools."""
 
 _GLOB: Final = r"(?=[^*?\[/]*[*?\[])[A-Za-z0-9_.:@*?\[\]!-]{1,100}"
 _TOOL: Final = f"(?:{TOOL_NAME.pattern}|{_GLOB})"
@@ -62,12 +62,16 @@ _PATTERN = re.compile(
 
 
 def is_glob(text: str) -> bool:
-    """Return whether the text has a character that makes it a pattern."""
+    """Return whether the text has a character that makes it a glob."""
     return any(character in "*?[" for character in text)
 
 
 def check_patterns(patterns: object, field: str) -> tuple[str, ...]:
-    """The patterns as a tuple; UsageError, naming ``field``, for one that could never match."""
+    """Return the patterns as a tuple.
+
+    Raises:
+        UsageError: a pattern could never match. ``field`` names the setting in the message.
+    """
     if isinstance(patterns, str) or not isinstance(patterns, Sequence):
         raise UsageError(f"{field}: expected a list of tool names, not {for_message(patterns)}")
     for pattern in patterns:
@@ -80,69 +84,75 @@ def check_patterns(patterns: object, field: str) -> tuple[str, ...]:
 
 
 def first_match(patterns: Sequence[str], spec: ToolSpec) -> str | None:
-    """The first pattern that means this tool, an exact name before all others, or None."""
+    """Return the first pattern that matches the tool, an exact name before all others."""
     if spec.name in patterns:
         return spec.name
     return next((pattern for pattern in patterns if matches(pattern, spec)), None)
 
 
 def matches(pattern: str, spec: ToolSpec) -> bool:
-    """Return whether a checked pattern means this tool."""
+    """Return whether a checked pattern matches the tool."""
     if not pattern.startswith(PLUGIN):
-        return _means(pattern, spec.name)
+        return _matches_name(pattern, spec.name)
     plugin, _, name = pattern.removeprefix(PLUGIN).partition("/")
-    of_it = bool(spec.plugin) and _same(plugin, spec.plugin)
-    return of_it and (not name or _means(name, spec.name))
+    same_plugin = bool(spec.plugin) and _matches_glob(plugin, spec.plugin)
+    return same_plugin and (not name or _matches_name(name, spec.name))
 
 
-def covers(pattern: str, name: str) -> bool:
-    """Return whether an exact name means the tool that another one names."""
+def names_same_tool(pattern: str, name: str) -> bool:
+    """Return whether two names mean the same tool."""
     return own_name(pattern) == own_name(name)
 
 
-def _means(pattern: str, name: str) -> bool:
-    """Return whether a pattern means the tool of this name, by any of its names."""
+def _matches_name(pattern: str, name: str) -> bool:
+    """Return whether a pattern matches one of the names of a tool."""
     if not is_glob(pattern):
         return own_name(pattern) == own_name(name)
-    return any(fnmatchcase(one, pattern) for one in {name, *names_of(name)})
+    return any(fnmatchcase(alias, pattern) for alias in {name, *names_of(name)})
 
 
 DEEP: Final = "**"
-"""In a pattern of a path: any folders, none included."""
+"""Any number of folders, in a pattern of a path."""
 
 
-def parts_reached(
+def match_path_parts(
     parts: Iterable[str], pattern: Sequence[str], fits: Callable[[str, str], bool] = fnmatchcase
 ) -> set[int]:
-    """How much of a path's pattern, name by name, these names may have used up: each way to read
-    `DEEP` at once, so that no pattern takes more than linear time. ``fits`` says whether a name is
-    what a part of the pattern says."""
+    """Return how many parts of the pattern the names of a path may have matched.
 
-    def opened(places: Iterable[int]) -> set[int]:
-        found = set(places)
+    All ways to read `DEEP` are followed at once, so no pattern takes more than linear time.
+
+    Args:
+        parts: the names of the path.
+        pattern: the pattern, part by part.
+        fits: tells whether a name matches a part of the pattern.
+    """
+
+    def expand_deep(places: Iterable[int]) -> set[int]:
+        expanded = set(places)
         for place in range(len(pattern)):
-            if place in found and pattern[place] == DEEP:
-                found.add(place + 1)
-        return found
+            if place in expanded and pattern[place] == DEEP:
+                expanded.add(place + 1)
+        return expanded
 
-    places = opened({0})
+    places = expand_deep({0})
     for name in parts:
-        left = (place for place in places if place < len(pattern))
-        places = opened(
+        unfinished = (place for place in places if place < len(pattern))
+        places = expand_deep(
             place if pattern[place] == DEEP else place + 1
-            for place in left
+            for place in unfinished
             if pattern[place] == DEEP or fits(name, pattern[place])
         )
     return places
 
 
-def _same(pattern: str, text: str) -> bool:
+def _matches_glob(pattern: str, text: str) -> bool:
     return fnmatchcase(text, pattern) if is_glob(pattern) else text == pattern
 
 
 _DAY: Final = 86_400.0
 MIN_OBSERVATION_CHARS: Final = 100
-"""The least characters of an observation: an error and the notice of a cut still fit."""
+"""The fewest characters of an observation: an error and the notice of a cut still fit."""
 
 _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "max_iterations": (1, 1_000),
@@ -157,13 +167,15 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "max_calls_per_turn": (1, 10_000),
     "parallel": (1, 4),
 }
+"""The lowest and highest value of each limit. The lowest still lets a run do something; the highest
+catches typing errors and wrong units, such as milliseconds for seconds."""
 
 _FOLLOW_MODEL: Final = frozenset(("max_tokens", "max_observation_chars"))
-"""Limits that may be None: their number follows from the model."""
+"""Limits that may be None: their value depends on the model."""
 
 CHARS_OF_TOKEN: Final = 3
-"""Characters of a token, cautiously: code and languages other than English have about three."""
-_MOST_TOKENS: Final = 16_384
+"""Characters of a token, a low estimate: code and languages other than English have about three."""
+_MAX_TOKENS: Final = 16_384
 """Tokens of a completion in any context: some 1,500 lines of code."""
 _UNKNOWN_TOKENS: Final = 8_192
 """Tokens of a completion if the context's size is unknown: half of the usual 16,384 or more."""
@@ -180,9 +192,10 @@ _OBSERVATION_CHARS: Final = (4_000, 32_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The most that one run may use. Reaching a limit is never an exception.
+    """Limits of one run. Reaching a limit is never an exception.
 
-    Raises UsageError, naming the limit, for a value of the wrong type or out of bounds.
+    Raises:
+        UsageError: a value has the wrong type or is out of bounds.
     """
 
     max_iterations: int = 24
@@ -210,28 +223,29 @@ class Limits:
 
     @property
     def completion_tokens(self) -> int:
-        """Tokens of one completion, for a context of unknown size if nothing else is set."""
+        """Tokens of one completion; the default if the size of the context is unknown."""
         return _UNKNOWN_TOKENS if self.max_tokens is None else self.max_tokens
 
     @property
     def observation_chars(self) -> int:
-        """Characters of an observation, for a context of unknown size if nothing else is set."""
+        """Characters of an observation; the default if the size of the context is unknown."""
         known = self.max_observation_chars
         return _UNKNOWN_CHARS if known is None else known
 
     def for_model(self, context: int | None, *, weak: bool = False) -> Limits:
-        """Return the limits with each one that follows the model set to a number.
+        """Return the limits with a number for each one that depends on the model.
 
         Args:
             context: tokens that the model's context holds, None if unknown.
-            weak: the model's verdict says that it rarely calls tools correctly. It writes little
-                that is of use, so its completions stay short.
+            weak: the model's verdict says that it rarely calls tools correctly. Its completions
+                stay short.
         """
         tokens, chars = self.max_tokens, self.max_observation_chars
         if tokens is None:
-            known = _UNKNOWN_TOKENS if context is None else min(_MOST_TOKENS, context)
+            known = _UNKNOWN_TOKENS if context is None else min(_MAX_TOKENS, context)
             tokens = min(known, _WEAK_TOKENS) if weak else known
         if chars is None:
+            # An eighth: a turn's prompt, a few observations and the answer fit in one context.
             eighth = _UNKNOWN_CHARS if context is None else context // 8 * CHARS_OF_TOKEN
             least, most = _OBSERVATION_CHARS
             chars = max(least, min(eighth, most))
@@ -252,23 +266,29 @@ class Limits:
                 )
 
     def lower(self, second: Limits) -> Limits:
-        """The lower of both, one by one. One that follows the model is the higher."""
+        """Return the lower value of each limit.
+
+        A limit that depends on the model counts as higher than any number.
+        """
         lower = self.to_json()
-        for name, most in (
+        for name, second_limit in (
             require_instance("second", second, Limits, "write Limits(…)").to_json().items()
         ):
-            if lower[name] is None or (most is not None and most < lower[name]):
-                lower[name] = most
+            if lower[name] is None or (second_limit is not None and second_limit < lower[name]):
+                lower[name] = second_limit
         return Limits(**lower)
 
     def to_json(self) -> dict[str, Any]:
-        """The limits as JSON values; `from_json` reads them back."""
+        """Return the limits as JSON values for `from_json`."""
         return {name: getattr(self, name) for name in _BOUNDS}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Limits:
-        """The limits that `to_json` wrote; one that is missing has its default. UsageError for an
-        unknown name or a value out of bounds."""
+        """Read limits that `to_json` wrote; a missing one has its default.
+
+        Raises:
+            UsageError: a name is unknown, or a value is out of bounds.
+        """
         if not isinstance(value, Mapping):
             raise UsageError("limits: expected an object")
         if unknown := set(value) - set(_BOUNDS):
@@ -290,34 +310,45 @@ RATES: Final = f"calls/unit, such as 10/minute (units: {', '.join(UNITS)})"
 _RATE: Final = re.compile(r"([1-9][0-9]{0,5})/([a-z]+)", re.ASCII)
 
 RateCounts = dict[str, tuple[str, str]]
-"""The calls that a session was let make, by their keys: the tool, and the time (ISO 8601) of the
-completion that they stood in."""
+"""The calls of a session that were let through: for each key the tool, and the time (ISO 8601) of
+the
+completion with the call."""
 
 
 class Rate(Struct, frozen=True):
-    """At most ``calls`` in any ``seconds``."""
+    """A rate limit: at most ``calls`` in any ``seconds``."""
 
     calls: int
     seconds: int
 
     @classmethod
     def parse(cls, text: object, field: str = "a rate") -> Rate:
-        """The rate that ``10/minute`` writes; UsageError, naming ``field``, for anything else."""
-        found = _RATE.fullmatch(text) if isinstance(text, str) else None
-        if found is None or found[2] not in UNITS:
-            raise UsageError(f"{field}: {for_message(text, 60)} is not a rate", hint=RATES)
-        return cls(int(found[1]), UNITS[found[2]])
+        """Read a rate such as ``10/minute``.
 
-    def within(self, second: Rate) -> bool:
-        """Return whether this rate leaves no room wherever the other one leaves none, whatever
-        calls were made: no more calls, in a window that is no shorter."""
+        Raises:
+            UsageError: the text is not a rate. ``field`` names the setting in the message.
+        """
+        match = _RATE.fullmatch(text) if isinstance(text, str) else None
+        if match is None or match[2] not in UNITS:
+            raise UsageError(f"{field}: {for_message(text, 60)} is not a rate", hint=RATES)
+        return cls(int(match[1]), UNITS[match[2]])
+
+    def is_as_strict_as(self, second: Rate) -> bool:
+        """Return whether this rate forbids every call that the second one forbids.
+
+        It does if it allows no more calls in a window that is no shorter.
+        """
         return self.calls <= second.calls and self.seconds >= second.seconds
 
-    def full(self, timestamps: Iterable[str], timestamp: str) -> FullRate | None:
-        """Return how it is used up where calls at these times leave no room for one more at
-        ``timestamp``; None where there is room."""
-        now, window = instant(timestamp), timedelta(seconds=self.seconds)
-        times = map(instant, timestamps)
+    def find_full(self, timestamps: Iterable[str], timestamp: str) -> FullRate | None:
+        """Return how the rate is exceeded by one more call, or None if there is room.
+
+        Args:
+            timestamps: the times of the calls so far.
+            timestamp: the time of the next call.
+        """
+        now, window = parse_timestamp(timestamp), timedelta(seconds=self.seconds)
+        times = map(parse_timestamp, timestamps)
         counted = [t for t in times if now is None or t is None or now - t < window]
         if len(counted) < self.calls:
             return None
@@ -330,24 +361,29 @@ class Rate(Struct, frozen=True):
 
 
 class FullRate(Struct, frozen=True):
-    """A rate that is used up. ``again`` is when one more call may be made, None where no time is
-    known at which it may."""
+    """A rate that has no room for one more call."""
 
-    used: int
-    again: datetime | None
+    used_calls: int
+    """The number of calls in the window."""
+    available_at: datetime | None
+    """The time at which the next call may be made, None if unknown."""
 
     @property
-    def when(self) -> str:
-        """``again`` in words; a second is rounded up."""
-        if self.again is None:
+    def describe_end(self) -> str:
+        """Say in words when the next call may be made; a second is rounded up."""
+        if self.available_at is None:
             return "it is not known when it may be called again"
-        whole = self.again.replace(microsecond=0)
-        whole += timedelta(seconds=1) if whole < self.again else timedelta()
+        whole = self.available_at.replace(microsecond=0)
+        whole += timedelta(seconds=1) if whole < self.available_at else timedelta()
         return f"it may be called again at {whole.isoformat().replace('+00:00', 'Z')}"
 
 
-def checked_rates(rates: object, field: str) -> Mapping[str, str]:
-    """The table of rates by pattern, sorted; UsageError, naming ``field``, for what is none."""
+def check_rates(rates: object, field: str) -> Mapping[str, str]:
+    """Return the table of rates by pattern, sorted.
+
+    Raises:
+        UsageError: it is no such table. ``field`` names the setting in the message.
+    """
     if not isinstance(rates, Mapping):
         raise UsageError(
             f"{field}: expected a table of rates by tool, not {for_message(rates, 60)}"
@@ -358,20 +394,20 @@ def checked_rates(rates: object, field: str) -> Mapping[str, str]:
     return MappingProxyType({pattern: rates[pattern] for pattern in sorted(rates)})
 
 
-def instant(timestamp: str) -> datetime | None:
-    """The time that a record names (ISO 8601, with its offset); None where it names none."""
+def parse_timestamp(timestamp: str) -> datetime | None:
+    """Parse the time of a record (ISO 8601 with its offset). None if it is not one."""
     try:
-        found = datetime.fromisoformat(timestamp)
-        if found.tzinfo is None:
+        parsed = datetime.fromisoformat(timestamp)
+        if parsed.tzinfo is None:
             return None
-        found = found.astimezone(UTC)
+        parsed = parsed.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
-    return found if found.year < MAXYEAR else None  # a window can be added to it
+    return parsed if parsed.year < MAXYEAR else None  # a window can be added to it
 
 
 READ_ONLY: Final = "readonly_"
-"""A preset whose name starts so grants no effect that changes anything."""
+"""The beginning of the names of presets that grant no effect that changes anything."""
 
 BUILTIN: Final = "builtin"
 """The plugin of the built-in tools."""
@@ -381,16 +417,16 @@ BUILTIN: Final = "builtin"
 
 
 class Preset(Struct, frozen=True):
-    """A named set of tools: what the name grants is these, and of their effects no more than these.
+    """A named set of tools that a policy can allow, with the effects that it grants.
 
-    They are frozen here so that no configuration can change what a name grants. The ceiling on
-    effects holds for each call: a tool that reads or writes, as its arguments say, is admitted by a
-    ``readonly_`` preset for its reads alone. A tool of a plugin is never meant, whatever its name:
-    its words about itself are its own.
+    Presets are frozen here, so no configuration can change what a name grants. The effects are
+    checked for each call: a ``readonly_`` preset allows a tool that reads or writes, depending on
+    its arguments, only for its reads. A tool of a plugin never matches, whatever its name: the
+    plugin itself declares what its tools do.
 
-    No preset grants ``execute``. What a call executes is not held to the policy (it might change
-    the configuration, or start a run under another policy), so such a tool can widen a policy, and
-    is allowed by name or not at all.
+    No preset grants ``execute``. The policy does not hold for what a call executes: it might change
+    the configuration, or start a run under another policy. Such a tool can widen a policy, so it
+    must be allowed by name.
     """
 
     name: str
@@ -406,7 +442,7 @@ class Preset(Struct, frozen=True):
             )
 
     def names(self, spec: ToolSpec) -> bool:
-        """Return whether this tool is one that the preset means, whatever it may do."""
+        """Return whether the preset contains this tool, whatever its effects."""
         return spec.name in self.tools and spec.plugin in ("", BUILTIN)
 
 
@@ -444,12 +480,18 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType({one.name: one for one i
 
 
 def check_presets(specs: Mapping[str, ToolSpec], presets: Iterable[Preset] = _PRESETS) -> None:
-    """Hold the presets to the tools that are registered; a program starts with this.
+    """Check the presets against the registered tools, at the start of the program.
 
-    ``specs`` are all registered tools, disabled ones too. Raises ToolDefinitionError where a preset
-    names a tool that is not registered or belongs to a plugin, or a tool that always has effects
-    beyond the preset's, as when a tool in a ``readonly_`` preset has come to write. A tool whose
-    effects depend on its arguments is held to the preset's effects at every call instead.
+    A tool whose effects depend on its arguments is checked at each call instead.
+
+    Args:
+        specs: all registered tools, disabled ones too.
+        presets: the presets to check.
+
+    Raises:
+        ToolDefinitionError: a preset names a tool that is not registered, that belongs to a plugin,
+            or
+            that has effects beyond the preset's.
     """
     for preset in presets:
         for name in preset.tools:
@@ -470,71 +512,76 @@ def check_presets(specs: Mapping[str, ToolSpec], presets: Iterable[Preset] = _PR
 
 
 ASK_EFFECTS: Final[tuple[Effect, ...]] = ("write", "execute")
-"""The effects that ask a person first where nobody said which."""
+"""Effects that ask a person first by default."""
 
 ASKABLE: Final[tuple[Effect, ...]] = (*ASK_EFFECTS, "network")
 
 AfterRead = Literal["allow", "ask", "deny"]
-"""What becomes of calls that may use the network once private data has been read, the stricter the
-later."""
+"""The decision on network calls after private data was read, from lax to strict."""
 
 AFTER_READ: Final[tuple[AfterRead, ...]] = get_args(AfterRead)
 
-_LISTS: Final = ("allow", "deny", "ask")
-_SWITCHES: Final = ("local_only", "dry_run", "redact", "redact_paths")
-_WRITTEN: Final = (*_LISTS, "preset", "local_only", "dry_run")
-"""Fields that JSON holds in any case; others only where they are not at their defaults."""
+_LIST_FIELDS: Final = ("allow", "deny", "ask")
+_SWITCH_FIELDS: Final = ("local_only", "dry_run", "redact", "redact_paths")
+_ALWAYS_IN_JSON: Final = (*_LIST_FIELDS, "preset", "local_only", "dry_run")
+"""Fields that JSON always holds; others only if they differ from their defaults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The rules of what may be called. The empty policy allows nothing.
+    """Rules about allowed calls. The empty policy allows nothing.
 
-    ``allow``, ``deny`` and ``ask`` list names, globs and plugins (see the top of this file);
-    ``ask`` adds an approval to calls that are allowed. ``ask_effects`` are the effects (write,
-    execute, network) that ask a person before every call that has one of them for its arguments,
-    whichever tool it is. ``preset`` names a set of tools that is allowed besides ``allow``
-    (`PRESETS`). ``local_only`` denies every call that
-    may use the network. ``dry_run`` lets no call run that can change things, may use the network or
-    would have asked. ``rate_limits`` says by pattern how often each tool that it means may be
-    called (``{"notes_*": "100/hour"}``), ``session_rate_limit`` how often all tools together;
-    every rate that means a tool holds. ``network_after_read`` is what becomes of calls that may use
-    the network once a private tool has answered. ``redact`` and ``redact_paths`` say whether
-    secrets and paths are taken out of what tools return; they decide about no call.
-    ``narrowing`` holds further policies, each of which must allow a call too.
+    Patterns are explained at the top of this file.
 
-    ``parts`` are this policy and all that narrow it, ``redacts`` and ``redacts_paths`` what any of
-    them says. Raises UsageError where a list, a pattern, a rate, a switch or the preset's name is
-    not one.
+    Raises:
+        UsageError: a list, pattern, rate, switch or preset is not valid.
     """
 
     allow: Sequence[str] = ()
+    """Patterns of allowed tools."""
     deny: Sequence[str] = ()
+    """Patterns of tools that are never called."""
     ask: Sequence[str] = ()
+    """Patterns of allowed tools that need approval."""
     preset: str | None = None
+    """The name of a set of tools that is allowed besides ``allow`` (`PRESETS`)."""
     local_only: bool = False
+    """Deny every call that may use the network."""
     dry_run: bool = False
+    """Run no call that can change things, may use the network or would have asked."""
     rate_limits: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Rates by pattern, as in ``{"notes_*": "100/hour"}``. Each tool that a pattern matches is
+    counted
+    by itself, and every matching rate applies."""
     ask_effects: Sequence[str] = ASK_EFFECTS
+    """Effects (write, execute, network) for which a person is asked, whichever tool has them."""
     session_rate_limit: str | None = None
+    """The rate of all tools together."""
     network_after_read: AfterRead = "allow"
+    """The decision on network calls after a private tool has answered."""
     redact: bool = True
+    """Replace secrets in the outputs of tools. It decides about no call."""
     redact_paths: bool = False
+    """Replace absolute paths in the outputs of tools. It decides about no call."""
     narrowing: tuple[Policy, ...] = ()
+    """Further policies, each of which must also allow a call."""
     parts: tuple[Policy, ...] = field(init=False, repr=False, compare=False)
+    """This policy and all that narrow it."""
     redacts: bool = field(init=False, repr=False, compare=False)
+    """True if any of ``parts`` redacts secrets."""
     redacts_paths: bool = field(init=False, repr=False, compare=False)
+    """True if any of ``parts`` redacts paths."""
 
     def __post_init__(self) -> None:
-        said: dict[str, Any] = {
-            name: check_patterns(getattr(self, name), f"policy.{name}") for name in _LISTS
+        checked: dict[str, Any] = {
+            name: check_patterns(getattr(self, name), f"policy.{name}") for name in _LIST_FIELDS
         }
         if self.ask_effects != ASK_EFFECTS:
-            said["ask_effects"] = checked_effects(self.ask_effects)
-        for name in _SWITCHES:
+            checked["ask_effects"] = check_effects(self.ask_effects)
+        for name in _SWITCH_FIELDS:
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"policy.{name}: expected true or false")
-        said["rate_limits"] = checked_rates(self.rate_limits, "policy.rate_limits")
+        checked["rate_limits"] = check_rates(self.rate_limits, "policy.rate_limits")
         if self.session_rate_limit is not None:
             Rate.parse(self.session_rate_limit, "policy.session_rate_limit")
         if self.network_after_read not in AFTER_READ:
@@ -555,31 +602,31 @@ class Policy:
         for part in narrowing:
             require_instance("policy.narrowing", part, Policy, policies)
         parts = (self, *narrowing)
-        said |= {"narrowing": narrowing, "parts": parts}
-        said["redacts"] = any(part.redact for part in parts)
-        said["redacts_paths"] = any(part.redact_paths for part in parts)
-        for name, value in said.items():
+        checked |= {"narrowing": narrowing, "parts": parts}
+        checked["redacts"] = any(part.redact for part in parts)
+        checked["redacts_paths"] = any(part.redact_paths for part in parts)
+        for name, value in checked.items():
             object.__setattr__(self, name, value)
 
     def narrowed_by(self, second: Policy) -> Policy:
-        """The policy that allows what both allow: never more than either.
+        """Return the policy that allows a call only if both do.
 
-        A restriction that takes away one thing, and has nothing to say about the rest, is made by
-        `restriction`, as in ``restriction(local_only=True)``.
+        Use `restriction` to take away one thing and leave the rest, as in
+        ``restriction(local_only=True)``.
         """
         require_instance("a narrowing policy", second, Policy, "write Policy(allow=[…])")
-        held = {replace(self, narrowing=()), *self.narrowing}
-        more = (replace(second, narrowing=()), *second.narrowing)
-        added = tuple(dict.fromkeys(part for part in more if part not in held))
+        present = {replace(self, narrowing=()), *self.narrowing}
+        candidates = (replace(second, narrowing=()), *second.narrowing)
+        added = tuple(dict.fromkeys(part for part in candidates if part not in present))
         return replace(self, narrowing=self.narrowing + added) if added else self
 
     def to_json(self) -> dict[str, Any]:
-        """The policy as JSON values; `from_json` reads them back."""
-        had = {name: getattr(self, name) for name in _DEFAULTS}
+        """Return the policy as JSON values for `from_json`."""
+        values = {name: getattr(self, name) for name in _DEFAULTS}
         value: dict[str, Any] = {
-            name: list(one) if isinstance(one, tuple) else one
-            for name, one in had.items()
-            if name in _WRITTEN or one != _DEFAULTS[name]
+            name: list(item) if isinstance(item, tuple) else item
+            for name, item in values.items()
+            if name in _ALWAYS_IN_JSON or item != _DEFAULTS[name]
         }
         if self.rate_limits:
             value["rate_limits"] = dict(self.rate_limits)
@@ -589,8 +636,12 @@ class Policy:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Policy:
-        """The policy that `to_json` wrote. Raises UsageError for anything else: a policy that
-        cannot be read whole grants nothing."""
+        """Read a policy that `to_json` wrote.
+
+        Raises:
+            UsageError: any part cannot be read. A policy that is only partly read might allow too
+                much.
+        """
         if not isinstance(value, Mapping):
             raise UsageError("policy: expected an object")
         if unknown := set(value) - set(_DEFAULTS):
@@ -604,17 +655,17 @@ class Policy:
 
     @lru_cache(maxsize=64)  # noqa: B019  # of a plain value, which is small
     def digest(self) -> str:
-        """SHA-256 of the policy in canonical form, 64 hexadecimal digits.
+        """Return the SHA-256 of the policy in canonical form, 64 hexadecimal digits.
 
-        Changes with anything that may change a decision, the content of the preset included; not
-        with the order or the repetition of names.
+        It changes with anything that may change a decision, the content of the preset included. It
+        does not change with the order or repetition of names.
         """
         text = json.dumps(self._canonical(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode("ascii")).hexdigest()
 
     def _canonical(self) -> dict[str, Any]:
         value = self.to_json()
-        lists = (*_LISTS, "ask_effects")
+        lists = (*_LIST_FIELDS, "ask_effects")
         value |= {name: sorted(set(value[name])) for name in lists if name in value}
         if self.preset is not None:
             preset = PRESETS[self.preset]
@@ -629,8 +680,12 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 }
 
 
-def checked_effects(effects: Any) -> tuple[str, ...]:
-    """The effects that ask, each once, in the order of `ASKABLE`. Raises UsageError for others."""
+def check_effects(effects: Any) -> tuple[str, ...]:
+    """Return the effects that ask, each once, in the order of `ASKABLE`.
+
+    Raises:
+        UsageError: an effect is not one of them.
+    """
     if isinstance(effects, str) or not isinstance(effects, Collection):
         raise UsageError("policy.ask_effects: expected a list of effects")
     if wrong := [effect for effect in effects if effect not in ASKABLE]:
@@ -641,6 +696,5 @@ def checked_effects(effects: Any) -> tuple[str, ...]:
 
 
 def restriction(allow: Sequence[str] = ("*",), **rules: Any) -> Policy:
-    """The policy that takes away what ``rules`` say and leaves all else as it is: what another one
-    is narrowed by."""
+    """Return a policy that only takes away what ``rules`` say (`Policy.narrowed_by`)."""
     return Policy(allow=allow, **{"redact": False, "ask_effects": (), **rules})

@@ -1,9 +1,9 @@
-"""Texts and paths against patterns that a person wrote. Pure.
+"""Match texts and paths against patterns that a person wrote. Pure.
 
-A wildcard takes what a person expects at its place, and no more. In a URL each part is held against
-its own part of the pattern, so that ``https://*.example.com/*`` is no other host's; in a mail
-address a wildcard takes no second address; elsewhere none takes a character that begins another
-part of an address, a list or a command. A pattern of IP addresses, such as ``10.*``, takes no
+A wildcard matches what a person expects at its place, and no more. In a URL each part is matched
+with its own part of the pattern, so ``https://*.example.com/*`` matches no other host. In a mail
+address a wildcard matches no second address. Elsewhere it matches no character that begins another
+part of an address, a list or a command. A pattern of IP addresses, such as ``10.*``, matches no
 names.
 """
 
@@ -15,16 +15,19 @@ from fnmatch import fnmatchcase
 from typing import Final
 from urllib.parse import unquote
 
-from mlx_tools.policy.rules import DEEP, is_glob, parts_reached
+from mlx_tools.policy.rules import DEEP, is_glob, match_path_parts
 
 ANY: Final = "*"
-UP: Final = ("", ".", "..")
-_DECODED: Final = 5
-"""How often a text is decoded to see what it may come to; one that still changes is refused."""
+UPWARD_PARTS: Final = ("", ".", "..")
+"""Parts of a path that lead up, or to the same folder."""
+_MAX_DECODINGS: Final = 5
+"""Times that percent signs are decoded, to see the text that a server may come to. A text that
+still
+changes is refused: servers decode once or twice, so nobody writes it in good faith."""
 
 _SEPARATORS: Final = frozenset("?#@:,;<>|&$`(){}\"'%!=")
-"""Characters that begin another part of an address, a list or a command. A wildcard in a text that
-is no URL takes none of them."""
+"""Characters that begin another part of an address, a list or a command. In a text that is no URL a
+wildcard matches none of them."""
 
 _URL: Final = re.compile(
     r"(?P<scheme>[^:/?#]*)://(?P<authority>[^/?#]*)(?P<path>[^?#]*)"
@@ -46,12 +49,14 @@ _IN_HOST: Final = "[A-Za-z0-9.-]"
 _IN_MAILBOX: Final = "[A-Za-z0-9._+-]"
 _IN_PATH: Final = "[^/]"
 _IN_QUERY: Final = "[^&;#]"
-"""What a wildcard takes, part by part, as a class of a regular expression."""
+"""The characters that a wildcard matches in each part, as a class of a regular expression."""
 
 
 def fits_text(pattern: str, text: str) -> bool:
-    """Return whether a text is what a pattern says, whole. No wildcard takes a part that goes up,
-    nor what cannot be seen."""
+    """Return whether a whole text matches a pattern.
+
+    No wildcard matches a part that goes up, or invisible characters.
+    """
     if not is_glob(pattern):
         return text == pattern
     if not _is_plain(text):
@@ -60,21 +65,29 @@ def fits_text(pattern: str, text: str) -> bool:
         return _fits_url(pattern, text)
     if "@" in pattern:
         return _fits_mail(pattern, text)
-    same = all(text.count(one) == _literals(pattern).count(one) for one in _SEPARATORS - {"?"})
+    same = all(
+        text.count(separator) == _remove_classes(pattern).count(separator)
+        for separator in _SEPARATORS - {"?"}
+    )
     return same and "?" not in text and _fits_parts(pattern, text, _fits_word)
 
 
 def fits_path(pattern: str, path: str) -> bool:
-    """Return whether a path, as a tool resolved it, is what a pattern says: ``*`` ends at ``/``,
-    ``**`` between two is any number of parts."""
+    """Return whether a resolved path matches a pattern.
+
+    ``*`` ends at ``/``; ``**`` between two slashes matches any number of parts.
+    """
     if not is_glob(pattern):
         return path == pattern
     return _is_plain(path, encoded_text=False) and _fits_parts(pattern, path)
 
 
 def _is_plain(text: str, *, encoded_text: bool = True) -> bool:
-    """True for a text that holds nothing unseen and does not go up. ``encoded_text``: nor after it
-    was decoded, be it more than once, which brings no new separator either."""
+    """Return whether a text has no invisible characters and does not go up.
+
+    With ``encoded_text`` this must also be so after decoding it, even more than once, and decoding
+    may bring no new separator.
+    """
     plain = _decode_percent(text) if encoded_text else text
     if plain is None or not plain.isprintable() or "\\" in plain:
         return False
@@ -83,8 +96,8 @@ def _is_plain(text: str, *, encoded_text: bool = True) -> bool:
 
 
 def _decode_percent(text: str) -> str | None:
-    """The text that percent signs stand for in the end; None if there seems to be no end."""
-    for _ in range(_DECODED):
+    """Decode percent signs until nothing changes. None if there seems to be no end."""
+    for _ in range(_MAX_DECODINGS):
         plain = unquote(text)
         if plain == text:
             return plain
@@ -96,37 +109,44 @@ def _decode_percent(text: str) -> str | None:
 
 
 def _fits_url(pattern: str, text: str) -> bool:
-    wanted, given = _URL.fullmatch(pattern), _URL.fullmatch(text)
-    if wanted is None or given is None or " " in text:
+    wanted, actual = _URL.fullmatch(pattern), _URL.fullmatch(text)
+    if wanted is None or actual is None or " " in text:
         return False
     return (
-        _fits(wanted["scheme"], given["scheme"], _LETTERS)
-        and _fits_authority(wanted["authority"], given["authority"])
-        and _fits_parts(wanted["path"], given["path"], _fits_in_path)
-        and _fits_rest(wanted["query"], given["query"])
-        and _fits_rest(wanted["fragment"], given["fragment"])
+        _fits(wanted["scheme"], actual["scheme"], _LETTERS)
+        and _fits_authority(wanted["authority"], actual["authority"])
+        and _fits_parts(wanted["path"], actual["path"], _fits_in_path)
+        and _fits_optional(wanted["query"], actual["query"])
+        and _fits_optional(wanted["fragment"], actual["fragment"])
     )
 
 
 def _fits_authority(pattern: str, text: str) -> bool:
-    """True for a host and a port that the pattern means; a user's name only without a wildcard."""
+    """Return whether a host and a port match.
+
+    A user's name only matches without a wildcard: with one, ``https://example.com@evil`` could
+    pass.
+    """
     if not is_glob(pattern):
         return pattern == text
     if wanted := _IPV6.fullmatch(pattern):
-        given = _IPV6.fullmatch(text)
-        if given is None or given["host"] != wanted["host"]:
+        actual = _IPV6.fullmatch(text)
+        if actual is None or actual["host"] != wanted["host"]:
             return False
-        return _fits_rest(wanted["port"], given["port"], _DIGITS)
-    wanted, given = _AUTHORITY.fullmatch(pattern), _AUTHORITY.fullmatch(text)
-    if wanted is None or given is None or not _HOST.fullmatch(given["host"]):
+        return _fits_optional(wanted["port"], actual["port"], _DIGITS)
+    wanted, actual = _AUTHORITY.fullmatch(pattern), _AUTHORITY.fullmatch(text)
+    if wanted is None or actual is None or not _HOST.fullmatch(actual["host"]):
         return False
-    host = _fits_host(wanted["host"], given["host"])
-    return host and _fits_rest(wanted["port"], given["port"], _DIGITS)
+    host = _fits_host(wanted["host"], actual["host"])
+    return host and _fits_optional(wanted["port"], actual["port"], _DIGITS)
 
 
 def _fits_host(pattern: str, text: str) -> bool:
-    """Return whether a host fits. A pattern that looks like an IPv4 address fits no names; a ``*``
-    in it stands for digits, or for the missing numbers: ``10.*`` is 10.0.0.0 to 10.255.255.255."""
+    """Return whether a host matches.
+
+    A pattern that looks like an IPv4 address matches no names. A ``*`` in it stands for digits, or
+    for the missing numbers: ``10.*`` is 10.0.0.0 to 10.255.255.255.
+    """
     if not _looks_like_ipv4(pattern):
         return _fits(pattern, text, _IN_HOST)
     if not _IPV4.fullmatch(text):
@@ -135,26 +155,26 @@ def _fits_host(pattern: str, text: str) -> bool:
     if len(labels) < 4:
         labels = [one for label in labels for one in ((DEEP, ANY) if label == ANY else (label,))]
         labels += [DEEP] if labels[-1] != ANY and labels[-1].endswith(ANY) else []
-    reached = parts_reached(text.split("."), labels, lambda part, one: _fits(one, part, _DIGITS))
+    reached = match_path_parts(text.split("."), labels, lambda part, one: _fits(one, part, _DIGITS))
     return len(labels) in reached
 
 
 def _looks_like_ipv4(pattern: str) -> bool:
-    """Return whether all labels of a pattern are numbers or wildcards, so that it reads as one."""
-    plain = _CLASS.sub(lambda one: "*" if one[2].strip("0123456789-") else "0", pattern)
+    """Return whether a pattern's labels are numbers or wildcards, as in an address."""
+    plain = _CLASS.sub(lambda match: "*" if match[2].strip("0123456789-") else "0", pattern)
     numbers = all(map(_NUMBER.fullmatch, plain.split(".")))
     return is_glob(pattern) and numbers and any(map(str.isdigit, plain))
 
 
-def _fits_rest(pattern: str | None, text: str | None, prefix: str = _IN_QUERY) -> bool:
-    """True for a part that is there in both and fits, or in neither."""
+def _fits_optional(pattern: str | None, text: str | None, prefix: str = _IN_QUERY) -> bool:
+    """Return whether an optional part matches, or is missing in both."""
     if pattern is None or text is None:
         return pattern is text
     return _fits(pattern, text, prefix)
 
 
 def _fits_mail(pattern: str, text: str) -> bool:
-    """True for one address: what stands before and behind the only ``@``."""
+    """Return whether one mail address matches, before and after its only ``@``."""
     if pattern.count("@") != 1 or text.count("@") != 1:
         return False
     (mailbox, host), (name, domain) = pattern.split("@"), text.split("@")
@@ -165,35 +185,44 @@ def _fits_parts(pattern: str, text: str, fits: Callable[[str, str], bool] | None
     parts = pattern.split("/")
     if parts[-1] == DEEP:
         parts.append(ANY)
-    return len(parts) in parts_reached(text.split("/"), parts, fits or _fits_part)
+    return len(parts) in match_path_parts(text.split("/"), parts, fits or _fits_part)
 
 
 def _fits_part(part: str, pattern: str) -> bool:
-    return fnmatchcase(part, pattern) if is_glob(pattern) and part not in UP else part == pattern
+    return (
+        fnmatchcase(part, pattern)
+        if is_glob(pattern) and part not in UPWARD_PARTS
+        else part == pattern
+    )
 
 
 def _fits_word(part: str, pattern: str) -> bool:
-    """Like `_fits_part`, but a pattern such as ``10.*``, which may be the beginning of an IPv4
-    address, with or without a port, takes digits and dots alone."""
-    host, given = pattern.partition(":")[0], part.partition(":")[0]
+    """Match a part of a text that is neither a URL nor an address.
+
+    A pattern such as ``10.*``, which may be the beginning of an IPv4 address, with or without a
+    port, only matches digits and dots.
+    """
+    host, actual = pattern.partition(":")[0], part.partition(":")[0]
     if "." in host and _looks_like_ipv4(host) and not _LONG_NUMBER.search(host):
-        return not given.strip("0123456789.") and _fits_part(part, pattern)
+        return not actual.strip("0123456789.") and _fits_part(part, pattern)
     return _fits_part(part, pattern)
 
 
 def _fits_in_path(part: str, pattern: str) -> bool:
-    return _fits(pattern, part, _IN_PATH) and (part == pattern or part not in UP)
+    return _fits(pattern, part, _IN_PATH) and (part == pattern or part not in UPWARD_PARTS)
 
 
 def _fits(pattern: str, text: str, prefix: str) -> bool:
-    """Return whether a text fits, where a wildcard takes characters of one class alone. In these
-    parts ``?`` stands for itself: it begins the query of a URL."""
+    """Match a text with wildcards that match characters of one class only.
+
+    ``?`` is a plain character here: it begins the query of a URL.
+    """
     if "*" not in pattern and "[" not in pattern:
         return text == pattern
-    first, *others = (_expression(piece, prefix) for piece in pattern.split("*"))
+    first, *rest = (_to_expression(piece, prefix) for piece in pattern.split("*"))
     # atomic, as in `fnmatch`: what a star has taken is not tried again
-    middle = "".join(f"(?>{prefix}*?{piece})" for piece in others[:-1])
-    last = f"{prefix}*{others[-1]}" if others else ""
+    middle = "".join(f"(?>{prefix}*?{piece})" for piece in rest[:-1])
+    last = f"{prefix}*{rest[-1]}" if rest else ""
     try:
         return re.fullmatch(first + middle + last, text, re.ASCII) is not None
     except re.error:  # a class such as [z-a]
@@ -203,17 +232,20 @@ def _fits(pattern: str, text: str, prefix: str) -> bool:
 _CLASS: Final = re.compile(r"\[(!?)([^\[\]]+)\]")
 
 
-def _expression(piece: str, prefix: str) -> str:
-    """A piece of a pattern as a regular expression. A class takes only what other wildcards do."""
-    out, last = list[str](), 0
+def _to_expression(piece: str, prefix: str) -> str:
+    """Return a piece of a pattern as a regular expression.
+
+    A class in brackets only matches what other wildcards match here.
+    """
+    parts, last = list[str](), 0
     for match in _CLASS.finditer(piece):
         inside = "-".join(map(re.escape, re.split("-+", match[2])))
         negated = "^" if match[1] else ""
-        out += [re.escape(piece[last : match.start()]), f"(?={prefix})[{negated}{inside}]"]
+        parts += [re.escape(piece[last : match.start()]), f"(?={prefix})[{negated}{inside}]"]
         last = match.end()
-    return "".join((*out, re.escape(piece[last:])))
+    return "".join((*parts, re.escape(piece[last:])))
 
 
-def _literals(pattern: str) -> str:
-    """A pattern without its classes: what a class takes is no literal."""
+def _remove_classes(pattern: str) -> str:
+    """Return a pattern without its classes: the characters of a class are not literal."""
     return _CLASS.sub("", pattern)

@@ -25,7 +25,7 @@ from msgspec import Struct
 from mlx_tools.errors import UsageError
 from mlx_tools.macos import permission_hint, real_case
 from mlx_tools.paths import expand_user
-from mlx_tools.policy import parts_reached
+from mlx_tools.policy import match_path_parts
 
 MAX_PATH_CHARS: Final = 4096
 
@@ -125,13 +125,13 @@ class PathPatterns:
     def fit(self, parts: Sequence[str]) -> bool:
         """True where the path may be seen."""
         names = _comparable(parts)
-        ends = (len(one) in parts_reached(names, one) for one in self._patterns)
+        ends = (len(one) in match_path_parts(names, one) for one in self._patterns)
         return not self._patterns or any(ends)
 
     def lead_on(self, parts: Sequence[str]) -> bool:
         """True where something below the path may be seen."""
         names = _comparable(parts)
-        more = (min(parts_reached(names, p), default=len(p)) < len(p) for p in self._patterns)
+        more = (min(match_path_parts(names, p), default=len(p)) < len(p) for p in self._patterns)
         return not self._patterns or any(more)
 
 

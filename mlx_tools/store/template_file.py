@@ -18,7 +18,7 @@ from msgspec import to_builtins
 from mlx_tools.errors import StorageError, UsageError, translate_os_error
 from mlx_tools.messages import replace
 from mlx_tools.paths import private_dir, read_private, write_whole
-from mlx_tools.policy import ApprovalTemplate, CallContext, same, seal
+from mlx_tools.policy import ApprovalTemplate, CallContext, equal_digests, seal
 
 _VERSION: Final = 1
 _MOST_BYTES: Final = 1_000_000
@@ -56,7 +56,7 @@ class TemplateFile:
     def covering(self, call: CallContext) -> ApprovalTemplate | None:
         """The first template that covers a call, None where none does, or nothing can be read."""
         with contextlib.suppress(StorageError):
-            return next((one for one in self.templates(call.at) if one.covers(call)), None)
+            return next((one for one in self.templates(call.now) if one.covers(call)), None)
         return None
 
     def add(self, template: ApprovalTemplate) -> ApprovalTemplate:
@@ -83,7 +83,7 @@ class TemplateFile:
 
     def _believed(self, entry: Mapping[str, Any]) -> ApprovalTemplate | None:
         """The template of an entry that was written here, as it was."""
-        if not same(seal(self._secret(), "template", entry), str(entry.get("seal"))):
+        if not equal_digests(seal(self._secret(), "template", entry), str(entry.get("seal"))):
             return None
         return ApprovalTemplate(**{**entry, "roots": tuple(entry["roots"])})
 

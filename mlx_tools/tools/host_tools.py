@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from mlx_tools.messages import Effects, ToolSpec
 from mlx_tools.paths import read_data
-from mlx_tools.policy import BUILTIN, Policy, permitted
+from mlx_tools.policy import BUILTIN, Policy, can_be_allowed
 from mlx_tools.prompt import READER, SEARCH, Finder, build_catalog, is_on_demand, one_line
 from mlx_tools.tools.context import ToolError, current_context
 from mlx_tools.tools.tool import Tool
@@ -84,7 +84,7 @@ def find_tools(
     hidden.
     """
     specs = [spec for spec in tools.all_specs().values() if not is_on_demand(spec)]
-    allowed = {spec.name for spec in specs if permitted(policy, spec)}
+    allowed = {spec.name for spec in specs if can_be_allowed(policy, spec)}
     off = tools.disabled
     usable = specs
     if not include_hidden:

@@ -31,7 +31,7 @@ from mlx_tools.errors import (
     require_text,
 )
 from mlx_tools.messages import ToolSpec, names_of, tool_named
-from mlx_tools.policy import BUILTIN, PLUGIN, PLUGIN_NAME, Policy, asks, denial, matches
+from mlx_tools.policy import BUILTIN, PLUGIN, PLUGIN_NAME, Policy, always_asks, find_denial, matches
 from mlx_tools.schema import check_parameters
 from mlx_tools.tools.folder.collection import ToolCollection, exposed_by
 from mlx_tools.tools.folder.definition import FOLDER
@@ -265,7 +265,7 @@ class Registry:
             return f"it is disabled: {reason}"
         if spec is None:
             return NO_SUCH
-        denied = denial(policy, spec)
+        denied = find_denial(policy, spec)
         return None if denied is None else f"{NOT_PERMITTED}: {denied.reason}"
 
     def describe(self, name: str) -> dict[str, Any]:
@@ -320,7 +320,7 @@ class Registry:
 
     def _row(self, spec: ToolSpec, policy: Policy) -> dict[str, Any]:
         off, pinned = self._reason(spec), getattr(self._tools[spec.name], "pinned", None)
-        denied = denial(policy, spec) if off is None else None
+        denied = find_denial(policy, spec) if off is None else None
         return {
             "name": spec.name,
             "description": spec.description,
@@ -331,7 +331,7 @@ class Registry:
             "disabled_reason": off,
             "permitted": off is None and denied is None,
             "denied_reason": denied and denied.reason,
-            "needs_approval": asks(policy, spec),
+            "needs_approval": always_asks(policy, spec),
         }
 
     def _load(self, find: Callable[[], Iterable[EntryPointTools]]) -> None:

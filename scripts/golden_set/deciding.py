@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from mlx_tools import ApprovalAnswer, Limits, Policy, Registry, Tool, UsageError
-from mlx_tools.policy import ApprovalTemplate, CallContext, pin_of
-from mlx_tools.policy.redact import placeholder
+from mlx_tools.policy import ApprovalTemplate, CallContext, compute_pin
+from mlx_tools.policy.redact import make_placeholder
 from mlx_tools.toolbox.calculator import calculator
 
 from .reading import answer, call
@@ -110,7 +110,7 @@ def _policies() -> Iterator[Scene]:
         yes = ApprovalTemplate(
             id="7c0ffee5",
             tool=spec.name,
-            pin=pin_of(spec, None),
+            pin=compute_pin(spec, None),
             arguments={"path": "a*", "text": "*"},
             made_at="1999-12-31T00:00:00+00:00",
             expires_at="2099-01-01T00:00:00+00:00",
@@ -130,7 +130,7 @@ def _policies() -> Iterator[Scene]:
         about="What was taken out of an observation must not be written back into a file.",
         features=("placeholder",),
         tools=lambda: [save()],
-        says=[call("save", path="a", text=f"key: {placeholder('jwt')}"), answer("I may not.")],
+        says=[call("save", path="a", text=f"key: {make_placeholder('jwt')}"), answer("I may not.")],
     )
 
     async def switched_off(stage: Stage) -> str:

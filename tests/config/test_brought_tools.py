@@ -9,12 +9,12 @@ import pytest
 from mlx_tools.app import registry_of
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ToolSpec
-from mlx_tools.policy import PRESETS, permitted
+from mlx_tools.policy import PRESETS, can_be_allowed
 
 
 def allowed(loaded: Any, *names: str) -> list[bool]:
     specs = (ToolSpec(name, effects=frozenset({"read"})) for name in names)
-    return [permitted(loaded.policy(), spec) for spec in specs]
+    return [can_be_allowed(loaded.policy(), spec) for spec in specs]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mlx_tools.app import config
 from mlx_tools.app.config import ConfigErrors, Layer
 from mlx_tools.messages import ALL_EFFECTS, ToolSpec, replace
-from mlx_tools.policy import PRESETS, Facts, Policy, decide, exceeded_rate
+from mlx_tools.policy import PRESETS, Facts, Policy, decide, find_exceeded_rate
 from mlx_tools.store.access_list import fingerprints
 from tests.policy.test_rules import EFFECTS, PATTERNS, RATES, SPECS, at
 
@@ -159,7 +159,7 @@ def decisions(policy: Policy) -> list[str]:
     found = []
     for spec, arguments, facts, made in CALLS:
         tally = {f"c{number}": (spec.name, at(number)) for number in range(made)}
-        facts = replace(facts, exceeded=exceeded_rate(policy, spec, tally, at(made)))
+        facts = replace(facts, rate_denial=find_exceeded_rate(policy, spec, tally, at(made)))
         found.append(
             decide(policy, spec, spec.name, arguments, runs="freely", facts=facts).decision
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mlx_tools.messages import ToolSpec
-from mlx_tools.policy import BUILTIN, Policy, denial
+from mlx_tools.policy import BUILTIN, Policy, find_denial
 from tests.config.conftest import Place
 
 WORK = """
@@ -33,7 +33,7 @@ def may(policy: Policy, name: str, *effects: str) -> bool:
         effects=frozenset(effects),  # type: ignore[arg-type]
         plugin=BUILTIN,
     )
-    return denial(policy, spec) is None
+    return find_denial(policy, spec) is None
 
 
 def test_a_profile_goes_over_the_other_values_of_the_file_and_under_options(place: Place) -> None:

@@ -26,7 +26,7 @@ from mlx_tools import (
 from mlx_tools.controller import RunSettings, call_tool
 from mlx_tools.errors import StorageError
 from mlx_tools.messages import replace
-from mlx_tools.policy import ApprovalTemplate, CallContext, pin_of
+from mlx_tools.policy import ApprovalTemplate, CallContext, compute_pin
 from mlx_tools.store import TemplateFile
 from mlx_tools.store.transcript import encode, load
 from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call
@@ -56,7 +56,7 @@ class House:
     def add(self, name: str = "file_access", shape: Mapping[str, Any] = SHAPE, **more: Any) -> str:
         """Say yes to calls of a tool, for a day; the template's id."""
         values: dict[str, Any] = {
-            "pin": pin_of(self.registry.get(name).spec, None),
+            "pin": compute_pin(self.registry.get(name).spec, None),
             "roots": (str(self.root),),
             "made_at": self.now.isoformat(),
             "expires_at": (self.now + timedelta(days=1)).isoformat(),

@@ -26,7 +26,7 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.controller import ApproveAlways, Conversation
-from mlx_tools.policy import ApprovalTemplate, CallContext, pin_of
+from mlx_tools.policy import ApprovalTemplate, CallContext, compute_pin
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call, run, skip
 from mlx_tools.tools import ToolContext
@@ -181,7 +181,7 @@ def yes_for_all(call_now: CallContext) -> ApprovalTemplate:
     return ApprovalTemplate(
         id="t1",
         tool=call_now.spec.name,
-        pin=pin_of(call_now.spec, call_now.pinned),
+        pin=compute_pin(call_now.spec, call_now.pinned),
         arguments={"text": "*"},
         made_at=now.isoformat(),
         expires_at=(now + timedelta(days=1)).isoformat(),

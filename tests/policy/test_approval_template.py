@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.messages import ToolSpec, replace
-from mlx_tools.policy import ApprovalTemplate, CallContext, pin_of
+from mlx_tools.policy import ApprovalTemplate, CallContext, compute_pin
 from mlx_tools.policy.approval_template import fits
 from tests.tables import table
 
@@ -19,7 +19,7 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 YES = ApprovalTemplate(
     id="1",
     tool="save",
-    pin=pin_of(SAVE, "v1"),
+    pin=compute_pin(SAVE, "v1"),
     arguments={"path": "drafts/*.md", "text": "*"},
     roots=("/home/u/work", "/srv/x"),
     made_at="2026-02-01T00:00:00+00:00",
@@ -32,7 +32,7 @@ CALL = CallContext(
     paths={"path": "/home/u/work/drafts/a.md"},
     roots=("/home/u/work/sub",),
     nested=False,
-    at=NOW,
+    now=NOW,
 )
 
 
@@ -296,8 +296,8 @@ OTHER: dict[str, dict[str, Any]] = {
     "a path of two slashes": {"paths": {"path": "//home/u/work/drafts/a.md"}},
     "a path that looks alike": {"paths": {"path": "/home/u/work/dr\u0430fts/a.md"}},
     "a path that goes to the left": {"paths": {"path": "/home/u/work/drafts/\u202edm.a.md"}},
-    "too late": {"at": datetime(2026, 4, 1, tzinfo=UTC)},
-    "a clock set back": {"at": datetime(2026, 1, 31, tzinfo=UTC)},
+    "too late": {"now": datetime(2026, 4, 1, tzinfo=UTC)},
+    "a clock set back": {"now": datetime(2026, 1, 31, tzinfo=UTC)},
 }
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.messages import ALL_EFFECTS, Effects, ToolSpec
-from mlx_tools.policy import Facts, facts_of
+from mlx_tools.policy import Facts, collect_facts
 from mlx_tools.tools import EffectsBy
 from tests.tables import table
 
@@ -74,29 +74,29 @@ def placed(value: Any, word: str, path: int) -> Any:
 def test_a_secret_is_found_wherever_it_stands(value: Any, path: list[int]) -> None:
     for step in path:
         value = placed(value, "SECRET [REDACTED]", step)
-    facts = facts_of(spec("network", "write"), {"x": value}, Words())
+    facts = collect_facts(spec("network", "write"), {"x": value}, Words())
     assert facts.secrets == ("token",) and facts.placeholder
 
 
 def test_only_what_could_be_forbidden_is_looked_for() -> None:
     finder = Words()
     arguments = {"x": "SECRET [REDACTED]"}
-    assert facts_of(spec("read"), arguments, finder) == Facts() and finder.asked == []
-    assert facts_of(spec("network"), arguments, finder) == Facts(secrets=("token",))
-    assert facts_of(spec("execute"), arguments, finder) == Facts(placeholder=True)
-    assert facts_of(spec(*ALL_EFFECTS), arguments, None) == Facts()
+    assert collect_facts(spec("read"), arguments, finder) == Facts() and finder.asked == []
+    assert collect_facts(spec("network"), arguments, finder) == Facts(secrets=("token",))
+    assert collect_facts(spec("execute"), arguments, finder) == Facts(placeholder=True)
+    assert collect_facts(spec(*ALL_EFFECTS), arguments, None) == Facts()
 
 
 def test_effects_that_depend_on_the_arguments_are_looked_at_in_full() -> None:
     """An argument that is in no table has all effects, which `possible` does not say."""
     effects = EffectsBy("mode", {"read": frozenset({"read"})})
-    found = facts_of(ToolSpec("x", effects=effects), {"mode": "SECRET"}, Words())
+    found = collect_facts(ToolSpec("x", effects=effects), {"mode": "SECRET"}, Words())
     assert found.secrets == ("token",)
 
     def raising(arguments: Mapping[str, Any]) -> Effects:
         raise KeyError
 
-    assert facts_of(ToolSpec("x", effects=raising), {"mode": "SECRET"}, Words()).secrets
+    assert collect_facts(ToolSpec("x", effects=raising), {"mode": "SECRET"}, Words()).secrets
 
 
 DISGUISES = {
@@ -124,7 +124,9 @@ def test_a_secret_for_the_network_is_known_in_disguise(kind: str) -> None:
     for text in (secret, f"https://site.example/?q={secret}", f"a translation of {secret} please"):
         if kind == "single letters" and "?" in text:
             continue  # the first letter belongs to the URL
-        assert facts_of(spec("network"), {"x": text}).secrets == ("github_personal_token",), text
+        assert collect_facts(spec("network"), {"x": text}).secrets == ("github_personal_token",), (
+            text
+        )
 
 
 @pytest.mark.parametrize("effects", ["network", "write"])
@@ -136,10 +138,10 @@ def test_words_that_are_no_secret_are_none_when_joined(effects: str) -> None:
         "\uff24\uff29\uff39 shelf \u2014 na\u00efve caf\u00e9 \u65e5\u672c\u8a9e",
         "a b c d e f g h i j k l m n o p q r s t u v w x y z 0 1 2 3 4 5 6 7 8 9",
     ):
-        assert facts_of(spec(effects), {"x": text}) == Facts()
+        assert collect_facts(spec(effects), {"x": text}) == Facts()
 
 
 def test_a_very_long_text_is_looked_at_in_good_time() -> None:
     finder = Words()
-    facts_of(spec("network"), {"x": "ab cd " * 20_000 + "\u200b"}, finder)
+    collect_facts(spec("network"), {"x": "ab cd " * 20_000 + "\u200b"}, finder)
     assert sum(map(len, finder.asked)) < 500_000

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ToolSpec
-from mlx_tools.policy import Limits, Policy, Rate, RateCounts, exceeded_rate
+from mlx_tools.policy import Limits, Policy, Rate, RateCounts, find_exceeded_rate
 from mlx_tools.policy.rules import UNITS
 from tests.tables import table
 
@@ -103,14 +103,14 @@ def tally(*made: tuple[str, float | None]) -> RateCounts:
 
 
 def rule(policy: Policy, made: RateCounts, now: str, spec: ToolSpec = LOOK) -> str | None:
-    over = exceeded_rate(policy, spec, made, now)
+    over = find_exceeded_rate(policy, spec, made, now)
     return over.rule if over is not None else None
 
 
 def test_a_call_over_the_limit_is_told_with_its_rule_and_when_one_may_be_made_again() -> None:
     policy = Policy(rate_limits={"look": "2/minute"})
     made = tally(("look", 0), ("look", 10.25))
-    over = exceeded_rate(policy, LOOK, made, at(30))
+    over = find_exceeded_rate(policy, LOOK, made, at(30))
     assert over.rule == "rate_limit look 2/minute"
     assert over.reason.endswith("it may be called again at 2026-03-01T12:01:00Z")
     assert rule(policy, made, at(59.999)) is not None
@@ -140,10 +140,10 @@ def test_of_several_rates_each_holds_and_the_longest_is_told() -> None:
 def test_a_time_that_is_not_known_counts_against_the_call(unknown: str) -> None:
     policy = Policy(rate_limits={"look": "2/second"})
     earlier = tally(("look", 0), ("look", 0))
-    over = exceeded_rate(policy, LOOK, earlier, unknown)  # of the call itself
+    over = find_exceeded_rate(policy, LOOK, earlier, unknown)  # of the call itself
     assert over is not None and "not known" in over.reason
     made = {"c1": ("look", unknown), "c2": ("look", unknown)}  # of earlier ones
-    over = exceeded_rate(policy, LOOK, made, at(1e6))
+    over = find_exceeded_rate(policy, LOOK, made, at(1e6))
     assert over is not None and "not known" in over.reason
 
 
@@ -186,14 +186,18 @@ def test_no_window_ever_holds_more_calls_than_the_rate_allows(
     let: list[int] = []
     for second in wanted:
         made = [at(one) for one in let]
-        over = rate.full(made, at(second))
+        over = rate.find_full(made, at(second))
         if over is None:
             let.append(second)
             continue
-        assert over.again is not None and over.again > START + timedelta(seconds=second)
-        assert rate.full(made, over.again.isoformat()) is None  # what was promised holds
-        just_before = over.again - timedelta(milliseconds=1)
-        assert rate.full(made, just_before.isoformat()) is not None  # and not any sooner
+        assert over.available_at is not None and over.available_at > START + timedelta(
+            seconds=second
+        )
+        assert (
+            rate.find_full(made, over.available_at.isoformat()) is None
+        )  # what was promised holds
+        just_before = over.available_at - timedelta(milliseconds=1)
+        assert rate.find_full(made, just_before.isoformat()) is not None  # and not any sooner
     for first in let:
         assert sum(first <= second < first + rate.seconds for second in let) <= rate.calls
 
@@ -207,13 +211,13 @@ def test_a_rate_within_another_leaves_no_room_where_that_one_leaves_none(
 ) -> None:
     times = ["" if second is None else at(second) for second in made]
     written = "" if now is None else at(now)
-    if one.within(other) and other.full(times, written) is not None:
-        assert one.full(times, written) is not None
+    if one.is_as_strict_as(other) and other.find_full(times, written) is not None:
+        assert one.find_full(times, written) is not None
 
 
 def test_within_is_no_more_calls_in_a_window_that_is_no_shorter() -> None:
     def within(one: str, other: str) -> bool:
-        return Rate.parse(one).within(Rate.parse(other))
+        return Rate.parse(one).is_as_strict_as(Rate.parse(other))
 
     assert within("5/minute", "10/minute") and within("10/hour", "10/minute")
     assert not within("100/hour", "10/minute") and not within("11/minute", "10/minute")

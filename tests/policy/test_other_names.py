@@ -11,7 +11,7 @@ from mlx_tools import Controller, Policy, RunSettings, UsageError
 from mlx_tools.controller import call_tool
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALIASES, ToolSpec
-from mlx_tools.policy import decide, matches, permitted
+from mlx_tools.policy import can_be_allowed, decide, matches
 from mlx_tools.protocol import Reading, calls_in, judge, read
 from mlx_tools.testing import ScriptedBackend, call
 from mlx_tools.tools import Registry, Tool
@@ -46,7 +46,7 @@ def test_a_policy_means_a_tool_by_any_of_its_names(written: str, tool: str) -> N
     spec = ToolSpec(tool, effects=frozenset({"read"}), plugin="p")
     for pattern in (written, f"plugin:p/{written}", f"{written[:6]}*", f"plugin:p/{written[:6]}*"):
         assert matches(pattern, spec), pattern
-        assert permitted(Policy(allow=[pattern]), spec)
+        assert can_be_allowed(Policy(allow=[pattern]), spec)
         denying = Policy(allow=["*"], deny=[pattern])
         assert decide(denying, spec, tool, {}, runs="freely").decision == "deny"
         asking = Policy(allow=["*"], ask=[pattern])

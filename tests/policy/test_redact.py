@@ -34,7 +34,7 @@ def test_a_token_is_found_wherever_it_stands(kind: str) -> None:
     random = Random(kind)
     for surrounding in SURROUNDINGS:
         secret = TOKENS[kind](random)
-        shown = REDACTOR.text(surrounding.format(secret))
+        shown = REDACTOR.redact(surrounding.format(secret))
         assert shown.kinds == (kind,), surrounding
         assert shown.text == surrounding.format(f"[redacted:{kind}]")
 
@@ -44,7 +44,7 @@ def test_a_value_is_found_by_what_stands_before_it(form: str) -> None:
     random = Random(form)
     for _ in range(50):
         secret = value(random)
-        shown = REDACTOR.text(form.format(secret))
+        shown = REDACTOR.redact(form.format(secret))
         assert secret not in shown.text
         assert set(shown.kinds) <= set(CONTEXT_KINDS)
         begin, end = form.replace("{{", "{").replace("}}", "}").split("{}")
@@ -60,11 +60,11 @@ def test_a_private_key_is_one_secret_whole_or_without_its_last_line(
     key = pem(Random(name), name)
     for text in (key, key.rpartition("\n")[0]):
         written = json.dumps(text)[1:-1] if escaped else text
-        assert REDACTOR.text(f"a {written} b").text.startswith("a [redacted:private_key]")
-        assert not any(line in REDACTOR.text(written).text for line in text.split("\n")[1:-1])
+        assert REDACTOR.redact(f"a {written} b").text.startswith("a [redacted:private_key]")
+        assert not any(line in REDACTOR.redact(written).text for line in text.split("\n")[1:-1])
         numbered = "\n".join(f"{at:6}\t{line}" for at, line in enumerate(text.split("\n")))
-        assert "[redacted:private_key]" in REDACTOR.text(numbered).text
-        assert not any(line in REDACTOR.text(numbered).text for line in text.split("\n")[1:])
+        assert "[redacted:private_key]" in REDACTOR.redact(numbered).text
+        assert not any(line in REDACTOR.redact(numbered).text for line in text.split("\n")[1:])
 
 
 def test_a_putty_key_loses_its_private_part() -> None:
@@ -72,7 +72,7 @@ def test_a_putty_key_loses_its_private_part() -> None:
     text = "\n".join(
         ("Public-Lines: 1", "AAAA", "Private-Lines: 5", *body, "Private-MAC: " + "ab" * 20)
     )
-    assert REDACTOR.text(text).text == "Public-Lines: 1\nAAAA\n[redacted:private_key]"
+    assert REDACTOR.redact(text).text == "Public-Lines: 1\nAAAA\n[redacted:private_key]"
 
 
 SPAN = st.builds(
@@ -119,7 +119,7 @@ def test_an_encoded_secret_is_found_and_its_stretch_redacted(kind: str) -> None:
         f"/download/{base64.b64encode(secret.encode()).decode()}",
     ]
     for text in encoded:
-        shown = REDACTOR.text(f"see {text} there")
+        shown = REDACTOR.redact(f"see {text} there")
         assert shown.kinds == (kind,), text
         for found in find_secrets(text):
             assert len(text[found.start : found.end]) >= len(secret)
@@ -128,11 +128,11 @@ def test_an_encoded_secret_is_found_and_its_stretch_redacted(kind: str) -> None:
 def test_encoded_keys_and_assignments_are_found() -> None:
     key = pem(Random(3))
     for text in (quote(key), quote(key, safe=""), base64.b64encode(key.encode()).decode()):
-        assert REDACTOR.text(text).kinds == ("private_key",)
-        assert len(REDACTOR.text(text).text) < 60
+        assert REDACTOR.redact(text).kinds == ("private_key",)
+        assert len(REDACTOR.redact(text).text) < 60
     settings = base64.b64encode(b"user=app\npassword=tr0ub4dor&3\n").decode()
-    assert REDACTOR.text(settings).kinds == ("password",)
-    assert REDACTOR.text('{\\"password\\": \\"tr0ub4dor&3\\"}').text == (
+    assert REDACTOR.redact(settings).kinds == ("password",)
+    assert REDACTOR.redact('{\\"password\\": \\"tr0ub4dor&3\\"}').text == (
         '{\\"password\\": \\"[redacted:password]\\"}'
     )
 
@@ -164,15 +164,15 @@ def test_encoded_keys_and_assignments_are_found() -> None:
 )
 def test_what_only_speaks_of_a_secret_is_left_alone(text: str) -> None:
     assert find_secrets(text) == ()
-    assert REDACTOR.text(text).text == text
+    assert REDACTOR.redact(text).text == text
 
 
 def test_redacting_again_changes_nothing() -> None:
     random = Random(5)
     for form in ASSIGNED:
         for secret in (value(random), TOKENS["jwt"](random)):
-            once = REDACTOR.text(form.format(secret))
-            assert REDACTOR.text(once.text).text == once.text
+            once = REDACTOR.redact(form.format(secret))
+            assert REDACTOR.redact(once.text).text == once.text
 
 
 def test_findings_are_in_order_and_within_the_text() -> None:
@@ -204,8 +204,8 @@ def test_only_our_own_placeholders_count(text: str, holds: bool) -> None:
 def test_of_folders_within_each_other_the_inner_one_is_taken_out_whole(order: int) -> None:
     folders = ["/home/ann", "/home/ann/work"][::order]
     redactor = Redactor(secrets=False, paths=True, folders=folders)
-    assert redactor.text("see /home/ann/work/plan.txt").text == "see [redacted:path]/plan.txt"
-    assert redactor.text("see /home/ann/other.txt").text == "see [redacted:path]/other.txt"
+    assert redactor.redact("see /home/ann/work/plan.txt").text == "see [redacted:path]/plan.txt"
+    assert redactor.redact("see /home/ann/other.txt").text == "see [redacted:path]/other.txt"
 
 
 @table(
@@ -235,11 +235,11 @@ def test_of_folders_within_each_other_the_inner_one_is_taken_out_whole(order: in
 )
 def test_paths_become_placeholders(text: str, shown: str) -> None:
     redactor = Redactor(secrets=False, paths=True, folders=["/home/ann/", "/srv/my data"])
-    assert redactor.text(text) == RedactedText(shown, ("path",))
-    assert redactor.text(shown).text == shown
+    assert redactor.redact(text) == RedactedText(shown, ("path",))
+    assert redactor.redact(shown).text == shown
     stream = redactor.stream()
     assert "".join(map(stream.feed, text)) + stream.close() == shown
-    assert Redactor(secrets=False).text(text).text == text
+    assert Redactor(secrets=False).redact(text).text == text
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_paths_become_placeholders(text: str, shown: str) -> None:
     ],
 )
 def test_what_is_no_path_from_a_root_is_left_alone(text: str) -> None:
-    assert Redactor(secrets=False, paths=True).text(text).text == text
+    assert Redactor(secrets=False, paths=True).redact(text).text == text
 
 
 @pytest.mark.parametrize("path", ["", "/", "//", "home/ann", "~/x", 3])

@@ -98,14 +98,14 @@ def test_values_within_a_value_are_judged_by_few_characters_and_none_is_passed_o
 
     def count(frame: Any, event: str, _: object) -> None:
         nonlocal judged
-        if event == "call" and frame.f_code is secret_kinds.looks_made.__code__:
+        if event == "call" and frame.f_code is secret_kinds.looks_random.__code__:
             judged += len(frame.f_locals["value"])
 
     secret = "c0ffee42dead17beef23"
     text = (unit * redact.WINDOW)[: redact.WINDOW - 40] + secret
     sys.setprofile(count)
     try:
-        shown = redact.Redactor().text(text).text
+        shown = redact.Redactor().redact(text).text
     finally:
         sys.setprofile(None)
     assert 0 < judged < 200 * len(text)
@@ -115,7 +115,7 @@ def test_values_within_a_value_are_judged_by_few_characters_and_none_is_passed_o
 @pytest.mark.parametrize("behind", ["", "=key" * 400])
 def test_a_password_that_many_signs_surround_is_found(behind: str) -> None:
     text = "key=" * 400 + "password=Tr0ub4dor&3xx" + behind
-    assert "Tr0ub4dor" not in redact.Redactor().text(text).text
+    assert "Tr0ub4dor" not in redact.Redactor().redact(text).text
 
 
 HOSTILE = (
@@ -142,9 +142,9 @@ def test_the_units_that_are_judged_add_up_to_little_more_than_the_text(unit: str
     judged: list[int] = []
 
     class Counting(redact.Scanner):
-        def _judged(self, start: int, end: int, has_more: bool) -> None:
+        def _emit_judged(self, start: int, end: int, has_more: bool) -> None:
             judged.append(end - start)
-            super()._judged(start, end, has_more)
+            super()._emit_judged(start, end, has_more)
 
     size = redact.WINDOW + redact.WINDOW // 2
     text = (unit * (size // len(unit) + 1))[:size]

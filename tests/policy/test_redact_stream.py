@@ -68,14 +68,14 @@ def streamed(text: str, sizes: list[int]) -> tuple[str, tuple[str, ...]]:
 
 @given(TEXTS, st.lists(st.integers(1, 90), max_size=60))
 def test_a_text_in_pieces_is_redacted_like_the_whole(text: str, sizes: list[int]) -> None:
-    whole = REDACTOR.text(text)
+    whole = REDACTOR.redact(text)
     assert streamed(text, sizes) == (whole.text, whole.kinds)
 
 
 @given(TEXTS)
 def test_character_by_character_too(text: str) -> None:
     text = text[:3000]
-    whole = REDACTOR.text(text)
+    whole = REDACTOR.redact(text)
     assert streamed(text, [1] * len(text)) == (whole.text, whole.kinds)
 
 
@@ -84,7 +84,7 @@ def test_every_split_in_two_of_every_encoding(kind: str) -> None:
     secret = TOKENS[kind](Random(kind))
     for encode in ENCODINGS:
         text = f"see {encode(secret)} and more"
-        whole = REDACTOR.text(text)
+        whole = REDACTOR.redact(text)
         assert whole.kinds == (kind,)
         for cut in range(len(text) + 1):
             assert streamed(text, [cut]) == (whole.text, whole.kinds)
@@ -119,12 +119,12 @@ def test_what_is_held_back_is_bounded(unit: str) -> None:
 def test_a_secret_longer_than_what_is_held_back_is_redacted_to_its_end() -> None:
     random = Random(2)
     token = "sk-" + "proj-" + drawn(random, ALNUM, 5 * WINDOW)
-    assert REDACTOR.text(f"a {token} b").text == "a [redacted:openai_key] b"
+    assert REDACTOR.redact(f"a {token} b").text == "a [redacted:openai_key] b"
     assert streamed(f"a {token} b", [1] * 9000)[0] == "a [redacted:openai_key] b"
     key = pem(random, lines=2000)
-    assert REDACTOR.text(f"a {key} b").text == "a [redacted:private_key] b"
+    assert REDACTOR.redact(f"a {key} b").text == "a [redacted:private_key] b"
     for encoded in (base64.b64encode(key.encode()), base64.encodebytes(key.encode()).strip()):
-        shown = REDACTOR.text(f"a {encoded.decode()} b").text
+        shown = REDACTOR.redact(f"a {encoded.decode()} b").text
         assert shown.startswith("a [redacted:private_key]")
         assert len(shown) < 60
 
@@ -134,7 +134,7 @@ def test_a_secret_anywhere_in_a_long_run_is_found() -> None:
     filling = drawn(random, ALNUM, WINDOW + 2 * OVERLAP)
     secret = base64.b64encode(TOKENS["slack_token"](random).encode() + b" ").decode()
     for at in range(WINDOW - OVERLAP - 300, WINDOW + 300, 1009):
-        shown = REDACTOR.text(f"{filling[:at]}{secret}{filling[at:]}")
+        shown = REDACTOR.redact(f"{filling[:at]}{secret}{filling[at:]}")
         assert shown.kinds == ("slack_token",)
 
 

@@ -17,10 +17,10 @@ from mlx_tools.policy import (
     Decision,
     Facts,
     Policy,
-    asks,
+    always_asks,
     can_be_preapproved,
     decide,
-    exceeded_rate,
+    find_exceeded_rate,
     first_match,
     is_glob,
 )
@@ -188,7 +188,7 @@ def test_a_narrower_policy_asks_again_and_what_lets_a_call_through_is_said() -> 
     silent = Policy(allow=["*"], ask_effects=())
     assert "to write unasked" in made(silent, CHANGE).reason
     assert made(silent.narrowed_by(ALL), CHANGE).decision == "ask"
-    assert asks(Policy(allow=["*"], ask=["look"]), LOOK) and not asks(ALL, LOOK)
+    assert always_asks(Policy(allow=["*"], ask=["look"]), LOOK) and not always_asks(ALL, LOOK)
 
 
 def test_the_rule_of_an_allowed_call_is_the_recorded_policys() -> None:
@@ -217,7 +217,7 @@ def test_the_rules_come_in_their_order() -> None:
         secrets=("key",),
         placeholder=True,
         private_read=True,
-        exceeded=Decision("deny", "rate_limit x 1/day", "later", "rate_limited"),
+        rate_denial=Decision("deny", "rate_limit x 1/day", "later", "rate_limited"),
         consented=READ,
     )
     call: dict[str, Any] = {
@@ -235,7 +235,7 @@ def test_the_rules_come_in_their_order() -> None:
         ("placeholder", {"facts": {"placeholder": False}}),
         ("network_after_read", {"policy": {"network_after_read": "ask"}}),
         ("echoed", {"echoed": False}),
-        ("rate_limit x 1/day", {"facts": {"exceeded": None}}),
+        ("rate_limit x 1/day", {"facts": {"rate_denial": None}}),
         ("dry_run", {"policy": {"dry_run": False}}),
         ("unclean", {"runs": "freely"}),
         ("network_after_read", {"policy": {"network_after_read": "allow"}}),
@@ -348,7 +348,7 @@ def decided(policy: Policy, call: Call) -> Decision:
     """The decision at 2026-03-01T12:00:02Z, as a session comes to it."""
     spec, arguments, runs, echoed, facts, made = call
     tally = {f"c{number}": one for number, one in enumerate(made)}
-    facts = replace(facts, exceeded=exceeded_rate(policy, spec, tally, at(2)))
+    facts = replace(facts, rate_denial=find_exceeded_rate(policy, spec, tally, at(2)))
     return decide(policy, spec, spec.name, arguments, runs=runs, echoed=echoed, facts=facts)
 
 

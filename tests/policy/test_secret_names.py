@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.messages import ToolSpec
-from mlx_tools.policy import facts_of
+from mlx_tools.policy import collect_facts
 from mlx_tools.policy.redact import Redactor, find_secrets
 from mlx_tools.policy.secret_kinds import TABLE
 from tests.policy.secret_samples import ALNUM, HEX, drawn, filled
@@ -73,7 +73,7 @@ def test_a_value_under_an_ordinary_name_is_found_in_every_form(name: str) -> Non
 
 
 def check_every_split(text: str) -> None:
-    whole = REDACTOR.text(text).text
+    whole = REDACTOR.redact(text).text
     for cut in range(len(text) + 1):
         stream = REDACTOR.stream()
         assert stream.feed(text[:cut]) + stream.feed(text[cut:]) + stream.close() == whole
@@ -94,7 +94,7 @@ def test_it_does_not_go_out_with_a_call(name: str) -> None:
         {"headers": {name: value}},
         {"body": f'{{"{name}": "{value}"}}'},
     ):
-        assert facts_of(network, arguments).secrets, arguments
+        assert collect_facts(network, arguments).secrets, arguments
 
 
 LINES = (
@@ -134,7 +134,7 @@ def test_what_is_ordinarily_written_is_found_at_every_split(line: str) -> None:
     text = line.format(**values)
     check_every_split(text)
     for name, value in values.items():
-        assert value not in REDACTOR.text(text).text or f"{{{name}}}" not in line, text
+        assert value not in REDACTOR.redact(text).text or f"{{{name}}}" not in line, text
 
 
 HASH = "8f14e45fceea167a5a36dedd4bea2543"
@@ -232,7 +232,7 @@ def test_every_name_is_found_however_it_is_written(entry: dict[str, Any]) -> Non
         for written in (name.upper(), camel, "my" + camel, name.replace("_", "-"), f"x.{name}s"):
             value = f"{drawn(random, ALNUM, 20)}4t{drawn(random, ALNUM, 10)}"
             text = f'{written}="{value}"'
-            shown = Redactor().text(text)
+            shown = Redactor().redact(text)
             assert shown.text == f'{written}="[redacted:{entry["kind"]}]"', text
 
 

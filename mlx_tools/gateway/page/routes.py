@@ -60,7 +60,7 @@ from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.runs import ENDED, Runs
 from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.paths import package_file
-from mlx_tools.policy import same
+from mlx_tools.policy import equal_digests
 
 PATH: Final = "/page/"
 """All but the first page stands below this path."""
@@ -114,7 +114,7 @@ class Person:
     def is_at(self, request: Request) -> bool:
         """Return whether the request comes from a browser that was admitted."""
         until, _, seal = request.cookies.get(COOKIE, "").partition(".")
-        if not same(seal, self._sealed(f"cookie {until}")):
+        if not equal_digests(seal, self._sealed(f"cookie {until}")):
             return False
         return int(until) > self._now()
 
@@ -196,7 +196,7 @@ class Page:
             given = (await _fields(request, *bounds)).get("key", "").strip()
         except ApiError as error:
             return _html("problem.html.j2", error.status, problem=error.message)
-        if not same(given, self._person.key):
+        if not equal_digests(given, self._person.key):
             return _html("key.html.j2", 401, wrong=True)
         response = _redirect("/")
         self._person.admit(response, https=request.url.scheme == "https")

@@ -111,7 +111,7 @@ def folder_tool(
 
                 with contextlib.suppress(OSError, UsageError):  # the call is what counts
                     private_dir(log.parent)
-                    said = Redactor().text(talk.said()).text
+                    said = Redactor().redact(talk.said()).text
                     write_whole(log, said.encode("utf-8", "replace"))
 
     def preview(arguments: Mapping[str, Any]) -> Preview:
