@@ -11,24 +11,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from mlx_tools.gateway.body import (
     MAX_MESSAGES,
     MAX_TOOLS,
     Body,
-    Choice,
     Parts,
     SamplingBody,
+    TokenLimit,
     answer_schema,
-    check_names,
-    part_text,
     place,
     read,
-    text_of,
-    tool_spec,
     unknown_fields,
-    usable_name,
+)
+from mlx_tools.gateway.client_tools import Choice, ClientTool, ClientTools, ToolDefinition
+from mlx_tools.gateway.content import ContentReader
+from mlx_tools.gateway.history import (
+    ConversationBuilder,
+    HistoryReader,
+    is_call,
+    is_result,
 )
 from mlx_tools.gateway.request import (
     ApiError,
@@ -38,6 +41,7 @@ from mlx_tools.gateway.request import (
     ClientMessage,
     JsonObject,
     Reply,
+    Role,
     SentCalls,
     TextAdded,
     ThoughtAdded,
@@ -48,7 +52,7 @@ from mlx_tools.gateway.request import (
     server_sent,
     unsupported,
 )
-from mlx_tools.messages import ToolSpec, Usage
+from mlx_tools.messages import Usage
 
 _ACCEPTED: Final = (
     *("anthropic_beta", "betas", "cache_control", "diagnostics", "inference_geo", "metadata"),
@@ -73,7 +77,7 @@ class ToolUseBlock(Body):
 
 
 class ToolResultBlock(Body):
-    """What came of a call."""
+    """The result of a call."""
 
     tool_use_id: str = Field(min_length=1)
     content: Parts | None = None
@@ -92,39 +96,44 @@ class ToolParam(Body):
 
     type: Literal["custom"] | None = None
     name: str = Field(min_length=1)
-    description: str | None = None
-    input_schema: JsonObject
+    description: Any = None
+    input_schema: Any
 
 
 class ToolChoiceParam(Body):
     """Which tool must be called."""
 
-    type: Literal["auto", "any", "tool", "none"]
+    type: Literal["auto", "any", "required", "tool", "function", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
 
+def _as_choice(value: Any) -> Any:
+    """OpenAI's form of a choice, a word, as the object that it stands for."""
+    return {"type": value} if isinstance(value, str) else value
+
+
 class OutputFormat(Body):
-    """What an answer must be."""
+    """The form that an answer must have."""
 
     type: Literal["json_schema"]
     schema_: JsonObject = Field(alias="schema")
 
 
 class OutputConfig(Body):
-    """How an answer is written."""
+    """Settings of how an answer is written."""
 
     format: OutputFormat | None = None
 
 
 class CountedBody(SamplingBody):
-    """What a prompt is made of: the body whose tokens are counted."""
+    """The body whose prompt's tokens are counted."""
 
     model: str
     messages: list[MessageParam] = Field(min_length=1, max_length=MAX_MESSAGES)
     system: Parts | None = None
     tools: Annotated[list[JsonObject], Field(max_length=MAX_TOOLS)] | None = None
-    tool_choice: ToolChoiceParam | None = None
+    tool_choice: Annotated[ToolChoiceParam, BeforeValidator(_as_choice)] | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
     mcp_servers: list[JsonObject] | None = None
@@ -133,7 +142,7 @@ class CountedBody(SamplingBody):
 class MessagesBody(CountedBody):
     """The body of a message that is asked for."""
 
-    max_tokens: int = Field(ge=1)
+    max_tokens: TokenLimit
     stop_sequences: list[Annotated[str, Field(min_length=1)]] | None = None
     thinking: JsonObject | None = None
     stream: bool | None = None
@@ -172,10 +181,10 @@ def read_anthropic_messages(
     """What a body asks for, and how it is answered. Raises `ApiError`. ``new_id`` gives letters and
     digits that nobody else has."""
     asked = read(MessagesBody, body)
-    request, names = _request(asked, tuple(asked.stop_sequences or ()), asked.max_tokens)
+    request, tools = _request(asked, tuple(asked.stop_sequences or ()), asked.max_tokens)
     thinks = asked.thinking is not None and asked.thinking.get("type") != "disabled"
     reply = MessagesReply(
-        f"msg_{new_id()}", asked.model, names, streamed=bool(asked.stream), thinks=thinks
+        f"msg_{new_id()}", asked.model, tools, streamed=bool(asked.stream), thinks=thinks
     )
     return request, reply
 
@@ -187,98 +196,93 @@ def read_count_tokens(body: JsonObject) -> TurnRequest:
 
 def _request(
     body: CountedBody, stop: tuple[str, ...] = (), max_tokens: int | None = None
-) -> tuple[TurnRequest, Mapping[str, str]]:
-    """What is asked for, and the tools' own names by those that they have here."""
-    specs: list[ToolSpec] = []
-    names: dict[str, str] = {}
+) -> tuple[TurnRequest, ClientTools]:
+    """The turn that is asked for, and the client's tools."""
+    definitions: list[ToolDefinition] = []
     left_out = ["mcp_servers"] if body.mcp_servers else []
     for index, given in enumerate(body.tools or ()):
-        at, kind = place("tools", index), given.get("type")
+        kind = given.get("type")
         if isinstance(kind, str) and kind != "custom":  # its fields are as Anthropic has them
             left_out.append(kind)
             continue
-        tool = read(ToolParam, given, at)
-        name, schema = usable_name(tool.name), place(at, "input_schema")
-        specs.append(tool_spec(name, tool.description, tool.input_schema, schema, left_out))
-        names[name] = tool.name
-    check_names(specs)
+        tool = read(ToolParam, given, place("tools", index))
+        definitions.append(
+            ToolDefinition(ClientTool(tool.name), tool.description, tool.input_schema)
+        )
+    tools, content = ClientTools(definitions), ContentReader()
+    messages = tuple(_messages(body, HistoryReader(tools, content)))
     once = body.tool_choice is not None and body.tool_choice.disable_parallel_tool_use
     request = TurnRequest(
-        messages=tuple(_messages(body)),
+        messages=messages,
         model=body.model,
-        tools=tuple(specs),
-        tool_choice=_choice(body.tool_choice, specs),
+        tools=tools.specs,
+        tool_choice=_choice(body.tool_choice, tools),
         parallel=not once,
         schema=_schema(body),
         sampling=body.sampling(),
         stop=stop,
         max_tokens=max_tokens,
-        left_out=(*unknown_fields(body, _ACCEPTED), *left_out),
+        left_out=(
+            *(*unknown_fields(body, _ACCEPTED), *left_out, *tools.left_out),
+            *content.left_out,
+        ),
     )
-    return request, names
+    return request, tools
 
 
-def _messages(body: CountedBody) -> Iterator[ClientMessage]:
-    if system := _instructions(body.system or (), "system"):
+def _messages(body: CountedBody, history: HistoryReader) -> Iterator[ClientMessage]:
+    if system := _instructions(body.system or (), "system", history.content):
         yield ClientMessage("system", system)
     for index, message in enumerate(body.messages):
         at = place("messages", index, "content")
-        if message.role == "user":
-            yield from _convert_user_blocks(message.content, at)
-        elif message.role == "assistant":
-            yield _spoken(message.content, at)
+        if message.role == "system":
+            yield ClientMessage("system", _instructions(message.content, at, history.content))
         else:
-            yield ClientMessage("system", _instructions(message.content, at))
+            yield from _block_messages(message, at, history)
     if body.messages[-1].role == "assistant":
         raise unsupported("messages", "the last one is the model's own, which it cannot go on with")
 
 
-def _convert_user_blocks(blocks: Sequence[JsonObject], field_path: str) -> Iterator[ClientMessage]:
-    """What a user's message says: results, and text, in their order."""
-    texts: list[str] = []
-    for index, block in enumerate(blocks):
-        here = place(field_path, index)
-        if block.get("type") != "tool_result":
-            texts.append(part_text(block, here))
-            continue
-        if texts:
-            yield ClientMessage("user", "\n".join(texts))
-            texts = []
-        result = read(ToolResultBlock, block, here)
-        content = text_of(result.content, place(here, "content"))
-        failed = bool(result.is_error)
-        yield ClientMessage("tool", content, call_id=result.tool_use_id, failed=failed)
-    if texts or not blocks:
-        yield ClientMessage("user", "\n".join(texts))
-
-
-def _spoken(blocks: Sequence[JsonObject], field_path: str) -> ClientMessage:
-    """What the model said and called in one message, without what it thought."""
-    texts: list[str] = []
-    calls: list[ClientCall] = []
-    for index, block in enumerate(blocks):
+def _block_messages(
+    message: MessageParam, field_path: str, history: HistoryReader
+) -> list[ClientMessage]:
+    """The text, calls and results of a message's blocks, in their order."""
+    role: Role = "user" if message.role == "user" else "assistant"
+    built = ConversationBuilder()
+    for index, block in enumerate(message.content):
         here, kind = place(field_path, index), block.get("type")
         if kind == "tool_use":
             call = read(ToolUseBlock, block, here)
-            arguments = json.dumps(call.input, ensure_ascii=False)
-            calls.append(ClientCall(call.id, usable_name(call.name), arguments))
-        elif kind not in ("thinking", "redacted_thinking"):
-            texts.append(part_text(block, here))
-    return ClientMessage("assistant", "\n".join(texts), tuple(calls))
+            built.call(history.function_call(call.id, call.name, call.input))
+        elif kind == "tool_result":
+            built.add(_result(read(ToolResultBlock, block, here), here, history))
+        elif is_call(block) or is_result(block):
+            for part in history.messages(block):
+                built.add(part)
+        elif (text := history.content.part(block, here)) is not None:
+            built.say(role, text)
+    return built.end() or [ClientMessage(role)]
 
 
-def _instructions(blocks: Sequence[JsonObject], field_path: str) -> str:
-    texts = (part_text(block, place(field_path, index)) for index, block in enumerate(blocks))
-    return "\n".join(text for text in texts if not text.startswith(_BILLING))
+def _result(block: ToolResultBlock, field_path: str, history: HistoryReader) -> ClientMessage:
+    text = history.content.text(block.content, place(field_path, "content"))
+    return ClientMessage("tool", text, call_id=block.tool_use_id, failed=bool(block.is_error))
 
 
-def _choice(choice: ToolChoiceParam | None, specs: Sequence[ToolSpec]) -> str:
+def _instructions(blocks: Sequence[JsonObject], field_path: str, content: ContentReader) -> str:
+    texts = (content.part(block, place(field_path, index)) for index, block in enumerate(blocks))
+    return "\n".join(text for text in texts if text and not text.startswith(_BILLING))
+
+
+def _choice(choice: ToolChoiceParam | None, tools: ClientTools) -> str:
     if choice is None:
         return "auto"
-    if choice.type == "tool" and not choice.name:
+    if choice.type not in ("tool", "function"):
+        mode = "required" if choice.type == "any" else choice.type
+        return Choice(mode).among(tools.specs).tool
+    if not choice.name:
         raise missing("tool_choice.name")
-    named = usable_name(choice.name or "") if choice.type == "tool" else choice.type
-    return Choice("required" if choice.type == "any" else named).among(specs).tool
+    return Choice(tools.model_name(choice.name)).among(tools.specs).tool
 
 
 def _schema(body: CountedBody) -> Mapping[str, Any] | None:
@@ -298,13 +302,13 @@ class MessagesReply:
     """A message that is made of a turn, in one piece or as events.
 
     Attributes:
-        names: The tools' own names, by those that the turn knows.
+        tools: The client's tools, by the names that the turn knows.
         thinks: Whether the client wants to see thoughts.
     """
 
     id: str
     model: str
-    names: Mapping[str, str]
+    tools: ClientTools
     streamed: bool
     thinks: bool = False
     _blocks: int = field(default=0, init=False)
@@ -329,7 +333,7 @@ class MessagesReply:
             case CallAdded():
                 yield from self._close_block()
                 self._first_call = self._blocks - event.index
-                self._sent_calls.begin()
+                self._sent_calls.begin(event.name)
                 yield self._begin(self._call(ClientCall(event.id, event.name, ""), {}))
             case ArgumentsAdded(index=index, text=text):
                 self._sent_calls.add(event)
@@ -365,8 +369,8 @@ class MessagesReply:
         return self._message(content, **_ending(done), usage=_usage(done.usage))
 
     def _call(self, call: ClientCall, arguments: JsonObject) -> JsonObject:
-        own = self.names.get(call.name, call.name)
-        return {"type": "tool_use", "id": call.id, "name": own, "input": arguments}
+        name = self.tools.client_tool(call.name).name
+        return {"type": "tool_use", "id": call.id, "name": name, "input": arguments}
 
     def _open_block(self, kind: str, **fields: str) -> Iterator[str]:
         """Open a block of text or of a thought, unless one is open."""

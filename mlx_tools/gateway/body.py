@@ -1,17 +1,14 @@
-"""Reading a client's body: strict, with one error that names one field; its tools and their names.
+"""Reading a client's body: strict, with one error that names one field.
 
 What the interfaces share in reading. A field that nobody knows is no error; it is named.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from msgspec import Struct
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -22,10 +19,8 @@ from pydantic import (
 )
 
 from mlx_tools.controller import check_output_schema
-from mlx_tools.errors import ToolDefinitionError, UsageError
+from mlx_tools.errors import UsageError
 from mlx_tools.gateway.request import ApiError, JsonObject, invalid, missing, unsupported
-from mlx_tools.messages import TOOL_NAME, ToolSpec
-from mlx_tools.schema import check_parameters, matchable
 
 
 class Body(BaseModel):
@@ -52,8 +47,11 @@ _MOST: Final = 2**63 - 1
 
 
 def read(kind: type[AnyBody], value: Any, field_path: str = "") -> AnyBody:
-    """``value``, found in the body at this place, as what it must be. Raises `ApiError` for the
-    first field that is wrong."""
+    """Read a value, found in the body at this place, as a part of this kind.
+
+    Raises:
+        ApiError: of the first field that is wrong.
+    """
     try:
         return kind.model_validate(value)
     except ValidationError as error:
@@ -118,25 +116,41 @@ Parts = Annotated[
 """Content: parts, or a text, which is the one part of it."""
 
 
-def text_of(
-    parts: Sequence[JsonObject] | None, field_path: str, kinds: Container[str] = ("text",)
-) -> str:
-    """What parts say that were found in the body at this place, a line or more each. Raises
-    `ApiError` for one that is of none of the ``kinds``, such as an image."""
-    return "\n".join(
-        part_text(part, place(field_path, n), kinds) for n, part in enumerate(parts or ())
-    )
+def text_of(parts: Sequence[JsonObject] | None, field_path: str) -> str:
+    """Join the texts of the parts at this place of the body, a line or more each.
+
+    Raises:
+        ApiError: a part is no text but, say, an image.
+    """
+    texts: list[str] = []
+    for index, part in enumerate(parts or ()):
+        at, kind = place(field_path, index), part.get("type", "text")
+        if kind not in ("text", None):
+            raise unsupported(place(at, "type"), f"{kind!r}: {TEXT_ONLY}")
+        if not isinstance(text := part.get("text"), str):
+            raise invalid(place(at, "text"), "a text")
+        texts.append(text)
+    return "\n".join(texts)
 
 
-def part_text(part: JsonObject, field_path: str, kinds: Container[str] = ("text",)) -> str:
-    """What one part says, found in the body at this place. Raises `ApiError`."""
-    kind = "text" if part.get("type") is None else part["type"]
-    if kind not in kinds:
-        raise unsupported(place(field_path, "type"), f"{kind!r}: {TEXT_ONLY}")
-    field = "refusal" if kind == "refusal" and "refusal" in part else "text"
-    if not isinstance(text := part.get(field), str):
-        raise invalid(place(field_path, field), "a text")
-    return text
+def _as_whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_as_whole)]
+"""A whole number, also one that is written as ``100.0``."""
+
+
+def _as_limit(value: Any) -> Any:
+    return None if (whole := _as_whole(value)) in (0, -1) and whole is not False else whole
+
+
+TokenLimit = Annotated[
+    Annotated[int, Field(ge=1)] | None,
+    BeforeValidator(_as_limit),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": -1}, {"type": "null"}]}),
+]
+"""A limit of tokens. -1 and 0 are none, as LM Studio and llama.cpp have it."""
 
 
 def unknown_fields(body: Body, accepted: Container[str]) -> tuple[str, ...]:
@@ -150,9 +164,9 @@ class SamplingBody(Body):
 
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, ge=0, le=1)
-    top_k: int | None = Field(None, ge=-1, le=_MOST)
+    top_k: Whole | None = Field(None, ge=-1, le=_MOST)
     min_p: float | None = Field(None, ge=0, le=1)
-    seed: int | None = Field(None, ge=-_MOST, le=_MOST)
+    seed: Whole | None = Field(None, ge=-_MOST, le=_MOST)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     repetition_penalty: float | None = Field(None, ge=0)
@@ -163,120 +177,11 @@ class SamplingBody(Body):
         return {name: value for name, value in found.items() if value is not None}
 
 
-# --- tools ----------------------------------------------------------------------------------------
-
-NAME_FORM: Final = "1 to 64 of A-Z a-z 0-9 _ . -"
-"""What a tool's name may be, in words."""
-
-_KEPT_CHARS: Final = 55
-
-
-def usable_name(name: str, namespace: str = "") -> str:
-    """The name by which a client's tool is known here, always the same: its own, after that of its
-    namespace. What is too long for a tool's name, or holds what none may, is cut and numbered."""
-    whole = f"{namespace}.{name}" if namespace else name
-    if TOOL_NAME.fullmatch(whole):
-        return whole
-    digest = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{re.sub('[^A-Za-z0-9_.-]', '_', whole)[:_KEPT_CHARS]}_{digest}"
-
-
-def tool_spec(
-    name: str,
-    description: str | None,
-    parameters: Mapping[str, Any] | None,
-    field_path: str,
-    left_out: list[str],
-) -> ToolSpec:
-    """A client's tool. ``field_path`` is where its schema stands in the body. Raises `ApiError` for
-    a schema that arguments cannot be held to; a pattern that they cannot be held to is added to
-    ``left_out``, for its client holds them to it."""
-    given = {"type": "object", "properties": {}, **(parameters or {})}
-    try:
-        schema, unmatched = matchable(given)
-        check_parameters(schema)
-    except ToolDefinitionError as error:
-        raise invalid(field_path, str(error)) from None
-    left_out += [f"{field_path}{pointer}/pattern" for pointer in unmatched]
-    return ToolSpec(name=name, description=description or "", parameters=schema)
-
-
-def check_names(tools: Iterable[ToolSpec], field_path: str = "tools") -> None:
-    """Return where every tool, found in the body at this place, has a name of its own, and they
-    are not too many, those of namespaces among them. Raises `ApiError`."""
-    seen: set[str] = set()
-    for spec in tools:
-        if len(seen) >= MAX_TOOLS:
-            raise invalid(field_path, f"more than {MAX_TOOLS}")
-        if spec.name in seen:
-            raise invalid(field_path, f"{spec.name!r} names two of them")
-        seen.add(spec.name)
-
-
-# --- what is chosen -------------------------------------------------------------------------------
-
-
-class Choice(Struct, frozen=True):
-    """Which tools must be called, and which may be. ``told`` is how a response says it."""
-
-    tool: str = "auto"
-    allowed: frozenset[str] | None = None
-    told: Any = "auto"
-
-    def among(self, tools: Iterable[ToolSpec]) -> Choice:
-        """The same, of these tools. Raises `ApiError` where it is not."""
-        names = {spec.name for spec in tools}
-        named = set(self.allowed or ()) | ({self.tool} - {"auto", "none", "required"})
-        if strangers := sorted(named - names):
-            problem = f"{strangers[0]!r} is not among the tools that can be called here"
-            raise invalid("tool_choice", problem)
-        if self.tool == "required" and not (names if self.allowed is None else self.allowed):
-            problem = "a call is required, and there is no tool that can be called here"
-            raise invalid("tool_choice", problem)
-        return self
-
-
-def read_choice(value: str | JsonObject | None, hosted: Container[str]) -> Choice:
-    """What a client of OpenAI's interfaces chose, in the form of either. What it allows of tools
-    that are ``hosted`` elsewhere, by their types, is left out. Raises `ApiError`."""
-    wrong = invalid("tool_choice", "none, auto, required, a function or allowed_tools")
-    if value is None or isinstance(value, str):
-        if value not in (None, "none", "auto", "required"):
-            raise wrong
-        return Choice(value or "auto", told=value or "auto")
-    kind = value.get("type")
-    if kind == "function":
-        name = _tool_name(value, wrong)
-        return Choice(name, told={"type": kind, "name": name})
-    # In the chat interface the list stands under a key of its own.
-    listed = value.get("allowed_tools", value)
-    if kind != "allowed_tools" or not isinstance(listed, dict):
-        raise wrong
-    mode, tools = listed.get("mode") or "auto", listed.get("tools")
-    if mode not in ("auto", "required", "none") or not isinstance(tools, list):
-        raise wrong
-    if not all(isinstance(tool, dict) for tool in tools):
-        raise wrong
-    names = [_tool_name(tool, wrong) for tool in tools if tool.get("type") not in hosted]
-    if not names and mode == "auto":  # what may be called is nothing that could be, here
-        return Choice("none", told="none")
-    told = [{"type": "function", "name": name} for name in names]
-    return Choice(mode, frozenset(names), {"type": kind, "mode": mode, "tools": told})
-
-
-def _tool_name(tool: JsonObject, wrong: ApiError) -> str:
-    """The name of a tool that is chosen."""
-    function = tool.get("function", tool)
-    if tool.get("type", "function") != "function" or not isinstance(function, dict):
-        raise wrong
-    name, namespace = function.get("name"), function.get("namespace") or ""
-    if not isinstance(name, str) or not isinstance(namespace, str):
-        raise wrong
-    return usable_name(name, namespace)
+# --- what an answer must be ---------------------------------------------------------------------
 
 
 class AnswerFormat(Body):
-    """What an answer must be."""
+    """The form that an answer must have."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str | None = None

@@ -3,7 +3,6 @@ is written for it. Pure."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -13,20 +12,26 @@ from mlx_tools.backends import MOST_SCORES, TokenScore
 from mlx_tools.gateway.body import (
     MAX_MESSAGES,
     MAX_TOOLS,
-    NAME_FORM,
     AnswerFormat,
     Body,
     Parts,
     SamplingBody,
-    check_names,
+    TokenLimit,
+    Whole,
     place,
     read,
-    read_choice,
-    text_of,
-    tool_spec,
     unknown_fields,
-    usable_name,
 )
+from mlx_tools.gateway.client_tools import (
+    ClientTool,
+    ClientTools,
+    ToolDefinition,
+    custom_grammar,
+    custom_input,
+    read_choice,
+)
+from mlx_tools.gateway.content import ContentReader
+from mlx_tools.gateway.history import HistoryReader
 from mlx_tools.gateway.request import (
     DONE,
     ApiError,
@@ -42,13 +47,12 @@ from mlx_tools.gateway.request import (
     TurnDone,
     TurnEvent,
     TurnRequest,
-    invalid,
     missing,
     openai_error,
     server_sent,
     unsupported,
 )
-from mlx_tools.messages import ToolSpec, Usage
+from mlx_tools.messages import Usage
 
 _ACCEPTED: Final = (
     *("user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier"),
@@ -72,23 +76,26 @@ _REFUSED_PLAIN: Final[Mapping[str, Any]] = {"n": 1, "best_of": 1, "echo": False,
 USUAL: Final = 16
 """Tokens of a plain completion for which nobody says a number, as in OpenAI's interface."""
 
-_TEXT: Final = ("text", "refusal")
-"""The kinds of parts that are text."""
-
-Count = Annotated[int, Field(ge=1)]
 Prompt = Annotated[str, Field(min_length=1)]
 TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 
 
 class ChatFunction(Body):
-    name: Annotated[str, Field(min_length=1, max_length=500)]
-    description: str | None = None
-    parameters: JsonObject | None = None
+    name: Annotated[str, Field(min_length=1)]
+    description: Any = None
+    parameters: Any = None
+
+
+class ChatCustom(Body):
+    name: Annotated[str, Field(min_length=1)]
+    description: Any = None
+    format: Any = None
 
 
 class ChatTool(Body):
     type: str = "function"
     function: ChatFunction | None = None
+    custom: ChatCustom | None = None
 
 
 class CalledFunction(Body):
@@ -96,16 +103,23 @@ class CalledFunction(Body):
     arguments: str | JsonObject | None = ""
 
 
+class CalledCustom(Body):
+    name: str
+    input: str | None = ""
+
+
 class AssistantCall(Body):
     id: str | None = ""
     type: str | None = "function"
-    function: CalledFunction
+    function: CalledFunction | None = None
+    custom: CalledCustom | None = None
 
 
 class ChatMessage(Body):
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: Parts | None = None
     tool_calls: list[AssistantCall] | None = None
+    function_call: CalledFunction | None = None
     tool_call_id: str | None = None
     refusal: str | None = None
 
@@ -141,16 +155,16 @@ class ChatBody(OpenAiBody):
     tool_choice: str | JsonObject | None = None
     parallel_tool_calls: bool | None = None
     response_format: JsonObject | None = None
-    max_tokens: Count | None = None
-    max_completion_tokens: Count | None = None
+    max_tokens: TokenLimit = None
+    max_completion_tokens: TokenLimit = None
     logit_bias: dict[TokenId, Annotated[int | float, Field(ge=-100, le=100)]] | None = None
 
 
 class CompletionBody(OpenAiBody):
     prompt: Prompt | Annotated[list[Prompt], Field(min_length=1, max_length=1)]
-    max_tokens: Count | None = None
+    max_tokens: TokenLimit = None
     logprobs: bool | int | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MOST_SCORES)] | None = None
+    top_logprobs: Annotated[Whole, Field(ge=0, le=MOST_SCORES)] | None = None
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -166,16 +180,17 @@ def read_chat_completion(
     """
     _check_not_asked(body, _REFUSED)
     given = read(ChatBody, body)
-    tools, left_out = _tools(given.tools or [])
-    hosted = {tool.type for tool in given.tools or []} - {"function"}
-    choice = read_choice(given.tool_choice, hosted).among(tools)
+    tools, hosted = _tools(given.tools or [])
+    choice = read_choice(given.tool_choice, tools, hosted).among(tools.specs)
+    content = ContentReader()
+    messages = tuple(_messages(given.messages, HistoryReader(tools, content)))
     sampling = given.sampling()
     if given.logit_bias:
         sampling["logit_bias"] = given.logit_bias
     request = TurnRequest(
-        messages=tuple(_messages(given.messages)),
+        messages=messages,
         model=given.model or "",
-        tools=tools,
+        tools=tools.specs,
         tool_choice=choice.tool,
         allowed=choice.allowed,
         parallel=given.parallel_tool_calls is not False,
@@ -183,10 +198,15 @@ def read_chat_completion(
         sampling=sampling,
         stop=given.stops,
         max_tokens=given.max_completion_tokens or given.max_tokens,
-        left_out=(*left_out, *unknown_fields(given, (*_ACCEPTED, *_REFUSED))),
+        left_out=(
+            *(f"tools.{kind}" for kind in hosted),
+            *tools.left_out,
+            *content.left_out,
+            *unknown_fields(given, (*_ACCEPTED, *_REFUSED)),
+        ),
     )
     same = {"id": f"chatcmpl-{new_id()}", "created": int(now()), "model": request.model}
-    return request, ChatReply(same, given)
+    return request, ChatReply(same, given, tools)
 
 
 def read_completion(
@@ -214,48 +234,65 @@ def _check_not_asked(body: JsonObject, refused_fields: Mapping[str, Any]) -> Non
             raise unsupported(name, "cannot be had here; leave it out")
 
 
-def _messages(messages: Sequence[ChatMessage]) -> Iterator[ClientMessage]:
+def _messages(messages: Sequence[ChatMessage], history: HistoryReader) -> Iterator[ClientMessage]:
     for number, message in enumerate(messages):
         at = place("messages", number)
-        role: Role = "system" if message.role == "developer" else message.role
-        content = text_of(message.content, place(at, "content"), _TEXT) or message.refusal or ""
-        if role == "tool" and not message.tool_call_id:
+        content = history.content.text(message.content, place(at, "content"))
+        content = content or message.refusal or ""
+        if message.role == "tool" and not message.tool_call_id:
             raise missing(place(at, "tool_call_id"))
         calls = tuple(
-            ClientCall(call.id or "", usable_name(call.function.name), _arguments(call.function))
-            for call in message.tool_calls or ()
+            _call(call, history, place(at, "tool_calls", index))
+            for index, call in enumerate(message.tool_calls or ())
         )
-        yield ClientMessage(role, content, calls, message.tool_call_id or "")
+        if (called := message.function_call) is not None:
+            calls = (*calls, history.function_call("", called.name, called.arguments))
+        yield ClientMessage(_ROLES[message.role], content, calls, message.tool_call_id or "")
 
 
-def _arguments(function: CalledFunction) -> str:
-    given = function.arguments
-    return given if isinstance(given, str) else json.dumps(given or {}, ensure_ascii=False)
+_ROLES: Final[Mapping[str, Role]] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
 
 
-def _tools(tools: Sequence[ChatTool]) -> tuple[tuple[ToolSpec, ...], list[str]]:
-    """The functions, and the names of what is none and is left out."""
-    specs: list[ToolSpec] = []
-    left_out: list[str] = []
+def _call(call: AssistantCall, history: HistoryReader, field_path: str) -> ClientCall:
+    if call.custom is not None:
+        return history.custom_call(call.id or "", call.custom.name, call.custom.input or "")
+    if call.function is None:
+        raise missing(place(field_path, "function"))
+    return history.function_call(call.id or "", call.function.name, call.function.arguments)
+
+
+def _tools(tools: Sequence[ChatTool]) -> tuple[ClientTools, list[str]]:
+    """The tools that the client runs, and the kinds of those that a server would run."""
+    definitions: list[ToolDefinition] = []
+    hosted: list[str] = []
     for number, tool in enumerate(tools):
-        at, function = place("tools", number, "function"), tool.function
-        if tool.type != "function":
-            left_out.append(f"tools.{tool.type}")
-            continue
-        if function is None:
+        at = place("tools", number, "function")
+        if tool.type == "custom" and tool.custom is not None:
+            custom = tool.custom
+            definitions.append(
+                ToolDefinition(
+                    ClientTool(custom.name, is_custom=True),
+                    custom.description,
+                    grammar=custom_grammar(custom.format),
+                )
+            )
+        elif tool.type != "function":
+            hosted.append(tool.type)
+        elif tool.function is None:
             raise missing(at)
-        specs.append(function_spec(function, at, left_out))
-    check_names(specs)
-    return tuple(specs), left_out
-
-
-def function_spec(function: ChatFunction, field_path: str, left_out: list[str]) -> ToolSpec:
-    """A client's tool, found in the body at this place, as `tool_spec` has it; its name must be
-    one that tools can have."""
-    name, parameters = function.name, place(field_path, "parameters")
-    if usable_name(name) != name:
-        raise invalid(place(field_path, "name"), f"{name!r}: {NAME_FORM}")
-    return tool_spec(name, function.description, function.parameters, parameters, left_out)
+        else:
+            function = tool.function
+            definitions.append(
+                ToolDefinition(ClientTool(function.name), function.description, function.parameters)
+            )
+    return ClientTools(definitions), hosted
 
 
 def _schema(value: JsonObject | None) -> Mapping[str, Any] | None:
@@ -286,9 +323,12 @@ def _score_count(body: CompletionBody) -> int:
 class ChatReply:
     """A chat completion, whole or as chunks, which have the fields ``same``."""
 
-    def __init__(self, same: JsonObject, body: OpenAiBody) -> None:
+    def __init__(
+        self, same: JsonObject, body: OpenAiBody, tools: ClientTools | None = None
+    ) -> None:
         self._same, self.streamed, self._usage = same, body.stream is True, body.wants_usage
         self._sent_calls = SentCalls()
+        self._tools = ClientTools() if tools is None else tools
 
     def begin(self) -> Iterator[str]:
         yield self._chunk({"role": "assistant", "content": ""})
@@ -300,11 +340,10 @@ class ChatReply:
             case ThoughtAdded(text=text):
                 yield self._chunk({"reasoning_content": text})
             case CallAdded():
-                self._sent_calls.begin()
-                function = {"name": event.name, "arguments": ""}
-                call = {"index": event.index, "id": event.id, "type": "function"}
-                yield self._chunk({"tool_calls": [call | {"function": function}]})
-            case ArgumentsAdded(index=index, text=text):
+                self._sent_calls.begin(event.name)
+                call = {"index": event.index} | self._call(event.id, event.name, "")
+                yield self._chunk({"tool_calls": [call]})
+            case ArgumentsAdded(index=index, text=text) if not self._is_custom(index):
                 self._sent_calls.add(event)
                 yield self._chunk(
                     {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
@@ -317,7 +356,10 @@ class ChatReply:
         for index, call in enumerate(done.calls):
             if index >= len(self._sent_calls):
                 yield from self.tell(CallAdded(index, call.id, call.name))
-            if rest := self._sent_calls.remaining_arguments(index, call):
+            if self._tools.client_tool(call.name).is_custom:
+                custom = {"input": custom_input(call.arguments)}
+                yield self._chunk({"tool_calls": [{"index": index, "custom": custom}]})
+            elif rest := self._sent_calls.remaining_arguments(index, call):
                 yield from self.tell(ArgumentsAdded(index, rest))
         notes: JsonObject = {"mlx_tools": done.notes} if done.notes else {}
         yield self._chunk({}, done.finish, **({} if self._usage else notes))
@@ -335,12 +377,7 @@ class ChatReply:
         if done.calls:
             message["content"] = done.text or None
             message["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": call.arguments},
-                }
-                for call in done.calls
+                self._call(call.id, call.name, call.arguments) for call in done.calls
             ]
         choice = {
             "index": 0,
@@ -349,6 +386,19 @@ class ChatReply:
             "finish_reason": done.finish,
         }
         return self._object([choice], kind="chat.completion", usage=_usage(done.usage))
+
+    def _is_custom(self, index: int) -> bool:
+        """Return whether a call that was begun is of a custom tool: its text is sent at once."""
+        return self._tools.client_tool(self._sent_calls.name(index)).is_custom
+
+    def _call(self, id_: str, name: str, arguments: str) -> JsonObject:
+        """A call as the client knows its tool; ``arguments`` are empty if it only begins."""
+        tool = self._tools.client_tool(name)
+        if tool.is_custom:
+            text = custom_input(arguments) if arguments else ""
+            return {"id": id_, "type": "custom", "custom": {"name": tool.name, "input": text}}
+        function = {"name": tool.name, "arguments": arguments}
+        return {"id": id_, "type": "function", "function": function}
 
     def _chunk(self, delta: JsonObject, finish: str | None = None, **fields: Any) -> str:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}

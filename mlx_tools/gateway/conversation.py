@@ -20,6 +20,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from mlx_tools.controller import RunSettings, Session, turn_of
+from mlx_tools.gateway.content import gateway_text
 from mlx_tools.gateway.request import ApiError, ClientCall, ClientMessage, TurnRequest
 from mlx_tools.messages import ErrorInfo, FinalAnswer, Strategy, Style, ToolCall, ToolSpec, replace
 from mlx_tools.policy import Limits, Policy
@@ -222,7 +223,7 @@ class ConversationFold:
     def fold(self, messages: Sequence[ClientMessage]) -> None:
         """Fold a client's messages. Raises `ApiError` where they are no conversation that a model
         can go on with."""
-        messages = _merge_calls(messages)
+        messages = _told_strays(_merge_calls(messages))
         begun = sum(1 for _ in _preamble(messages))
         self._go_on(messages[:begun])
         for says, group in groupby(messages[begun:], lambda m: m.role in ("user", "system")):
@@ -235,10 +236,10 @@ class ConversationFold:
                     self._speak(message)
                 else:
                     self._observe(message)
-        if self.calls:
-            waiting = ", ".join(self.calls.ids())
-            raise _unfit(f"the calls {waiting} have no result yet")
-        if len(messages) == begun or messages[-1].role == "assistant":
+        while self.calls:  # the client sent no results of them
+            self._observe(ClientMessage("tool", gateway_text("no_result")))
+        last = messages[-1] if messages else None
+        if last is None or (last.role == "assistant" and not last.calls):
             raise _unfit("the last one must be of the user, or a tool's result")
         self.session.run_history = _NoRepeats()
         self.session.iterations = 0  # how long an agent goes on is its own affair
@@ -298,6 +299,22 @@ def _merge_calls(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
         else:
             turns.append([message])
     return [turn[0] if len(turn) == 1 else _as_one(turn) for turn in turns]
+
+
+def _told_strays(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
+    """The messages, with results whose calls the client did not send as messages of the user."""
+    found: list[ClientMessage] = []
+    waiting = 0
+    for message in messages:
+        if message.role != "tool":
+            waiting = len(message.calls)
+        elif waiting:
+            waiting -= 1
+        else:
+            text = gateway_text("stray_result", text=message.content)
+            message = ClientMessage("user", text)
+        found.append(message)
+    return found
 
 
 def _as_one(turn: Sequence[ClientMessage]) -> ClientMessage:

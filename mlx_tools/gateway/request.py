@@ -166,10 +166,16 @@ class SentCalls:
 
     def __init__(self) -> None:
         self._sizes: list[int] = []
+        self._names: list[str] = []
 
-    def begin(self) -> None:
-        """Take in that the next call was begun."""
+    def begin(self, name: str) -> None:
+        """Take in that the next call was begun, of a tool that the turn knows by this name."""
         self._sizes.append(0)
+        self._names.append(name)
+
+    def name(self, index: int) -> str:
+        """Return the name of the tool of a call that was begun."""
+        return self._names[index]
 
     def add(self, piece: ArgumentsAdded) -> None:
         """Take in that a piece of a call's arguments was told."""

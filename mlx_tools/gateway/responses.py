@@ -6,7 +6,7 @@ somebody else pays or keeps, and refused by name otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
@@ -20,15 +20,22 @@ from mlx_tools.gateway.body import (
     Body,
     Parts,
     SamplingBody,
-    check_names,
+    TokenLimit,
+    Whole,
     place,
     read,
-    read_choice,
-    text_of,
-    tool_spec,
     unknown_fields,
-    usable_name,
 )
+from mlx_tools.gateway.client_tools import (
+    ClientTool,
+    ClientTools,
+    ToolDefinition,
+    custom_grammar,
+    custom_input,
+    read_choice,
+)
+from mlx_tools.gateway.content import ContentReader
+from mlx_tools.gateway.history import ConversationBuilder, HistoryReader
 from mlx_tools.gateway.request import (
     DONE,
     ApiError,
@@ -49,7 +56,7 @@ from mlx_tools.gateway.request import (
     server_sent,
     unsupported,
 )
-from mlx_tools.messages import ToolSpec, Usage, replace
+from mlx_tools.messages import Usage
 
 _ACCEPTED: Final = (
     *("access_programs", "background_options", "client_metadata", "prompt_cache_options"),
@@ -67,9 +74,6 @@ _REFUSED: Final = {
 }
 """Fields that ask for what cannot be had here, and why not."""
 
-_TEXT: Final = ("input_text", "output_text", "text", "refusal")
-"""The kinds of parts that are text."""
-
 
 class MessageItem(Body):
     """A message of anybody."""
@@ -84,13 +88,13 @@ class CallItem(Body):
     call_id: str = Field(min_length=1)
     name: str = Field(min_length=1)
     namespace: str | None = None
-    arguments: str
+    arguments: str | JsonObject
 
 
 class OutputItem(Body):
     """What came of a call."""
 
-    call_id: str = Field(min_length=1)
+    call_id: str | None = None
     output: Parts
 
 
@@ -98,8 +102,9 @@ class FunctionParam(Body):
     """A tool, alone or in a namespace."""
 
     name: str = Field(min_length=1)
-    description: str | None = None
-    parameters: JsonObject | None = None
+    description: Any = None
+    parameters: Any = None
+    format: Any = None
     strict: bool | None = None
 
 
@@ -107,7 +112,7 @@ class NamespaceParam(Body):
     """A group of tools."""
 
     name: str = Field(min_length=1)
-    description: str | None = None
+    description: Any = None
     tools: list[JsonObject]
 
 
@@ -137,17 +142,17 @@ class ResponsesBody(SamplingBody):
     tool_choice: str | JsonObject | None = None
     parallel_tool_calls: bool | None = None
     text: TextParam | None = None
-    max_output_tokens: int | None = Field(None, ge=1)
+    max_output_tokens: TokenLimit = None
     stream: bool | None = None
     store: bool | None = None
     truncation: Literal["auto", "disabled"] | None = None
     background: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=20)
+    top_logprobs: Whole | None = Field(None, ge=0, le=20)
     include: list[str] | None = None
     conversation: Any = None
     prompt: Any = None
     metadata: JsonObject | None = None
-    max_tool_calls: int | None = Field(None, ge=1)
+    max_tool_calls: Whole | None = Field(None, ge=1)
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
@@ -181,22 +186,29 @@ def read_responses(
             raise unsupported(name, problem)
     if "message.output_text.logprobs" in (asked.include or ()):
         raise unsupported("include", _REFUSED["top_logprobs"])
-    offered = _tools_of(asked.tools or ())
-    choice = read_choice(asked.tool_choice, offered.left_out).among(offered.specs)
+    offered = _tools_of(asked.tools or (), asked.input)
+    choice = read_choice(asked.tool_choice, offered.tools, offered.hosted)
+    choice = choice.among(offered.tools.specs)
+    content = ContentReader()
+    messages = _messages_of(asked.input, HistoryReader(offered.tools, content))
     answer = asked.text.format if asked.text else None
     instructions = [ClientMessage("system", asked.instructions)] if asked.instructions else []
     cut = ("truncation",) if asked.truncation == "auto" else ()
     request = TurnRequest(
-        messages=(*instructions, *_messages_of(asked.input)),
+        messages=(*instructions, *messages),
         model=asked.model or "",
-        tools=offered.specs,
+        tools=offered.tools.specs,
         tool_choice=choice.tool,
         allowed=choice.allowed,
         parallel=asked.parallel_tool_calls is not False,
         schema=answer.held_to("text.format.schema") if answer else None,
         sampling=asked.sampling(),
         max_tokens=asked.max_output_tokens,
-        left_out=(*unknown_fields(asked, _ACCEPTED), *cut, *offered.left_out),
+        left_out=(
+            *(*unknown_fields(asked, _ACCEPTED), *cut, *offered.hosted),
+            *offered.tools.left_out,
+            *content.left_out,
+        ),
     )
     mark, created = new_id(), now()
     about = {
@@ -204,10 +216,10 @@ def read_responses(
         "text": {"format": _told_format(answer)},
         "id": f"resp_{mark}",
         "created_at": int(created),
-        "tools": list(offered.told),
-        "tool_choice": choice.told,
+        "tools": list(offered.descriptions),
+        "tool_choice": choice.json_value,
     }
-    return request, ResponsesReply(about, offered.names, now, streamed=bool(asked.stream))
+    return request, ResponsesReply(about, offered.tools, now, streamed=bool(asked.stream))
 
 
 def _about(body: ResponsesBody, temperature: float) -> JsonObject:
@@ -248,96 +260,141 @@ def _told_format(answer_format: AnswerFormat | None) -> JsonObject:
     }
 
 
-def _messages_of(items: Sequence[JsonObject]) -> Iterator[ClientMessage]:
+def _messages_of(items: Sequence[JsonObject], history: HistoryReader) -> list[ClientMessage]:
     """The conversation that these items are. What the model said and called in one turn is one
     message. Raises `ApiError` for an item that cannot be told to a model of text."""
-    said: ClientMessage | None = None  # by the model, to whose turn calls may still come
-    calls: list[ClientCall] = []
+    built = ConversationBuilder()
     for index, item in enumerate(items):
-        at = place("input", index)
-        kind = item.get("type") or ("message" if "role" in item else None)
-        if kind == "function_call":
-            call = read(CallItem, item, at)
-            name = usable_name(call.name, call.namespace or "")
-            calls.append(ClientCall(call.call_id, name, call.arguments))
-            said = said or ClientMessage("assistant")
-            continue
-        if kind == "reasoning":
-            continue
-        if said is not None:
-            yield replace(said, calls=tuple(calls))
-            said, calls = None, []
-        if kind == "message":
-            message = read(MessageItem, item, at)
-            content = text_of(message.content, place(at, "content"), _TEXT)
-            if message.role == "assistant":
-                said = ClientMessage("assistant", content)
-            else:
-                role = "system" if message.role == "developer" else message.role
-                yield ClientMessage(role, content)
-        elif kind == "function_call_output":
-            output = read(OutputItem, item, at)
-            content = text_of(output.output, place(at, "output"), _TEXT)
-            yield ClientMessage("tool", content, call_id=output.call_id)
-        else:
-            raise unsupported(place(at, "type"), f"an item of type {kind!r} cannot be read here")
-    if said is not None:
-        yield replace(said, calls=tuple(calls))
+        for message in _item_messages(item, place("input", index), history):
+            built.add(message)
+    return built.end()
 
 
-class RequestTools(Struct, frozen=True):
-    """A client's tools. ``names`` are their namespaces and names, by the names they have here,
-    ``told`` is how a response says them, ``left_out`` are the kinds of those that are no
-    functions."""
-
-    specs: tuple[ToolSpec, ...]
-    names: Mapping[str, tuple[str, str]]
-    told: Sequence[JsonObject]
-    left_out: tuple[str, ...]
+_SILENT: Final = ("reasoning", "additional_tools", "configuration_update", "compaction_trigger")
+"""Kinds of items that say nothing to a model in the conversation."""
 
 
-def _tools_of(tools: Sequence[JsonObject]) -> RequestTools:
-    """The functions among a client's tools. Raises `ApiError`."""
-    specs: list[ToolSpec] = []
-    names: dict[str, tuple[str, str]] = {}
-    told: list[JsonObject] = []
-    left_out: list[str] = []
-    for at, namespace, tool in _flat(tools):
+def _item_messages(
+    item: JsonObject, field_path: str, history: HistoryReader
+) -> Iterator[ClientMessage]:
+    """What one item comes to."""
+    kind = item.get("type") or ("message" if "role" in item else None)
+    content = history.content
+    if kind == "message":
+        message = read(MessageItem, item, field_path)
+        text = content.text(message.content, place(field_path, "content"))
+        yield ClientMessage("system" if message.role == "developer" else message.role, text)
+    elif kind == "function_call":
+        call = read(CallItem, item, field_path)
+        made = history.function_call(call.call_id, call.name, call.arguments, call.namespace or "")
+        yield ClientMessage("assistant", calls=(made,))
+    elif kind == "custom_tool_call":
+        yield ClientMessage("assistant", calls=(history.call(item),))
+    elif kind in ("function_call_output", "custom_tool_call_output"):
+        output = read(OutputItem, item, field_path)
+        text = content.text(output.output, place(field_path, "output"))
+        yield ClientMessage("tool", text, call_id=output.call_id or "")
+    elif not isinstance(kind, str) or kind == "item_reference":
+        problem = f"an item of type {kind!r} cannot be read here; send the item itself"
+        raise unsupported(place(field_path, "type"), problem)
+    elif kind not in _SILENT:
+        yield from history.messages(item)
+    elif kind in ("configuration_update", "compaction_trigger"):
+        content.left_out[kind] = None
+
+
+class OfferedTools(Struct, frozen=True):
+    """The tools of a request.
+
+    Attributes:
+        tools: Those that the client runs.
+        descriptions: The tools as a response says them.
+        hosted: The kinds of those that a server would run.
+    """
+
+    tools: ClientTools
+    descriptions: Sequence[JsonObject]
+    hosted: tuple[str, ...]
+
+
+def _tools_of(tools: Sequence[JsonObject], items: Sequence[JsonObject]) -> OfferedTools:
+    """The tools that a client offers, also by items of its conversation. Raises `ApiError`."""
+    definitions: list[ToolDefinition] = []
+    described: list[JsonObject] = []
+    hosted: list[str] = []
+    for at, namespace, tool in _flat(tools, items):
         if not isinstance(kind := tool.get("type"), str):
             raise missing(place(at, "type"))
-        if kind != "function":
-            left_out.append(kind)
+        if kind not in ("function", "custom"):
+            hosted.append(kind)
             continue
-        function = read(FunctionParam, tool, at)
+        param = read(FunctionParam, tool, at)
         space = namespace.name if namespace else ""
-        name = usable_name(function.name, space)
-        described = function.description or (namespace.description if namespace else None)
-        schema = place(at, "parameters")
-        specs.append(tool_spec(name, described, function.parameters, schema, left_out))
-        names[name] = space, function.name
-        told.append(
-            {
-                "type": "function",
-                "name": name,
-                "description": described,
-                "parameters": function.parameters,
-                "strict": function.strict,
-            }
-        )
-    check_names(specs)
-    return RequestTools(tuple(specs), names, told, tuple(left_out))
+        client_tool = ClientTool(param.name, space, kind == "custom")
+        description = param.description or (namespace.description if namespace else None)
+        grammar = custom_grammar(param.format)
+        definitions.append(ToolDefinition(client_tool, description, param.parameters, grammar))
+        described.append(_describe_tool(param, kind, description))
+    client_tools = ClientTools(definitions)
+    told = [
+        {**tool, "name": client_tools.model_name(one.tool.name, one.tool.namespace)}
+        for tool, one in zip(described, definitions, strict=True)
+    ]
+    return OfferedTools(client_tools, told, tuple(dict.fromkeys(hosted)))
 
 
-def _flat(tools: Sequence[JsonObject]) -> Iterator[tuple[str, NamespaceParam | None, JsonObject]]:
-    """The tools, each with where it stands in the body and the group that it is of."""
-    for index, tool in enumerate(tools):
-        here = place("tools", index)
-        if tool.get("type") != "namespace":
-            yield here, None, tool
-            continue
-        namespace = read(NamespaceParam, tool, here)
-        for inner, one in enumerate(namespace.tools):
-            yield place(here, "tools", inner), namespace, one
+def _describe_tool(param: FunctionParam, kind: str, description: Any) -> JsonObject:
+    """A tool as a response says it, without its name."""
+    described = description if isinstance(description, str) else None
+    if kind == "custom":
+        told = param.format if isinstance(param.format, dict) else {"type": "text"}
+        return {"type": "custom", "description": described, "format": told}
+    parameters = param.parameters if isinstance(param.parameters, dict) else None
+    return {
+        "type": "function",
+        "description": described,
+        "parameters": parameters,
+        "strict": param.strict,
+    }
+
+
+_TOOL_ITEMS: Final = ("additional_tools", "tool_search_output")
+"""Kinds of items that offer more tools."""
+
+
+def _flat(
+    tools: Sequence[JsonObject], items: Sequence[JsonObject]
+) -> Iterator[tuple[str, NamespaceParam | None, JsonObject]]:
+    """The tools, each with where it stands in the body and the group that it is of; of those that
+    items offer, the ones that are new."""
+    lists: list[tuple[str, Any]] = [("tools", tools)]
+    for index, item in enumerate(items):
+        if item.get("type") in _TOOL_ITEMS:
+            lists.append((place("input", index, "tools"), item.get("tools")))
+    seen: set[tuple[str, str]] = set()
+    for field_path, listed in lists:
+        is_later = field_path != "tools"
+        for index, tool in enumerate(listed if isinstance(listed, list | tuple) else ()):
+            here = place(field_path, index)
+            if is_later and not (isinstance(tool, dict) and isinstance(tool.get("type"), str)):
+                continue
+            for at, group, inner in _grouped(tool, here):
+                key = group.name if group else "", str(inner.get("name"))
+                if not (is_later and key in seen):
+                    yield at, group, inner
+                seen.add(key)
+
+
+def _grouped(
+    tool: JsonObject, field_path: str
+) -> Iterator[tuple[str, NamespaceParam | None, JsonObject]]:
+    """The tools of a group, or the one tool itself."""
+    if tool.get("type") != "namespace":
+        yield field_path, None, tool
+        return
+    namespace = read(NamespaceParam, tool, field_path)
+    for index, inner in enumerate(namespace.tools):
+        yield place(field_path, "tools", index), namespace, inner
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -349,11 +406,13 @@ class ResponsesReply:
 
     Attributes:
         about: What it says of its request.
-        names: Namespace and name of each tool, by the name that the turn knows.
+        tools: The client's tools by the names that the turn knows.
+        now: The time in seconds since 1970.
+        streamed: The client wants events.
     """
 
     about: JsonObject
-    names: Mapping[str, tuple[str, str]]
+    tools: ClientTools
     now: Callable[[], float]
     streamed: bool
     _output: list[JsonObject] = field(default_factory=list, init=False)
@@ -376,12 +435,10 @@ class ResponsesReply:
                 yield from self._tell_text("reasoning", text)
             case CallAdded():
                 yield from self._end_text("completed")
-                self._sent_calls.begin()
+                self._sent_calls.begin(event.name)
                 self._first_call = len(self._output) - event.index
-                yield self._add(
-                    "function_call", **self._named(event.name), call_id=event.id, arguments=""
-                )
-            case ArgumentsAdded(index=index, text=text):
+                yield self._begin_call(event)
+            case ArgumentsAdded(index=index, text=text) if not self._is_custom(index):
                 self._sent_calls.add(event)
                 at = self._item_position(self._first_call + index)
                 yield self._event("response.function_call_arguments.delta", **at, delta=text)
@@ -469,18 +526,36 @@ class ResponsesReply:
     def _end_call(self, index: int, call: ClientCall) -> Iterator[str]:
         if index >= len(self._sent_calls):
             yield from self.tell(CallAdded(index, call.id, call.name))
-        if rest := self._sent_calls.remaining_arguments(index, call):
+        is_custom = self.tools.client_tool(call.name).is_custom
+        if not is_custom and (rest := self._sent_calls.remaining_arguments(index, call)):
             yield from self.tell(ArgumentsAdded(index, rest))
         at = self._first_call + index
-        self._output[at]["arguments"] = call.arguments
-        whole = {"name": self._output[at]["name"], "arguments": call.arguments}
         where = self._item_position(at)
-        yield self._event("response.function_call_arguments.done", **where, **whole)
+        if is_custom:
+            text = custom_input(call.arguments)
+            kind = "response.custom_tool_call_input"
+            self._output[at]["input"] = text
+            yield self._event(f"{kind}.delta", **where, delta=text)
+            yield self._event(f"{kind}.done", **where, input=text)
+        else:
+            self._output[at]["arguments"] = call.arguments
+            whole = {"name": self._output[at]["name"], "arguments": call.arguments}
+            yield self._event("response.function_call_arguments.done", **where, **whole)
         yield self._done(at, "completed")
 
-    def _named(self, name: str) -> JsonObject:
-        namespace, own = self.names.get(name, ("", name))
-        return {"name": own, "namespace": namespace} if namespace else {"name": own}
+    def _begin_call(self, call: CallAdded) -> str:
+        tool = self.tools.client_tool(call.name)
+        kind, key = "function_call", "arguments"
+        if tool.is_custom:
+            kind, key = "custom_tool_call", "input"
+        named = {"name": tool.name}
+        if tool.namespace:
+            named["namespace"] = tool.namespace
+        return self._add(kind, **named, call_id=call.id, **{key: ""})
+
+    def _is_custom(self, index: int) -> bool:
+        """Return whether a call that was begun is of a custom tool: its text is sent at once."""
+        return self.tools.client_tool(self._sent_calls.name(index)).is_custom
 
     def _add(self, kind: str, **fields: Any) -> str:
         at, prefix = len(self._output), _PREFIXES[kind]
@@ -515,7 +590,12 @@ class ResponsesReply:
         return server_sent({"type": kind, "sequence_number": self._number, **fields}, kind)
 
 
-_PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc"}
+_PREFIXES: Final = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "custom_tool_call": "ctc",
+}
 """How the ids of items begin."""
 
 

@@ -10,21 +10,20 @@ from msgspec import Struct, field
 from pydantic import ConfigDict, Field
 
 from mlx_tools.controller import ApprovalAnswer, prior_from_messages
-from mlx_tools.errors import UsageError
+from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.gateway.body import (
     MAX_TOOLS,
     Body,
     Parts,
     answer_schema,
-    check_names,
     place,
     read,
     text_of,
 )
-from mlx_tools.gateway.chat_completions import ChatFunction, function_spec
 from mlx_tools.gateway.request import ApiError, JsonObject, invalid
-from mlx_tools.messages import ErrorInfo, ToolSpec, replace
+from mlx_tools.messages import TOOL_NAME, ErrorInfo, ToolSpec, replace
 from mlx_tools.policy import PRESETS, Limits
+from mlx_tools.schema import check_parameters, matchable
 from mlx_tools.tools import MAX_ERROR_CHARS, MAX_OUTPUT_CHARS, ToolResult
 
 Question = Annotated[str, Field(min_length=1, pattern=r"\S")]
@@ -216,6 +215,35 @@ def _as_text(index: int, message: JsonObject) -> JsonObject:
     return message if said is None else message | {"content": text_of(said, place(at, "content"))}
 
 
+class _ToolBody(Body):
+    """A tool that the client of a run runs."""
+
+    name: Annotated[str, Field(min_length=1, max_length=500)]
+    description: str | None = None
+    parameters: JsonObject | None = None
+
+
+def _tool_spec(tool: _ToolBody, field_path: str) -> ToolSpec:
+    """The tool, with a schema that its calls can be held to here. Raises `ApiError`."""
+    if not TOOL_NAME.fullmatch(tool.name):
+        problem = f"{tool.name!r}: 1 to 64 of A-Z a-z 0-9 _ . -"
+        raise invalid(place(field_path, "name"), problem)
+    try:
+        schema, _ = matchable({"type": "object", "properties": {}, **(tool.parameters or {})})
+        check_parameters(schema)
+    except ToolDefinitionError as error:
+        raise invalid(place(field_path, "parameters"), str(error)) from None
+    return ToolSpec(name=tool.name, description=tool.description or "", parameters=schema)
+
+
+def _check_names(tools: Sequence[ToolSpec]) -> None:
+    seen: set[str] = set()
+    for spec in tools:
+        if spec.name in seen:
+            raise invalid("client_tools", f"{spec.name!r} names two of them")
+        seen.add(spec.name)
+
+
 def _own_tools(definitions: Sequence[JsonObject]) -> tuple[ToolSpec, ...]:
     """The client's tools. What they do nobody knows here, so what holds for a call that changes
     things holds for theirs: none is made of text that was cut off, or copied out of a result."""
@@ -224,7 +252,7 @@ def _own_tools(definitions: Sequence[JsonObject]) -> tuple[ToolSpec, ...]:
         at = place("client_tools", index)
         if isinstance(definition.get("function"), dict):
             at, definition = place(at, "function"), definition["function"]
-        spec = function_spec(read(ChatFunction, definition, at), at, left_out=[])
+        spec = _tool_spec(read(_ToolBody, definition, at), at)
         specs.append(replace(spec, effects=frozenset(("write",))))
-    check_names(specs, "client_tools")
+    _check_names(specs)
     return tuple(specs)

@@ -47,6 +47,7 @@ from mlx_tools.prompt.words import (
     RESULT,
     WRITTEN_STYLES,
     PromptWords,
+    fill,
     parse_words,
     parts,
 )

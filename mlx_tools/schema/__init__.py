@@ -1,6 +1,7 @@
 """JSON Schema: read once, validated, coerced, sampled, written as a grammar. Pure."""
 
 from mlx_tools.schema.compilable import COMPACT, compilable, is_large
+from mlx_tools.schema.lenient import LenientSchema, lenient_parameters
 from mlx_tools.schema.resolve import (
     LIST,
     MAP,

@@ -156,7 +156,6 @@ def _check(text: str) -> None:
     if schema.get("type") != "object":
         raise ToolDefinitionError('the schema of the arguments must have "type": "object"')
     places = dict(walk(schema))
-    named = anchors(schema)
     for path, node in places.items():
         if not isinstance(node, Mapping | bool):
             raise ToolDefinitionError(f"{_pointer_text(path)}: not a schema")
@@ -165,14 +164,8 @@ def _check(text: str) -> None:
     keys = {key for node in places.values() if isinstance(node, Mapping) for key in node}
     if {"patternProperties", "unevaluatedProperties"} <= keys:  # jsonschema's own matching is slow
         raise ToolDefinitionError("patternProperties and unevaluatedProperties cannot be combined")
-    edges = {path: _same_value(schema, path, node, named) for path, node in places.items()}
-    for path, targets in edges.items():
-        if missing := [target for target in targets if target not in places]:
-            raise ToolDefinitionError(
-                f"{_pointer_text(path)}: {_pointer_text(missing[0])} is not a schema"
-            )
     try:
-        TopologicalSorter(edges).prepare()
+        check_endless(schema)
     except CycleError as error:  # it would be applied to the same value for ever
         place = _pointer_text(error.args[1][0])
         raise ToolDefinitionError(f"{place}: the schema refers to itself without end") from None
@@ -187,6 +180,23 @@ def _check(text: str) -> None:
     except SchemaError as error:
         where = _pointer_text(tuple(error.absolute_path))
         raise ToolDefinitionError(f"{where}: {error.message[:200]}") from None
+
+
+def check_endless(schema: Mapping[str, Any]) -> None:
+    """Return if the schema ends for every value.
+
+    Raises:
+        CycleError: of graphlib; a chain of references leads back to where it began.
+        ToolDefinitionError: a reference leads to what is no schema.
+    """
+    places, named = dict(walk(schema)), anchors(schema)
+    edges = {path: _same_value(schema, path, node, named) for path, node in places.items()}
+    for path, targets in edges.items():
+        if missing := [target for target in targets if target not in places]:
+            raise ToolDefinitionError(
+                f"{_pointer_text(path)}: {_pointer_text(missing[0])} is not a schema"
+            )
+    TopologicalSorter(edges).prepare()
 
 
 _NOTES: Final = ("title", "description", "default", "examples")

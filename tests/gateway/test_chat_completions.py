@@ -222,16 +222,26 @@ def test_results_find_their_calls_however_these_are_named(
 
 
 @pytest.mark.parametrize(
-    "told",
+    ("told", "seen"),
     [
-        [called("a", "a"), result("a", "sun")],
-        [called("a"), result("a", "sun"), result("a", "rain")],
-        [called("a"), called("b"), result("b", "sun")],
-        [called("a")],
-        [{"role": "assistant", "content": "Hm."}],
-        [result("a", "sun")],
-        [called("a"), {"role": "tool", "content": "sun"}],
+        ([called("a", "a"), result("a", "sun")], ["sun", "no result was sent"]),
+        ([called("a"), result("a", "sun"), result("a", "rain")], ["sun", "earlier call]", "rain"]),
+        ([called("a"), called("b"), result("b", "sun")], ["no result was sent", "sun"]),
+        ([called("a")], ["no result was sent"]),
+        ([result("a", "sun")], ["The result of an earlier call]", "sun"]),
     ],
+)
+def test_calls_without_results_and_results_without_calls_are_told(
+    serving: Any, told: list[Any], seen: list[str]
+) -> None:
+    one = serving(answer("Fine."))
+    message(chat(one, messages=[*HI, *told], tools=[WEATHER]))
+    prompt = one.backend.prompts[0].rpartition("Rome?")[2]
+    assert re.findall("|".join(map(re.escape, seen)), prompt) == seen
+
+
+@pytest.mark.parametrize(
+    "told", [[{"role": "assistant", "content": "Hm."}], [{"role": "tool", "content": "sun"}]]
 )
 def test_a_conversation_that_cannot_go_on_is_refused(serving: Any, told: list[Any]) -> None:
     assert chat(serving(), messages=[*HI, *told], tools=[WEATHER]).status_code == 400

@@ -1,0 +1,565 @@
+"""Other people's schemas, read as they were meant, without what is no schema.
+
+A client sends tools that it did not write: a single faulty schema must not lose its request. Habits
+of older drafts and of OpenAPI become JSON Schema 2020-12. A keyword that says nothing usable is
+dropped, so that the schema takes more than was meant, never less.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from graphlib import CycleError
+from typing import Any, Final
+
+from msgspec import Struct
+
+from mlx_tools.errors import ToolDefinitionError
+from mlx_tools.schema.pattern import UnsupportedPattern, compile_pattern
+from mlx_tools.schema.resolve import (
+    LIST,
+    MAP,
+    MAX_DEPTH,
+    ONE,
+    Path,
+    anchors,
+    check_endless,
+    check_parameters,
+    pointer,
+    resolve,
+    schema_text,
+    walk,
+)
+
+
+class LenientSchema(Struct, frozen=True):
+    """A schema of arguments that `check_parameters` accepts.
+
+    Attributes:
+        parameters: The schema; it is shared and must not be changed.
+        dropped: JSON pointers to what was dropped; ``""`` is the whole schema.
+    """
+
+    parameters: dict[str, Any]
+    dropped: tuple[str, ...] = ()
+
+
+def lenient_parameters(schema: Any) -> LenientSchema:
+    """Read any JSON value as the schema of a tool's arguments.
+
+    Args:
+        schema: What a client sent; None, or the JSON text of a schema, are read as well.
+
+    Returns:
+        The schema as it was meant. If nothing of it can be used, it takes any object.
+    """
+    if schema is None:
+        return LenientSchema(_any_object())
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError):
+            return LenientSchema(_any_object(), ("",))
+    try:
+        return _read(schema_text(schema))
+    except ToolDefinitionError:
+        return LenientSchema(_any_object(), ("",))
+
+
+def _any_object() -> dict[str, Any]:
+    return {"type": "object", "properties": {}}
+
+
+@lru_cache(maxsize=2048)
+def _read(text: str) -> LenientSchema:
+    root = json.loads(text)
+    kinds = _types(root.get("type"))
+    if kinds and "object" not in kinds:
+        return LenientSchema(_any_object(), ("/type",))
+    is_odd = "type" in root and root["type"] is not None and not kinds
+    root = {**_any_object(), **root, "type": "object"}
+    root.pop("nullable", None)  # arguments are always an object
+    reader = _Reader(root, text)
+    if is_odd:
+        reader.drop((), "type")
+    try:
+        parameters = reader.read()
+        check_parameters(parameters)
+    except ToolDefinitionError:
+        return LenientSchema(_any_object(), ("",))
+    return LenientSchema(parameters, tuple(reader.dropped))
+
+
+# --- types --------------------------------------------------------------------------------------
+
+_TYPES: Final = ("string", "integer", "number", "boolean", "array", "object", "null")
+_TYPE_NAMES: Final[Mapping[str, str]] = {
+    **{name: name for name in _TYPES},
+    "str": "string",
+    "text": "string",
+    "bool": "boolean",
+    "none": "null",
+    "nil": "null",
+    "int": "integer",
+    "int32": "integer",
+    "int64": "integer",
+    "long": "integer",
+    "float": "number",
+    "double": "number",
+    "decimal": "number",
+    "list": "array",
+    "tuple": "array",
+    "dict": "object",
+    "map": "object",
+}
+"""Names of types, in lower case, as other languages and interfaces have them."""
+
+
+def _types(value: Any) -> list[str]:
+    """The types that a ``type`` names; none if one of them is unknown."""
+    names = value if isinstance(value, list) else [value]
+    found = [_TYPE_NAMES.get(name.lower()) for name in names if isinstance(name, str)]
+    known = [name for name in found if name is not None]
+    return list(dict.fromkeys(known)) if len(known) == len(names) else []
+
+
+# --- keywords -----------------------------------------------------------------------------------
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return _is_number(value) and value >= 0 and value == int(value)
+
+
+def _is_names(value: Any) -> bool:
+    """Return whether it is a list of names, none of them twice."""
+    return (
+        isinstance(value, list)
+        and all(isinstance(name, str) for name in value)
+        and len(set(value)) == len(value)
+    )
+
+
+def _is_pattern(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and bool(compile_pattern(value))
+    except UnsupportedPattern:
+        return False
+
+
+_ANCHOR: Final = re.compile(r"[A-Za-z_][-A-Za-z0-9._]*")
+
+
+def _is_anchor(value: Any) -> bool:
+    return isinstance(value, str) and _ANCHOR.fullmatch(value) is not None
+
+
+_USABLE: Final[Mapping[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("$comment", "$ref", "$dynamicRef", "title", "description"), _is_text),
+    **dict.fromkeys(("format", "contentEncoding", "contentMediaType"), _is_text),
+    **dict.fromkeys(("$anchor", "$dynamicAnchor"), _is_anchor),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _is_number),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), _is_count),
+    **dict.fromkeys(("minProperties", "maxProperties", "minContains", "maxContains"), _is_count),
+    **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly"), _is_flag),
+    **dict.fromkeys(MAP, lambda value: isinstance(value, dict)),
+    **dict.fromkeys(LIST, lambda value: isinstance(value, list) and bool(value)),
+    **dict.fromkeys(ONE, lambda value: isinstance(value, dict | bool)),
+    "multipleOf": lambda value: _is_number(value) and value > 0,
+    "enum": lambda value: isinstance(value, list) and bool(value),
+    "examples": lambda value: isinstance(value, list),
+    "required": _is_names,
+    "dependentRequired": lambda value: (
+        isinstance(value, dict) and all(map(_is_names, value.values()))
+    ),
+    "pattern": _is_pattern,
+    "type": lambda value: bool(_types(value)),
+}
+"""Keywords of JSON Schema 2020-12, each with a check of its value."""
+
+_FOR_VALIDATORS: Final = ("$schema", "$vocabulary", "$recursiveAnchor", "additionalItems")
+"""Keywords that mean nothing once a schema is read; the last counts only beside a list."""
+
+_COMPANIONS: Final = {
+    "properties": "additionalProperties",
+    "patternProperties": "additionalProperties",
+    "prefixItems": "items",
+}
+"""Keywords with the one that holds for what they do not name."""
+
+_MAX_REFERENCES: Final = 500
+"""Definitions that are copied from unusual places; documents of OpenAPI have some hundreds."""
+
+
+class _Reader:
+    """One schema as it is read. ``root`` is changed in place; ``text`` is its JSON."""
+
+    def __init__(self, root: dict[str, Any], text: str) -> None:
+        self.dropped: dict[str, None] = {}
+        self._root = root
+        self._has_name_patterns = '"patternProperties"' in text
+        self._has_unevaluated = '"unevaluated' in text
+        self._ids: dict[str, Path] = {}
+        self._narrowing_places: dict[Path, None] = {}
+
+    def read(self) -> dict[str, Any]:
+        """Return the schema as it was meant. Raises ToolDefinitionError."""
+        self._read_node(self._root, ())
+        self._resolve_references()
+        for path in self._narrowing_places:
+            self._loosen(path)
+        self._drop_cycles()
+        if self.dropped and self._has_unevaluated:
+            self._drop_unevaluated()
+        return self._root
+
+    def drop(self, path: Path, keyword: str | int) -> None:
+        """Note that a keyword at this place was dropped."""
+        self.dropped[pointer((*path, keyword))] = None
+        if (narrowing := _narrowing_path((*path, keyword))) is not None:
+            self._narrowing_places[narrowing] = None
+
+    # --- one node ---
+
+    def _read_node(self, node: dict[str, Any], path: Path) -> None:
+        self._read_older_drafts(node, path)
+        for keyword in [*node]:
+            if keyword not in node:
+                continue  # it went with another one
+            value = node[keyword]
+            if keyword == "required" and value is None:
+                del node[keyword]
+            elif keyword in _USABLE and not _USABLE[keyword](value):
+                self._read_unusable(node, path, keyword)
+        if "type" in node:
+            kinds = _types(node["type"])
+            if not isinstance(node["type"], list) or kinds != node["type"]:
+                node["type"] = kinds[0] if len(kinds) == 1 else kinds
+        self._read_members(node, path)
+        self._settle(node, path)
+        self._read_nullable(node)
+
+    def _read_unusable(self, node: dict[str, Any], path: Path, keyword: str) -> None:
+        """Drop a keyword, or what is unusable in it."""
+        value = node.pop(keyword)
+        if keyword == "required" and isinstance(value, list):
+            names = [name for name in dict.fromkeys(map(_hashable, value)) if name is not None]
+            node[keyword] = names
+            if len(names) == len(value) or all(isinstance(name, str) for name in value):
+                return  # a name stood there twice
+        elif keyword == "required" and isinstance(value, bool):
+            return  # draft 3: the parent reads it
+        elif keyword == "type" and isinstance(value, str) and value.lower() == "any":
+            return
+        elif keyword in _NUMBERS and isinstance(value, str):
+            number = _number_in(value)
+            if number is not None and _USABLE[keyword](number):
+                node[keyword] = number
+                return
+        self.drop(path, keyword)
+        if (companion := _COMPANIONS.get(keyword)) in node:
+            del node[str(companion)]
+            self.drop(path, str(companion))
+
+    def _read_older_drafts(self, node: dict[str, Any], path: Path) -> None:
+        for keyword in ("$id", "id"):
+            if isinstance(node.get(keyword), str) and not (
+                keyword == "id" and not _looks_like_id(node[keyword])
+            ):
+                self._ids.setdefault(node[keyword].rstrip("#") or "#", path)
+        node.pop("$id", None)
+        for keyword, bound in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
+            flag = node.get(keyword)
+            if isinstance(flag, bool):
+                del node[keyword]
+            if flag is True and _is_number(node.get(bound)):
+                node[keyword] = node.pop(bound)
+        if isinstance(node.get("items"), list):
+            items, further = node.pop("items"), node.pop("additionalItems", None)
+            if items:
+                node["prefixItems"] = items
+            if isinstance(further, dict | bool):
+                node["items"] = further
+        if "dependencies" in node:
+            self._read_dependencies(node, path)
+        if "$recursiveRef" in node:
+            node.setdefault("$ref", node.pop("$recursiveRef"))
+        for keyword in _FOR_VALIDATORS:
+            node.pop(keyword, None)
+
+    def _read_dependencies(self, node: dict[str, Any], path: Path) -> None:
+        needs = node.pop("dependencies")
+        if not isinstance(needs, dict):
+            self.drop(path, "dependencies")
+            return
+        for name, need in needs.items():
+            if isinstance(need, list | str):
+                keyword, need = "dependentRequired", [need] if isinstance(need, str) else need
+            else:
+                keyword = "dependentSchemas"
+            if isinstance(holder := node.setdefault(keyword, {}), dict):
+                holder[name] = need
+
+    def _read_members(self, node: dict[str, Any], path: Path) -> None:
+        """Read the subschemas."""
+        if "patternProperties" in node:
+            self._check_name_patterns(node, path)
+        members = node.get("properties")
+        if isinstance(members, dict):
+            self._read_required(node, members, path)
+        for keyword in [*node]:
+            value = node[keyword]
+            if keyword in ONE:
+                node[keyword] = self._read_child(value, (*path, keyword))
+            elif keyword in LIST:
+                node[keyword] = [
+                    self._read_child(item, (*path, keyword, number))
+                    for number, item in enumerate(value)
+                ]
+            elif keyword in MAP:
+                for name in node[keyword]:
+                    value[name] = self._read_child(value[name], (*path, keyword, name))
+
+    def _read_child(self, value: Any, path: Path) -> Any:
+        depth = sum(step in _HOLDERS for step in path)
+        if not isinstance(value, dict | bool) or depth >= MAX_DEPTH - 2:
+            self.drop(path[:-1], path[-1])
+            return {}
+        if isinstance(value, dict):
+            self._read_node(value, path)
+        return value
+
+    def _read_required(self, node: dict[str, Any], members: dict[str, Any], path: Path) -> None:
+        """Read what members say of being required themselves, as draft 3 has it."""
+        names = members.get("required")
+        needed = [*names] if isinstance(names, list) and _is_names(names) else []
+        if needed:  # it stands one level too deep
+            del members["required"]
+            self.drop((*path, "properties"), "required")
+        needed += [
+            name
+            for name, member in members.items()
+            if isinstance(member, dict) and member.get("required") is True
+        ]
+        if needed:
+            listed = node.get("required")
+            listed = listed if isinstance(listed, list) else []
+            node["required"] = [*dict.fromkeys([*listed, *needed])]
+
+    def _check_name_patterns(self, node: dict[str, Any], path: Path) -> None:
+        patterns = node["patternProperties"]
+        for pattern in [name for name in patterns if not _is_pattern(name)]:
+            del patterns[pattern]
+            self.drop((*path, "patternProperties"), pattern)
+            if "additionalProperties" in node:
+                del node["additionalProperties"]
+                self.drop(path, "additionalProperties")
+
+    def _settle(self, node: dict[str, Any], path: Path) -> None:
+        """Drop keywords that nothing fits beside another one."""
+        members, needed = node.get("properties", {}), node.get("required", [])
+        is_closed = node.get("additionalProperties") is False and not node.get("patternProperties")
+        if is_closed and not {"allOf", "$ref"} & node.keys():
+            possible = [name for name in needed if name in members]
+            if len(possible) < len(needed):
+                node["required"] = possible
+                self.drop(path, "required")
+        if "unevaluatedProperties" in node and self._has_name_patterns:
+            del node["unevaluatedProperties"]  # jsonschema's own matching of both is slow
+            self.drop(path, "unevaluatedProperties")
+        kinds, values = _types(node.get("type")), node.get("enum")
+        is_branch = not path or (len(path) > 1 and path[-2] in LIST)
+        if is_branch or not kinds or not values:
+            return
+        if not any(_has_type(value, kinds) for value in values):
+            del node["type"]
+            self.drop(path, "type")
+
+    def _read_nullable(self, node: dict[str, Any]) -> None:
+        """Read OpenAPI's ``nullable``, which says that null is allowed, too."""
+        if node.pop("nullable", False) is not True:
+            return
+        if "const" in node:
+            node["enum"] = [node.pop("const"), None]
+        elif "enum" in node and None not in node["enum"]:
+            node["enum"] = [*node["enum"], None]
+        if kinds := _types(node.get("type")):
+            node["type"] = [*dict.fromkeys([*kinds, "null"])]
+        for keyword in ("anyOf", "oneOf"):
+            if keyword in node:
+                node[keyword] = [*node[keyword], {"type": "null"}]
+        if "$ref" in node or "allOf" in node:
+            parts = {name: node.pop(name) for name in ("$ref", "allOf") if name in node}
+            ways: list[Any] = [parts, {"type": "null"}]
+            if "anyOf" in node:
+                node["allOf"] = [{"anyOf": ways}]
+            else:
+                node["anyOf"] = ways
+
+    # --- references ---
+
+    def _resolve_references(self) -> None:
+        """Make each reference one to a subschema, or drop it."""
+        named, places = anchors(self._root), dict(walk(self._root))
+        pending = list(places.items())
+        copied: dict[Path, str] = {}
+        while pending:
+            path, node = pending.pop()
+            for keyword in ("$ref", "$dynamicRef"):
+                if not isinstance(node, dict) or keyword not in node:
+                    continue
+                try:
+                    target, schema = resolve(self._root, self._local(node[keyword]), named)
+                except ToolDefinitionError:
+                    schema = None
+                if not isinstance(schema, dict | bool) or len(copied) > _MAX_REFERENCES:
+                    del node[keyword]
+                    self.drop(path, keyword)
+                elif target in places:
+                    if node[keyword] != (local := self._local(node[keyword])):
+                        node[keyword] = local
+                else:  # it stands where no schema does, such as in OpenAPI's components
+                    if target not in copied:
+                        copied[target] = name = self._free_name(str(target[-1]))
+                        place: Path = ("$defs", name)
+                        self._root.setdefault("$defs", {})[name] = self._read_child(schema, place)
+                        below = [(p, n) for p, n in walk(self._root) if p[:2] == place]
+                        places |= dict(below)
+                        pending += below
+                    node[keyword] = f"#/$defs/{pointer((copied[target],))[1:]}"
+
+    def _local(self, reference: str) -> str:
+        """A reference by an ``$id`` as one from the root."""
+        base, mark, rest = reference.partition("#")
+        if base in self._ids or reference in self._ids:
+            path = self._ids[reference if reference in self._ids else base]
+            return "#" + pointer(path) + (rest if mark and base in self._ids else "")
+        return reference
+
+    def _drop_unevaluated(self) -> None:
+        """Drop what holds for members that no keyword names: one of these was dropped."""
+        for path, node in [*walk(self._root)]:
+            for keyword in ("unevaluatedProperties", "unevaluatedItems"):
+                if isinstance(node, dict) and keyword in node:
+                    del node[keyword]
+                    self.dropped[pointer((*path, keyword))] = None
+
+    def _free_name(self, name: str) -> str:
+        definitions = self._root.get("$defs", {})
+        while name in definitions:
+            name += "_"
+        return name
+
+    def _drop_cycles(self) -> None:
+        """Drop the references by which a schema is applied to one value for ever."""
+        while True:
+            try:
+                check_endless(self._root)
+            except CycleError as error:
+                nodes = dict(walk(self._root))
+                cycle = [*map(tuple, error.args[1])]
+                place = next(p for p in cycle if {"$ref", "$dynamicRef"} & nodes[p].keys())
+                for keyword in ("$ref", "$dynamicRef"):
+                    if keyword in nodes[place]:
+                        del nodes[place][keyword]
+                        self.drop(place, keyword)
+                        if (narrowing := _narrowing_path((*place, keyword))) is not None:
+                            self._loosen(narrowing)
+            else:
+                return
+
+    # --- dropping what a dropped keyword would narrow ---
+
+    def _loosen(self, path: Path) -> None:
+        """Drop the ``not`` or ``if`` at this place, and make a ``oneOf`` an ``anyOf``.
+
+        What stands in them takes more now, so they would take less.
+        """
+        *above, keyword = path
+        node: Any = self._root
+        try:
+            for step in above:
+                node = node[step]
+            value = node.pop(keyword)
+        except (KeyError, IndexError, TypeError, AttributeError):
+            return  # what is around it was dropped as well
+        if keyword == "oneOf":
+            if "anyOf" in node:
+                node["allOf"] = [*node.get("allOf", ()), {"anyOf": value}]
+            else:
+                node["anyOf"] = value
+        elif keyword == "if":
+            node.pop("then", None)
+            node.pop("else", None)
+        self.dropped[pointer(path)] = None
+
+
+_HOLDERS: Final = frozenset((*ONE, *LIST, *MAP))
+_NUMBERS: Final = frozenset(
+    name for name, usable in _USABLE.items() if usable in (_is_number, _is_count)
+) | {"multipleOf"}
+
+
+def _narrowing_path(path: Path) -> Path | None:
+    """The outermost ``not``, ``if`` or ``oneOf`` above the end of a path."""
+    for index, keyword in _keywords(path):
+        if keyword in ("not", "if", "oneOf") and index < len(path) - 1:
+            return path[: index + 1]
+    return None
+
+
+def _keywords(path: Path) -> Iterator[tuple[int, str | int]]:
+    """The steps of a path that are keywords, not names or numbers of what they hold."""
+    index = 0
+    while index < len(path):
+        yield index, path[index]
+        index += 1 if path[index] in ONE else 2
+
+
+def _hashable(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _looks_like_id(value: str) -> bool:
+    """Return whether draft 4's ``id`` names the schema: a word alone may be anything."""
+    return "#" in value or ":" in value
+
+
+def _number_in(text: str) -> int | float | None:
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if number - number == 0 else None
+
+
+_OF_TYPE: Final[Mapping[str, Callable[[Any], bool]]] = {
+    "string": _is_text,
+    "integer": lambda value: _is_number(value) and value == int(value),
+    "number": _is_number,
+    "boolean": _is_flag,
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+    "null": lambda value: value is None,
+}
+
+
+def _has_type(value: Any, kinds: list[str]) -> bool:
+    return any(_OF_TYPE[kind](value) for kind in kinds)
