@@ -34,11 +34,15 @@ MAX_BODIES: Final = 128 << 20
 
 
 class Refusal(NamedTuple):
-    """Why a request may not come in: an HTTP status, a code, and words."""
+    """The reason why a request may not come in: an HTTP status, a code, and words.
+
+    ``scope`` is the request's, for whoever writes the body; None before there is one.
+    """
 
     status: int
     code: str
     message: str
+    scope: Scope | None = None
 
 
 _HOST: Final = re.compile(
@@ -205,7 +209,7 @@ class Guard:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": refusal.code})
             return
-        body = json.dumps(self._error_body(refusal)).encode()
+        body = json.dumps(self._error_body(refusal._replace(scope=scope))).encode()
         headers = [(b"content-type", b"application/json")]
         if refusal.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))

@@ -562,6 +562,13 @@ class GatewaySettings(Section):
         "Who decides about the calls of a run that a client asked for: a person, elsewhere, or the "
         "client too",
     )
+    models: dict[str, Name] = setting(
+        "never",
+        "Other names that clients may ask models by, with the model each stands for; `*` in a name "
+        "is any text, `default` is the first model",
+        allowed='a table such as { "gpt-*" = "default" }',
+    )
+    any_model: bool = setting("never", "Whether a gateway of one model answers to any name with it")
     webhooks: dict[str, Key] = setting(
         "never",
         "Where clients may have it told that their runs wait or are done: an origin each, with the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -35,16 +36,44 @@ TRIAL: Final = 20.0
 
 Note = Callable[[str], None]
 
+_CONTEXT_FIELDS: Final = (
+    *("context_length", "context_window", "max_model_len", "max_context_length"),
+    "max_input_tokens",
+)
+"""Where clients read the length of a model's context: the fields of OpenRouter, Groq, vLLM, LM
+Studio and Anthropic."""
+
+_MAX_UNKNOWN: Final = 20
+"""Unknown names of which the person who serves is told: they come from clients."""
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Return whether a name is of a pattern, in which ``*`` is any text."""
+    parts = map(re.escape, pattern.split("*"))
+    return re.fullmatch(".*".join(parts), name[:1000], re.DOTALL) is not None
+
 
 @dataclass
 class ServedModels:
-    """The models behind a configuration's backend. Each is looked at when it is first asked."""
+    """The models behind a configuration's backend.
+
+    A model is opened when it is first asked for.
+
+    Attributes:
+        options: The settings that models are opened with.
+        note: Tells the person who serves.
+        aliases: Other names of models, by patterns with ``*``; an exact name comes first.
+        any_model: If only one model is served, it answers to any name.
+    """
 
     options: RunOptions
     note: Note
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    any_model: bool = False
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     _speakers: dict[str, TurnRunner] = field(default_factory=dict)
     _names: tuple[str, ...] = ()
+    _unknown_names: set[str] = field(default_factory=set, init=False)
     _lock: anyio.Lock = field(default_factory=anyio.Lock)
 
     async def open(self) -> None:
@@ -64,14 +93,34 @@ class ServedModels:
         """Close what was opened."""
         await self._stack.aclose()
 
+    def served_name(self, name: str) -> str:
+        """The name of the model that a client means. Raises `ApiError` (404) if there is none."""
+        if name in self._names:
+            return name
+        meant = self.aliases.get(name)
+        if meant is None:
+            patterns = (one for one in self.aliases if "*" in one and _matches(one, name))
+            meant = self.aliases.get(next(patterns, ""), name)
+        if meant in ("", DEFAULT):
+            return self._names[0]
+        if meant in self._names:
+            return meant
+        is_alone = len(self._names) == 1
+        if self.any_model and is_alone:
+            return self._names[0]
+        if is_alone and name not in self._unknown_names and len(self._unknown_names) < _MAX_UNKNOWN:
+            self._unknown_names.add(name)
+            self.note(
+                f"a client asked for the model {name[:100]!r}, which is not served here: to have "
+                f"{self._names[0]} answer to any name, set any_model = true in [gateway]"
+            )
+        names = ", ".join(self._names[:20])
+        message = f"The model {name!r} does not exist. There are: {names}."
+        raise ApiError(404, "model_not_found", message, param="model")
+
     async def speaker(self, name: str) -> TurnRunner:
         """The model of this name. Raises `ApiError` where there is none."""
-        own = self._names[0]
-        name = own if name in ("", DEFAULT) else name
-        if name not in self._names:
-            names = ", ".join(self._names[:20])
-            message = f"The model {name!r} does not exist. There are: {names}."
-            raise ApiError(404, "model_not_found", message, param="model")
+        name = self.served_name(name)
         if name in self._speakers:  # it does not wait for one that is being looked at
             return self._speakers[name]
         async with self._lock:
@@ -93,10 +142,12 @@ class ServedModels:
         rows = []
         for name in self._names:
             row = {"id": name, "object": "model", "created": 0, "owned_by": "mlx-tools"}
+            row |= {"type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
             if (speaker := self._speakers.get(name)) is not None:
                 settings = speaker.profile.settings
                 path = settings.route.get("path", "prompted")
-                row |= {"tool_mode": path, "context_length": settings.context}
+                row |= {"tool_mode": path}
+                row |= dict.fromkeys(_CONTEXT_FIELDS, settings.context)
             rows.append(row)
         return rows
 

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +32,7 @@ from mlx_tools.app import (
     Refusal,
     RunOptions,
     ServerConfig,
+    headers_of,
     listen,
     session_store,
 )
@@ -237,16 +238,17 @@ def _done_headers(done: TurnDone) -> dict[str, str]:
 
 
 async def _models(request: Request) -> Response:
-    return JSONResponse({"object": "list", "data": request.app.state.gateway.models.rows()})
+    rows = request.app.state.gateway.models.rows()
+    ids = [row["id"] for row in rows]
+    pages = {"has_more": False, "first_id": ids[0], "last_id": ids[-1]}  # as Anthropic lists them
+    return JSONResponse({"object": "list", "data": rows, **pages})
 
 
 async def _model(request: Request) -> Response:
-    name = request.path_params["name"]
-    for row in request.app.state.gateway.models.rows():
-        if row["id"] == name:
-            return JSONResponse(row)
-    message = f"The model {name!r} does not exist."
-    raise ApiError(404, "model_not_found", message, param="model")
+    models, name = request.app.state.gateway.models, request.path_params["name"]
+    served = models.served_name(name)
+    row = next(row for row in models.rows() if row["id"] == served)
+    return JSONResponse({**row, "id": name})
 
 
 async def _count_tokens(request: Request) -> Response:
@@ -276,7 +278,16 @@ async def _metrics(request: Request) -> Response:
 
 
 def _refusal_body(refusal: Refusal) -> JsonObject:
-    return openai_error(ApiError(refusal.status, refusal.code, refusal.message))
+    error = ApiError(refusal.status, refusal.code, refusal.message)
+    scope = refusal.scope or {"path": "", "headers": []}
+    return _error_body(error, scope["path"], headers_of(scope))
+
+
+def _error_body(error: ApiError, path: str, headers: Mapping[str, str]) -> JsonObject:
+    """The body that tells of an error, in the form of the interface that was asked."""
+    if path.startswith("/v1/messages") or "anthropic-version" in headers:
+        return anthropic_messages_error(error)
+    return responses_error(error) if path == "/v1/responses" else openai_error(error)
 
 
 async def _error_response(request: Request, error: Exception) -> Response:
@@ -292,8 +303,7 @@ async def _error_response(request: Request, error: Exception) -> Response:
             problem = f"the gateway failed: {type(error).__name__}"
             told = ApiError(500, "internal_error", problem)
     headers = told.headers | dict(getattr(error, "headers", None) or {})
-    is_message = path.startswith("/v1/messages")
-    body = anthropic_messages_error(told) if is_message else openai_error(told)
+    body = _error_body(told, path, request.headers)
     return JSONResponse(body, told.status, headers=headers)
 
 
@@ -311,7 +321,7 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
     Raises `UsageError` where its port cannot be had, and what `mlx_tools.app.found` raises.
     """
     own = options.configuration.settings.gateway
-    models = ServedModels(options, note)
+    models = ServedModels(options, note, own.models, own.any_model)
     meters = Meters()
     store, webhooks = session_store(options.configuration), Webhooks.of(options.configuration)
     queue = None if store.dsn is None else RunQueue(store)

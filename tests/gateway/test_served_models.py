@@ -9,15 +9,17 @@ from typing import Any
 import anyio
 import pytest
 
-from mlx_tools.app import RunOptions, config
+from mlx_tools.app import AccessRules, RunOptions, config
 from mlx_tools.backends import CompletionRequest, TokenCounter, UpstreamPool
 from mlx_tools.backends.interface import BackendTraits
 from mlx_tools.controller import RunSettings
+from mlx_tools.gateway.page import PATH
+from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.gateway.turn import STEP
 from mlx_tools.messages import replace
 from mlx_tools.testing import ScriptedServer, answer
-from tests.gateway.conftest import WEATHER, chat, speaker_of
+from tests.gateway.conftest import WEATHER, chat, send, speaker_of
 from tests.waiting import HANG
 
 
@@ -133,3 +135,87 @@ def test_conversations_are_spread_and_every_model_has_its_servers(tmp_path: Path
     asked = [CompletionRequest(prompt="Hi", conversation=str(number)) for number in range(40)]
     homes = {first.order(request)[0].address for request in asked}
     assert homes == {one.url, two.url}
+
+
+def served(*names: str, any_model: bool = False, **aliases: str) -> Any:
+    """Models of these names, and what the person who serves was told."""
+    notes: list[str] = []
+    options: Any = SimpleNamespace(model_name=None)
+    named = {key.replace("__", "-"): value for key, value in aliases.items()}
+    return ServedModels(options, notes.append, named, any_model, _names=names), notes
+
+
+def test_other_names_lead_to_the_models_that_are_served() -> None:
+    models, notes = served("tiny", "large", **{"clau__*": "default", "gpt-5": "large"})
+    assert models.served_name("large") == "large"
+    assert models.served_name("") == models.served_name("default") == "tiny"
+    assert models.served_name("clau-opus-9") == "tiny"
+    assert models.served_name("gpt-5") == "large"
+    for stranger in ("clau", "gpt-5-mini", "x\nclau-a"):
+        with pytest.raises(ApiError) as refused:
+            models.served_name(stranger)
+        assert (refused.value.status, refused.value.code) == (404, "model_not_found")
+    assert notes == []  # of several models none can be meant
+
+
+def test_a_lone_model_answers_to_any_name_if_that_is_set_and_else_it_is_suggested() -> None:
+    models, notes = served("tiny")
+    for _ in range(3):
+        with pytest.raises(ApiError):
+            models.served_name("gpt-9")
+    assert len(notes) == 1
+    assert "'gpt-9'" in notes[0] and "any_model = true" in notes[0]
+    for number in range(1000):
+        with pytest.raises(ApiError):
+            models.served_name(f"m{number}")
+    assert len(notes) == 20  # the names come from clients
+    assert served("tiny", any_model=True)[0].served_name("gpt-9") == "tiny"
+    with pytest.raises(ApiError):
+        served("tiny", "large", any_model=True)[0].served_name("gpt-9")
+
+
+def test_an_unknown_target_of_an_alias_is_no_model() -> None:
+    with pytest.raises(ApiError):
+        served("tiny", a="gone")[0].served_name("a")
+
+
+def test_the_context_length_stands_in_the_fields_that_clients_read(serving: Any) -> None:
+    one = serving(context=4096)
+    listed = send(one, "GET", "/v1/models").json()
+    row = listed["data"][0]
+    for name in ("context_length", "max_model_len", "max_input_tokens", "max_context_length"):
+        assert row[name] == 4096
+    assert (row["type"], row["display_name"]) == ("model", "scripted")
+    assert (listed["first_id"], listed["has_more"]) == ("scripted", False)
+    assert send(one, "GET", "/v1/models/scripted").json() == row
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "is_anthropic"),
+    [
+        ("POST", "/v1/messages", {}, True),
+        ("POST", "/v1/messages/count_tokens", {}, True),
+        ("GET", "/v1/models/gone", {"anthropic-version": "2023-06-01"}, True),
+        ("GET", "/v1/models/gone", {}, False),
+        ("POST", "/v1/chat/completions", {}, False),
+        ("POST", "/v1/responses", {}, False),
+        ("GET", "/v1/nothing", {}, False),
+    ],
+)
+def test_who_may_not_ask_is_told_in_the_form_of_the_interface(
+    serving: Any, method: str, path: str, headers: dict[str, str], is_anthropic: bool
+) -> None:
+    door = AccessRules(key="secret", page=PATH)
+    unknown = send(serving(door=door), method, path, {}, **headers)
+    stranger = send(serving(door=door), method, path, {}, **headers, host="evil.example")
+    key = {"authorization": "Bearer secret"}
+    body = {"model": "gone", "max_tokens": 1, "messages": [{"role": "user", "content": "a"}]}
+    missing = send(serving(door=door), method, path, {**body, "input": "a"}, **headers, **key)
+    said = [response.json() for response in (unknown, stranger, missing)]
+    assert [r.status_code for r in (unknown, stranger, missing)] == [401, 403, 404]
+    if is_anthropic:
+        assert [one["type"] for one in said] == ["error"] * 3
+        kinds = [one["error"]["type"] for one in said]
+        assert kinds == ["authentication_error", "permission_error", "not_found_error"]
+    else:
+        assert all("type" not in one and one["error"]["code"] for one in said)
