@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from time import monotonic
 from typing import Any, Final
 
 from msgspec import Struct, field
 
-from mlx_tools.backends import Backend, Chunk, CompletionRequest, ErrorMappingBackend
+from mlx_tools.backends import Backend
 from mlx_tools.controller import Complete, Controller, RunSettings, Session, SessionInputs
-from mlx_tools.errors import BackendError, BackendTimeout, wrong_argument
+from mlx_tools.errors import BackendError, wrong_argument
 from mlx_tools.messages import FinalAnswer, ToolCall, ToolSpec, Usage, replace, total_usage
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.protocol import Reading, judge, read, with_mended
 from mlx_tools.store import MemoryStore, SessionFiles, load_words
 from mlx_tools.tools import Registry, Tool
 from mlx_tools.transcript import (
-    AnswerRecord,
-    CallRecord,
     CompletionRecord,
-    CorrectionRecord,
     Header,
+    MendRecord,
     Record,
-    Stopped,
+    StoppedRecord,
 )
 
-_FOLLOWS: Final = (CallRecord, AnswerRecord, CorrectionRecord)
-"""The end of a turn: the records that follow from its last completion."""
+_COMPLETING: Final = (MendRecord, CompletionRecord)
+"""The records of the model's turn."""
 
 
 class Proposal(Struct, frozen=True, kw_only=True):
@@ -87,53 +85,46 @@ class Proposer:
         """
         if not isinstance(tools, Mapping):
             raise wrong_argument("tools", tools, "give specs by name")
-        settings, store = self._settings, _MemoryStore()
+        settings = self._settings
         if context:
             parts = filter(None, (settings.project_context, context))
             settings = replace(settings, project_context="\n\n".join(parts))
-        backend = _OneTurn(self._backend, store)
         registry = Registry([Tool(spec, _never) for spec in tools.values()])
         controller = Controller(
-            backend,
+            self._backend,
             registry,
             Policy(allow=["*"], ask=["*"]),
             limits=self._limits,
             settings=settings,
-            store=store,
+            store=_StoreWithoutArtifacts(),
         )
         began = monotonic()
-        outcome = await controller.run(question, history=history)
-        seconds = monotonic() - began
-        if not store.turn_is_over():
-            if backend.failure is not None:
-                raise backend.failure
-            message = outcome.message if isinstance(outcome, Stopped) else "there was no completion"
-            timed_out = isinstance(outcome, Stopped) and outcome.reason == "total_timeout"
-            error = (BackendTimeout if timed_out else BackendError)(message)
-            error.exit_code = outcome.exit_code if timed_out else error.exit_code
-            raise error
-        known = registry.specs()
-        return _proposal(store, known, settings, requests=backend.requests, seconds=seconds)
+        async with await controller.conversation(history=history) as conversation:
+            await conversation.take_turn(question)
+            records = [*conversation.files.transcript]
+        return _proposal(records, registry.specs(), settings, seconds=monotonic() - began)
 
 
 def _proposal(
-    store: _MemoryStore,
+    records: Sequence[Record],
     tools: Mapping[str, ToolSpec],
     settings: RunSettings,
     *,
-    requests: int,
     seconds: float,
 ) -> Proposal:
-    completions = store.completions()
+    completions = [record for record in records if isinstance(record, CompletionRecord)]
+    if not completions:
+        ends = (record.message for record in records if isinstance(record, StoppedRecord))
+        raise BackendError(next(ends, "there was no completion"))
+    opening = [*takewhile(lambda record: not isinstance(record, _COMPLETING), records)]
     last = completions[-1]
-    reading = _reading(store.opening(), last, tools)
+    reading = _reading(opening, last, tools)
     judged = judge(reading, tools, tool_choice=settings.tool_choice)
     errors = [error for error in (reading.error, *(call.error for call in judged)) if error]
     calls = tuple(call.call for call in judged)
     answers = [message for message in reading.messages if isinstance(message, FinalAnswer)]
     repaired = any(call.repairs for call in calls) or any(answer.repairs for answer in answers)
-    opened = store.opening()
-    native = isinstance(opened[0], Header) and opened[0].style == "native"
+    native = isinstance(opening[0], Header) and opening[0].style == "native"
     bare = reading.bare_text and not native  # where bare text is how an answer is written
     return Proposal(
         calls=calls,
@@ -141,7 +132,7 @@ def _proposal(
         valid=bool(reading.messages) and not (errors or repaired or bare),
         error=errors[0].code if errors else None,
         strategy=last.strategy,
-        requests=requests,
+        requests=sum(completion.requests for completion in completions),
         usage=total_usage([completion.usage for completion in completions]),
         pieces=_total([completion.pieces for completion in completions]),
         seconds=seconds,
@@ -170,70 +161,11 @@ def _reading(
     return with_mended(reading, completion.mended)
 
 
-class _MemoryStore(MemoryStore):
-    """A store in memory, whose last session can be looked at."""
-
-    files: SessionFiles | None = None
+class _StoreWithoutArtifacts(MemoryStore):
+    """Keeps no long outputs: their reader would be a tool that nobody named."""
 
     def create(self) -> SessionFiles:
-        self.files = replace(super().create(), artifacts=None)  # whose reader would be a tool
-        return self.files
-
-    @property
-    def records(self) -> list[Record]:
-        """The session's records so far."""
-        return list(self.files.transcript) if self.files is not None else []
-
-    def opening(self) -> list[Record]:
-        """The records before the first completion."""
-        records = self.records
-        places = (n for n, record in enumerate(records) if isinstance(record, CompletionRecord))
-        return records[: next(places, len(records))]
-
-    def completions(self) -> list[CompletionRecord]:
-        """The completions of the first turn: more than one where it was asked for again."""
-        found = []
-        for record in self.records:
-            if isinstance(record, CompletionRecord):
-                found.append(record)
-            elif found and isinstance(record, _FOLLOWS):
-                break
-        return found
-
-    def turn_is_over(self) -> bool:
-        """Return whether what the first turn brings is written down."""
-        records = self.records[len(self.opening()) :]
-        return any(isinstance(record, _FOLLOWS) for record in records)
-
-
-class _OneTurn:
-    """Lets the requests of one turn through: the run is over then, whatever the model wrote.
-
-    ``failure`` is what the last request failed with, None where it did not.
-    """
-
-    def __init__(self, backend: Backend, store: _MemoryStore) -> None:
-        self._backend = ErrorMappingBackend(backend)
-        self._was_asked = backend
-        self._store = store
-        self.requests = 0
-        self.failure: BackendError | None = None
-
-    def __getattr__(self, name: str) -> Any:  # what the backend can do, and which model it serves
-        return getattr(self._was_asked, name)
-
-    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
-        if self._store.turn_is_over():
-            raise BackendError("one turn was asked for")
-        self.requests += 1
-        self.failure = None
-        try:
-            async with aclosing(self._backend.complete(request)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
-        except BackendError as error:
-            self.failure = error
-            raise
+        return replace(super().create(), artifacts=None)
 
 
 def _never(arguments: Mapping[str, Any]) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
-    from mlx_tools.controller.approvals import check_begun_here, check_header
+    from mlx_tools.controller.approvals import CallApprovals, check_begun_here, check_header
     from mlx_tools.controller.approver import (
         ApprovalAnswer,
         ApprovalRequest,
@@ -27,19 +27,32 @@ if TYPE_CHECKING:
         request_for,
         to_chat_request,
     )
+    from mlx_tools.controller.context import FittedStep
     from mlx_tools.controller.controller import Controller, RunSettings, check_output_schema
     from mlx_tools.controller.conversation import Conversation
     from mlx_tools.controller.direct import DirectCall, call_tool
+    from mlx_tools.controller.driver import Driver, DriverParts
     from mlx_tools.controller.earlier import PriorConversation, prior_from_messages, turn_of
     from mlx_tools.controller.outputs import Outputs, cleaner, preface_of
-    from mlx_tools.controller.session import Complete, Session, Write, reading_of
+    from mlx_tools.controller.run_clock import RunClock
+    from mlx_tools.controller.session import (
+        Ask,
+        Complete,
+        Execute,
+        Session,
+        Step,
+        Write,
+        reading_of,
+    )
     from mlx_tools.controller.state import SessionInputs, Turn
+    from mlx_tools.controller.tool_runner import CallEnd
     from mlx_tools.controller.turn import decision_on, not_started, refusal_by
+    from mlx_tools.controller.writer import Emit, SessionWriter
 
 __getattr__, __dir__ = names_of(
     globals(),
     {
-        "approvals": ("check_begun_here", "check_header"),
+        "approvals": ("CallApprovals", "check_begun_here", "check_header"),
         "approver": (
             "ApproveAlways",
             "ApprovalAnswer",
@@ -56,13 +69,18 @@ __getattr__, __dir__ = names_of(
             "to_chat_request",
             "request_for",
         ),
+        "context": ("FittedStep",),
         "controller": ("Controller", "RunSettings", "check_output_schema"),
         "direct": ("DirectCall", "call_tool"),
         "conversation": ("Conversation",),
+        "driver": ("Driver", "DriverParts"),
         "earlier": ("PriorConversation", "prior_from_messages", "turn_of"),
         "outputs": ("Outputs", "cleaner", "preface_of"),
-        "session": ("Complete", "Session", "Write", "reading_of"),
+        "run_clock": ("RunClock",),
+        "session": ("Ask", "Complete", "Execute", "Session", "Step", "Write", "reading_of"),
         "state": ("SessionInputs", "Turn"),
+        "tool_runner": ("CallEnd",),
+        "writer": ("Emit", "SessionWriter"),
         "turn": ("decision_on", "not_started", "refusal_by"),
     },
 )

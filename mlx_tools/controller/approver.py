@@ -65,15 +65,15 @@ class ApprovalRequest(Struct, frozen=True, kw_only=True):
 
 
 class ApprovalAnswer(Struct, frozen=True):
-    """A decision about a call. ``approved`` is None where nobody decided: the run then pauses.
+    """A decision about a call.
 
-    ``arguments`` are those that the call is to have instead: they are validated and decided about
-    anew, and exactly that call is approved. ``for_session``: calls of the same tool with no more
-    effects, and the same value of its ``consent_argument`` if it declares one, need no further
-    approval in this session; a suspect one still does. Of a suspect call, or a change that was not
-    shown whole, it approves this call alone. ``digest`` is that of the call as whoever answers saw
-    it, where it was not asked in place or was seen with other arguments (`ApprovalRequest.edited`);
-    empty for what was shown last.
+    ``approved`` is None where nobody decided: the run then pauses. ``arguments`` are those that the
+    call is to have instead: they are validated and decided about anew, and exactly that call is
+    approved. ``for_session``: calls of the same tool with no more effects, and the same value of
+    its ``consent_argument`` if it declares one, need no further approval in this session; a suspect
+    one still does. Of a suspect call, or a change that was not shown whole, it approves this call
+    alone. ``digest`` is that of the call as whoever answers saw it, where it was not asked in place
+    or was seen with other arguments (`ApprovalRequest.edited`); empty for what was shown last.
     """
 
     approved: bool | None

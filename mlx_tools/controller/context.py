@@ -1,4 +1,4 @@
-"""The model's context and what is in it: prompts are counted before they are sent, and made to fit.
+"""The model's context: prompts are counted before they are sent, and made to fit.
 
 Nothing is counted, and nothing refused, where the size of the context is unknown.
 """
@@ -52,9 +52,11 @@ _ROOM_SHARE: Final = 8
 
 
 class FittedStep(Struct, frozen=True):
-    """The step that is sent: ``step`` with as many tokens as there is room for, its prompt of
-    ``used`` tokens, None where nobody has counted them. ``filling``: a person is to be told that it
-    fills."""
+    """The step that is sent: with as many tokens as there is room for.
+
+    Its prompt has ``used`` tokens, None if nobody has counted them. ``filling``: a person is to be
+    told that it fills.
+    """
 
     step: Complete
     used: int | None = None
@@ -87,8 +89,11 @@ class ContextWindow:
         self._has_tried = False
 
     async def fit(self, step: Complete) -> FittedStep | CompactedRecord | StoppedRecord:
-        """The step to be sent, what must be written down first so that it fits, or the end of a run
-        that no longer does. Raises `TranscriptError` where an artifact cannot be kept."""
+        """Return the step to be sent, or what must be written down before it.
+
+        That is what leaves the prompt so that it fits, or the end of a run that no longer does.
+        Raises `TranscriptError` if an artifact cannot be kept.
+        """
         size = self._session.header.context
         if size is None or _is_small(step, size):
             return FittedStep(step)
@@ -123,18 +128,21 @@ class ContextWindow:
         )
 
     async def count_sent(self, step: FittedStep, record: CompletionRecord) -> int | None:
-        """Return the tokens of a prompt that was sent, counted now if that was not needed before;
-        None if the size of the context is unknown."""
+        """Return the tokens of a prompt that was sent.
+
+        They are counted now if that was not needed before; None if the size of the context is
+        unknown.
+        """
         if self._session.header.context is None or step.used is not None:
             return step.used
         said = record.usage.prompt_tokens if record.requests == 1 else None
         return await self._counter.count(step.step.prompt) if said is None else said
 
     async def sum_up(self) -> CompactedRecord | None:
-        """The model's summary of what was said, but for the last question where there are others;
-        None where nothing was said. For a session that rests.
+        """The model's summary of the conversation before the last question.
 
-        Raises `BackendError` where the model cannot be asked, or says nothing.
+        If there is one question, that is summed up too; None if nothing was said. For a session
+        that rests. Raises `BackendError` if the model cannot be asked, or says nothing.
         """
         cut = cut_at_rest(self._session.prompt)
         if cut is None:
@@ -151,8 +159,11 @@ class ContextWindow:
     async def _by_summary(
         self, render: Render, size: int, used_tokens: int
     ) -> CompactedRecord | None:
-        """The record of the oldest turns summed up; None where there are none, or no summary could
-        be had: the run goes on without it, as long as it fits."""
+        """The record of the oldest turns summed up.
+
+        None if there are none, or no summary could be had: the run goes on without it, as long as
+        it fits.
+        """
         prompt, tokens = self._session.prompt, self._counter.tokens
         stand = self._stand("x" * self._summariser.max_conversation_chars)
         choose = partial(cut_to_sum_up, prompt, stand, render, tokens, size=size)
@@ -231,15 +242,20 @@ class ContextWindow:
         )
 
     def _kept(self, text: str, artifact: str | None = None) -> str | None:
-        """The id of the artifact that keeps a text (``artifact``, where it was kept before), None
-        where the model could not read it."""
+        """The id of the artifact that keeps a text; None if the model could not read it.
+
+        ``artifact`` is the id, if the text was kept before.
+        """
         if self._store is None or not self._outputs.can_read:
             return None
         return artifact or self._store.put(self._outputs.clean(text))
 
     def _count_tokens(self, record: CompactedRecord, render: Render) -> CompactedRecord | None:
-        """The record with the tokens of the prompt that it leaves; None where these are no fewer
-        than before, so that nothing would be won, and nobody asked for it."""
+        """The record with the tokens of the prompt that it leaves.
+
+        None if these are no fewer than before, so that nothing would be won, and nobody asked for
+        it.
+        """
         if record.before is None:
             return record
         after = self._counter.tokens(render(compact_prompt(self._session.prompt, record)))
@@ -249,8 +265,10 @@ class ContextWindow:
 
 
 def _is_small(step: Complete, size: int) -> bool:
-    """Return whether a prompt needs no counting: a token has a byte at least, and even so it
-    neither fills the context nor leaves too little."""
+    """Return whether a prompt needs no counting.
+
+    A token has a byte at least; even so it neither fills the context nor leaves too little.
+    """
     around = step.thought
     most = len(step.prompt.encode("utf-8", "surrogatepass"))
     most += 0 if around is None else len(around.opening + around.closing) + around.budget

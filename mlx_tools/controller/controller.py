@@ -102,7 +102,7 @@ _HERE: Final = frozenset(("backend", "commands", "functions", "reasoning", "root
 
 
 class RunSettings(RecordedSettings, frozen=True, kw_only=True):
-    """The way in which a run speaks with its model. All of it stands in the transcript's header.
+    """The way in which a run speaks with its model; all of it is in the header.
 
     ``chat_format`` None is found out by what the backend serves (`mlx_tools.backends.router`), and
     so is ``verdict`` None: what was measured of that model. It decides a ``style`` and a
@@ -137,14 +137,14 @@ class RunSettings(RecordedSettings, frozen=True, kw_only=True):
     cache: CacheScope = "run"
 
     def naming(self, name_of: Callable[[str], str]) -> RunSettings:
-        """The same with the tools named as ``name_of`` has it, which takes other names for them."""
+        """The same settings, with tools by the names that ``name_of`` gives them."""
         choice, wanted = name_of(self.tool_choice), tuple(map(name_of, self.require_tools))
         if (choice, wanted) == (self.tool_choice, self.require_tools):
             return self
         return replace(self, tool_choice=choice, require_tools=wanted)
 
     def as_in(self, header: Header) -> RunSettings:
-        """The same model, spoken to as a session was whose header this is, as far as that says."""
+        """The same model, with the settings of a session that has this header."""
         said = {name: getattr(header, name) for name in _RECORDED - _HERE}
         if header.catalog_budget is None:
             del said["catalog_budget"]
@@ -167,8 +167,10 @@ class RunSettings(RecordedSettings, frozen=True, kw_only=True):
 
 
 def check_output_schema(schema: Any, name: str = "output_schema") -> dict[str, Any]:
-    """A schema for answers, as plain JSON. Raises `UsageError`, which calls it ``name``, where it
-    cannot be used."""
+    """A schema for answers, as plain JSON.
+
+    Raises `UsageError`, which calls it ``name``, if it cannot be used.
+    """
     if not isinstance(schema, Mapping):
         raise wrong_argument(name, schema, _SCHEMA)
     try:
@@ -182,7 +184,7 @@ _IN_WORDS: Final[Mapping[Any, str]] = {str: "a text", int: "a whole number", Non
 
 
 def _in_words(kind: Any) -> str:
-    """What a type allows: what is said of it, its choices, or what it is."""
+    """The values that a type allows, in words."""
     parts = get_args(kind)
     if get_origin(kind) is Annotated:
         return str(parts[1].description)
@@ -205,7 +207,7 @@ _USUAL_SETTINGS: Final = RunSettings()
 
 
 class Store(Protocol):
-    """Where sessions are kept: `mlx_tools.store.session_store.TranscriptStore` or `MemoryStore`."""
+    """The place where sessions are kept: a `SessionStore`, or a `MemoryStore`."""
 
     @property
     def secret(self) -> bytes: ...
@@ -267,8 +269,10 @@ class Controller:
 
     @property
     def context(self) -> int | None:
-        """How many tokens the model can take, as far as that is known: by the settings, or since a
-        conversation was opened."""
+        """The tokens that the model can take, as far as that is known.
+
+        It is known by the settings, or once a conversation was opened.
+        """
         return self.settings.context or (self._setup and self._setup[1].context)
 
     async def run(
@@ -333,11 +337,11 @@ class Controller:
                 yield event
 
     async def conversation(self, *, history: Sequence[Mapping[str, Any]] = ()) -> Conversation:
-        """Open a session for any number of questions. Close it, or use it with ``async with``.
+        """Open a session for any number of questions.
 
-        Its header is written with its first question, by which a shortlist of tools is chosen.
-        Raises `BackendTimeout` where finding out what the server serves takes as long as a whole
-        run may, and what `run` raises.
+        Close it, or use it with ``async with``. Its header is written with its first question, by
+        which a shortlist of tools is chosen. Raises `BackendTimeout` where finding out what the
+        server serves takes as long as a whole run may, and what `run` raises.
         """
         if history == ():
             return await self._new(_NOTHING_SAID)
@@ -419,8 +423,7 @@ class Controller:
     async def reopen(
         self, session: str | os.PathLike[str], *, narrowed_policy: Policy | None = None
     ) -> Conversation:
-        """Open a session again, for further questions, or for `Conversation.resume` where it is
-        paused or broke off.
+        """Open a session again, for further questions, or to resume it.
 
         ``session`` is its id or the path of its transcript, to which what comes is appended: the
         next prompt begins with the bytes of the last one. What `resume` says of the header and the
@@ -444,7 +447,7 @@ class Controller:
         return conversation
 
     def _check_model(self, header: Header) -> None:
-        """Raise `UsageError` where the backend is known to have another model than a session."""
+        """Raise `UsageError` if the backend is known to have another model."""
         here = model_of(self.backend)
         if here is not None and header.model is not None and here != header.model:
             raise UsageError(
@@ -500,8 +503,10 @@ class Controller:
             raise
 
     def _in_force(self, header: Record) -> Policy:
-        """The policy under which a session goes on: its own, narrowed by what stands today where
-        that is not what stood when it was begun."""
+        """The policy under which a session goes on.
+
+        It is its own, narrowed by the configured one if that has changed since the session began.
+        """
         assert isinstance(header, Header)  # `check_begun_here` says so
         own = Policy.from_json(header.policy)
         stood = Policy.from_json(header.configured_policy) if header.configured_policy else own
@@ -563,7 +568,7 @@ class Controller:
         return next((spec for spec in self._permitted() if is_search(spec)), None)
 
     def _beginning(self, setup: ModelSetup, persona: str | None) -> tuple[Openings, Header]:
-        """What the headers of sessions are made of: the same as long as nothing changes here."""
+        """The beginning that the headers of sessions share while nothing changes here."""
         settings, words, policy = self.settings, load_words(), self.policy
         model, specs = settings.model or model_of(self.backend), self.registry.specs()
         key = words, settings, setup, persona, policy, self.limits, model
@@ -634,7 +639,7 @@ class Controller:
 
 
 class _NestedSessions:
-    """Opens the sessions of runs within calls, with the parts of the outer run's controller."""
+    """Opens the sessions of runs within calls, for an outer run's controller."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller

@@ -38,7 +38,14 @@ from mlx_tools.controller.summaries import Summariser
 from mlx_tools.controller.token_count import PromptCounter
 from mlx_tools.controller.tool_runner import CallEnd, RegistryRunner
 from mlx_tools.controller.writer import Emit, SessionWriter
-from mlx_tools.errors import StorageError, UsageError, require_text, wrong_argument
+from mlx_tools.errors import (
+    EXIT_STOPPED,
+    BackendTimeout,
+    StorageError,
+    UsageError,
+    require_text,
+    wrong_argument,
+)
 from mlx_tools.messages import ToolSpec, replace, tool_named
 from mlx_tools.policy import Policy, can_be_allowed
 from mlx_tools.prompt import is_on_demand
@@ -86,7 +93,7 @@ class _OpenSession:
 
     def __init__(self, session: Session, files: SessionFiles, parts: ConversationParts) -> None:
         backend = ErrorMappingBackend(parts.backend)
-        clock = RunClock()
+        self.clock = clock = RunClock()
         self.session = session
         self.writer = SessionWriter(session, files.transcript, secret=parts.secret, now=parts.now)
         self.outputs = Outputs(session, files.artifacts, at_home=True)
@@ -244,14 +251,47 @@ class Conversation:
         cancels finds the run stopped as ``interrupted``. Where something cannot be written down
         (`StorageError`) the run breaks off there as one that was killed, and can be resumed.
         """
+        if tool_choice is not None:
+            tool_choice = self._check_tool_choice(tool_choice)
+        live = self._open_for(question, tool_choice, untyped_suffix_chars)
+        with self._observe_run(emit):
+            self._append_question(question, tool_choice, untyped_suffix_chars)
+            with self._resumable():
+                await live.driver.drive()
+        return self._outcome()
+
+    async def take_turn(self, question: str) -> None:
+        """Have the model write one turn in answer to a question; run nothing of it.
+
+        The session is left there: its calls wait, and its records say what was written.
+
+        Raises:
+            BackendError: there was no turn to be had, or no time for one.
+        """
+        live = self._open_for(question, None, 0)
+        seconds = live.session.limits.total_timeout
+        with self._observe_run(None):
+            self._append_question(question, None, 0)
+            with live.clock.limit(seconds) as scope:
+                await live.driver.take_turn()
+        if scope.cancelled_caught:
+            error = BackendTimeout(f"not done in {seconds:g} s")
+            error.exit_code = EXIT_STOPPED  # as of a run that its own limit ended
+            raise error
+
+    def _open_for(
+        self, question: str, tool_choice: str | None, untyped_suffix_chars: int
+    ) -> _OpenSession:
+        """The session, its header written, in which this question can be asked now.
+
+        Raises `UsageError` if it cannot be.
+        """
         if not isinstance(question, str) or not question.strip():
             raise UsageError("the question is no text, or empty")
         if not isinstance(untyped_suffix_chars, int) or untyped_suffix_chars < 0:
             raise wrong_argument(
                 "untyped_suffix_chars", untyped_suffix_chars, "give a number of characters, from 0"
             )
-        if tool_choice is not None:
-            tool_choice = self._check_tool_choice(tool_choice)
         if why := self.undecided:
             raise UsageError(
                 f"the session {self.session} cannot go on: {why}",
@@ -260,21 +300,23 @@ class Conversation:
         if self._live is not None and self.session_state.state in _ANSWERING:
             self.driver.break_off(KeyboardInterrupt())  # a crash broke the last question off
         self._begin(question, tool_choice)
+        return self._open
+
+    def _append_question(
+        self, question: str, tool_choice: str | None, untyped_suffix_chars: int
+    ) -> None:
+        """Begin a run with its question."""
         live = self._open
-        with self._observe_run(emit):
-            live.outputs.begin()
-            self._parts.context.reads.begin()
-            live.window.begin()
-            live.writer.append(
-                live.session.question_record(
-                    question, tool_choice, live.writer.timestamp(), untyped_suffix_chars
-                )
+        live.outputs.begin()
+        self._parts.context.reads.begin()
+        live.window.begin()
+        live.writer.append(
+            live.session.question_record(
+                question, tool_choice, live.writer.timestamp(), untyped_suffix_chars
             )
-            if self._reopened:
-                self._append_resumed()
-            with self._resumable():
-                await live.driver.drive()
-        return self._outcome()
+        )
+        if self._reopened:
+            self._append_resumed()
 
     async def resume(
         self,

@@ -16,14 +16,14 @@ import anyio
 from msgspec import Struct
 
 from mlx_tools.controller.approver import ApprovalOutdated, Approver, StepApprover
-from mlx_tools.controller.completer import Completer
+from mlx_tools.controller.completer import CompletionResult
 from mlx_tools.controller.context import FittedStep
 from mlx_tools.controller.outputs import Outputs
 from mlx_tools.controller.run_clock import RunClock
 from mlx_tools.controller.session import Ask, Complete, Execute, Idle, Step, Write
 from mlx_tools.controller.tool_runner import CallEnd, ToolRunner
 from mlx_tools.controller.turn import decision_record, not_started, refusal, refusal_by
-from mlx_tools.controller.writer import SessionWriter
+from mlx_tools.controller.writer import Emit, SessionWriter
 from mlx_tools.errors import (
     BackendError,
     BackendTimeout,
@@ -55,6 +55,23 @@ _SUMMARISING: Final = "its output is long: the model summarises it"
 
 
 # --- the parts ------------------------------------------------------------------------------------
+
+
+class Completions(Protocol):
+    """Has a model write its turns."""
+
+    @property
+    def received_any(self) -> bool: ...
+    @property
+    def partial(self) -> str: ...
+
+    async def start(self) -> None:
+        """Get the model ready."""
+        ...
+
+    async def complete(self, step: Complete, emit: Emit | None, /) -> CompletionResult:
+        """Take the step. Raises `BackendError`."""
+        ...
 
 
 class Window(Protocol):
@@ -118,10 +135,19 @@ class CallDecisions(Protocol):
         ...
 
 
+class BegunCall(Struct, frozen=True):
+    """A call that was written down as begun."""
+
+    expected_state: str | None
+    """The state that it was approved on; None if it has none."""
+    mutates: bool
+    """It can change things."""
+
+
 class DriverParts(Struct, frozen=True, kw_only=True):
     """The parts of a driver that differ by who drives a session."""
 
-    completer: Completer
+    completer: Completions
     window: Window
     runner: ToolRunner
     approvals: CallDecisions
@@ -194,6 +220,21 @@ class Driver:
             if isinstance(step, Idle) or stop_before(step):
                 return step
             await self.take(step)
+
+    async def take_turn(self) -> None:
+        """Have the model write one turn, and write down what follows from it; run nothing.
+
+        Raises:
+            BackendError: whatever went wrong with the backend. Nothing says so in the transcript.
+        """
+        await self.parts.completer.start()
+        turn = self.session.turn
+
+        def is_over(step: Step) -> bool:
+            return self.session.turn > turn and not isinstance(step, Write)
+
+        with AWAKE:
+            await self.take_steps(is_over)
 
     async def take(self, step: Step) -> None:
         """Take one step."""
@@ -365,7 +406,18 @@ class Driver:
             raise problems[0]
 
     async def _call(self, call: CallRecord) -> None:
-        """Make a call: the one place where a tool starts, whoever drives the session."""
+        """Make a call, if it may still start."""
+        begun = await self.begin_call(call)
+        if begun is not None:
+            end = await self.parts.runner.run(call, begun.expected_state)
+            await self.observe(call, end, mutates=begun.mutates)
+
+    async def begin_call(self, call: CallRecord) -> BegunCall | None:
+        """Begin a call: the one place where a tool starts, whoever drives the session.
+
+        Returns:
+            None if it may not start after all, which is written down.
+        """
         session, parts = self.session, self.parts
         state, expected_state = session.current.calls[call.call], None
         # Between what a person saw and this moment anything may have changed: what was approved is
@@ -376,20 +428,19 @@ class Driver:
             elif state.decision is not None and state.decision.rule.startswith(TEMPLATE):
                 expected_state = await parts.approvals.check_template(call, state.decision.rule)
         except ApprovalOutdated:
-            return
+            return None
         denied = parts.runner.denial_of(call)
         if denied is not None:
             decision = decision_record(call.call, denied)
             self.writer.append_all([decision, refusal_by(decision, state, session)])
-            return
+            return None
         mutates = parts.runner.spec_of(call).mutates(call.arguments)
         # On disk before the tool starts: a crash from here on leaves a call in doubt, never one
         # that ran and is not known.
         self.writer.append(
             ExecutionRecord(call=call.call, mutates=mutates, at=self.writer.timestamp())
         )
-        end = await parts.runner.run(call, expected_state)
-        await self.observe(call, end, mutates=mutates)
+        return BegunCall(expected_state, mutates)
 
     async def observe(self, call: CallRecord, end: CallEnd, *, mutates: bool) -> None:
         """Write down how a call ended."""

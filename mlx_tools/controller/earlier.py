@@ -1,5 +1,4 @@
-"""What was said before a session: a conversation of another one, or a caller's messages, as records
-that its prompt is made of.
+"""The conversation before a session: another session's, or a caller's messages.
 
 Pure. Nothing of it runs, counts or is approved in the session that goes on from it: it stands there
 in a `CarriedRecord` each, which only the prompt, and what guards it, look into.
@@ -50,7 +49,7 @@ _TEXT_PARTS: Final = (None, "text", "input_text", "output_text")
 
 
 class PriorConversation(Struct, frozen=True, kw_only=True):
-    """What was said, as ``said``.
+    """The conversation before a session, as ``said``.
 
     ``system`` is what a caller's messages began with for the system. ``form`` is that of the
     session it was written in, None where it was not written in any: in one of another form the
@@ -73,9 +72,11 @@ class PriorConversation(Struct, frozen=True, kw_only=True):
         return next((one.content for one in self.said if isinstance(one, UserRecord)), None)
 
     def without_last(self) -> PriorConversation:
-        """The same but for the last question and all that came of it. They stay where a call of it
-        is in doubt: the model is told, and the same call is asked about. They stay as well if
-        nothing else is left to which a doubt could be written down."""
+        """The same but for the last question and all that came of it.
+
+        They stay where a call of it is in doubt: the model is told, and the same call is asked
+        about. They stay as well if nothing else is left to which a doubt could be written down.
+        """
         places = [n for n, one in enumerate(self.said) if isinstance(one, UserRecord)]
         last = self.said[places[-1] :] if places else ()
         if any(isinstance(one, ObservationRecord) and _is_in_doubt(one) for one in last):
@@ -86,8 +87,11 @@ class PriorConversation(Struct, frozen=True, kw_only=True):
     def prior_messages(
         self, session: Session, clean: Callable[[str], str] = str
     ) -> Iterator[CarriedRecord]:
-        """The records for a session in which nothing was said yet, each to be folded before the
-        next is taken. ``clean`` takes out of observations what the session may not show."""
+        """The records for a session in which nothing was said yet.
+
+        Each is to be folded before the next is taken. ``clean`` takes out of observations what the
+        session may not show.
+        """
         same = self.form == form_of(session)
         said = self.said if same else tuple(_rewritten(self.said, session))
         for place, one in enumerate(said, start=1):
@@ -119,8 +123,10 @@ def form_of(session: Session) -> tuple[Any, ...]:
 
 
 def prior_from_session(session: Session, artifacts: ArtifactStore | None) -> PriorConversation:
-    """What was said in a session, as far as it stands in its prompt, and that nobody knows how its
-    calls in doubt ended."""
+    """The conversation of a session, as far as it stands in its prompt.
+
+    With the calls in doubt, whose end nobody knows.
+    """
     if session.state is State.EMPTY:
         return PriorConversation()
     doubts = [session.current.call(key) for key in session.calls_in_doubt]
@@ -183,8 +189,10 @@ def turn_to_text(content: str, calls: Sequence[CallRecord], session: Session) ->
 
 
 def _in_native_form(calls: Sequence[CallRecord], session: Session) -> str:
-    """The calls as the model's own template begins and ends them; empty where they would not be
-    read so."""
+    """The calls as the model's own template begins and ends them.
+
+    Empty if they would not be read so.
+    """
     form = session.chat_format.tools
     if form is None:
         return ""
@@ -215,8 +223,10 @@ def turn_of(
 
 
 def _rewritten(records: Sequence[PromptRecord], session: Session) -> Iterator[PromptRecord]:
-    """The records with the model's turns in this session's form; what nothing was read of is left
-    out, and what was said of that."""
+    """The records with the model's turns in this session's form.
+
+    Turns of which nothing was read are left out, and the corrections of them.
+    """
     for place, one in enumerate(records):
         if isinstance(one, CompletionRecord):
             after = (
@@ -238,7 +248,10 @@ def _rewritten(records: Sequence[PromptRecord], session: Session) -> Iterator[Pr
 
 
 def prior_from_messages(messages: Sequence[Mapping[str, Any]]) -> PriorConversation:
-    """What was said, as a caller's messages have it. Raises `UsageError` for one that is none."""
+    """The conversation that a caller's messages make up.
+
+    Raises `UsageError` for a message that is none.
+    """
     said: list[PromptRecord] = []
     turn = made = 0
     waiting: OrderedDict[str, CallRecord] = OrderedDict()
@@ -311,8 +324,10 @@ def _calls(message: Mapping[str, Any]) -> Iterator[tuple[str | None, str, Mappin
 def _observation_from_message(
     message: Mapping[str, Any], content: str, waiting: OrderedDict[str, CallRecord]
 ) -> ObservationRecord:
-    """A result, of the call that it names or, where it names none, of the next. An ordered
-    dictionary finds that at once; a plain one passes all that were taken out before."""
+    """A result, of the call that it names, else of the next.
+
+    An ordered dictionary finds that at once; a plain one passes all that were taken out before.
+    """
     key = message.get("tool_call_id", next(iter(waiting), None))
     call = waiting.pop(key, None) if isinstance(key, str) else None
     if call is None:

@@ -111,8 +111,11 @@ class NestedSessions(Protocol):
 
 
 class _CallRuns(Struct):
-    """The runs within one call: how many this ``context`` of it began, the completions that each
-    has ``spent``, the calls that wait in them, and what could not be written down of them."""
+    """The runs within one call.
+
+    How many this ``context`` of it began, the completions that each has ``spent``, the calls that
+    wait in them, and what could not be written down of them.
+    """
 
     context: ToolContext | None = None
     begun: int = 0
@@ -147,7 +150,7 @@ class NestedRuns:
         self._calls: dict[str, _CallRuns] = {}
 
     def in_doubt(self, sessions: Iterable[str]) -> bool:
-        """Return whether a call in one of these runs, or in a run within them, is in doubt."""
+        """Return whether a call in one of these runs, or within it, is in doubt."""
         left = [*sessions]
         for session in left:
             records = self._sessions.read(session)
@@ -173,8 +176,10 @@ class NestedRuns:
             self._calls[call] = _CallRuns(spent=self._calls[call].spent)
 
     def ended(self, call: str) -> tuple[int, tuple[PendingCall, ...], StorageError | None]:
-        """The completions that the runs of a call have taken, the calls that wait in them, and what
-        could not be written down of them."""
+        """The completions that the runs of a call have taken, and their loose ends.
+
+        These are the calls that wait in them, and what could not be written down of them.
+        """
         runs = self._calls.get(call, _CallRuns())
         return sum(runs.spent.values()), runs.waiting, runs.problem
 
@@ -205,7 +210,10 @@ class NestedRuns:
         return requests
 
     async def _reopen(self, session: str, name: str) -> NestedConversation:
-        """Open a run within a call, under the policy that it was begun with, to look at it."""
+        """Open a run within a call, to look at it.
+
+        It is opened under the policy that it was begun with.
+        """
         header = next(
             (one for one in self._sessions.read(session) if isinstance(one, Header)), None
         )
@@ -260,8 +268,10 @@ class NestedRuns:
         question: str,
         tools: Sequence[str] | None,
     ) -> Outcome:
-        """The outcome of the run ``number`` of a call; its calls are told by ids that begin with
-        ``name``."""
+        """The outcome of the run ``number`` of a call.
+
+        Its calls are told by ids that begin with ``name``.
+        """
         session = self._session
         spec = session.specs.get(call.name)
         once = spec is None or spec.mutates(call.arguments)  # such a call is not made again
@@ -313,8 +323,11 @@ class NestedRuns:
         )
 
     def _policy(self, tools: Sequence[str] | None) -> Policy:
-        """The session's own, narrowed to ``tools``, and to this machine where what the session has
-        read, and may be in the question, must not leave it."""
+        """The session's own policy, narrowed to ``tools``.
+
+        It is narrowed to this machine, too, if what the session has read, and may be in the
+        question, must not leave it.
+        """
         session, policy = self._session, self._session.policy
         if tools is not None:
             policy = policy.narrowed_by(restriction(tuple(tools)))
@@ -326,7 +339,7 @@ class NestedRuns:
     async def _go_on(
         self, run: NestedRun, session: str, question: str, answers: Mapping[str, ApprovalAnswer]
     ) -> Outcome | None:
-        """The outcome of a run that was begun before; None where nothing was asked in it yet."""
+        """The outcome of a run that was begun before; None if nothing was asked in it."""
         if os.sep in session:
             raise UsageError(f"{session!r} is no session")
         try:
@@ -347,8 +360,11 @@ def _run_name(call: str, number: int) -> str:
 
 
 class _OuterApprover(Struct, frozen=True):
-    """Asks whoever the outer run asks. A call about which nobody decides waits, and the outer run
-    with it; but where the outer call cannot be made again (``once``) it is refused."""
+    """Asks whoever the outer run asks.
+
+    A call about which nobody decides waits, and the outer run with it; but where the outer call
+    cannot be made again (``once``) it is refused.
+    """
 
     approver: Approver
     clock: RunClock

@@ -1,4 +1,4 @@
-"""Outputs of tools: what of them the model is shown, and whether the whole is kept."""
+"""Outputs of tools: the part that a model is shown, and the whole that is kept."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Notice = Callable[[int, int], str]
 
 
 def shorten(text: str, limit: int, notice: Notice) -> str:
-    """``text`` in at most ``limit`` characters: two thirds head, then ``notice``, one third tail.
+    """Shorten a text: two thirds head, then ``notice``, one third tail.
 
     A limit too small for head, notice and tail keeps the head alone.
     """
@@ -48,8 +48,11 @@ def shorten(text: str, limit: int, notice: Notice) -> str:
 
 
 def preface_of(session: Session, call: CallRecord) -> str:
-    """Return the notice that stands before an output: that a person gave the call other arguments,
-    or that the same call was made before. Empty for any other call."""
+    """Return the notice that stands before an output.
+
+    It says that a person gave the call other arguments, or that the same call was made before.
+    Empty for any other call.
+    """
     state, words = session.current.calls[call.call], session.words
     if state.edited:
         return words.text("turns.edited", arguments=dict(call.arguments))
@@ -128,8 +131,11 @@ class Outputs:
         return replace(record, content=content, artifact=artifact), problem
 
     def too_long(self, call: CallRecord, result: ToolResult) -> str | None:
-        """The text that `take` will have to cut, where a summary can say what is left out: text
-        that did not come out of an artifact page by page, and no sources, which are ranked."""
+        """The text that `take` will have to cut; None if no summary can replace the rest.
+
+        A summary can for text that did not come out of an artifact page by page, and for no
+        sources, which are ranked.
+        """
         if result.content is None or result.sources is not None:
             return None
         if is_reader(self._session.specs.get(call.name)):
@@ -173,8 +179,10 @@ class Outputs:
         return replace(record, content=content, artifact=artifact, sources=given), problem
 
     def describe_change(self, preview: Preview) -> str:
-        """The change that a dry run left out, in the words that the model reads; empty where the
-        tool cannot tell. ``preview`` has its text cleaned."""
+        """The change that a dry run left out, in the words that the model reads.
+
+        Empty if the tool cannot tell. ``preview`` has its text cleaned.
+        """
         words = self._session.words
         if not preview.text or preview.fails:
             return preview.text
@@ -198,8 +206,10 @@ class Outputs:
         return min(most, max(share, MIN_OBSERVATION_CHARS))
 
     def keep_thoughts(self, thoughts: Iterable[str]) -> str | None:
-        """Keep what the model thought, where all is kept; return the artifact's id, None where
-        there is none."""
+        """Keep the model's thoughts, if all is kept; return the artifact's id.
+
+        None if there is none.
+        """
         text = self.clean("\n\n".join(filter(None, thoughts))) if self._keeps_all else ""
         if not text:
             return None
@@ -272,8 +282,10 @@ class Outputs:
 
 
 def cleaner(policy: Policy, folders: tuple[str, ...] = ()) -> Callable[[str], str]:
-    """Return what takes out of a text what the policy says. Of a path below one of the ``folders``
-    the rest is left."""
+    """Return the function that takes out of a text what the policy says.
+
+    Of a path below one of the ``folders`` the rest is left.
+    """
     if not (policy.redacts or policy.redacts_paths):
         return str
     redactor = _redactor(policy.redacts, policy.redacts_paths, folders)
@@ -288,7 +300,10 @@ def _redactor(secrets: bool, paths: bool, folders: tuple[str, ...]) -> Redactor:
 
 
 def _fitted(sources: Sources, first: int, room: int, notice: Notice) -> tuple[RenderedSources, str]:
-    """As much of the sources as there is room for, and the notice where there is room for it."""
+    """As much of the sources as there is room for.
+
+    With the notice, if there is room for it.
+    """
     whole = render_sources(sources, first)
     longest = notice(len(whole.text), len(whole.text)).rstrip("\n")
     if len(whole.text) <= room or 3 * len(longest) > room:

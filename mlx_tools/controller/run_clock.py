@@ -17,7 +17,10 @@ class RunClock:
 
     @contextmanager
     def limit(self, seconds: float) -> Iterator[anyio.CancelScope]:
-        """End what is done here after so many seconds; the scope says whether it was ended."""
+        """End the work in this context after so many seconds.
+
+        The scope says whether it was ended.
+        """
         with anyio.move_on_after(seconds) as scope:
             self._scope = scope
             yield scope

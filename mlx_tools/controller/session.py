@@ -121,8 +121,10 @@ class Ask(Struct, frozen=True):
 
 
 class Idle(Struct, frozen=True):
-    """Do nothing: a question, an approval or nothing at all comes next. ``state`` is the
-    session's."""
+    """Do nothing: a question, an approval or nothing at all comes next.
+
+    ``state`` is the session's.
+    """
 
     state: str
 
@@ -143,7 +145,7 @@ def reading_of(record: CompletionRecord, rules: ReadingRules) -> Reading:
 
 
 class CompletionText(Protocol):
-    """A completion as far as reading it needs: a record, or one that is not written down yet."""
+    """A completion as far as reading needs it: a record, or one to become one."""
 
     @property
     def prefix(self) -> str: ...
@@ -230,14 +232,18 @@ class Session(SessionState):
                 raise TranscriptError(f"a {record.type} record takes away what is no whole turn")
 
     def _begins_calling(self, record: Record) -> bool:
-        """Return whether the record says that the decisions of a turn are all there, though today
-        there would be more of them: a tool or the policy was another one then."""
+        """Return whether the record says that the decisions of a turn are all there.
+
+        Today there might be more of them: a tool or the policy was another one then.
+        """
         at_end = self.state is State.READING and record.type in _BEGINS_CALLING
         return at_end and bool(self.current.open_calls)
 
     def fold(self, record: Record, reading: Reading | None = None) -> None:
-        """Fold a record that `check` let pass, and that nothing has come after. ``reading`` is how
-        a completion was read, where that was done already."""
+        """Fold a record that `check` let pass, and that nothing has come after.
+
+        ``reading`` is how a completion was read, if that was done already.
+        """
         if self.state is State.READING and record.type in _BEGINS_CALLING:
             self.current.all_written()
         match record:
@@ -332,8 +338,11 @@ class Session(SessionState):
         self.state = State.READING
 
     def _follow(self, record: Record) -> None:
-        """Fold a record of a turn; go on once the records of its completion are all there, and all
-        calls are answered."""
+        """Fold a record of a turn.
+
+        The session goes on once the records of its completion are all there, and all calls are
+        answered.
+        """
         turn, times = self.current, 0
         match record:
             case CorrectionRecord():
@@ -380,7 +389,7 @@ class Session(SessionState):
         self.run_history.acted |= ran and (not search or record.name == self.tool_choice)
 
     def _take_in(self, record: ObservationRecord, run: RunHistory) -> tuple[bool, bool]:
-        """Take in what an observation shows; return whether it is a search's, and its call ran."""
+        """Take in an observation; return whether it is a search's, and its call ran."""
         search = self.known_tools.observe(record)
         ran = self.history.observe(record, self.specs.get(record.name), run)
         # A tool's error is an observation too, and its words may be somebody else's. What a
@@ -409,13 +418,13 @@ class Session(SessionState):
         return Idle(self.state)
 
     def _denial(self, state: CallState) -> ObservationRecord:
-        """The end of a call that a person refused; one that was started may have done its work."""
+        """The end of a call that a person refused; it may have done its work before."""
         reason = state.approval.reason if state.approval is not None else ""
         return refusal(state.record, self, "in_doubt" if state.in_doubt else "denied", reason)
 
     @property
     def at_step_limit(self) -> bool:
-        """Whether the question has used its completions and the model was not told to finish."""
+        """True if the question has used its completions; not once told to finish."""
         used = self.state is State.COMPLETING and self.iterations >= self.max_iterations
         return (
             used
@@ -464,7 +473,7 @@ class Session(SessionState):
         )
 
     def _asks_natively(self, choice: str) -> bool:
-        """Whether the model's server is asked by its own chat interface.
+        """Return whether the model's server is asked by its own chat interface.
 
         It is not where that has just failed, or would pay no heed to what must be called, if the
         model can be prompted instead.
@@ -486,8 +495,10 @@ class Session(SessionState):
         return self.words.text(f"result.{key}", name=self.result_name)
 
     def settle_reading(self, reading: Reading, completion: CompletionText) -> Reading:
-        """How a completion is read, which the rules alone read as ``reading``, where its answer is
-        a call (`mlx_tools.protocol.settled`)."""
+        """Return how a completion is read where its answer is a call.
+
+        The rules alone read it as ``reading`` (`mlx_tools.protocol.settled`).
+        """
         if self.result is None:
             return reading
 
@@ -507,7 +518,7 @@ class Session(SessionState):
         )
 
     def _rules(self, prefix: str) -> ReadingRules:
-        """The rules by which a turn is read that begins with ``prefix``, written by the host."""
+        """The rules by which a turn is read that the host began with ``prefix``."""
         choice = self.choice
         native = self._asks_natively(choice)
         is_one = choice in self.specs or choice == self.result_name
@@ -530,7 +541,10 @@ class Session(SessionState):
 
     @property
     def _max_calls(self) -> int:
-        """How many calls of a turn are read: one more than may run, to tell the model about it."""
+        """The most calls of a turn that are read: one more than may run.
+
+        So the model is told about it.
+        """
         most = self.limits.max_calls_per_turn
         return most if most == 1 else most + 1
 

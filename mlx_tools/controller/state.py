@@ -1,4 +1,4 @@
-"""The state of a session: what its records come to, and the calls of its current turn.
+"""The state of a session, and the calls of its current turn.
 
 Pure. `mlx_tools.controller.session` folds records into it and decides from it what step is next;
 `mlx_tools.controller.turn` reads it to say what follows from a completion.
@@ -79,8 +79,10 @@ class Turn(Struct):
 
     @property
     def unwritten(self) -> tuple[Record, ...]:
-        """The records that follow from the completion and are not written yet. None does about a
-        call that has ended: tools were others when it did."""
+        """The records that follow from the completion and are not written yet.
+
+        None does about a call that has ended: tools were others when it did.
+        """
         if self.noted >= len(self.records):
             return ()
         rest = self.records[self.noted :]
@@ -143,7 +145,7 @@ class Turn(Struct):
 
 
 class SessionInputs(Struct, frozen=True, kw_only=True):
-    """The inputs of a session besides its records: none of them changes while it is open.
+    """The inputs of a session besides its records: none changes while it is open.
 
     What the tools were when a record was written may differ from what they are now: what is
     recorded holds.
@@ -287,8 +289,10 @@ class SessionState:
         return tuple(key for key, state in self.current.open_calls.items() if state.in_doubt)
 
     def is_doubtful(self, call: CallRecord) -> bool:
-        """Return whether a call, or the same call before it, is in doubt: no standing consent
-        covers it then."""
+        """Return whether a call, or the same call before it, is in doubt.
+
+        No standing consent covers it then.
+        """
         own = self.current.calls.get(call.call)
         return (own is not None and own.in_doubt) or self.history.unknown_ends.holds(
             call.name, call.arguments

@@ -84,7 +84,7 @@ class Summariser:
     async def summarise(
         self, call: CallRecord, text: str, tell: Callable[[float], None] = lambda done: None
     ) -> SummaryRecord:
-        """The model's summary of the middle of ``text``, an output that is too long to be shown.
+        """The model's summary of the middle of an output that is too long.
 
         The record has no parts where there is no room for a summary. A backend that fails ends it:
         what there is by then is kept, and ``problem`` says why there is no more. ``tell`` is told
@@ -180,11 +180,11 @@ class Summariser:
 
 
 def parts_of(text: str, limit: int, question: str) -> tuple[Sequence[Part], int]:
-    """The parts of ``text`` to be summarised, in order, and the room for the summary of each, in
-    characters: all of them together take less than half of ``limit``.
+    """The parts of ``text`` to be summarised, and the characters for each summary.
 
-    They are cut out of the middle, which is left out of what is shown, at ends of lines where there
-    are some. Of too many, those are taken that share most words with the question.
+    The parts are in order; all summaries together take less than half of ``limit``. They are cut
+    out of the middle, which is left out of what is shown, at ends of lines where there are some. Of
+    too many, those are taken that share most words with the question.
     """
     room = limit // 2 - _NOTICE_CHARS
     most = min(MAX_PARTS, room // (MIN_SUMMARY_CHARS + _AROUND_CHARS))
@@ -200,7 +200,7 @@ def parts_of(text: str, limit: int, question: str) -> tuple[Sequence[Part], int]
 
 
 def _select_parts(parts: list[Part], max_parts: int, question: str) -> list[Part]:
-    """Of too many parts those that share most words with the question, in order."""
+    """The parts that share most words with the question, in order."""
     if len(parts) <= max_parts:
         return parts
     wanted = set(stems(question))
@@ -226,14 +226,16 @@ def _cut(text: str, begin: int, end: int, size: int) -> list[Part]:
 
 
 def is_said(text: str) -> bool:
-    """Return whether what follows adds nothing: a paragraph is over, or a sentence came a second
-    time."""
+    """Return whether a summary is whole: more text adds nothing.
+
+    A paragraph is over, or a sentence came a second time.
+    """
     sentences = _sentences(text)
     return "\n\n" in text.lstrip() or len({*sentences[:-1]}) < len(sentences) - 1
 
 
 def without_repeats(text: str) -> str:
-    """The first paragraph on one line, up to the first sentence that comes a second time."""
+    """The first paragraph on one line, up to the first repeated sentence."""
     told: dict[str, None] = {}
     for sentence in _sentences(text.lstrip().partition("\n\n")[0]):
         if sentence in told:
@@ -247,7 +249,7 @@ def _sentences(text: str) -> list[str]:
 
 
 def shorten_text(text: str, room: int) -> str:
-    """``text`` in at most ``room`` characters: whole sentences of it, or else whole words."""
+    """Shorten a text to whole sentences of it, or else whole words."""
     if len(text) <= room:
         return text
     head = text[: room - 1]

@@ -28,8 +28,11 @@ class PromptCounter:
         return await anyio.to_thread.run_sync(self._count_used, prompt)
 
     def _count_used(self, prompt: str) -> int:
-        """Return the tokens of a prompt: those that the server counted in what it goes on from, if
-        it said so, and our own count of the rest, or of all of it."""
+        """Return the tokens of a prompt.
+
+        They are those that the server counted in what it goes on from, if it said so, and our own
+        count of the rest, or of all of it.
+        """
         session, last = self._session, self._session.completed
         asked = session.last_prompt
         said = last.usage.prompt_tokens if last is not None and last.requests == 1 else None
@@ -40,10 +43,10 @@ class PromptCounter:
         return self.tokens(prompt)
 
     def tokens(self, text: str) -> int:
-        """Return our own count, raised by as much as the server has counted more than we did."""
+        """Return our own count, raised as much as the server's counts exceed ours."""
         return math.ceil(self._extra_tokens * self._counter.count(text))
 
     def fits(self, prompt: str, tokens: int) -> bool:
-        """Return whether a prompt of its own, and what is written then, fits into the context."""
+        """Return whether a prompt of its own, and its completion, fits the context."""
         size = self._session.header.context
         return size is None or self.tokens(prompt) + tokens <= size

@@ -1,4 +1,4 @@
-"""Runs the tools of a session: one call at a time, held to the access list of the run."""
+"""Runs the tools of a session: one call at a time, held to the access list."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ToolRunner(Protocol):
         ...
 
     def is_in_doubt(self, sessions: Iterable[str], /) -> bool:
-        """Return whether a call of one of these sessions, of runs within a call, is in doubt."""
+        """Return whether a call of these sessions, of runs within a call, is in doubt."""
         ...
 
     def report(self, call: CallRecord, progress: Progress, /) -> None:

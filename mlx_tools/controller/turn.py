@@ -1,4 +1,4 @@
-"""A turn: the calls of one completion, the decisions on them, its answer or its fault.
+"""A turn: the calls of one completion, and the decisions on them, or its answer.
 
 Pure, and the same each time it is worked out: a crash between two of these records loses nothing.
 """
@@ -69,8 +69,10 @@ def follow(reading: Reading, completion: CompletionRecord, session: SessionState
 def _calls(
     judged_calls: Sequence[JudgedCall], completion: CompletionRecord, session: SessionState
 ) -> list[Record]:
-    """First every call and its repairs, then what becomes of each: the decision on it and, where it
-    may not run, its observation."""
+    """Every call and its repairs, then the decision on each.
+
+    A call that may not run has its observation, too.
+    """
     calls: list[Record] = []
     verdicts: list[Record] = []
     turn = completion.turn
@@ -122,8 +124,10 @@ def _calls(
 
 
 def is_over_turn_limit(state: CallState, end: ObservationRecord) -> bool:
-    """Return whether a call ended since its turn had made all that it may. A policy's rate limits
-    end calls by a decision."""
+    """Return whether a call ended since its turn had made all that it may.
+
+    A policy's rate limits end calls by a decision.
+    """
     code = end.error.code if end.error is not None else ""
     return code == "rate_limited" and state.decision is None
 
@@ -136,11 +140,11 @@ def decision_on(
     call_counts: RateCounts | None = None,
     timestamp: str | None = None,
 ) -> DecisionRecord:
-    """The decision of a policy, the session's or another, on a call that was read, edited, or comes
-    from before a pause.
+    """The decision of a policy, the session's or another, on a call.
 
-    ``call_counts`` are the calls that were let through before it, ``timestamp`` is when it was
-    read; without them, all others of the session, at its last completion.
+    The call was read, edited, or comes from before a pause. ``call_counts`` are the calls that were
+    let through before it, ``timestamp`` is when it was read; without them, all others of the
+    session, at its last completion.
     """
     policy = policy or session.policy
     history, spec = session.history, session.specs.get(record.name)
@@ -186,7 +190,7 @@ def decision_record(call: str, decision: Decision) -> DecisionRecord:
 def refusal_by(
     decision: DecisionRecord, state: CallState, session: SessionState
 ) -> ObservationRecord:
-    """The end of a call that a decision denied; one that was started may have done its work."""
+    """The end of a call that a decision denied; it may have done its work before."""
     code: ErrorCode = "in_doubt" if state.in_doubt else decision.code or "not_allowed"
     return refusal(state.record, session, code, decision.reason)
 

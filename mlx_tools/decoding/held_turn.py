@@ -501,6 +501,11 @@ class ConstrainedTurn:
         """The model cuts what stands there otherwise than it came: ask behind it."""
         assert self._open is not None
         self._exact = self._open[1]
+        pending = self.pending_request
+        if isinstance(pending, ScoreTokens) and pending.text == self._whole[: self._exact]:
+            # Whoever asks knows no edge of a token before there, as one who draws a turn again
+            # from its records: it is the same request, and counts once.
+            self._sent_chars[pending.text] -= 1
         return self._ask(ScoreTokens(self._whole[: self._exact]))
 
     # --- holding --------------------------------------------------------------------------------

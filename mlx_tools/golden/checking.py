@@ -1,4 +1,4 @@
-"""Checks of golden transcripts: a file replayed, or its questions asked again of a real model."""
+"""Checks of golden transcripts: a replay, or the questions asked once more."""
 
 from __future__ import annotations
 
@@ -144,9 +144,9 @@ def sum_of(shares: Iterable[Share]) -> Share:
 
 
 def replay_file(path: Path, *, with_records: bool = False) -> GoldenCheck:
-    """Replays one file. What cannot be read or replayed is a check that failed, with the error.
+    """Replay one file.
 
-    ``with_records`` keeps the records, for a report.
+    A file that cannot be read or replayed is a check that failed, with the error.
     """
     records: tuple[Record, ...] = ()
     golden = None
@@ -176,15 +176,7 @@ def failure_text(check: GoldenCheck) -> str:
 async def check_live(
     golden: Golden, backend: Backend, *, settings: RunSettings, samples: int = 1
 ) -> GoldenCheck:
-    """Asks a transcript's questions of the model behind ``backend``, ``samples`` times.
-
-    ``settings`` say how the model is spoken to; what they leave to ``auto`` in style is as it was
-    recorded, and so are persona, response mode, context, limits and policy. With a ``seed`` each
-    sample has the next one. No tool runs: every call gets what was recorded of it, and an error
-    where nothing was. What a person said of a call is said again of the same call. A run that fails
-    is a sample that failed. Raises `BackendError` where the server is not there, `UsageError` for
-    an expectation that is none.
-    """
+    """Ask a transcript's questions of the model behind ``backend``, several times."""
     header = golden.header
     recorded = golden.golden.outcomes or outcomes_of(header, golden.records)
     wanted = expectations(golden.golden.expect, recorded)
@@ -218,7 +210,7 @@ async def check_live(
 async def _ask(
     golden: Golden, backend: Backend, settings: RunSettings, registry: Registry, folder: Path
 ) -> Path:
-    """Asks the questions, in a session below ``folder``; returns its transcript's path."""
+    """Ask the questions in a session below ``folder``; return its path."""
     header, store = golden.header, TranscriptStore(folder)
     controller = Controller(
         backend,

@@ -1,18 +1,4 @@
-"""Expectations: what a live check wants of a question's outcome, and what of it was not so.
-
-An expectation is a JSON object; every key may be left out:
-
-* ``status``: ``answered``, ``paused`` or ``stopped``; without it, as it was recorded.
-* ``calls``: a list with an object a call, ``name`` and ``arguments`` each a matcher
-  (below); without it, the recorded calls with their very arguments.
-* ``answer`` and ``reason``: matchers; without them, anything.
-
-A matcher says what a value must be like: ``{"exact": value}``; ``{"subset": {key: matcher}}`` for
-the keys that matter of an object; ``{"schema": {…}}``, a JSON Schema;
-``{"contains": text}``; ``{"regex": text}``; ``{"number": 391, "tolerance": 0.5}``,
-which a text matches that holds such a number; and ``{"anything": true}``. Any other value means
-itself.
-"""
+"""Expectations: what a live check wants of a question's outcome."""
 
 from __future__ import annotations
 

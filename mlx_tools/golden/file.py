@@ -1,4 +1,4 @@
-"""Golden transcripts as files: a transcript each, with what it is kept for on its second line."""
+"""Golden transcripts as files: what each is kept for is on its second line."""
 
 from __future__ import annotations
 

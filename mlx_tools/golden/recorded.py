@@ -1,4 +1,4 @@
-"""A recorded run with today's code: its opening, its chat format, its tools, its mended turns."""
+"""A recorded run with today's code: its opening, tools and mended turns."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
-
-from msgspec import Struct
+from typing import Any, Final
 
 from mlx_tools.backends import ModelFiles, find_chat_format
-from mlx_tools.controller import Complete, Outputs, Session, preface_of
+from mlx_tools.controller import Complete, Session, preface_of
 from mlx_tools.decoding import ConstrainedTurn, SampleTokens, ScoreTokens
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.golden.file import Golden
@@ -141,7 +139,10 @@ def opening_today(
 
 
 def chat_format_today(golden: Golden) -> ChatFormat | None:
-    """The chat format as today's code finds it, None where the transcript does not say of what."""
+    """The chat format as today's code finds it.
+
+    None if the transcript does not say of which template.
+    """
     known = golden.golden.template
     return _found_format(json.dumps(known), golden.header.model) if known else None
 
@@ -164,7 +165,10 @@ _OF_FILES: Final = (
 
 
 def template_of(files: ModelFiles | None, chat_format: ChatFormat, model: str | None) -> Any:
-    """The source of ``chat_format``, for a golden record; empty where nothing here gives it."""
+    """The source of ``chat_format``, for a golden record.
+
+    Empty if nothing here gives it.
+    """
     read = None if files is None else {key: getattr(files, key) for key in _OF_FILES}
     for wanted in ("auto", chat_format.name):
         for known in (read, None):
@@ -183,25 +187,8 @@ Given = str | ErrorInfo
 """The result of a tool: its output, or an error."""
 
 
-class RecordedArtifacts(Struct, frozen=True):
-    """Stands for the store of artifacts: what was kept, is kept under the id that it had."""
-
-    artifact: str | None
-
-    @property
-    def keep_all(self) -> bool:
-        """True where an output is kept that a model can be shown whole."""
-        return self.artifact is not None
-
-    def put(self, text: str) -> str | None:
-        return self.artifact
-
-    def sweep(self) -> None:
-        """There is nothing to remove."""
-
-
 def given_by(session: Session, record: ObservationRecord) -> Given:
-    """The result of a tool, as far as the record says, without the host's own words around it."""
+    """The result of a tool, without the host's own words around it."""
     preface = preface_of(session, session.current.call(record.call))
     if record.error is not None:
         message = record.whole if record.whole is not None else record.error.message
@@ -210,21 +197,10 @@ def given_by(session: Session, record: ObservationRecord) -> Given:
     return text.removeprefix(preface)
 
 
-def replay_observation(
-    session: Session, record: ObservationRecord, outcome: Given
-) -> ObservationRecord:
-    """The record of the same call, had its tool given ``outcome``: cut and cleaned as today."""
-    failed = isinstance(outcome, ErrorInfo)
-    size = record.output_size_chars
-    result = ToolResult(
-        None if failed else cast(str, outcome),
-        cast(ErrorInfo, outcome) if failed else None,
-        record.duration_ms or 0,
-        size or 0,
-    )
-    outputs = Outputs(session, cast(Any, RecordedArtifacts(record.artifact)))
-    shown, _ = outputs.take(session.current.call(record.call), result)
-    return replace(record, content=shown.content, error=shown.error, artifact=shown.artifact)
+def result_of(record: ObservationRecord, output: Given) -> ToolResult:
+    """The result of a call whose tool gave ``output``."""
+    content, error = (None, output) if isinstance(output, ErrorInfo) else (output, None)
+    return ToolResult(content, error, record.duration_ms or 0, record.output_size_chars or 0)
 
 
 # --- a mended turn, drawn once more -------------------------------------------------------------
@@ -233,9 +209,11 @@ def replay_observation(
 def replay_completion(
     due: Complete, mends: Sequence[MendRecord], text: str, reason: FinishReason | None
 ) -> tuple[ConstrainedTurn, Mapping[int, str]]:
-    """The turn that ``due`` comes to, with what was recorded in place of a backend: ``mends``, in
-    order, and the ``text`` of the turn in the end. With it, what stood of the turn at each draw, by
-    the number of the mend that ended it."""
+    """The turn that ``due`` comes to, with the records in place of a backend.
+
+    ``mends`` are served in order, ``text`` is that of the turn in the end. With the turn comes the
+    text that stood at each draw, by the number of the mend that ended it.
+    """
     turn = ConstrainedTurn(due.rules, due.tools, due.strategy, due.turn)
     stood: dict[int, str] = {}
     while turn.pending_request is not None and (done := len(turn.mends)) < len(mends):
@@ -283,7 +261,10 @@ def _score(turn: ConstrainedTurn, mend: MendRecord) -> None:
 
 
 def with_calls(records: Sequence[Record]) -> Iterator[tuple[Record, CallRecord]]:
-    """Each record that is about a call, with the call and its arguments, edited ones then."""
+    """Each record that is about a call, with the call.
+
+    The call has the arguments that it had then, if a person edited it.
+    """
     calls: dict[str, CallRecord] = {}
     for record in records:
         if isinstance(record, CallRecord):
@@ -328,5 +309,5 @@ class NamedSecrets:
         return found
 
     def holds_placeholder(self, text: str, /) -> bool:
-        """True where the text holds what stands for a secret that was taken out of an output."""
+        """Return whether the text holds the placeholder of a secret."""
         return redact.holds_placeholder(text)

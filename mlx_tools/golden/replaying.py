@@ -1,44 +1,57 @@
 """Replays a recorded run with today's code: no model, no tool, no clock.
 
-What was recorded is taken record by record. Each is compared with what today's code makes of the
-records before it, and then folded as it was recorded: so a difference is told once, in the room
-where it arises, and does not show again in all that follows from it.
+The records say what the world did: questions, completions, results, a person's answers. The driver
+of every run takes the steps, with parts that hand this out in place of a model, tools and a person
+(`mlx_tools.golden.recorded_parts`). Each record that it would write is compared with the one that
+was recorded, and the recorded one is folded: so a difference is told once, in the room where it
+arises, and does not show again in all that follows from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from msgspec import Struct
 
 from mlx_tools.controller import (
+    Ask,
+    CallEnd,
     Complete,
-    CompletionResult,
+    Driver,
+    DriverParts,
+    PauseApprover,
     Session,
+    SessionWriter,
     Turn,
     Write,
     decision_on,
-    mend_points,
     not_started,
-    reading_of,
     refusal_by,
 )
-from mlx_tools.decoding import ConstrainedTurn
 from mlx_tools.errors import MlxToolsError, TranscriptError
 from mlx_tools.golden.difference import Comparing, Difference, Room, alike, as_text, following, text
 from mlx_tools.golden.expect import outcomes_of
 from mlx_tools.golden.file import Golden
 from mlx_tools.golden.recorded import (
+    Given,
     NamedSecrets,
     chat_format_today,
-    could_say,
     given_by,
     opening_today,
     recorded_specs,
-    replay_completion,
-    replay_observation,
+    result_of,
     specs_today,
+)
+from mlx_tools.golden.recorded_parts import (
+    RecordedApprovals,
+    RecordedCompleter,
+    RecordedOutputs,
+    RecordedRunner,
+    RecordedWindow,
+    RunRecords,
+    StoppedClock,
 )
 from mlx_tools.messages import ErrorInfo, ToolCall, replace
 from mlx_tools.policy import BUILTIN, TEMPLATE, can_be_preapproved
@@ -58,11 +71,13 @@ from mlx_tools.transcript import (
     ObservationRecord,
     PauseRecord,
     Record,
-    ResumedRecord,
     State,
     StoppedRecord,
     UserRecord,
 )
+
+_NO_TIME: Final = datetime(2000, 1, 1, tzinfo=UTC)
+"""The time of whatever is written in a replay: what was recorded has its own."""
 
 _BY_RULE: Final = frozenset(("format_errors", "iteration_limit", "repeated_call"))
 """Reasons to stop that follow from the records; the others are the world's."""
@@ -105,6 +120,135 @@ def replay(golden: Golden, *, words: PromptWords | None = None) -> Replay:
         raise TranscriptError(f"a record holds what it should not ({kind}: {error})") from error
 
 
+class _ReplayWriter(SessionWriter):
+    """Compares the driver's records with the recorded ones, and folds the latter."""
+
+    def __init__(self, session: Session, script: RunRecords, comparing: Comparing) -> None:
+        super().__init__(session, [], secret=b"", now=lambda: _NO_TIME)
+        self._script = script
+        self._comparing = comparing
+        self.records_now: list[Record] = []
+        """The records as today's code would have written them."""
+        self.output: Given = ""
+        """The output of the call that ends now, as its tool gave it."""
+        self.compared: set[int] = set()
+        """Positions of records that followed from a completion, and were compared already."""
+
+    def take(self, record: Record, now: Record | None = None) -> None:
+        """Go on from the recorded ``record``, as which today ``now`` would be written."""
+        self.session.apply(record)
+        self.records_now.append(record if now is None else now)
+        self._script.position += 1
+
+    def append(
+        self, record: Record, later_records: Sequence[Record] = (), reading: Reading | None = None
+    ) -> None:
+        """Compare a record that the driver writes with the one that comes next."""
+        if isinstance(record, MendRecord):
+            self.records_now.append(record)  # compared with the others of its completion
+            return
+        if isinstance(record, CompletionRecord):
+            self._compare_completion(record)
+            return
+        was = self._script.peek()
+        if was is None or not alike(record, was):
+            recorded = "" if was is None else as_text(was)
+            self._comparing.texts("outcome", "what comes next", recorded, as_text(record), was)
+            return
+        match record, was:
+            case ExecutionRecord(), ExecutionRecord():
+                now: Record = replace(was, mutates=record.mutates)
+                what = "whether the call can change things"
+                self._comparing.field("tools", what, "mutates", now, was)
+            case ObservationRecord(), ObservationRecord():
+                now = self._compare_observation(record, was)
+            case CompactedRecord(), CompactedRecord():
+                now = self.compare_compaction(was)
+            case PauseRecord(), PauseRecord():
+                now = self.compare_pause(was)
+            case _:
+                self._comparing.record(record, was)
+                now = record
+        self.take(was, now)
+
+    def append_all(self, records: Sequence[Record]) -> None:
+        """Compare records that follow from one completion, or from what a person said."""
+        if self.session.state is not State.READING:
+            super().append_all(records)
+            return
+        recorded = self._script.records
+        places = following(recorded, self._script.position, records)
+        was = [recorded[place] for place in places]
+        now = [_with_change(one, was) for one in records]
+        self._comparing.records(now, was)
+        self.records_now += now
+        self.compared.update(places)
+        if not all(map(alike, now, was)) or len(now) != len(was):
+            # What was recorded takes the place of what would follow today.
+            self.session.current = Turn(was)
+            self.session.state = State.READING if was else State.COMPLETING
+
+    def _compare_completion(self, now: CompletionRecord) -> None:
+        mends, record = self._script.peek_completion()
+        assert record is not None
+        # The world's: none of it is found out again.
+        now = replace(now, duration_ms=record.duration_ms, at=record.at, pieces=record.pieces)
+        comparing, prior = self._comparing, self.session.last_prompt
+        if record.prompt is not None:
+            recorded = prior[: record.shared_prefix_chars] + record.prompt
+            prompt = prior[: now.shared_prefix_chars] + (now.prompt or "")
+            if recorded != prompt:
+                kept = min(record.shared_prefix_chars, now.shared_prefix_chars)
+                comparing.texts("prompt", "the prompt", recorded[kept:], prompt[kept:], record)
+        comparing.field("outcome", "the strategy", "strategy", now, record)
+        for key in ("retained_text", "reasoning", "commentary", "dropped", "bare_text", "mended"):
+            comparing.field("reading", f"what is read ({key})", key, now, record)
+        for mend in mends:
+            self.session.apply(mend)
+        self._script.position += len(mends)
+        self.take(record, now)
+
+    def _compare_observation(
+        self, now: ObservationRecord, record: ObservationRecord
+    ) -> ObservationRecord:
+        if ran_to_end(self.session, record) or _only_fails(self.session, record):
+            room: Room = "prompt" if self._comparing.words_changed else "tools"
+            shown = replace(record, content=now.content, error=now.error, artifact=now.artifact)
+            for key in ("content", "error", "artifact"):
+                what = f"what is shown of {record.name} ({key})"
+                self._comparing.field(room, what, key, shown, record)
+            said = self.output if isinstance(self.output, str) else self.output.message
+            shown_now = shown.content if shown.error is None else shown.error.message
+            return replace(shown, whole=None if shown_now == said else said)
+        now = replace(now, would_change=record.would_change)
+        self._comparing.record(now, record)
+        return now
+
+    def compare_compaction(self, record: CompactedRecord) -> CompactedRecord:
+        """Compare the text in place of what left, if no model has written it.
+
+        What leaves, and when, went by how tokens were counted.
+        """
+        texts = {**record.observations, "": record.content}
+        keys = {at: key for at, said in texts.items() for key in record.artifacts if key in said}
+        cut = Cut(tuple(record.observations), record.removed)
+        content, observations = replacements(cut, keys, self.session.words)
+        if record.reason != "full":
+            content = record.content
+        now = replace(record, content=content, observations=observations)
+        self._comparing.field("prompt", "what stands for what left", "content", now, record)
+        self._comparing.field("prompt", "what stands for what left", "observations", now, record)
+        return now
+
+    def compare_pause(self, record: PauseRecord) -> PauseRecord:
+        """Compare the calls that a person is asked about."""
+        asked = {call.call for call in self.session.current.calls_needing_decision()}
+        now = [key for key in record.calls if key in asked] + sorted(asked - {*record.calls})
+        was, is_now = "\n".join(record.calls), "\n".join(now)
+        self._comparing.texts("policy", "what a person is asked about", was, is_now, record)
+        return record
+
+
 class _Replayer:
     def __init__(self, golden: Golden, words: PromptWords) -> None:
         self._golden = golden
@@ -113,35 +257,44 @@ class _Replayer:
         messages = golden.golden.words.get(MESSAGES)
         changed = messages is not None and messages != word_files()[MESSAGES]
         self._comparing = Comparing(words_changed=changed)
-        self._now: list[Record] = []
-        self._followed: set[int] = set()  # positions of records that were compared already
-        self._mends: list[MendRecord] = []  # of the completion that comes next
-        self._session = Session.from_header(
+        self._script = RunRecords(golden.records)
+        self._session = session = Session.from_header(
             golden.header,
             specs=self._specs,
             words=words,
             disabled=golden.golden.disabled,
             finder=NamedSecrets(golden.golden.named),
         )
+        self._writer = writer = _ReplayWriter(session, self._script, self._comparing)
+        outputs = RecordedOutputs(session, self._script)
+        parts = DriverParts(
+            completer=RecordedCompleter(session, self._script, self._comparing),
+            window=RecordedWindow(self._script),
+            runner=RecordedRunner(session),
+            approvals=RecordedApprovals(writer, outputs, self._script),
+            approver=PauseApprover(),
+            outputs=outputs,
+            clock=StoppedClock(),
+        )
+        self._driver = Driver(writer, parts)
 
     def run(self) -> Replay:
         header = self._begin(self._golden.header)
         try:
-            for position, record in enumerate(self._golden.records):
-                self._take(position, record)
+            _finish(self._replay())
         except MlxToolsError:
             # What differs may make the rest impossible: then what was found is what there is to
             # tell.
             if not self._comparing.found:
                 raise
-        recorded = self._golden.golden
+        recorded, records_now = self._golden.golden, self._writer.records_now
         outcomes = outcomes_of(self._golden.header, self._golden.records)
         for number, (was, found) in enumerate(zip(recorded.outcomes, outcomes, strict=False)):
             self._compare_keys("outcome", "the {}", was, found, f"question {number + 1}")
-        if (header, self._now) != (self._golden.header, [*self._golden.records]):
-            outcomes = outcomes_of(header, self._now)
+        if (header, records_now) != (self._golden.header, [*self._golden.records]):
+            outcomes = outcomes_of(header, records_now)
         golden = replace(recorded, words=word_files(), outcomes=outcomes)
-        now = replace(self._golden, header=header, golden=golden, records=tuple(self._now))
+        now = replace(self._golden, header=header, golden=golden, records=tuple(records_now))
         return Replay(self._golden, tuple(self._comparing.found), now)
 
     # --- the beginning ---
@@ -204,44 +357,50 @@ class _Replayer:
 
     # --- record by record ---
 
-    def _take(self, position: int, record: Record) -> None:
-        """Compares one record, and folds it."""
-        self._comparing.turn = self._session.turn
-        self._session.check(record)
-        if position in self._followed:
-            self._session.apply(record)
-            return
-        now: Record = record
+    async def _replay(self) -> None:
+        """Let the driver write each record that is its own; take the others as recorded."""
+        while (record := self._script.peek()) is not None:
+            self._comparing.turn = self._session.turn
+            self._session.check(record)
+            position = self._script.position
+            if position in self._writer.compared:
+                self._session.apply(record)
+                self._script.position += 1
+                continue
+            await self._take(record)
+            if self._script.position == position:  # the world's, or today something else comes
+                self._writer.take(record)
+
+    async def _take(self, record: Record) -> None:
+        writer, due = self._writer, self._session.next_step
         match record:
             case UserRecord():
                 self._comparing.question += 1
-                now = self._replay_question(record)
-            case MendRecord():
-                self._mends.append(record)
-            case CompletionRecord():
-                now = self._completed(record)
-            case ResumedRecord():
-                self._mends = []  # of a completion that nobody has the end of
+                writer.take(record, self._replay_question(record))
+            case MendRecord() | CompletionRecord():
+                await self._complete()
             case CorrectionRecord() | StoppedRecord():
-                now = self._limited(record)
+                await self._limit(record)
             case CompactedRecord():
-                now = self._replay_compaction(record)
+                if record.reason != "asked" and isinstance(step := due(), Complete):
+                    await self._driver.take(step)
+                else:
+                    writer.take(record, writer.compare_compaction(record))
             case DecisionRecord() if record.rule not in _OF_THE_WORLD:
-                now = self._decided(record, self._golden.records[position - 1])
+                writer.take(record, self._decided(record))
             case PauseRecord():
-                now = self._paused(record)
+                if isinstance(step := due(), Ask):
+                    await self._driver.take(step)
+                else:
+                    writer.take(record, writer.compare_pause(record))
             case EditRecord():
-                now = self._edited(record)
+                writer.take(record, self._edited(record))
             case ApprovalRecord():
-                now = self._approved(record)
+                writer.take(record, self._approved(record))
             case ExecutionRecord():
-                now = self._replay_start(record)
+                await self._driver.begin_call(self._session.current.call(record.call))
             case ObservationRecord():
-                now = self._replay_observation(record)
-        self._session.apply(record)
-        self._now.append(now)
-        if isinstance(record, CompletionRecord):
-            self._follow(position, record)
+                await self._observe(record)
 
     def _replay_question(self, record: UserRecord) -> UserRecord:
         now = self._session.question_record(
@@ -250,152 +409,46 @@ class _Replayer:
         self._comparing.field("prompt", "the tools told of", "tools", now, record)
         return now
 
-    def _completed(self, record: CompletionRecord) -> CompletionRecord:
-        due = self._session.next_step()
-        if not isinstance(due, Complete):
-            instead = as_text(due.records[0]) if isinstance(due, Write) else type(due).__name__
-            self._comparing.texts("outcome", "what comes next", "a completion", instead, record)
-            return record
-        now = self._read(record, due)
-        if record.prompt is not None:
-            recorded = self._session.last_prompt[: record.shared_prefix_chars] + record.prompt
-            if recorded != due.prompt:
-                kept = min(record.shared_prefix_chars, now.shared_prefix_chars)
-                was, is_now = recorded[kept:], due.prompt[kept:]
-                self._comparing.texts("prompt", "the prompt", was, is_now, record)
-        self._comparing.field("outcome", "the strategy", "strategy", now, record)
-        for key in ("retained_text", "reasoning", "commentary", "dropped", "bare_text", "mended"):
-            self._comparing.field("reading", f"what is read ({key})", key, now, record)
-        return now
-
-    def _read(self, record: CompletionRecord, due: Complete) -> CompletionRecord:
-        """The completion as it would be recorded today."""
-        turn = self._replay_draws(record, due) if self._mends else None
-        if record.error is not None:
-            reading = Reading(error=record.error, counted=record.retained_text)
-            if not could_say(self._session.words, record.error):
-                self._comparing.texts(
-                    "prompt", "the words of a fault", record.error.message, "", record
-                )
-        elif turn is not None:
-            reading = turn.reading
+    async def _complete(self) -> None:
+        mends, record = self._script.peek_completion()
+        if record is None:
+            return  # mends of a completion that nobody has the end of
+        step = self._session.next_step()
+        if isinstance(step, Complete):
+            await self._driver.take(step)
         else:
-            reading = reading_of(record, replace(due.rules, prefix=record.prefix))
-        if record.error is None:
-            reading = self._session.settle_reading(reading, record)
-        own = reading.reasoning
-        written = CompletionResult(
-            thought=record.reasoning.removesuffix(own) if due.thought is not None else "",
-            prefix=record.prefix,
-            text=record.text,
-            finish_reason=record.finish_reason,
-            usages=[record.usage],
-            closed_early=record.closed_early,
-            requests=record.requests,
-            reading=reading,
-            mended=record.mended if turn is None else turn.mended,
-            repeated=record.repeated if turn is None else turn.repeated,
-        )
-        asked = self._session.last_prompt
-        now = written.record(due, asked, duration_ms=record.duration_ms, recorded_at=record.at)
-        return replace(now, pieces=record.pieces, context=record.context)
+            instead = as_text(step.records[0]) if isinstance(step, Write) else type(step).__name__
+            self._comparing.texts("outcome", "what comes next", "a completion", instead, record)
+            for mend in mends:
+                self._writer.take(mend)
+            self._writer.take(record)
+        step = self._session.next_step()
+        if self._session.state is State.READING and isinstance(step, Write):
+            await self._driver.take(step)
 
-    def _replay_draws(self, record: CompletionRecord, due: Complete) -> ConstrainedTurn:
-        """The turn of a completion that was mended: the model's draws are served as they were
-        recorded, and what each goes on from, and what is put in place of what does not fit, is
-        compared."""
-        mends, self._mends = self._mends, []
-        if not (record.prompt or "").endswith(due.rules.prefix):  # the host began it otherwise
-            due = replace(due, rules=replace(due.rules, prefix=record.prefix))
-        turn, stood = replay_completion(due, mends, record.text, record.finish_reason)
-        put = (
-            text + mend.replacement
-            for mend, (text, _) in zip(mends, mend_points(mends), strict=True)
-        )
-        for number, was in enumerate(("", *put)):
-            pending = number and mends[number - 1].restarted and not mends[number - 1].replacement
-            if was != (now := stood.get(number, was)) and not pending:
-                what = f"the prompt of the draw before mend {number + 1}"
-                self._comparing.texts("reading", what, due.prompt + was, due.prompt + now, record)
-                break
-        if turn.mends != mends:
-            was, now = ("\n".join(map(as_text, made)) for made in (mends, turn.mends))
-            self._comparing.texts("reading", "the mends", was, now, record)
-            self._now[-len(mends) :] = turn.mends
-        self._comparing.texts("reading", "the mended text", record.text, turn.text, record)
-        error = turn.reading.error if turn.pending_request is None else None
-        end = (
-            "unfilled" if turn.unfilled else "filled" if turn.pending_request is None else "goes on"
-        )
-        if error is not None and error.code == "unknown_tool":
-            end = error.code
-        was = "filled" if record.error is None else record.error.code
-        self._comparing.texts("reading", "how the turn ends", was, end, record)
-        return turn
-
-    def _follow(self, position: int, record: CompletionRecord) -> None:
-        """Compares what follows from the completion at ``position`` with what followed then."""
-        session = self._session
-        due = session.next_step()
-        reading = session.state is State.READING
-        now = due.records if reading and isinstance(due, Write) else ()
-        places = following(self._golden.records, position + 1, now)
-        was = [self._golden.records[place] for place in places]
-        now = tuple(_with_change(one, was) for one in now)
-        self._comparing.records(now, was)
-        self._now += now
-        self._followed.update(places)
-        if not all(map(alike, now, was)) or len(now) != len(was):
-            # What was recorded takes the place of what would follow today.
-            session.current = Turn(was)
-            session.state = State.READING if was else State.COMPLETING
-
-    def _limited(self, record: CorrectionRecord | StoppedRecord) -> Record:
-        """A limit that was reached: what is due by the records is compared, the world is not."""
+    async def _limit(self, record: CorrectionRecord | StoppedRecord) -> None:
+        """Compare a limit that was reached, if it follows from the records."""
         due = self._session.next_step()
         expected = due.records[0] if isinstance(due, Write) and due.records else None
         if expected is not None and alike(expected, record):
-            self._comparing.record(expected, record)
-            return expected
-        if isinstance(record, CorrectionRecord) or record.reason in _BY_RULE:
+            await self._driver.take(due)
+        elif isinstance(record, CorrectionRecord) or record.reason in _BY_RULE:
             now = "" if expected is None else as_text(expected)
             self._comparing.texts("outcome", "the limit", as_text(record), now, record)
-        return record
-
-    def _replay_compaction(self, record: CompactedRecord) -> CompactedRecord:
-        """The text in place of what left is compared where no model has written it; what leaves,
-        and when, went by how tokens were counted."""
-        texts = {**record.observations, "": record.content}
-        keys = {at: key for at, said in texts.items() for key in record.artifacts if key in said}
-        cut = Cut(tuple(record.observations), record.removed)
-        content, observations = replacements(cut, keys, self._session.words)
-        if record.reason != "full":
-            content = record.content
-        now = replace(record, content=content, observations=observations)
-        self._comparing.field("prompt", "what stands for what left", "content", now, record)
-        self._comparing.field("prompt", "what stands for what left", "observations", now, record)
-        return now
 
     # --- calls ---
 
-    def _decided(self, record: DecisionRecord, prior_record: Record) -> DecisionRecord:
+    def _decided(self, record: DecisionRecord) -> DecisionRecord:
         call = self._session.current.call(record.call)
-        if isinstance(
-            prior_record, EditRecord
-        ):  # it is decided as what a person wrote, not a model
+        prior_record = self._script.records[self._script.position - 1]
+        if isinstance(prior_record, EditRecord):
+            # It is decided about as what a person wrote, not a model.
             call = replace(call, runs="freely", echoed=False)
         now = decision_on(call, self._session)
         if record.rule.startswith(TEMPLATE) and can_be_preapproved(now.rule):
             now = record  # a person's word stands, where it can
         self._comparing.record(now, record)
         return now
-
-    def _paused(self, record: PauseRecord) -> PauseRecord:
-        asked = {call.call for call in self._session.current.calls_needing_decision()}
-        now = [key for key in record.calls if key in asked] + sorted(asked - {*record.calls})
-        was, is_now = "\n".join(record.calls), "\n".join(now)
-        self._comparing.texts("policy", "what a person is asked about", was, is_now, record)
-        return record
 
     def _edited(self, record: EditRecord) -> EditRecord:
         call = self._session.current.call(record.call)
@@ -413,49 +466,65 @@ class _Replayer:
         spec = self._specs.get(self._session.current.call(record.call).name)
         return replace(record, tool=spec.digest()) if record.tool and spec else record
 
-    def _replay_start(self, record: ExecutionRecord) -> ExecutionRecord:
-        call = self._session.current.call(record.call)
-        spec = self._specs.get(call.name)
-        now = replace(record, mutates=spec is None or spec.mutates(call.arguments))
-        self._comparing.field("tools", "whether the call can change things", "mutates", now, record)
-        return now
-
-    def _replay_observation(self, record: ObservationRecord) -> ObservationRecord:
-        session = self._session
-        # Whatever a tool gives has a size: else the words are the host's.
-        by_host = record.error is not None and record.output_size_chars is None
-        if by_host or not session.current.calls[record.call].started:
-            return self._replay_refusal(record)
-        given = given_by(session, record)
-        now = replay_observation(session, record, given)
-        room: Room = "prompt" if self._comparing.words_changed else "tools"
-        for key in ("content", "error", "artifact"):
-            self._comparing.field(room, f"what is shown of {record.name} ({key})", key, now, record)
-        said = given if isinstance(given, str) else given.message
-        shown_now = now.content if now.error is None else now.error.message
-        return replace(now, whole=None if shown_now == said else said)
-
-    def _replay_refusal(self, record: ObservationRecord) -> ObservationRecord:
-        """A call that did not run to its end because a person, policy, or a limit was against
-        it."""
-        session = self._session
+    async def _observe(self, record: ObservationRecord) -> None:
+        """Let a call end as it ended then."""
+        session, call = self._session, self._session.current.call(record.call)
         due = session.next_step()
-        written = due.records if isinstance(due, Write) else ()
-        now: Record | None = next((r for r in written if alike(r, record)), None)
+        if ran_to_end(session, record):
+            self._writer.output = given_by(session, record)
+            result = result_of(record, self._writer.output)
+            end = CallEnd(result, record.nested, record.unknown_ends)
+            await self._driver.observe(call, end, mutates=True)
+        elif isinstance(due, Write) and due.records and alike(due.records[0], record):
+            await self._driver.take(due)
+        elif isinstance(due, Ask) and _only_fails(session, record):
+            self._writer.output = given_by(session, record)
+            await self._driver.take(due)
+        else:
+            self._writer.take(record, self._refusal(record))
+
+    def _refusal(self, record: ObservationRecord) -> ObservationRecord:
+        """The end of a call that a person, policy or a limit was against."""
+        session, now = self._session, record
         state = session.current.calls[record.call]
         decision, code = state.decision, record.error.code if record.error is not None else ""
-        if now is None and decision is not None and decision.decision == "deny":
+        if decision is not None and decision.decision == "deny":
             now = refusal_by(decision, state, session)
-        if now is None and code == "tool_error" and not state.started:
+        elif code == "tool_error" and not state.started:
             now = not_started(state.record, session)
-        if now is None and record.error is not None:
+        elif record.error is not None:
             said = session.words.error(record.error.code, name=record.name)
             now = replace(record, error=ErrorInfo(record.error.code, said))
-        if not isinstance(now, ObservationRecord):
-            return record
         now = replace(now, would_change=record.would_change)
         self._comparing.record(now, record)
         return now
+
+
+def ran_to_end(session: Session, record: ObservationRecord) -> bool:
+    """Return whether a call ended with what its tool gave.
+
+    Whatever a tool gives has a size: else the words are the host's.
+    """
+    by_host = record.error is not None and record.output_size_chars is None
+    return session.current.calls[record.call].started and not by_host
+
+
+def _only_fails(session: Session, record: ObservationRecord) -> bool:
+    """Return whether nobody was asked about a call, since it could only fail."""
+    has_size = record.output_size_chars is not None
+    return record.error is not None and has_size and not session.current.calls[record.call].started
+
+
+def _finish(replay: Coroutine[Any, Any, None]) -> None:
+    """Run a replay to its end.
+
+    It never waits for anything, so it needs no event loop, and can be run within one.
+    """
+    try:
+        replay.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("a replay waits for something")
 
 
 def _with_change(record: Record, records: Iterable[Record]) -> Record:

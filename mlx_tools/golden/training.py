@@ -1,4 +1,4 @@
-"""Recorded runs as training data: the prompts of their right completions, and what was written."""
+"""Recorded runs as training data: prompts, and the completions that were right."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _turns(records: Sequence[Record]) -> Iterator[tuple[CompletionRecord, Sequen
 
 
 def _is_right(record: CompletionRecord, later_records: Sequence[Record]) -> bool:
-    """Return whether a model should learn to write this: whole, read as it is, and of use."""
+    """Return whether a model should learn this: whole, and read as it is."""
     whole = record.error is None and (record.finish_reason != "length" or record.closed_early)
     if (
         not whole
