@@ -59,7 +59,6 @@ class SavedSession(Struct, frozen=True):
     ``other`` reaches it at another address, where that one does not."""
 
     place: str
-    records: Sequence[Record]
     header: Header
     run: RunOptions
     note: Note

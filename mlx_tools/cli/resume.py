@@ -6,7 +6,7 @@ only take power away.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from mlx_tools.app import RunOptions, SavedSession, as_options, config, header_of, job_store
@@ -20,8 +20,7 @@ from mlx_tools.controller import ApprovalAnswer, Approvals
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.gateway import RunRows
 from mlx_tools.policy import Policy, restriction
-from mlx_tools.store import RootName, session_status
-from mlx_tools.transcript import Header, UserRecord
+from mlx_tools.store import RootName, SessionStore, session_status
 
 _GO_WITH: Final = frozenset(
     (
@@ -31,6 +30,9 @@ _GO_WITH: Final = frozenset(
 )
 """The options that a session is gone on with: where its server is now, what takes power away for
 the time being, and who approves."""
+
+_FEW: Final = 20
+"""Sessions among which a person's last conversation is looked for first."""
 
 
 def resolve_session(
@@ -78,18 +80,23 @@ def last_talk() -> str:
     gateway's client or of a run within a call. Raises `UsageError` where there is none."""
     store = kept_sessions()
     jobs, runs = job_store(store), RunRows(store)
-    for session in store.by_last_update():
+    for session in _by_last_update(store):
         try:
-            records = store.records(session)
+            summary = store.summary(session)
         except TranscriptError:
             note(f"{session} cannot be read, and is passed over: mlx-tools sessions show {session}")
             continue
-        header = records[0] if records else None
-        asked = any(isinstance(record, UserRecord) for record in records)
-        ours = asked and isinstance(header, Header) and not header.parent
-        if ours and not jobs.is_of_a_run(session) and not runs.holds(session):
+        is_own = summary.status.questions and not summary.parent
+        if is_own and not jobs.is_of_a_run(session) and not runs.holds(session):
             return session
     raise UsageError("there is no conversation to go on with", hint='mlx-tools ask "QUESTION"')
+
+
+def _by_last_update(store: SessionStore) -> Iterator[str]:
+    """Yield ids, the one first that was last written to."""
+    yield from (first := store.by_last_update(_FEW))
+    if len(first) == _FEW:
+        yield from store.by_last_update()[_FEW:]
 
 
 def approvals_of(
@@ -134,7 +141,8 @@ def resume_session(
     talked on in, at a terminal.
     """
     kept = _load_session(session, options_given)
-    if not isinstance(approvals, Mapping) and session_status(kept.records).ended:
+    records = kept_sessions().read(kept.place).transcript
+    if not isinstance(approvals, Mapping) and session_status(records).ended:
         if approvals is not None or not inputs.at_terminal() or as_json:
             raise UsageError(
                 "nothing waits in the session: it has ended",
@@ -173,9 +181,7 @@ def _load_session(session: str, options_given: options.Options) -> SavedSession:
             other = options.run_options({**elsewhere, **options_given})
         if other is not None and kind == "environment":
             run, other = other, run
-    return SavedSession(
-        place, records, header, run, note, _narrowing_policy(run, options_given), other
-    )
+    return SavedSession(place, header, run, note, _narrowing_policy(run, options_given), other)
 
 
 def _narrowing_policy(run: RunOptions, options_given: options.Options) -> Policy | None:

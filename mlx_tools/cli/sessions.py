@@ -74,8 +74,8 @@ def list_sessions(
 ) -> None:
     """List the sessions, the one first that was last written to."""
     store, now = kept_sessions(), _now()
-    ids = store.by_last_update()
-    for session in ids[:limit]:
+    ids = store.by_last_update(limit)
+    for session in ids:
         listed = store.listed(session)
         if as_lines:
             print_json(_as_json(listed))
@@ -83,8 +83,8 @@ def list_sessions(
             print_text(row(listed, now, columns_of(stdout())))
     if not ids:
         note("there are no sessions yet")
-    if len(ids) > limit:
-        note(f"{count_noun(len(ids) - limit, 'older session')} more (--limit)")
+    if len(ids) == limit and (left := store.count() - limit) > 0:
+        note(f"{count_noun(left, 'older session')} more (--limit)")
 
 
 @app.command()

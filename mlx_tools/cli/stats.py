@@ -15,8 +15,8 @@ from mlx_tools.cli.options import AsJson, option
 from mlx_tools.cli.output import count_noun, note, print_json, print_text, progress_counter, table
 from mlx_tools.cli.sessions import kept_sessions
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.store import SessionStore
-from mlx_tools.transcript import Counters, Header, Record, UserRecord, count
+from mlx_tools.store import SessionStore, asked_at
+from mlx_tools.transcript import Counters, CounterSum, Record, UserRecord, count
 
 app = typer.Typer(add_completion=False)
 
@@ -79,52 +79,36 @@ def _counted_all(
 ) -> tuple[int, dict[str, Counters], dict[str, str]]:
     """How many sessions there are, their counters by model, the busiest first, and why others
     cannot be read."""
-    ids, damaged, sessions = store.ids(), dict[str, str](), 0
-    found: dict[str, Counters] = {}
-    with progress_counter("reading sessions", len(ids)) as step:
-        for session in ids:
+    damaged, sessions, limit = dict[str, str](), 0, begin.timestamp() if begin else 0.0
+    sums: dict[str, CounterSum] = {}
+    with progress_counter("reading sessions", store.count()) as step:
+        for session, summary in store.summaries():
             step()
-            if begin is not None and store.updated(session) < begin.timestamp():
+            if isinstance(summary, TranscriptError):
+                if not begin or store.updated(session) >= limit:
+                    damaged[session] = str(summary)
                 continue
-            try:
-                records = store.records(session)
-            except TranscriptError as error:
-                damaged[session] = str(error)
+            if not summary.records or summary.last_asked < limit:
                 continue
-            if meant := _records_since(records, begin):
-                sessions += 1
-                model = _model(meant)
-                found[model] = found.get(model, Counters()) + count(meant)
-    models = sorted(found.items(), key=lambda one: (-one[1].questions, one[0]))
+            counters, model = summary.counters, summary.status.model or NO_MODEL
+            if begin is not None and summary.first_asked < limit:  # some of its questions count
+                records = _records_since(store.records(session), begin)
+                counters = count(records)
+            sessions += 1
+            sums.setdefault(model, CounterSum()).add(counters)
+    models = sorted(
+        ((name, one.value) for name, one in sums.items()),
+        key=lambda one: (-one[1].questions, one[0]),
+    )
     return sessions, dict(models), damaged
 
 
-def _records_since(records: Sequence[Record], begin: datetime | None) -> Sequence[Record]:
+def _records_since(records: Sequence[Record], begin: datetime) -> Sequence[Record]:
     """The header, and what came of the questions since ``begin``; nothing where there are none."""
-    if begin is None or not records:
-        return records
-    questions = [i for i, record in enumerate(records) if isinstance(record, UserRecord)]
-    header = records[:1]
-    if not questions:  # a call without a model
-        return records if _asked_at(header[0], header[0]) >= begin else ()
-    first = next((i for i in questions if _asked_at(records[i], header[0]) >= begin), None)
-    return () if first is None else [*header, *records[first:]]
-
-
-def _asked_at(record: Record, header: Record) -> datetime:
-    """When a question was put, as far as the session says."""
-    for said in (getattr(record, "at", ""), getattr(header, "created", "")):
-        try:
-            moment = datetime.fromisoformat(said)
-            return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        except ValueError:
-            continue
-    return datetime.min.replace(tzinfo=UTC)
-
-
-def _model(records: Sequence[Record]) -> str:
-    header = records[0]
-    return header.model or NO_MODEL if isinstance(header, Header) else NO_MODEL
+    for number, record in enumerate(records):
+        if isinstance(record, UserRecord) and asked_at(record, records[0]) >= begin.timestamp():
+            return [*records[:1], *records[number:]]
+    return ()
 
 
 # --- for people -----------------------------------------------------------------------------------

@@ -323,11 +323,7 @@ class Session(SessionState):
             reading = Reading(error=record.error)
         elif reading is None:
             reading = self.settle_reading(reading_of(record, self._rules(record.prefix)), record)
-        self.last_prompt = (
-            ""
-            if record.prompt is None
-            else self.last_prompt[: record.shared_prefix_chars] + record.prompt
-        )
+        self.sent_prompt.take(record)
         self.completed, self.turn = record, record.turn
         self.history.at = record.at
         if record.context is not None:

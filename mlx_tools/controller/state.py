@@ -167,6 +167,34 @@ class SessionInputs(Struct, frozen=True, kw_only=True):
     """The calls of that session whose end nobody knows."""
 
 
+class SentPrompt:
+    """The prompt of the last completion, of which a record has only what is new.
+
+    It is put together when it is wanted: for each completion of a long transcript that would copy
+    all of it.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._chars = 0
+
+    def __str__(self) -> str:
+        self._parts = ["".join(self._parts)]
+        return self._parts[0]
+
+    def take(self, record: CompletionRecord) -> None:
+        """Take in a completion, whose prompt begins as the one before; it may be unknown."""
+        shared = 0 if record.prompt is None else record.shared_prefix_chars
+        while self._parts and self._chars > shared:
+            last = self._parts.pop()
+            self._chars -= len(last)
+            if self._chars < shared:
+                self._parts.append(last[: shared - self._chars])
+                self._chars = shared
+        self._parts.append(record.prompt or "")
+        self._chars += len(record.prompt or "")
+
+
 class SessionState:
     """The state that the records of a session come to.
 
@@ -223,8 +251,7 @@ class SessionState:
         self.summary_artifacts: tuple[str, ...] = ()
         """The artifacts of what was summed up last."""
         self.pause: PauseRecord | None = None
-        self.last_prompt = ""
-        """The prompt of the last completion, empty where it is unknown."""
+        self.sent_prompt = SentPrompt()
         self.completed: CompletionRecord | None = None
         self.filling = False
         """Four fifths of the context were used, and nothing has been summed up since."""
@@ -297,6 +324,11 @@ class SessionState:
         return (own is not None and own.in_doubt) or self.history.unknown_ends.holds(
             call.name, call.arguments
         )
+
+    @property
+    def last_prompt(self) -> str:
+        """The prompt of the last completion, empty where it is unknown."""
+        return str(self.sent_prompt)
 
 
 def _result_tool(header: Header, words: PromptWords) -> ResultTool | None:

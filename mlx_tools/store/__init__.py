@@ -47,6 +47,8 @@ from mlx_tools.store.session_store import (
     SessionFiles,
     SessionStatus,
     SessionStore,
+    SessionSummary,
+    asked_at,
     session_status,
 )
 from mlx_tools.store.template_file import TemplateFile

@@ -308,12 +308,12 @@ def run_in_background(work: Callable[[], object]) -> None:
 class Sweeper:
     """Removal of expired artifacts from all sessions in a folder, also while a program runs on.
 
-    ``start`` runs a sweep that is due in the background: it looks into every session. ``clock`` is
-    the wall clock and ``ticks`` one that never jumps, both in seconds. A wall clock that went back
-    since the last time, or ahead by more than artifacts are kept, may be wrong, and would have
-    everything removed: then nothing is, until it has gone on from there for `CLOCK_SETTLES`. So a
-    clock that is soon set right costs nothing, and after a long pause without the program what is
-    old goes an hour late.
+    ``start`` runs a sweep that is due in the background: it looks into every session. ``finish`` is
+    called at its end. ``clock`` is the wall clock and ``ticks`` one that never jumps, both in
+    seconds. A wall clock that went back since the last time, or ahead by more than artifacts are
+    kept, may be wrong, and would have everything removed: then nothing is, until it has gone on
+    from there for `CLOCK_SETTLES`. So a clock that is soon set right costs nothing, and after a
+    long pause without the program what is old goes an hour late.
     """
 
     folder: Path
@@ -321,6 +321,7 @@ class Sweeper:
     clock: Callable[[], float] = time.time
     ticks: Callable[[], float] = time.monotonic
     start: Callable[[Callable[[], object]], None] = run_in_background
+    finish: Callable[[], object] = lambda: None
     _checked_at: float | None = None
 
     def sweep_if_due(self) -> None:
@@ -331,7 +332,7 @@ class Sweeper:
         self._checked_at = ticks
         now = self.clock()
         if self._claim(now):
-            self.start(lambda: self._remove_expired(now))
+            self.start(lambda: (self._remove_expired(now), self.finish()))
 
     def sweep(self) -> int:
         """Remove what has expired and return how many artifacts that were."""

@@ -11,6 +11,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -39,26 +40,36 @@ from mlx_tools.store.session_store import (
     SessionInUse,
     SessionPart,
     SessionStore,
+    SessionSummary,
     StoreKeys,
     check_part,
     is_session_id,
     new_session_id,
+    summarize,
 )
 from mlx_tools.store.transcript import (
     MAX_TRANSCRIPT,
     NAME,
+    NO_FILE,
+    FileState,
     Transcript,
     TranscriptFile,
+    file_state,
     load,
     parse,
 )
 from mlx_tools.transcript import Record
 
 if TYPE_CHECKING:
+    from mlx_tools.store.session_index import SessionIndex
     from mlx_tools.store.tables import FileFormat, Tables
 
 _REMOVED: Final = ".removed-"
 _TAKEN_IN: Final = ".taken-in-"
+
+_QUICKLY_SUMMARIZED: Final = 1 << 20
+"""Bytes of a transcript that is summed up whenever it is closed: 10 ms. A longer one is when
+somebody asks."""
 
 
 class TranscriptStore(SessionStore):
@@ -79,7 +90,14 @@ class TranscriptStore(SessionStore):
         super().__init__(keep=keep, max_bytes=max_bytes, keep_all=keep_all, watched=watched)
         self.folder = Path(folder)
         self.place = str(self.folder)
-        self._sweeper = Sweeper(self.folder, keep)
+        self._sweeper = Sweeper(self.folder, keep, finish=lambda: self.index.check())
+
+    @cached_property
+    def index(self) -> SessionIndex:
+        """The index of the sessions, which spares a look into each of them."""
+        from mlx_tools.store.session_index import SessionIndex  # SQLite takes 5 ms to import
+
+        return SessionIndex(self.folder, self.in_use)
 
     def check(self) -> None:
         with (
@@ -96,8 +114,8 @@ class TranscriptStore(SessionStore):
         hint = "check the folder's permissions and free space"
         with translate_os_error(StorageError, f"no session can be kept in {self.folder}", hint):
             self._make()
-            folder.mkdir(mode=0o700)
-        return self._files(folder, TranscriptFile(folder / NAME))
+            self.index.make(folder.name)
+        return self._files(folder, TranscriptFile(folder / NAME, on_close=self._enter))
 
     def _make(self) -> None:
         for folder in (self.folder.parent, self.folder):
@@ -105,7 +123,20 @@ class TranscriptStore(SessionStore):
 
     def open(self, session: str | os.PathLike[str]) -> SessionFiles:
         path = self._path_of_one(session)
-        return self._files(path.parent, TranscriptFile(path, create=False))
+        if path.parent.parent != self.folder:
+            return self._files(path.parent, TranscriptFile(path, create=False))
+        transcript = TranscriptFile(path, create=False, on_close=self._enter)
+        self.index.open(path.parent.name)  # it is locked, and nothing is written to it yet
+        return self._files(path.parent, transcript)
+
+    def _enter(self, transcript: TranscriptFile, status: os.stat_result) -> None:
+        """Enter into the index what a session comes to, if that takes no time to find out."""
+        assert transcript.path is not None
+        summary = None
+        if status.st_size <= _QUICKLY_SUMMARIZED:
+            with contextlib.suppress(AttributeError, TypeError, ValueError):  # odd values
+                summary = summarize(transcript)
+        self.index.close(transcript.path.parent.name, file_state(status), summary)
 
     def read(self, session: str | os.PathLike[str]) -> SessionFiles:
         path = self._path_of_one(session)
@@ -183,8 +214,19 @@ class TranscriptStore(SessionStore):
             )
         return sorted(found, reverse=True)
 
-    def by_last_update(self) -> list[str]:
-        return sorted(self.ids(), key=lambda i: (self.updated(i), i), reverse=True)
+    def by_last_update(self, limit: int | None = None) -> list[str]:
+        ids = self.index.by_last_update(limit) if self.folder.is_dir() else []
+        if ids is None:
+            ids = sorted(self.ids(), key=lambda i: (self.updated(i), i), reverse=True)[:limit]
+        return ids
+
+    def count(self) -> int:
+        count = self.index.count() if self.folder.is_dir() else 0
+        return len(self.ids()) if count is None else count
+
+    def _matching(self, begin: str) -> list[str]:
+        ids = self.index.matching(begin) if self.folder.is_dir() else []
+        return [one for one in self.ids() if one.startswith(begin)] if ids is None else ids
 
     def path(self, session: str) -> Path:
         if not is_session_id(session):
@@ -213,6 +255,48 @@ class TranscriptStore(SessionStore):
             os.fdopen(os.dup(file), "rb") as reader,
         ):
             return parse(reader.read())[0]
+
+    def summary(self, session: str) -> SessionSummary:
+        state = self._state_of(session)
+        summary = self.index.summary(session, state)
+        if summary is None:
+            summary = summarize(self.records(session))
+            self.index.keep([(session, state, summary)])
+        return summary
+
+    def summaries(self) -> Iterator[tuple[str, SessionSummary | TranscriptError]]:
+        oldest = "\x7f"
+        if self.folder.is_dir() and self.index.compare():
+            while rows := self.index.summaries(oldest):
+                new = []
+                for session, summary in rows:
+                    if summary is not None:
+                        yield session, summary
+                        continue
+                    state, read = self._read_summary(session)
+                    if isinstance(read, SessionSummary):
+                        new.append((session, state, read))
+                    yield session, read
+                self.index.keep(new)
+                oldest = rows[-1][0]
+            if rows is not None:
+                return
+        for session in self.ids():
+            if session < oldest:
+                yield session, self._read_summary(session)[1]
+
+    def _read_summary(self, session: str) -> tuple[FileState, SessionSummary | TranscriptError]:
+        """Return what a session comes to, and the state of its transcript before."""
+        try:
+            return self._state_of(session), summarize(self.records(session))
+        except StorageError:
+            raise
+        except TranscriptError as error:
+            return NO_FILE, error
+
+    def _state_of(self, session: str) -> FileState:
+        with translate_os_error(TranscriptError, f"the transcript {session} cannot be opened"):
+            return file_state(self.path(session).lstat())
 
     def size_bytes(self, session: str) -> int:
         total = 0

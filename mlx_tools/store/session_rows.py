@@ -114,14 +114,21 @@ class PostgresStore(SessionStore):
     # --- looking ---
 
     def ids(self) -> list[str]:
-        return self._ids("id DESC")
+        return self._ids("ORDER BY id DESC")
 
-    def by_last_update(self) -> list[str]:
-        return self._ids("updated DESC, id DESC")
+    def by_last_update(self, limit: int | None = None) -> list[str]:
+        return self._ids("ORDER BY updated DESC, id DESC LIMIT %s", limit)
 
-    def _ids(self, order: str) -> list[str]:
-        query = f"SELECT id FROM sessions ORDER BY {order}"  # noqa: S608 (constants)
-        return [session for (session,) in self._database.execute(query).fetchall()]
+    def count(self) -> int:
+        row = self._database.execute("SELECT count(*) FROM sessions").fetchone()
+        return int(row[0]) if row else 0
+
+    def _matching(self, begin: str) -> list[str]:
+        return self._ids("WHERE starts_with(id, %s) ORDER BY id DESC", begin)
+
+    def _ids(self, clause: str, *values: object) -> list[str]:
+        query = f"SELECT id FROM sessions {clause}"  # noqa: S608 (constants)
+        return [session for (session,) in self._database.execute(query, values).fetchall()]
 
     def size(self, session: str) -> int:
         return int(self._row(session)[0])

@@ -8,7 +8,7 @@ import re
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,6 +41,7 @@ from mlx_tools.store.transcript import NAME, Transcript
 from mlx_tools.transcript import (
     AnswerRecord,
     CallRecord,
+    Counters,
     DecisionRecord,
     Header,
     ObservationRecord,
@@ -51,6 +52,7 @@ from mlx_tools.transcript import (
     UserRecord,
     at_rest,
     calls_in_doubt,
+    count,
     pending_calls,
 )
 
@@ -178,6 +180,49 @@ def session_status(records: Sequence[Record]) -> SessionStatus:
     return replace(known, state="interrupted")
 
 
+class SessionSummary(Struct, frozen=True, kw_only=True):
+    """The summary of a session's records, for listings and statistics.
+
+    ``records`` is how many there are, ``parent`` that of the header. The first question was asked
+    at ``first_asked``, the latest at ``last_asked``, in seconds since 1970, 0 if unknown; of a
+    session without questions both are when it was made.
+    """
+
+    status: SessionStatus
+    counters: Counters
+    records: int = 0
+    parent: str = ""
+    first_asked: float = 0.0
+    last_asked: float = 0.0
+
+
+def summarize(records: Sequence[Record]) -> SessionSummary:
+    """Return what the records of a session come to, which no process is adding to."""
+    header = records[0] if records and isinstance(records[0], Header) else None
+    questions = [record for record in records if isinstance(record, UserRecord)]
+    times = [asked_at(question, header) for question in questions] or [asked_at(None, header)]
+    return SessionSummary(
+        status=session_status(records),
+        counters=count(records),
+        records=len(records),
+        parent=header.parent if header else "",
+        first_asked=times[0],
+        last_asked=max(times),
+    )
+
+
+def asked_at(question: Record | None, header: Record | None) -> float:
+    """Return when a question was asked, else when its session was made.
+
+    In seconds since 1970; 0 if neither is recorded.
+    """
+    for text in (getattr(question, "at", ""), getattr(header, "created", "")):
+        with suppress(ValueError, OverflowError):
+            moment = datetime.fromisoformat(text)
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return 0.0
+
+
 # --- the seam -----------------------------------------------------------------------------------
 
 
@@ -263,8 +308,16 @@ class SessionStore(ABC):
         """The ids of the sessions, the newest first: ids sort by time."""
 
     @abstractmethod
-    def by_last_update(self) -> list[str]:
-        """The ids of the sessions, the one first that was last written to."""
+    def by_last_update(self, limit: int | None = None) -> list[str]:
+        """Return at most ``limit`` ids, the one first that was last written to."""
+
+    @abstractmethod
+    def count(self) -> int:
+        """Return how many sessions there are."""
+
+    @abstractmethod
+    def _matching(self, begin: str) -> list[str]:
+        """Return the ids that begin with this text, the newest first."""
 
     def find(self, session_id: str) -> str:
         """The id that is meant by an id, the beginning of one, or ``last``.
@@ -272,18 +325,18 @@ class SessionStore(ABC):
         What is returned is the id of a session that is there: a path is never made of
         ``session_id``. Raises `UsageError` where none or several are meant.
         """
-        ids = self.ids()
-        if session_id in ids:
+        found = self._matching(session_id) if is_session_id(session_id) else []
+        if session_id in found:
             return session_id
-        found = [i for i in ids if session_id and i.startswith(session_id)]
         if session_id == LAST:
-            found = self.by_last_update()[:1]
+            found = self.by_last_update(1)
         if len(found) == 1:
             return found[0]
         if not found:
+            is_empty = self.count() == 0
             raise UsageError(
-                f"there is no session {session_id[:100]}" if ids else "there are no sessions",
-                hint="mlx-tools sessions list" if ids else None,
+                "there are no sessions" if is_empty else f"there is no session {session_id[:100]}",
+                hint=None if is_empty else "mlx-tools sessions list",
             )
         more = f" and {len(found) - 4} more" if len(found) > 4 else ""
         raise UsageError(
@@ -303,6 +356,23 @@ class SessionStore(ABC):
     def records(self, session: str) -> Sequence[Record]:
         """The records of a session. Raises `TranscriptError` where it cannot be read."""
 
+    def summary(self, session: str) -> SessionSummary:
+        """Return what a session comes to. Raises what `records` raises."""
+        return summarize(self.records(session))
+
+    def summaries(self) -> Iterator[tuple[str, SessionSummary | TranscriptError]]:
+        """Yield what each session comes to, or why it cannot be read, the newest first."""
+        for session in self.ids():
+            yield session, self._summary_or_error(session)
+
+    def _summary_or_error(self, session: str) -> SessionSummary | TranscriptError:
+        try:
+            return self.summary(session)
+        except StorageError:
+            raise
+        except TranscriptError as error:
+            return error
+
     def path(self, session: str) -> Path | None:
         """The path of a transcript that is a file, by an id that `find` or `ids` gave."""
         return None
@@ -316,7 +386,7 @@ class SessionStore(ABC):
         updated, size = self.updated(session), self.size_bytes(session)
         try:
             running = self.in_use(session)  # before it is read: it may end meanwhile
-            standing = session_status(self.records(session))
+            standing = self.summary(session).status
             if running:
                 standing = replace(standing, state="running", reason="")
         except StorageError:

@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Self, TypeGuard, get_args
+from typing import Any, Final, NamedTuple, Self, TypeGuard, get_args
 
 import msgspec
 from msgspec import Struct
@@ -103,10 +103,17 @@ def encode(record: Record) -> str:
     return line
 
 
-def decode(line: str) -> Record:
+_decode: Final = msgspec.json.Decoder(Record).decode
+
+
+def decode(line: str | bytes) -> Record:
     """The record of one line. Raises `TranscriptError`."""
     try:
-        return from_json(json.loads(line))
+        return _decode(line)  # type: ignore[no-any-return]
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        pass  # it is damaged, or one of the few that only the slower reader takes: half a character
+    try:
+        return from_json(json.loads(line if isinstance(line, str) else line.decode()))
     except (ValueError, RecursionError):
         raise TranscriptError("a line of the transcript is not JSON") from None
 
@@ -119,11 +126,15 @@ def parse(data: bytes) -> tuple[list[Record], int]:
     """
     end = data.rfind(b"\n") + 1
     records: list[Record] = []
-    for number, line in enumerate(data[:end].split(b"\n")[:-1], start=1):
+    begin = 0
+    while begin < end:  # no list of all lines: a transcript may take 100 MB
+        line_end = data.index(b"\n", begin)
         try:
-            records.append(decode(line.decode()))
+            records.append(decode(data[begin:line_end]))
         except (TranscriptError, UnicodeDecodeError) as error:
+            number = data.count(b"\n", 0, begin) + 1
             raise TranscriptError(f"line {number} of the transcript is damaged: {error}") from None
+        begin = line_end + 1
     header = records[0] if records else None
     if records and not isinstance(header, Header):
         raise TranscriptError("the transcript does not begin with its header")
@@ -163,17 +174,25 @@ class TranscriptFile(Transcript):
     """
 
     def __init__(
-        self, path: Path, *, sync: Callable[[int], None] = sync_fully, create: bool = True
+        self,
+        path: Path,
+        *,
+        sync: Callable[[int], None] = sync_fully,
+        create: bool = True,
+        on_close: Callable[[TranscriptFile, os.stat_result], None] | None = None,
     ) -> None:
         """Opens ``path``, makes it where there is none and ``create`` is true, and drops a line
         that a crash cut off.
 
-        ``sync`` gets an open file's data to the disk. Raises `TranscriptError` where the file is
+        ``sync`` gets an open file's data to the disk. ``on_close`` is called while the file is
+        still locked. Raises `TranscriptError` where the file is
         damaged, locked or cannot be written, `StorageError` where it cannot be made.
         """
         super().__init__()
         self.path = path
         self._sync = sync
+        self._on_close = on_close
+        self._is_loaded = False
         kind, hint = TranscriptError, "check the folder's permissions and free space"
         flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         if create:
@@ -184,6 +203,7 @@ class TranscriptFile(Transcript):
             self._file: int | None = os.open(path, flags, 0o600)
         try:
             self._load(self._file)
+            self._is_loaded = True
         except BaseException:
             self.close()
             raise
@@ -243,8 +263,12 @@ class TranscriptFile(Transcript):
 
     def close(self) -> None:
         if self._file is not None:
-            os.close(self._file)
-            self._file = None
+            file, self._file = self._file, None
+            try:
+                if self._on_close is not None and self._is_loaded:
+                    self._on_close(self, os.fstat(file))
+            finally:
+                os.close(file)
 
 
 def _starts_mutating(record: Record) -> TypeGuard[ExecutionRecord]:
@@ -262,3 +286,24 @@ def load(path: Path) -> list[Record]:
     """The records of a transcript file, for reading only. Raises `TranscriptError`."""
     with translate_os_error(TranscriptError, f"the transcript {path} cannot be read"):
         return parse(read_regular(path, MAX_TRANSCRIPT))[0]
+
+
+class FileState(NamedTuple):
+    """The state of a transcript's file.
+
+    ``updated`` is when it was written, in nanoseconds since 1970. ``text`` is another one whenever
+    the content is.
+    """
+
+    updated: int
+    text: str
+
+
+NO_FILE: Final = FileState(0, "")
+"""The state of a transcript that is not there."""
+
+
+def file_state(status: os.stat_result) -> FileState:
+    """Return the state of a file: a change of its content changes one of its numbers."""
+    numbers = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return FileState(status.st_mtime_ns, ":".join(map(str, numbers)))

@@ -20,6 +20,7 @@ from mlx_tools.transcript.outcome import (
     CallReport,
     Consents,
     Counters,
+    CounterSum,
     Outcome,
     Paused,
     RunHistory,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, Final, Literal, Self
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, convert, field, to_builtins
 
 from mlx_tools.errors import (
     EXIT_BACKEND,
@@ -261,6 +261,30 @@ class Counters(_Sums, frozen=True, kw_only=True):
     repairs: Mapping[str, int] = field(default_factory=dict)
     mends: int = 0
     tools: Mapping[str, ToolCounters] = field(default_factory=dict)
+
+
+class CounterSum:
+    """A sum of counters, for many of them: they are added in place."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Any] = to_builtins(Counters())
+
+    def add(self, counters: Counters) -> None:
+        """Add the counters of a session."""
+        _add_to(self._sums, to_builtins(counters))
+
+    @property
+    def value(self) -> Counters:
+        """The sum so far."""
+        return convert(self._sums, Counters)
+
+
+def _add_to(sums: dict[str, Any], numbers: Mapping[str, Any]) -> None:
+    for name, number in numbers.items():
+        if isinstance(number, dict):
+            _add_to(sums.setdefault(name, {}), number)
+        else:
+            sums[name] = sums.get(name, 0) + number
 
 
 def count(records: Sequence[Record]) -> Counters:

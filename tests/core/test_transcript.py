@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,6 +46,35 @@ def test_a_record_reads_back_as_it_was_written(record: Any) -> None:
     assert "\n" not in line
     assert t.decode(line) == record
     assert line.encode()
+
+
+PIECES = (
+    *(
+        '"type":"user",',
+        '"type":"final_answer"',
+        '"content":"x",',
+        "null",
+        "1",
+        "1.0",
+        "-0",
+        "1e400",
+    ),
+    *('"\\ud800"', "{}", "[]", ",", '"', "{", "}", "NaN", '"x":1,', "9" * 30, "\\u0000", " ", "é"),
+)
+
+
+@given(RECORDS, st.integers(0), st.integers(0, 2), st.sampled_from(PIECES))
+def test_the_quick_reader_of_a_line_reads_nothing_that_the_other_does_not(
+    record: Any, at: int, length: int, piece: str
+) -> None:
+    line = t.encode(record)
+    at %= len(line) + 1
+    line = line[:at] + piece + line[at + length :]
+    try:
+        quick = t._decode(line)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return
+    assert repr(quick) == repr(t.from_json(json.loads(line)))
 
 
 @given(st.lists(RECORDS, max_size=4), st.data())

@@ -154,4 +154,4 @@ class PageSessions:
         run = RunOptions(configuration=configuration.over(as_options(header)), serves=True)
         refuse_where_off(run.configuration, run.tool_choice)
         within = restriction(("*",), **rules) if rules else None
-        return SavedSession(session, records, header, run, lambda text: None, within)
+        return SavedSession(session, header, run, lambda text: None, within)

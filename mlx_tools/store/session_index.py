@@ -1,0 +1,326 @@
+"""The index of a folder of sessions: ids, the times of the last writes, summaries.
+
+It saves a look into every folder, and is never the truth. Whatever is wrong with it, it is left out
+or made again from the folders. It is made by who first looks for sessions, beside their folder.
+
+How it is known to be behind: the index keeps the modification time of the folder as of its last
+change. A session that is made or removed by anyone changes that time, and then the index is
+compared with the folders. What one process writes to the transcript of a session does not change
+it: so whoever opens a session marks it in the index first, and until it is closed, or found closed
+after a crash, its transcript is looked at. A process that cannot mark a session removes the index.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mlx_tools.errors import MlxToolsError, StorageError
+from mlx_tools.lazy import VERSION
+from mlx_tools.store.session_store import SessionSummary, is_session_id
+from mlx_tools.store.tables import FileFormat, SqliteFile
+from mlx_tools.store.transcript import NAME, NO_FILE, FileState, file_state
+
+_SCHEMA: Final = """
+CREATE TABLE meta (stamp TEXT NOT NULL);
+CREATE TABLE sessions (
+  session TEXT NOT NULL PRIMARY KEY,
+  updated INTEGER NOT NULL,
+  is_open INTEGER NOT NULL,
+  state TEXT NOT NULL DEFAULT '',
+  summary BLOB
+) WITHOUT ROWID;
+CREATE INDEX by_update ON sessions (updated DESC, session DESC);
+CREATE INDEX open_ones ON sessions (session) WHERE is_open
+"""
+_FORMAT: Final = FileFormat("index of sessions", StorageError, 0x6D6C7869, 1, _SCHEMA)
+
+_WAIT: Final = 2.0
+"""Seconds for which another process that writes is waited for: to compare 100,000 sessions takes
+one."""
+
+PAGE: Final = 1000
+"""Rows that are read at once: a process that writes waits for no more."""
+
+MAX_SUMMARY: Final = 20_000
+"""Bytes of a summary that is kept: a question may hold a file, and all are read for statistics."""
+
+_FAULTS: Final = (MlxToolsError, sqlite3.Error, OSError, ValueError, TypeError)
+"""What comes of an index that is locked, damaged or not to be written, and of a full disk."""
+
+
+class SessionIndex:
+    """The index of the sessions in a folder.
+
+    ``in_use`` says whether a process is at a session.
+    Methods that return something return None if the index cannot be used; then the folders have to
+    be looked at. The others do what they can and raise nothing.
+    """
+
+    def __init__(self, folder: Path, in_use: Callable[[str], bool]) -> None:
+        self.folder = folder
+        self.path = folder.with_name(f"{folder.name}-index.sqlite")
+        self._in_use = in_use
+
+    # --- what changes ---
+
+    def make(self, session: str) -> None:
+        """Make the folder of a new session, which is then open. Raises OSError."""
+        path, is_made = self.folder / session, False
+
+        def make_folder() -> None:
+            nonlocal is_made
+            path.mkdir(mode=0o700)
+            is_made = True
+
+        self._write(lambda file: self._mark(file, session, make_folder))
+        if not is_made:
+            path.mkdir(mode=0o700)  # the folder's time changes: the index is known to be behind
+
+    def open(self, session: str) -> None:
+        """Take in that a process, which has the session locked, is about to write to it."""
+        if not self._write(lambda file: self._mark(file, session, lambda: None)):
+            with contextlib.suppress(OSError):
+                os.utime(self.folder)
+                self.path.unlink(missing_ok=True)
+
+    def close(self, session: str, state: FileState, summary: SessionSummary | None) -> None:
+        """Take in that a process is about to unlock a session."""
+        data = None if summary is None else _encode(summary)
+        row = (session, state.updated, state.text if data else "", data)
+        self._write(
+            lambda file: file.sql.execute("INSERT OR REPLACE INTO sessions VALUES (?,?,0,?,?)", row)
+        )
+
+    def keep(self, rows: Sequence[tuple[str, FileState, SessionSummary]]) -> None:
+        """Keep what sessions come to whose transcripts are in these states."""
+        values = [
+            (state.text, data, session)
+            for session, state, summary in rows
+            if (data := _encode(summary)) is not None
+        ]
+        query = "UPDATE sessions SET state = ?, summary = ? WHERE session = ?"
+        self._write(lambda file: file.sql.executemany(query, values))
+
+    # --- what is asked ---
+
+    def count(self) -> int | None:
+        """Return how many sessions there are."""
+        with self._reading() as file:
+            return None if file is None else int(file.one("SELECT count(*) FROM sessions")[0])
+
+    def by_last_update(self, limit: int | None) -> list[str] | None:
+        """Return ids, the session first that was last written to."""
+        query = "SELECT session FROM sessions ORDER BY updated DESC, session DESC LIMIT ?"
+        return self._ids(query, -1 if limit is None else limit)
+
+    def matching(self, begin: str) -> list[str] | None:
+        """Return the ids that begin with this text, the newest first."""
+        query = (
+            "SELECT session FROM sessions WHERE session >= ? AND session < ? ORDER BY session DESC"
+        )
+        return self._ids(query, begin, f"{begin}\x7f")  # behind all characters of an id
+
+    def summary(self, session: str, state: FileState) -> SessionSummary | None:
+        """Return what a session comes to whose transcript is in this state."""
+        with self._reading(compare=False) as file:
+            if file is None:
+                return None
+            query = "SELECT summary FROM sessions WHERE session = ? AND state = ?"
+            row = file.sql.execute(query, (session, state.text)).fetchone()
+            return None if row is None or row[0] is None else _decode(row[0])
+        return None
+
+    def summaries(self, older_than: str) -> list[tuple[str, SessionSummary | None]] | None:
+        """Return summaries of `PAGE` sessions, the newest first, from this id on.
+
+        One is None if the transcript has changed since.
+        """
+        with self._reading(compare=False) as file:
+            if file is None:
+                return None
+            query = (
+                "SELECT session, state, summary FROM sessions WHERE session < ?"
+                " ORDER BY session DESC LIMIT ?"
+            )
+            rows = file.sql.execute(query, (older_than, PAGE)).fetchall()
+            return [
+                (session, _decode(data) if data and state == self._state_of(session).text else None)
+                for session, state, data in rows
+            ]
+        return None
+
+    def compare(self) -> bool:
+        """Compare the index with all folders, even if it seems to be up to date.
+
+        Returns whether that was possible.
+        """
+        return self._write(self._compare, create=True)
+
+    def check(self) -> None:
+        """Compare an index that is there with all folders: a person may have changed some."""
+        self._write(self._compare)
+
+    def _ids(self, query: str, *values: object) -> list[str] | None:
+        with self._reading() as file:
+            return None if file is None else [row[0] for row in file.sql.execute(query, values)]
+        return None
+
+    # --- the file ---
+
+    @contextlib.contextmanager
+    def _reading(self, *, compare: bool = True) -> Iterator[SqliteFile | None]:
+        """Open the index and bring it up to date; None if it cannot be used.
+
+        What is raised within the block is taken for a fault of the file, and ends the block.
+        """
+        with contextlib.ExitStack() as stack:
+            file: SqliteFile | None = None
+            try:
+                file = stack.enter_context(self._file(create=compare))
+                if compare and not self._is_current(file):
+                    self._bring_up_to_date(file)
+            except _FAULTS as error:
+                self._remove_if_damaged(error)
+                file = None
+            try:
+                yield file
+            except _FAULTS as error:
+                self._remove_if_damaged(error)
+
+    def _write(self, change: Callable[[SqliteFile], object], *, create: bool = False) -> bool:
+        """Change the index in one transaction. Return whether that was possible."""
+        if not create and not self.path.exists():
+            return False
+        try:
+            with self._file(create=create) as file, file.guarded(), file.transaction(write=True):
+                change(file)
+        except _FAULTS as error:
+            self._remove_if_damaged(error)
+            return False
+        return True
+
+    def _file(self, *, create: bool) -> SqliteFile:
+        file = SqliteFile(self.path, _FORMAT, create=create, wait=_WAIT)
+        # A killed process loses nothing that it handed to the system. After a power cut the index
+        # may be damaged, and is made again: that is cheaper than to wait for the disk each time.
+        file.sql.execute("PRAGMA synchronous = OFF")
+        return file
+
+    def _remove_if_damaged(self, error: Exception) -> None:
+        """Remove an index that no later attempt can use; one that is locked stays."""
+        cause = error.__cause__ or error.__context__ or error
+        name = getattr(cause, "sqlite_errorname", None) or ""
+        passing = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_READONLY")
+        is_damage = isinstance(cause, sqlite3.Error) and not name.startswith(
+            (*passing, "SQLITE_IOERR", "SQLITE_CANTOPEN")
+        )
+        if is_damage or isinstance(error, ValueError | TypeError) or cause is error:
+            with contextlib.suppress(OSError):
+                self.path.unlink(missing_ok=True)
+
+    # --- within a transaction ---
+
+    def _folder_stamp(self) -> str:
+        return f"{VERSION} {self.folder.stat().st_mtime_ns}"
+
+    def _stamp(self, file: SqliteFile) -> str:
+        row = file.sql.execute("SELECT stamp FROM meta").fetchone()
+        return str(row[0]) if row else ""
+
+    def _renew_stamp(self, file: SqliteFile) -> None:
+        """Give the folder a time that no change by others gives it: to the nanosecond."""
+        os.utime(self.folder, ns=(time.time_ns(), time.time_ns()))
+        self._set_stamp(file, self._folder_stamp())
+
+    def _set_stamp(self, file: SqliteFile, stamp: str) -> None:
+        file.sql.execute("DELETE FROM meta")
+        file.sql.execute("INSERT INTO meta VALUES (?)", (stamp,))
+
+    def _mark(self, file: SqliteFile, session: str, change: Callable[[], None]) -> None:
+        """Enter a session as open, with a change of its folder.
+
+        An older copy of the index that is put back has another stamp than the folder from now on.
+        """
+        is_current = self._stamp(file) == self._folder_stamp()
+        change()
+        file.sql.execute(
+            "INSERT INTO sessions (session, updated, is_open) VALUES (?, ?, 1)"
+            " ON CONFLICT (session) DO UPDATE SET is_open = 1",
+            (session, time.time_ns()),
+        )
+        if is_current:
+            self._renew_stamp(file)
+
+    def _is_current(self, file: SqliteFile) -> bool:
+        with file.guarded():
+            is_open = file.sql.execute("SELECT 1 FROM sessions WHERE is_open LIMIT 1").fetchone()
+            return is_open is None and self._stamp(file) == self._folder_stamp()
+
+    def _bring_up_to_date(self, file: SqliteFile) -> None:
+        with file.guarded(), file.transaction(write=True):
+            if self._stamp(file) != self._folder_stamp():
+                self._compare(file)
+                return
+            query = "SELECT session, updated FROM sessions WHERE is_open"
+            for session, updated in file.sql.execute(query).fetchall():
+                state, is_open = self._state_of(session), self._in_use(session)
+                if state.updated != updated or not is_open:
+                    file.sql.execute(
+                        "UPDATE sessions SET updated = ?, is_open = ? WHERE session = ?",
+                        (state.updated, is_open, session),
+                    )
+
+    def _compare(self, file: SqliteFile) -> None:
+        """Make the rows those of the folders.
+
+        Sessions that are made meanwhile change the time of the folder again.
+        """
+        if not self._stamp(file).startswith(f"{VERSION} "):
+            file.sql.execute("UPDATE sessions SET state = '', summary = NULL")
+        self._renew_stamp(file)
+        stamp = self._stamp(file)
+        query = "SELECT session, updated, is_open FROM sessions"
+        rows = {row[0]: (row[1], row[2]) for row in file.sql.execute(query)}
+        changes: list[tuple[str, int, int]] = []
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                session = entry.name
+                if not (is_session_id(session) and entry.is_dir(follow_symlinks=False)):
+                    continue
+                row, state = rows.pop(session, None), self._state_of(session)
+                if row is None or row[1] or row[0] != state.updated:
+                    changes.append((session, state.updated, int(self._in_use(session))))
+        file.sql.executemany(
+            "INSERT INTO sessions (session, updated, is_open) VALUES (?, ?, ?) ON CONFLICT"
+            " (session) DO UPDATE SET updated = excluded.updated, is_open = excluded.is_open",
+            changes,
+        )
+        file.sql.executemany("DELETE FROM sessions WHERE session = ?", [(name,) for name in rows])
+        if self._folder_stamp() != stamp:
+            self._set_stamp(file, "")
+
+    def _state_of(self, session: str) -> FileState:
+        try:
+            return file_state(os.lstat(f"{self.folder}{os.sep}{session}{os.sep}{NAME}"))
+        except OSError:
+            return NO_FILE
+
+
+def _encode(summary: SessionSummary) -> bytes | None:
+    """Return a summary as JSON; None if it is too long, or holds half a character."""
+    try:
+        data = msgspec.json.encode(summary)
+    except (ValueError, UnicodeEncodeError):
+        return None
+    return data if len(data) <= MAX_SUMMARY else None
+
+
+_decode = msgspec.json.Decoder(SessionSummary).decode
