@@ -198,7 +198,7 @@ class ScriptedServer:
     ) -> None:
         self.hanging = hanging
         self.posts = ("/v1/completions", "/v1/chat/completions")[: 1 + chat]
-        self.ended = threading.Event()
+        self.has_ended = threading.Event()
         self._script = list(script)
         self._lock = threading.Lock()
         self.models = (model,) if isinstance(model, str) else tuple(model)
@@ -237,7 +237,7 @@ class ScriptedServer:
         self._server.server_close()
 
     def __exit__(self, *_: object) -> None:
-        self.ended.set()
+        self.has_ended.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -264,7 +264,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == self.scripted.hanging:
-            self.scripted.ended.wait(30)
+            self.scripted.has_ended.wait(30)
         if self.path == "/health":
             self._json(200, {"status": "ok"})
         elif self.path == "/v1/models":

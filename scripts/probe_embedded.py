@@ -72,7 +72,7 @@ def main() -> None:
     verdict = parse_verdict(text.encode(), DEFAULT_MODEL)
     TARGET.parent.mkdir(parents=True, exist_ok=True)
     TARGET.write_text(text, encoding="utf-8")
-    for cell in verdict.measured:
+    for cell in verdict.rows:
         right, valid, asked = cell["correct"], cell["valid"], cell["questions"]
         print(f"{cell['style']:14} {cell['strategy']:8} right {right}, valid {valid} of {asked}")
     print(f"{TARGET.relative_to(ROOT)}: style {verdict.style}, strategy {verdict.strategy}")

@@ -72,14 +72,14 @@ def run_command(command: Sequence[str]) -> bool:
 
 
 class Autostart(Struct, frozen=True, kw_only=True):
-    """How one of our commands is started: ``name`` is that of its files. With ``every`` it runs
+    """How one of our commands is started: ``name`` is that of its files. With ``interval`` it runs
     each time when so many minutes are full, else it is kept running.
 
     ``home`` is the user's home folder. ``run`` runs a command of the system.
     """
 
     name: str
-    every: int = 0
+    interval: int = 0
     platform: str = sys.platform
     home: Path = field(default_factory=Path.home)
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
@@ -121,10 +121,10 @@ class Autostart(Struct, frozen=True, kw_only=True):
     def texts(self, command: Sequence[str]) -> dict[Path, str]:
         """The files that have this command started."""
         if self._is_mac:
-            agent = launch_agent(self.label, command, self.log, self.every, self.variables)
+            agent = launch_agent(self.label, command, self.log, self.interval, self.variables)
             return {self._file: agent}
-        units = {self._service: systemd_unit(command, self.every, self.variables)}
-        return units | ({self._file: systemd_timer(self.every)} if self.every else {})
+        units = {self._service: systemd_unit(command, self.interval, self.variables)}
+        return units | ({self._file: systemd_timer(self.interval)} if self.interval else {})
 
     def install(self, command: Sequence[str]) -> list[str]:
         """Have this command started from now on, in place of what was installed before.
@@ -192,7 +192,7 @@ class Autostart(Struct, frozen=True, kw_only=True):
             return self.home / "Library" / "LaunchAgents" / f"{self.label}.plist"
         own = self.environ.get("XDG_CONFIG_HOME")
         folder = (Path(own) if own else self.home / ".config") / "systemd" / "user"
-        return folder / f"{self.label}.{'timer' if self.every else 'service'}"
+        return folder / f"{self.label}.{'timer' if self.interval else 'service'}"
 
     @property
     def log(self) -> Path:

@@ -105,12 +105,12 @@ async def check_server(
         for one in backend.upstreams:
             ((check,), _) = await check_server(one.backend)
             checks.append(check if check.status == "ok" else replace(check, status="warn"))
-        for one in backend.others:
+        for one in backend.other_upstreams:
             detail = f"{one.address} answers, and serves other models than {backend.model}"
             checks.append(Check("server", "warn", detail, "it is asked for those alone"))
         return checks, backend.current
     try:
-        client = await backend.connected() if backend.kind == "server" else backend
+        client = await backend.get_client() if backend.kind == "server" else backend
         health = await client.health()
         if dead := health.as_error(str(client.address)):
             raise dead

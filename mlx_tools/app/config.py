@@ -100,8 +100,8 @@ class Configuration:
     ``origins`` has an entry for every setting that has a value; a list that adds up has one for
     each source that added. ``files`` are those that were read. ``choices`` say which tools are
     allowed, as (list, preset): the first by whoever spoke last, any other by a project's file,
-    which narrows it; ``allowed`` are those that `over` added to the first. ``layers`` are the
-    sources, lowest first. ``watched`` are the places where a file was read, and those where one
+    which narrows it; ``allowed`` are those that `with_options` added to the first. ``layers`` are
+    the sources, lowest first. ``watched`` are the places where a file was read, and those where one
     would have been had there been one, each with what was there (`fingerprints`). ``profiles`` are
     those of the user's file, by name.
     """
@@ -163,7 +163,7 @@ class Configuration:
         seconds = {key[:-3]: value / 1000 for key, value in values if key.endswith("_ms")}
         return Limits(**seconds, **{k: value for k, value in values if not k.endswith("_ms")})
 
-    def over(
+    def with_options(
         self, options: Mapping[str, str | bool | Sequence[str]], allow: Sequence[str] = ()
     ) -> Configuration:
         """The same with more options, as `load` takes them, and with the tools ``allow`` besides

@@ -116,7 +116,7 @@ class OpenConnections:
 
     def __init__(self, files: int) -> None:
         self.most_without_key, self.most_of_address = files // 4, files // 8
-        self.most = files * 5 // 8
+        self.max_connections = files * 5 // 8
         # Both in the order in which they came.
         self._without_key: dict[BoundedConnection, None] = {}
         self._admitted: dict[BoundedConnection, None] = {}
@@ -137,7 +137,7 @@ class OpenConnections:
         same = [one for one in group if one.address == connection.address]
         if len(same) > self.most_of_address and not connection.is_local:
             same[0].drop()
-        if len(self) > self.most:
+        if len(self) > self.max_connections:
             idle = (one for one in self._admitted if one.is_idle)
             next(idle, connection).drop()
 

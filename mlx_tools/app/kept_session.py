@@ -56,21 +56,21 @@ class _NoBackend:
 class SavedSession(Struct, frozen=True):
     """A session to go on with: its id or its transcript's path, how its model is reached, and what
     its policy is narrowed by, where by anything. ``note`` takes what a person should know.
-    ``other`` reaches it at another address, where that one does not."""
+    ``fallback_options`` reaches it at another address, where that one does not."""
 
     place: str
     header: Header
     run: RunOptions
     note: Note
-    within: Policy | None = None
-    other: RunOptions | None = None
+    narrowed_policy: Policy | None = None
+    fallback_options: RunOptions | None = None
 
     @asynccontextmanager
-    async def opened(
+    async def open_controller(
         self, approver: Approver, wrap: Callable[[Backend], Backend] = lambda backend: backend
     ) -> AsyncIterator[Controller]:
         """A controller to go on with it by; its backend is closed at the end. ``wrap`` is as for
-        `mlx_tools.app.opened`."""
+        `mlx_tools.app.open_controller`."""
         configuration = self.run.configuration
         registry = registry_of(configuration, jobs_of(configuration, self.header))
         chosen = await self._select_backend()
@@ -86,11 +86,11 @@ class SavedSession(Struct, frozen=True):
         try:
             return await choose(self.run, self.note)
         except (BackendError, UsageError) as error:
-            if self.other is None:
+            if self.fallback_options is None:
                 raise
-            url = self.other.configuration.settings.backend.url
+            url = self.fallback_options.configuration.settings.backend.url
             self.note(f"{error.message}: trying {', '.join(addresses(url))}")
-            return await choose(self.other, self.note)
+            return await choose(self.fallback_options, self.note)
 
     @asynccontextmanager
     async def looked_at(self) -> AsyncIterator[Conversation]:
@@ -117,7 +117,7 @@ class SavedSession(Struct, frozen=True):
 
     async def begin(self, controller: Controller) -> Conversation:
         """The session, open."""
-        return await controller.reopen(self.place, narrowed_policy=self.within)
+        return await controller.reopen(self.place, narrowed_policy=self.narrowed_policy)
 
 
 def header_of(place: str, records: Sequence[Record], secret: bytes) -> Header:

@@ -72,7 +72,7 @@ Kind = Literal[
 class Block(Struct, frozen=True):
     """A text of a step. ``prefix`` is what the host wrote in front of it. ``fold`` is what stands
     on a folded text, empty for one that is open. ``left_out`` characters stood before ``tail``.
-    ``aside``: it is for who looks closer."""
+    ``is_aside``: it is for who looks closer."""
 
     text: str
     prose: bool = False
@@ -80,7 +80,7 @@ class Block(Struct, frozen=True):
     prefix: str = ""
     left_out: int = 0
     tail: str = ""
-    aside: bool = False
+    is_aside: bool = False
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class ReportStep:
     words: str = ""
     blocks: Sequence[Block] = ()
     bad: bool = False
-    at: str = ""
+    timestamp: str = ""
 
 
 def steps_of(records: Sequence[Record]) -> list[ReportStep]:
@@ -113,7 +113,7 @@ def steps_of(records: Sequence[Record]) -> list[ReportStep]:
         mends = [*mends, record] if isinstance(record, MendRecord) else []
         if isinstance(record, MendRecord):
             step.words = f"{dropped(mends) or 'nothing'} → {record.replacement or 'written anew'}"
-        step.at = getattr(record, "at", "")
+        step.timestamp = getattr(record, "at", "")
         if isinstance(record, CallRecord):
             calls[record.call] = step
         steps.append(step)
@@ -128,9 +128,9 @@ def fold_text(text: str, name: str = "", *, is_aside: bool = False) -> Block:
     size = f"{len(text):,} characters" + (f", {lines:,} lines" if lines > 1 else "")
     fold = (f"{name}: {size}" if name else size) if long else ""
     if len(text) <= MAX_CHARS:
-        return Block(text, fold=fold, aside=is_aside)
+        return Block(text, fold=fold, is_aside=is_aside)
     head, tail = text[: MAX_CHARS - TAIL], text[-TAIL:]
-    return Block(head, fold=fold, left_out=len(text) - MAX_CHARS, tail=tail, aside=is_aside)
+    return Block(head, fold=fold, left_out=len(text) - MAX_CHARS, tail=tail, is_aside=is_aside)
 
 
 # --- a step a record ---
@@ -213,7 +213,7 @@ def _completion(record: CompletionRecord) -> ReportStep:
         text = text.removeprefix(prefix)  # here the text has what both wrote
     blocks = _asides(("Thought", record.reasoning))
     if prefix or text:
-        blocks.append(replace(fold_text(text, "Text"), prefix=prefix, aside=True))
+        blocks.append(replace(fold_text(text, "Text"), prefix=prefix, is_aside=True))
     blocks += _asides(("Left unread", "\n".join(record.dropped)))
     if record.prompt is not None:
         added = "Prompt, what is added to it" if record.shared_prefix_chars else "Prompt"

@@ -402,7 +402,7 @@ async def run_settings(options: RunOptions, selected: SelectedBackend, note: Not
         require_tools=options.require_tools,
         output_schema=options.output_schema,
         model=model,
-        backend=selected.described(),
+        backend=selected.header_fields(),
         route=route.to_json(),
         **_places_of(options.configuration),
     )
@@ -453,7 +453,7 @@ async def try_native(
         if known is None:
             at = datetime.now(UTC).isoformat(timespec="seconds")
             known = await probe_native(backend, server=server, model=model, measured_at=at)
-            store.put_native(known)
+            store.save_native(known)
         found = known if found is None or found.passed else found
     return found
 

@@ -223,10 +223,10 @@ class _NativeTrial:
     """The questions, and who is asked."""
 
     def __init__(self, backend: Backend, timeout: float) -> None:
-        self.asked: Mapping[str, Any] = tomllib.loads(read_data(FILE))
+        self.cases: Mapping[str, Any] = tomllib.loads(read_data(FILE))
         self._backend, self._timeout = backend, timeout
         self._tools = {
-            one["name"]: ToolSpec(**one, effects=frozenset()) for one in self.asked["tools"]
+            one["name"]: ToolSpec(**one, effects=frozenset()) for one in self.cases["tools"]
         }
 
     async def ask(self, messages: Sequence[Message], choice: str = "auto") -> Reading:
@@ -236,7 +236,7 @@ class _NativeTrial:
             max_tokens=MAX_TOKENS,
             timeout=self._timeout,
             messages=messages,
-            tools=[{"type": "function", "function": dict(one)} for one in self.asked["tools"]],
+            tools=[{"type": "function", "function": dict(one)} for one in self.cases["tools"]],
             tool_choice=choice,
         )
         text, reason = "", None
@@ -293,13 +293,13 @@ class _NativeTrial:
 
     async def check_answer(self) -> None:
         """Asks for what needs no call."""
-        question = self.asked["greeting"]["question"]
+        question = self.cases["greeting"]["question"]
         if self.call(await self.ask([{"role": "user", "content": question}])) is not None:
             raise _Failed("the model calls a tool where none is of use")
 
     async def obeys(self) -> bool:
         """Whether a tool choice is obeyed, by what needs no call."""
-        greeting = self.asked["greeting"]
+        greeting = self.cases["greeting"]
         asked = [{"role": "user", "content": greeting["question"]}]
         for choice in ("required", greeting["forced"]):
             try:
@@ -323,7 +323,7 @@ async def probe_native(
     probe = _NativeTrial(backend, timeout)
     passed, obeys, reason = False, False, ""
     try:
-        for case in probe.asked["calls"]:
+        for case in probe.cases["calls"]:
             await probe.check_call(case)
         await probe.check_answer()
         passed, obeys = True, await probe.obeys()

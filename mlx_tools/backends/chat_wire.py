@@ -58,7 +58,7 @@ class _ChatCallPieces:
     number: int | None
     id: str = ""
     name: str = ""
-    begun: bool = False
+    is_started: bool = False
     closed: bool = False
     blank: bool = True
     waiting: list[str] = field(default_factory=list)
@@ -126,7 +126,7 @@ class TurnText:
         call.add(arguments)
         written = self._write(self._open[0])
         # The next call has begun: this one is over, unless its server mixes their pieces.
-        while len(self._open) > 1 and (call is self._open[0] or not call.begun):
+        while len(self._open) > 1 and (call is self._open[0] or not call.is_started):
             if not self._open[0].whole:
                 break
             written += self._close() + self._write(self._open[0])
@@ -171,11 +171,11 @@ class TurnText:
         text = ""
         if not call.name:
             return text
-        if not call.begun:
+        if not call.is_started:
             given = f'"id":{_compact(call.id)},' if call.id else ""
             text = self._end_thought() + ("" if self._lead else "\n")
             text += f'{{"type":"tool_call",{given}"name":{_compact(call.name)},"arguments":'
-            call.begun, self._lead = True, False
+            call.is_started, self._lead = True, False
         text += "".join(call.waiting)
         call.waiting.clear()
         return text
@@ -245,7 +245,7 @@ class ChatCollector(Collector):
                 text += self._call(call)
         return text
 
-    def _kept(self) -> int:
+    def _retained_bytes(self) -> int:
         return self._bytes + self._turn.size
 
     def _call(self, call: Mapping[str, Any]) -> str:

@@ -76,7 +76,7 @@ def marker_ids(files: ModelFiles, markers: Collection[str]) -> tuple[int, ...]:
 class SelectedBackend(Struct, frozen=True, kw_only=True):
     """A backend, and how it was chosen.
 
-    ``how``: ``named`` (by an address, here or in a configuration), ``found`` (at the usual
+    ``source``: ``named`` (by an address, here or in a configuration), ``found`` (at the usual
     address), ``embedded`` (the embedded model, for want of a server), ``started`` (a server of our
     own, as asked), ``loaded`` (a model in this process, as asked). ``note`` is one line for a
     person, empty where there is nothing to say; ``suggestion`` is another, on the model that suits
@@ -85,7 +85,7 @@ class SelectedBackend(Struct, frozen=True, kw_only=True):
     """
 
     backend: CompletionsBackend | UpstreamPool | ServerBackend | LocalBackend | VendorBackend
-    how: How
+    source: How
     note: str = ""
     suggestion: str = ""
     model: str | None = None
@@ -106,9 +106,9 @@ class SelectedBackend(Struct, frozen=True, kw_only=True):
         folder = self.files.path if known and self.files is not None else None
         return model_identity(self.model or name, folder)
 
-    def described(self) -> dict[str, str]:
+    def header_fields(self) -> dict[str, str]:
         """The backend as a session's header has it."""
-        found: dict[str, str] = {"kind": self.backend.kind, "how": self.how}
+        found: dict[str, str] = {"kind": self.backend.kind, "how": self.source}
         if self.backend.kind == "completions":
             found["url"] = ",".join(address.url for address in self.backend.addresses)
         elif self.backend.kind == "native":
@@ -198,7 +198,7 @@ def _vendor(
             f"{address.url} is no completions server", hint="use --backend native or auto"
         )
     backend = VENDORS[address.interface](address.url, model, api_key=api_key)
-    return SelectedBackend(backend=backend, how="named", model=model)
+    return SelectedBackend(backend=backend, source="named", model=model)
 
 
 async def inspect_server(
@@ -248,7 +248,7 @@ def _own_server(
             f"using the embedded model {name}"
         )
     return SelectedBackend(
-        backend=backend, how=how, note=line, suggestion=suggestion, model=name, files=files
+        backend=backend, source=how, note=line, suggestion=suggestion, model=name, files=files
     )
 
 
@@ -345,7 +345,7 @@ async def _served(
     note = "; ".join(filter(None, (using, doubt, broken)))
     return SelectedBackend(
         backend=backend,
-        how=source,
+        source=source,
         note=note,
         model=name,
         files=files,

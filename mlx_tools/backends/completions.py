@@ -357,7 +357,7 @@ class CompletionsBackend:
         body = self._body(request, stream=not whole) | options
         begun = await self._first(request, body, limits, silent=whole)
         try:
-            with self._exchange.translated():
+            with self._exchange.map_errors():
                 yield begun
         except BackendError as error:
             diagnosed = await self._diagnosed(error)
@@ -409,7 +409,7 @@ class CompletionsBackend:
                     raise await self._with_names(error) from error.__cause__
                 delay = self._retry.delay(tries)
                 passing = isinstance(error, ConnectionDropped | ServerFailed)
-                if not passing or tries >= self._retry.times or delay >= limits.left:
+                if not passing or tries >= self._retry.times or delay >= limits.seconds_left:
                     raise
             tries += 1
             await self._retry.sleep(delay)
@@ -468,7 +468,7 @@ class CompletionsBackend:
                 messages=None,
             )
             try:
-                with self._exchange.translated():
+                with self._exchange.map_errors():
                     begun = await self._exchange.begin(self._body(nudge), limits, silent=False)
                     try:
                         await self._read_whole(begun, nudge)

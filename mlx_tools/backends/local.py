@@ -64,7 +64,7 @@ class LocalRequest:
             raise item
         return item
 
-    def put(self, item: Chunk | MlxToolsError | None) -> None:
+    def send(self, item: Chunk | MlxToolsError | None) -> None:
         """Tell the one who waits; from the worker's thread."""
         try:
             self._loop.call_soon_threadsafe(self._items.put_nowait, item)
@@ -75,7 +75,7 @@ class LocalRequest:
         """Between forward passes: a sign of life, or the end where nobody waits."""
         if self.cancelled:
             raise RequestCancelled
-        self.put(Chunk())
+        self.send(Chunk())
 
 
 class InferenceThread(threading.Thread):
@@ -90,17 +90,17 @@ class InferenceThread(threading.Thread):
     def run(self) -> None:
         while (work := self.queue.get()) is not None:
             if not work.cancelled:
-                work.put(self._done(work))
+                work.send(self._done(work))
         self.engine = None
 
     def _done(self, work: LocalRequest) -> MlxToolsError | None:
         try:
             self.engine = self.engine or self._load()
-            work.put(Chunk())
+            work.send(Chunk())
             if work.request is not None:
                 with closing(self.engine.complete(work.request, work.watch)) as chunks:
                     for chunk in chunks:
-                        work.put(chunk)
+                        work.send(chunk)
                         if work.cancelled:
                             break
         except RequestCancelled:

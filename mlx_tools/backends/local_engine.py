@@ -136,7 +136,7 @@ class GrammarRun:
         return self._commit(token)
 
     @property
-    def ended(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether nothing may follow."""
         return bool(self._interpreter.has_pending_stop())
 
@@ -148,7 +148,7 @@ class GrammarRun:
         self._emitted = max(self._emitted, end)
         return self._decoder.decode(piece)
 
-    def rest(self, dropped_tokens: int = 0) -> str:
+    def remaining_text(self, dropped_tokens: int = 0) -> str:
         """What is left of the text at its end."""
         return self.text(dropped_tokens) + self._decoder.decode(b"", final=True)
 
@@ -303,7 +303,7 @@ class Engine:
                 self._reading.take_back(back)
             count += len(tokens) - back
             surplus = max(0, count - most)
-            if run.ended and not surplus:
+            if run.is_finished and not surplus:
                 finish = "stop"
             elif count >= most:
                 finish = "length"
@@ -314,7 +314,9 @@ class Engine:
                 yield Chunk(text, scores=scores)
             if finish is None:
                 logits = self._reading.read(tokens, watch)
-        yield Chunk(run.rest(surplus), finish, Usage(prompt_size, cached, count - surplus))
+        yield Chunk(
+            run.remaining_text(surplus), finish, Usage(prompt_size, cached, count - surplus)
+        )
 
     def _scores(self, logits: Any, top_logprobs: int) -> Scores:
         """The likeliest tokens by the model itself, before any grammar."""
@@ -539,7 +541,7 @@ class TokenTexts:
         """The text that follows the tokens ``context_tokens``."""
         return TextStream(self, () if self._bytes is not None else context_tokens[-CONTEXT:])
 
-    def joined(self, tokens: Sequence[int]) -> str | None:
+    def decode_all(self, tokens: Sequence[int]) -> str | None:
         """The text of tokens by a tokenizer that only decodes; None for one with a table."""
         return None if self._bytes is not None else str(self._tokenizer.decode(tokens))
 
@@ -579,12 +581,12 @@ class TextStream:
         return self._decode_new(final=True)
 
     def _decode_new(self, *, final: bool) -> str:
-        whole = self._texts.joined(self._tokens[self._start :])
+        whole = self._texts.decode_all(self._tokens[self._start :])
         if whole is None:
             new, self._tokens = self._tokens, []
             data = b"".join((self._texts.data(token) or b"") for token in new)
             return self._decoder.decode(data, final)
-        known = self._texts.joined(self._tokens[self._start : self._read]) or ""
+        known = self._texts.decode_all(self._tokens[self._start : self._read]) or ""
         if len(whole) <= len(known) or (whole.endswith("\ufffd") and not final):
             return ""
         self._start, self._read = self._read, len(self._tokens)

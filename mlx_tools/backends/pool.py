@@ -121,9 +121,9 @@ class UpstreamPool:
     comes, and none but those of a server that is out are moved. Where one fails before anything of
     its answer has come the next is asked; after the last all of them again, as ``retry`` says.
 
-    ``model`` is the name by which they know it, None where none says one. ``others`` are servers
-    that serve other models alone. What else is asked of the pool (its health, what it can) the
-    server answers that would be asked first.
+    ``model`` is the name by which they know it, None where none says one. ``other_upstreams`` are
+    servers that serve other models alone. What else is asked of the pool (its health, what it can)
+    the server answers that would be asked first.
     """
 
     kind: Literal["completions"] = "completions"
@@ -138,7 +138,7 @@ class UpstreamPool:
         spread: bool = False,
         retry: Retry | None = None,
     ) -> None:
-        self.upstreams, self.others = tuple(upstreams), tuple(other_upstreams)
+        self.upstreams, self.other_upstreams = tuple(upstreams), tuple(other_upstreams)
         self.model = model
         self._spread = spread
         self._retry = retry or Retry()
@@ -158,7 +158,7 @@ class UpstreamPool:
     @property
     def addresses(self) -> tuple[Address, ...]:
         """Those of all servers that were named, in their order."""
-        return tuple(one.backend.address for one in (*self.upstreams, *self.others))
+        return tuple(one.backend.address for one in (*self.upstreams, *self.other_upstreams))
 
     @property
     def forbidden_tokens(self) -> tuple[int, ...]:
@@ -220,13 +220,13 @@ class UpstreamPool:
         """The models of all the servers, each once."""
         from asyncio import gather
 
-        every = (*self.upstreams, *self.others)
+        every = (*self.upstreams, *self.other_upstreams)
         well = [one.backend for one in every if one.elsewhere or not one.problem]
         listed = await gather(*(backend.models(timeout) for backend in well))
         return tuple(dict.fromkeys(name for names in listed for name in names))
 
     async def aclose(self) -> None:
-        for one in (*self.upstreams, *self.others):
+        for one in (*self.upstreams, *self.other_upstreams):
             await one.backend.aclose()
 
     # --- who is asked -------------------------------------------------------------------------

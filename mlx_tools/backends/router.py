@@ -75,7 +75,7 @@ class FormatChoice(Struct, frozen=True):
     doubt: str = ""
 
     @property
-    def named(self) -> bool:
+    def is_named(self) -> bool:
         """True where a person said which one it is."""
         return self.source == _NAMED
 
@@ -441,8 +441,8 @@ def _speakable(decided: PromptChoice, chat_format: ChatFormat, wished: StyleChoi
     if decided.style != "native":
         return decided
     if chat_format.tools is None and wished == "auto":
-        why = {**decided.why, "passed_over": f"the style native: {chat_format.toolless}"}
-        return replace(decided, style=DEFAULT_STYLE, why=why)
+        why = {**decided.reasons, "passed_over": f"the style native: {chat_format.toolless}"}
+        return replace(decided, style=DEFAULT_STYLE, reasons=why)
     if chat_format.tools is None:
         raise UsageError(
             f"the style native is not to be had for this model: {chat_format.toolless}",

@@ -133,7 +133,7 @@ class ServerBackend:
             ModelError: there is no model in the folder.
             BackendError: the server ended, or was not ready in time; its last words are told.
         """
-        await self.connected()
+        await self.get_client()
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk, None]:
         """As `CompletionsBackend.complete`; starts the server where none runs.
@@ -143,7 +143,7 @@ class ServerBackend:
         """
         delivered = again = False
         while True:
-            client = await self.connected()
+            client = await self.get_client()
             running = self._running
             try:
                 async with aclosing(client.complete(request)) as chunks:
@@ -204,7 +204,7 @@ class ServerBackend:
             await anyio.sleep(0.02)
         return False
 
-    async def connected(self) -> CompletionsBackend:
+    async def get_client(self) -> CompletionsBackend:
         """The client of the running server, which is started where none runs; see `start`."""
         running = self._running
         if running is not None and running.exit_code is not None:

@@ -177,7 +177,7 @@ class Deadlines:
         self._end = clock() + request.timeout
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds that are left of the whole; below 0 where it is over."""
         return self._end - self._now()
 
@@ -192,7 +192,7 @@ class Deadlines:
         """
         import anyio
 
-        left, idle = self.left, self._request.idle_timeout
+        left, idle = self.seconds_left, self._request.idle_timeout
         bound = left if silent else min(left, idle, idle if max_seconds is None else max_seconds)
         if bound > 0:
             with anyio.move_on_after(bound) as scope:
@@ -516,7 +516,7 @@ class Exchange:
         self._address = address
         self._headers = headers
         self._client = client
-        self._kept: dict[
+        self._clients: dict[
             asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None, None]]
         ] = {}
         self._way: dict[str, Any] | None = None
@@ -540,7 +540,7 @@ class Exchange:
         """
         path, body = self.target(body)
         content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-        with self.translated():
+        with self.map_errors():
             client = await self.client()
             url = f"{self._address}{path}"
             sent = client.build_request("POST", url, content=content, headers=self._headers)
@@ -599,7 +599,7 @@ class Exchange:
         return begun
 
     @contextmanager
-    def translated(self) -> Iterator[None]:
+    def map_errors(self) -> Iterator[None]:
         """Turns httpx's and the system's errors, raised within, into ours."""
         import httpx
 
@@ -622,19 +622,21 @@ class Exchange:
         if self._client is not None:
             return self._client
         loop = get_running_loop()
-        if loop not in self._kept or self._kept[loop][0].is_closed:
-            self._kept = {old: kept for old, kept in self._kept.items() if not old.is_closed()}
+        if loop not in self._clients or self._clients[loop][0].is_closed:
+            self._clients = {
+                old: kept for old, kept in self._clients.items() if not old.is_closed()
+            }
             client = self._new_client()
             keeper = _closing(client)
             await anext(keeper)
-            self._kept[loop] = client, keeper
-        return self._kept[loop][0]
+            self._clients[loop] = client, keeper
+        return self._clients[loop][0]
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop. They are made anew where needed."""
         from asyncio import get_running_loop
 
-        if kept := self._kept.pop(get_running_loop(), None):
+        if kept := self._clients.pop(get_running_loop(), None):
             await kept[1].aclose()
 
     def _new_client(self) -> httpx.AsyncClient:

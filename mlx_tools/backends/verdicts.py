@@ -56,12 +56,12 @@ class StyleVerdict(Struct, frozen=True):
     """What follows for one style.
 
     ``strategy`` is the one to begin with: ``auto`` where nothing is known to be better.
-    ``otherwise`` takes its place where that is ``grammar`` and the backend takes none. ``reason``
+    ``fallback`` takes its place where that is ``grammar`` and the backend takes none. ``reason``
     says why, in words.
     """
 
     strategy: StrategyChoice
-    otherwise: Literal["auto", "free", "guided"]
+    fallback: Literal["auto", "free", "guided"] = field(name="otherwise")
     reason: str = ""
 
 
@@ -71,7 +71,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     ``model`` is what identifies it (`model_identity`), ``style`` the one to use, ``styles`` what
     follows for each. ``measured_at`` is the wall clock (ISO 8601, UTC). ``prompts`` and ``probe``
     are digests: of the words that the model reads in every run, and of the questions. ``settings``
-    and ``versions`` say under what it was measured; ``measured`` holds the figures, an object for
+    and ``versions`` say under what it was measured; ``rows`` holds the figures, an object for
     each style and strategy. ``command`` measures it again, where it comes with mlx-tools.
     """
 
@@ -86,7 +86,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     probe: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, Any] = field(default_factory=dict)
-    measured: tuple[Mapping[str, Any], ...] = ()
+    rows: tuple[Mapping[str, Any], ...] = field(name="measured", default=())
     command: str = ""
 
     @property
@@ -100,7 +100,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
         The upper end of the interval decides: a few unlucky answers do not make a model weak.
         """
-        ends = [row.get("correct_interval") for row in self.measured]
+        ends = [row.get("correct_interval") for row in self.rows]
         uppers = [end[1] for end in ends if isinstance(end, list | tuple) and len(end) == 2]
         return bool(uppers) and max(uppers) < WEAK_BELOW
 
@@ -167,12 +167,12 @@ class VerdictChoice(Struct, frozen=True, kw_only=True):
 
 
 class PromptChoice(Struct, frozen=True):
-    """The style and strategy of a run. ``why`` is what the header keeps of it: what a verdict
+    """The style and strategy of a run. ``reasons`` is what the header keeps of it: what a verdict
     decided, and which; empty where none did. ``weak``: the verdict says that the model is."""
 
     style: Style
     strategy: StrategyChoice
-    why: Mapping[str, Any] = field(default_factory=dict)
+    reasons: Mapping[str, Any] = field(default_factory=dict)
     weak: bool = False
 
 
@@ -192,7 +192,7 @@ def decide(
         return PromptChoice(cast(Style, style), strategy, weak=verdict is not None and verdict.weak)
     why: dict[str, Any] = {"passed_over": verdict_choice.problem} if verdict_choice.problem else {}
     if verdict is None:
-        return PromptChoice(DEFAULT_STYLE if style == "auto" else style, strategy, why=why)
+        return PromptChoice(DEFAULT_STYLE if style == "auto" else style, strategy, reasons=why)
     chosen = verdict.style if style == "auto" else style
     why |= {
         "model": verdict.model,
@@ -206,8 +206,8 @@ def decide(
         if known is None:
             known = StyleVerdict("auto", "auto", f"{chosen} was not measured")
         usable = known.strategy != "grammar" or grammars
-        strategy, why["strategy"] = known.strategy if usable else known.otherwise, known.reason
-    return PromptChoice(chosen, strategy, why=why, weak=verdict.weak)
+        strategy, why["strategy"] = known.strategy if usable else known.fallback, known.reason
+    return PromptChoice(chosen, strategy, reasons=why, weak=verdict.weak)
 
 
 # --- where it is kept -------------------------------------------------------------------------
@@ -239,7 +239,7 @@ class VerdictStore(Struct, frozen=True):
             return VerdictChoice(model=model, place=str(path), problem=line)
         return VerdictChoice(model=model, verdict=verdict, source="stored", place=str(path))
 
-    def put(self, verdict: Verdict) -> Path:
+    def save(self, verdict: Verdict) -> Path:
         """Keeps a verdict in place of the model's earlier one, and returns its file.
 
         Raises `UsageError` where it cannot be written; the earlier one then still stands.
@@ -261,8 +261,8 @@ class VerdictStore(Struct, frozen=True):
         found = (one for path in paths if (one := self._native_in(path)) and one.model == model)
         return tuple(sorted(found, key=lambda one: one.server))
 
-    def put_native(self, verdict: NativeVerdict) -> Path:
-        """Keeps a verdict in place of the earlier one. Raises as `put` does."""
+    def save_native(self, verdict: NativeVerdict) -> Path:
+        """Keeps a verdict in place of the earlier one. Raises as `save` does."""
         path = self._native_path(verdict.server, verdict.model)
         return self._write(path, to_builtins(verdict))
 

@@ -403,10 +403,10 @@ class Collector:
         text = without_surrogates(text)
         size = len(text.encode())
         self._bytes += size
-        check_size(self._kept(), self._max_tokens, self._address)
+        check_size(self._retained_bytes(), self._max_tokens, self._address)
         return text, size
 
-    def _kept(self) -> int:
+    def _retained_bytes(self) -> int:
         """Bytes of what came of the model."""
         return self._bytes
 

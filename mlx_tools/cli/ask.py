@@ -85,7 +85,7 @@ def ask(
     begun, choice = _pick_session(go_on, session, options_given, tool_choice, require_tools, schema)
     text, piped = _question(options.join_words(question))
     plain = not (as_json or as_events)
-    view = LiveView.here(steps=steps, answer=plain)
+    view = LiveView.for_process(steps=steps, answer=plain)
     clean = trace_cleaner(begun.run.configuration)
     with FullTrace(full_trace, clean=clean) if full_trace else nullcontext() as trace:
 

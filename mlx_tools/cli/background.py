@@ -51,10 +51,10 @@ class NewSession(Struct, frozen=True):
 
     run: RunOptions
 
-    def opened(
+    def open_controller(
         self, approver: Approver, wrap: Callable[[Backend], Backend] = lambda backend: backend
     ) -> AbstractAsyncContextManager[Controller]:
-        """See `SavedSession.opened`."""
+        """See `SavedSession.open_controller`."""
         return open_controller(self.run, approver=approver, note=note, wrap=wrap)
 
     async def begin(self, controller: Controller) -> Conversation:
@@ -71,13 +71,15 @@ def answer(
     wrap: Callable[[Backend], Backend] = lambda backend: backend,
 ) -> Outcome:
     """Return the outcome of a conversation in a session, of which ``stream`` gives the events: each
-    goes to ``on_event``, and is shown. ``wrap`` is as for `mlx_tools.app.opened`.
+    goes to ``on_event``, and is shown. ``wrap`` is as for `mlx_tools.app.open_controller`.
 
     Ctrl-C ends it, says where its transcript is, and is raised again.
     """
     with start_blocking_portal() as portal:
         turns = Turns(portal, session.run)
-        controllers = portal.wrap_async_context_manager(session.opened(turns.approver, wrap))
+        controllers = portal.wrap_async_context_manager(
+            session.open_controller(turns.approver, wrap)
+        )
         with (
             controllers as controller,
             closing(portal.call(session.begin, controller)) as conversation,
@@ -148,7 +150,7 @@ class Turns:
 
     def keyboard(self) -> AbstractContextManager[None]:
         """Inside, the user can be asked something."""
-        return self.type_ahead.lent() if self.type_ahead else nullcontext()
+        return self.type_ahead.lend_terminal() if self.type_ahead else nullcontext()
 
     def follow(
         self, stream: Callable[[], AsyncGenerator[Event]], view: LiveView
@@ -165,7 +167,7 @@ class Turns:
         try:
             with ctrl_c_later():
                 future = self.portal.start_task_soon(self._run, stream)
-            with handle_signal(signal.SIGCONT, view.displaced):
+            with handle_signal(signal.SIGCONT, view.reset_position):
                 while (item := self._next(view)) is not None:
                     if isinstance(item, _Question):
                         view.asks()

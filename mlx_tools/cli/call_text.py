@@ -176,13 +176,13 @@ SUSPECT: Final = (
 
 
 class TextLine(Struct, frozen=True):
-    """A line before it is wrapped. ``foreign``: the model or a file wrote it; ``begun``: but words
-    of ours stand before it."""
+    """A line before it is wrapped. ``foreign``: the model or a file wrote it; ``is_opened``: but
+    words of ours stand before it."""
 
     text: str
     colour: str = ""
     foreign: bool = False
-    begun: bool = False
+    is_opened: bool = False
 
 
 def size_of(screen: TextIO) -> os.terminal_size:
@@ -360,7 +360,7 @@ def _written_out(tool: BoundTool) -> list[str]:
 def wrap_lines(lines: Iterable[TextLine], columns: int | None) -> Iterator[TextLine]:
     """The lines as rows of at most ``columns`` columns, None for rows of any length."""
     for line in lines:
-        first, others = ("" if line.begun else "| ", ": ") if line.foreign else ("", "  ")
+        first, others = ("" if line.is_opened else "| ", ": ") if line.foreign else ("", "  ")
         if columns is None:
             yield TextLine(first + line.text, line.colour)
             continue

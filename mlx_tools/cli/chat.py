@@ -71,10 +71,10 @@ def talk_on(saved: SavedSession) -> int:
 
 
 def _talk(run: RunOptions, saved: SavedSession | None = None) -> int:
-    keyboard = TypeAhead.here()
-    quiet = keyboard.quiet() if keyboard else nullcontext()
+    keyboard = TypeAhead.for_process()
+    quiet = keyboard.silence() if keyboard else nullcontext()
     with quiet, start_blocking_portal() as portal:
-        with keyboard.held() if keyboard else nullcontext():
+        with keyboard.buffer_input() if keyboard else nullcontext():
             talk = ChatSession(run, portal, saved)
             talk.turns.type_ahead = keyboard
         with closing(talk):
@@ -110,7 +110,7 @@ def _at_keyboard(talk: ChatSession) -> int:
 def _survived(type_ahead: TypeAhead | None, does: Callable[[], object]) -> None:
     """Do what a person asked for; what stops it, or fails, is told and does not end the talk."""
     try:
-        with type_ahead.held() if type_ahead else nullcontext():
+        with type_ahead.buffer_input() if type_ahead else nullcontext():
             does()
     except KeyboardInterrupt:
         begin_line()
@@ -154,7 +154,7 @@ def say(talk: ChatSession, text: str) -> Outcome | None:
 
 def reminder(talk: ChatSession) -> Iterator[str]:
     """What was said last in a session that a talk goes on with."""
-    said = [*talk.said]
+    said = [*talk.past_records]
     asked = [record.content for record in said if isinstance(record, UserRecord)]
     if not asked:
         return

@@ -168,14 +168,14 @@ def _row(head: str, text: str, width: int = 0) -> None:
 
 class Permission(Struct, frozen=True):
     """What a tool may do: the effects of calls that run, that ask first, and that are denied; of
-    one whose effects do not depend on its arguments, all of them together. ``off`` is why it cannot
-    run at all, ``forbidden`` why what is denied cannot be allowed here."""
+    one whose effects do not depend on its arguments, all of them together. ``off_reason`` is why it
+    cannot run at all, ``forbidden`` why what is denied cannot be allowed here."""
 
     name: str
     runs: tuple[str, ...] = ()
     asks: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()
-    off: str = ""
+    off_reason: str = ""
     forbidden: str = ""
 
     @property
@@ -186,8 +186,8 @@ class Permission(Struct, frozen=True):
         return f"{self.name} ({', '.join(self.asks) if self.runs else 'each'} asks first)"
 
     def __str__(self) -> str:
-        if self.off:
-            return f"off: {self.off}"
+        if self.off_reason:
+            return f"off: {self.off_reason}"
         said = []
         if self.runs:
             said.append(f"runs ({', '.join(self.runs)})")
@@ -204,11 +204,11 @@ def permissions(talk: ChatSession) -> list[Permission]:
     """What each tool may do now: first what runs, last what is off."""
     policy, registry, rows = talk.policy, talk.controller.registry, []
     disabled, specs = registry.disabled, registry.all_specs()
-    wider = talk.configuration.over({"policy.deny": ""}, allow=list(specs))
+    wider = talk.configuration.with_options({"policy.deny": ""}, allow=list(specs))
     unasked = talk.configuration.settings.policy.approve == "always"
     for name, spec in specs.items():
         if (off := disabled.get(name)) is not None:
-            rows.append(Permission(name, off=_to_chat_hint(off)))
+            rows.append(Permission(name, off_reason=_to_chat_hint(off)))
             continue
         runs: list[str] = []
         asked: list[str] = []
@@ -223,8 +223,8 @@ def permissions(talk: ChatSession) -> list[Permission]:
             some += sorted(effects) or ["nothing"]
         why = _forbidden(wider, spec) if denied else ""
         rows.append(Permission(name, tuple(runs), tuple(asked), tuple(denied), forbidden=why))
-    rows += [Permission(key, off=why) for key, why in disabled.items() if "/" in key]
-    return sorted(rows, key=lambda row: (bool(row.off), not row.runs, not row.asks))
+    rows += [Permission(key, off_reason=why) for key, why in disabled.items() if "/" in key]
+    return sorted(rows, key=lambda row: (bool(row.off_reason), not row.runs, not row.asks))
 
 
 def _forbidden(configuration: Configuration, spec: ToolSpec) -> str:
@@ -255,7 +255,7 @@ def _allow(talk: ChatSession, words: str) -> None:
     registry, configuration = talk.controller.registry, talk.configuration
     names = _tools_named(talk, words)
     denied = [one for one in _denied_here(configuration) if one not in names]
-    wider = configuration.over({"policy.deny": ",".join(denied)}, allow=names)
+    wider = configuration.with_options({"policy.deny": ",".join(denied)}, allow=names)
     for name in names:
         if (off := registry.disabled.get(name)) is not None:
             raise UsageError(f"{name} is off: {_to_chat_hint(off)}")
@@ -268,7 +268,7 @@ def _allow(talk: ChatSession, words: str) -> None:
 def _deny(talk: ChatSession, words: str) -> None:
     names = _tools_named(talk, words)
     denied = dict.fromkeys([*_denied_here(talk.configuration), *names])
-    talk.go_on_under(talk.configuration.over({"policy.deny": ",".join(denied)}))
+    talk.go_on_under(talk.configuration.with_options({"policy.deny": ",".join(denied)}))
     _tell_permissions(talk, names)
 
 
@@ -330,7 +330,7 @@ def _root(talk: ChatSession, words: str) -> str:
             seen[where] = given.absolute()
         elif seen.pop(where, None) is None:
             raise UsageError(f"{in_words(given.path)} is no folder that tools see")
-        talk.go_on_under(talk.configuration.over({"tools.roots": list(seen.values())}))
+        talk.go_on_under(talk.configuration.with_options({"tools.roots": list(seen.values())}))
     return "\n".join(roots(talk)) or "no folder: /root DIR names one, /root DIR:rw to write in"
 
 
@@ -346,7 +346,7 @@ def _commands(talk: ChatSession, words: str) -> None:
             told = cut(in_words(name[1:]), 40)
             raise UsageError(f"{told} is no program that was added", hint="/commands lists these")
     if names:
-        talk.go_on_under(talk.configuration.over({"tools.commands": programs}))
+        talk.go_on_under(talk.configuration.with_options({"tools.commands": programs}))
     told = in_words(", ".join(programs))
     print_prose(told or "no program besides run_command's own: /commands A,B adds some")
     if programs:
@@ -364,7 +364,7 @@ def _functions(talk: ChatSession, words: str) -> None:
         else:
             told = cut(in_words(words[1:]), 80)
             raise UsageError(f"{told} is no file of functions here", hint="/functions lists these")
-        talk.go_on_under(talk.configuration.over({"tools.functions": files}))
+        talk.go_on_under(talk.configuration.with_options({"tools.functions": files}))
     told = "\n".join(map(_from_home, files))
     print_prose(told or "no file: /functions FILE.py adds its functions as tools")
     specs = talk.controller.registry.all_specs().values()
@@ -413,7 +413,7 @@ def _system(talk: ChatSession, words: str) -> str:
     built_in = load_words().persona
     if words:
         text = built_in if words == "-" else words
-        talk.go_on_under(talk.configuration.over({"prompt.system": text}))
+        talk.go_on_under(talk.configuration.with_options({"prompt.system": text}))
     return talk.configuration.settings.prompt.system or built_in
 
 
@@ -470,7 +470,7 @@ def _set(talk: ChatSession, words: str) -> str:
             hint=row.allowed(_limit_scale(row)),
         ) from None
     typed = f"{number / row.setting.scale:.12g}"
-    talk.go_on_under(talk.configuration.over({row.key: typed}))
+    talk.go_on_under(talk.configuration.with_options({row.key: typed}))
     return f"{name} is {value.strip()} from now on in this conversation"
 
 
@@ -488,7 +488,7 @@ def _describe_transcript(talk: ChatSession, _: str) -> str:
 
 def _save(talk: ChatSession, words: str) -> str:
     path = expand_user(words)
-    text = "\n\n".join(as_markdown(talk.said))
+    text = "\n\n".join(as_markdown(talk.past_records))
     if not text:
         raise UsageError("nothing was said yet")
     try:
@@ -538,7 +538,7 @@ _CLIPBOARDS: Final = (
 
 
 def _copy(talk: ChatSession, _: str) -> str:
-    answers = [record.content for record in talk.said if isinstance(record, AnswerRecord)]
+    answers = [record.content for record in talk.past_records if isinstance(record, AnswerRecord)]
     if not answers:
         raise UsageError("there is no answer yet")
     return f"copied {copy(answers[-1], os.environ)}"

@@ -80,7 +80,7 @@ class _Findings:
     versions: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         return any(check.status == "fail" for check in self.checks)
 
 
@@ -120,7 +120,7 @@ def doctor(
                 print_prose(f"{_INDENT}{check.hint}", _INDENT)
         if found.probed is not None:
             print_text("\n" + _table(found.probed))
-    if found.failed:
+    if found.has_failed:
         return EXIT_BACKEND
     return EXIT_STOPPED if found.probed is not None and found.probed.verdict is None else EXIT_OK
 
@@ -129,7 +129,7 @@ def _as_json(findings: _Findings) -> dict[str, Any]:
     kept = findings.verdict
     place = {"source": kept.source, "place": kept.place}
     value = {
-        "ok": not findings.failed,
+        "ok": not findings.has_failed,
         "checks": [to_builtins(check) for check in findings.checks],
         "verdict": kept.verdict and kept.verdict.to_json() | place,
         "route": findings.route and findings.route.to_json(),
@@ -148,7 +148,7 @@ async def _find(run: RunOptions, seconds: float | None) -> _Findings:
         host = {"python": platform.python_version(), "platform": platform.platform()}
         found = _Findings(versions=_versions(chosen) | {"model": model_name} | host)
         await _check(run, chosen, found, retry=seconds is not None)
-        if seconds is not None and not found.failed:
+        if seconds is not None and not found.has_failed:
             try:
                 found.probed = await probe(run, chosen, seconds)
                 found.checks.append(found.probed.check())
@@ -181,11 +181,12 @@ async def _check(
         files=selected.files,
         model=selected.model or run.model_name,
     )
+    source = f"{'as' if served.is_named else 'by'} {served.source}"
     findings.checks += await check_all(
         selected,
         sessions=session_store(run.configuration),
-        chat_format=f"{served.chat_format.name}, {'as' if served.named else 'by'} {served.source}",
-        is_explicit=served.named,
+        chat_format=f"{served.chat_format.name}, {source}",
+        is_explicit=served.is_named,
         control_tokens=written_tokens(served.chat_format),
         native=check_native_tools(served.chat_format),
     )
@@ -220,17 +221,18 @@ def _spared(check: Check) -> Check:
 
 class ProbeReport(Struct, frozen=True, kw_only=True):
     """The result of a probe. ``verdict`` is None where it did not come to its end, or nothing tells
-    which model it was; ``stored`` is where the verdict is kept, and ``problem`` why it is not."""
+    which model it was; ``verdict_path`` is where the verdict is kept, and ``problem`` why it is
+    not."""
 
-    measured: ProbeResult
+    result: ProbeResult
     questions: int
     verdict: Verdict | None = None
-    stored: str | None = None
+    verdict_path: str | None = None
     problem: str = ""
 
     def check(self) -> Check:
         """The probe as one of the doctor's findings."""
-        measured = self.measured
+        measured = self.result
         asked, total = sum(cell.asked for cell in measured.cells), len(measured.cells)
         said = f"asked {asked} of {self.questions * total} times in {measured.seconds:.0f} s"
         if (why := measured.failure) is not None:
@@ -241,19 +243,19 @@ class ProbeReport(Struct, frozen=True, kw_only=True):
             return Check("probe", "warn", f"time ran out, {said}; there is no verdict", hint)
         if self.problem:
             return Check("probe", "warn", f"{said}; the verdict is not kept: {self.problem}")
-        return Check("probe", "ok", f"{said}; the verdict is kept in {self.stored}")
+        return Check("probe", "ok", f"{said}; the verdict is kept in {self.verdict_path}")
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``--json`` prints of it."""
-        failure = self.measured.failure
+        failure = self.result.failure
         return {
-            "complete": self.measured.complete,
+            "complete": self.result.complete,
             "failure": failure and failure.message,
-            "seconds": round(self.measured.seconds, 1),
+            "seconds": round(self.result.seconds, 1),
             "questions": self.questions,
-            "measured": [cell.to_json() for cell in self.measured.cells],
+            "measured": [cell.to_json() for cell in self.result.cells],
             "verdict": self.verdict and self.verdict.to_json(),
-            "stored": self.stored,
+            "stored": self.verdict_path,
             "problem": self.problem or None,
         }
 
@@ -289,7 +291,7 @@ async def probe(run: RunOptions, selected: SelectedBackend, seconds: float) -> P
             step=step,
             prepare=prepare,
         )
-    found = ProbeReport(measured=measured, questions=len(asked.questions))
+    found = ProbeReport(result=measured, questions=len(asked.questions))
     if not measured.complete:
         return found
     model = selected.identity(run.model_name)
@@ -298,7 +300,7 @@ async def probe(run: RunOptions, selected: SelectedBackend, seconds: float) -> P
     if model is None:
         return replace(found, problem="nothing tells which model this is; name it with --model")
     try:
-        return replace(found, stored=str(VerdictStore().put(verdict)))
+        return replace(found, verdict_path=str(VerdictStore().save(verdict)))
     except MlxToolsError as error:
         return replace(found, problem=str(error))
 
@@ -320,7 +322,7 @@ def _versions(selected: SelectedBackend) -> dict[str, Any]:
 def _table(probed: ProbeReport) -> str:
     """The figures for a person, and what follows."""
     head = ("style", "strategy", "right", "valid", "time", "tokens")
-    rows = [head, *(_row(cell) for cell in probed.measured.cells)]
+    rows = [head, *(_row(cell) for cell in probed.result.cells)]
     lines = [line.rstrip() for line in table(rows)]
     lines.append("in brackets: the 95 % interval (Wilson)")
     if (verdict := probed.verdict) is not None:

@@ -366,7 +366,7 @@ def _ask_questions(run: RunOptions, questions: Sequence[str]) -> str:
             if isinstance(event, Finished) and event.outcome.status == "paused":
                 return
 
-    return answer(NewSession(run), asking, LiveView.here(answer=False)).session
+    return answer(NewSession(run), asking, LiveView.for_process(answer=False)).session
 
 
 # --- in words -----------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ class PlainScreen:
         *parts, self._word = re.split(r"([ \t]+|\n)", self._word + for_terminal(text, keep=PROSE))
         self._write_parts(parts)
 
-    def displaced(self) -> None:
+    def reset_position(self) -> None:
         """Others have written to the terminal: what stands above is not what was shown last."""
         self._column = 0
 
@@ -130,7 +130,7 @@ class MarkdownScreen:
         if self._waits and self._clock() >= self._due:
             self._draw(self._text.rfind("\n") + 1)
 
-    def displaced(self) -> None:
+    def reset_position(self) -> None:
         self._live = []
 
     def finish(self) -> None:

@@ -240,42 +240,42 @@ def warn_all(messages: Iterable[str]) -> None:
 
 
 class _SavedOutput(NamedTuple):
-    """``stream`` is where a command's answers go, ``before`` what ``sys.stdout`` was. ``moved``:
-    ``stream`` has a descriptor of its own."""
+    """``stream`` is where a command's answers go, ``original`` what ``sys.stdout`` was.
+    ``is_moved``: ``stream`` has a descriptor of its own."""
 
     stream: TextIO
-    before: TextIO
-    moved: bool
+    original: TextIO
+    is_moved: bool
 
 
-_kept: _SavedOutput | None = None
+_saved_output: _SavedOutput | None = None
 
 
 def stdout() -> TextIO:
     """Standard output, as it is for what a command answers."""
-    return sys.stdout if _kept is None else _kept.stream
+    return sys.stdout if _saved_output is None else _saved_output.stream
 
 
 def keep_output() -> None:
     """From now on what anybody else prints goes to standard error, until `give_output_back`."""
-    global _kept
-    if _kept is not None:
+    global _saved_output
+    if _saved_output is not None:
         return
     before = sys.stdout
     before.flush()
     moved = None if before.isatty() else _move_stdout(before)
-    _kept = _SavedOutput(moved or before, before, moved is not None)
+    _saved_output = _SavedOutput(moved or before, before, moved is not None)
     sys.stdout = sys.stderr
 
 
 def give_output_back() -> None:
     """Takes `keep_output` back, for whoever runs a command within a program of their own."""
-    global _kept
-    kept, _kept = _kept, None
+    global _saved_output
+    kept, _saved_output = _saved_output, None
     if kept is None:
         return
-    sys.stdout = kept.before
-    if kept.moved:
+    sys.stdout = kept.original
+    if kept.is_moved:
         with suppress(OSError):  # the command has told of it
             kept.stream.flush()
         os.dup2(kept.stream.fileno(), 1)

@@ -154,7 +154,7 @@ def resume_session(
     outcome = answer(
         kept,
         lambda conversation: conversation.stream_resumed(approvals),
-        LiveView.here(answer=not as_json),
+        LiveView.for_process(answer=not as_json),
     )
     if as_json:
         print_json(outcome.to_json())

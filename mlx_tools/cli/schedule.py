@@ -217,7 +217,7 @@ def uninstall() -> int:
 
 
 def _autostart() -> Autostart:
-    return Autostart(name="schedule", every=_EVERY)
+    return Autostart(name="schedule", interval=_EVERY)
 
 
 def _note(line: str) -> None:

@@ -438,12 +438,12 @@ def conversation(records: Sequence[Record]) -> Lines:
             continue
         if step.kind == "user":
             yield "", ""
-        notes = [*step.notes, *([f"at {step.at}"] if step.at else [])]
+        notes = [*step.notes, *([f"at {step.timestamp}"] if step.timestamp else [])]
         line = f"{step.label} {step.title}".strip() + (f" ({', '.join(notes)})" if notes else "")
         line += f": {cut(step.words, PREVIEW_CHARS)}" if step.words else ""
         yield "red" if step.bad else _COLOURS.get(step.kind, ""), in_words(line)
         for block in step.blocks:
-            if block.aside:
+            if block.is_aside:
                 continue
             lines = block.text.split("\n")
             if block.fold:

@@ -105,11 +105,11 @@ class ChatSession:
         }
         tools = {"policy.preset": policy.preset} if policy.preset else {"policy.allow": ""}
         named = [name for name, spec in known.items() if first_match(policy.allow, spec)]
-        like = self.configuration.over({**tools, **on}, allow=named)
+        like = self.configuration.with_options({**tools, **on}, allow=named)
         wider = like.policy()
         more = {name for name, spec in known.items() if can_be_allowed(wider, spec)}
         more -= {name for name, spec in known.items() if can_be_allowed(policy, spec)}
-        return like.over({"policy.deny": ",".join(sorted(more))})
+        return like.with_options({"policy.deny": ",".join(sorted(more))})
 
     @property
     def configuration(self) -> Configuration:
@@ -131,7 +131,7 @@ class ChatSession:
         return self.conversation.policy
 
     @property
-    def said(self) -> Iterator[Record]:
+    def past_records(self) -> Iterator[Record]:
         """What was said and done, in this session and before it."""
         records: Sequence[Record] = self.conversation.files.transcript
         yield from () if records else self.conversation.earlier.said
@@ -207,7 +207,7 @@ class ChatSession:
     ) -> Outcome:
         """What comes of a run, which is shown as it happens; how it ended only where it ``ends``
         a question."""
-        view = LiveView.here(steps=self.steps, makes_room="/compact makes room")
+        view = LiveView.for_process(steps=self.steps, makes_room="/compact makes room")
         try:
             for event in self.turns.follow(stream, view):
                 self._status.see(event)
@@ -225,7 +225,7 @@ class ChatSession:
 
     def retry(self) -> Outcome:
         """Ask the last question again, as if it had not been answered."""
-        questions = [one.content for one in self.said if isinstance(one, UserRecord)]
+        questions = [one.content for one in self.past_records if isinstance(one, UserRecord)]
         if not questions:
             raise UsageError("nothing was asked yet")
         if (paused := self._decide_doubts()) is not None:
@@ -283,7 +283,7 @@ class ChatSession:
         self._status = StatusLine(self.model)
         stack.close()
         name, form = self._format()
-        if form != before[1] and any(True for _ in self.said):
+        if form != before[1] and any(True for _ in self.past_records):
             note(f"its chat format is another ({name}): a new beginning, with all that was said")
 
     def _format(self) -> tuple[str, ChatFormat | None]:

@@ -43,13 +43,13 @@ class TypeAhead:
         self._reader: tuple[threading.Thread, int] | None = None  # and what ends it
 
     @classmethod
-    def here(cls) -> Self | None:
+    def for_process(cls) -> Self | None:
         """That of this process; None where it has no keyboard, or no screen that obeys."""
         screens = [s for s in (sys.stderr, stdout()) if s is not None and steerable(s)]
         return cls(sys.stdin, screens[0]) if screens and sys.stdin.isatty() else None
 
     @contextmanager
-    def quiet(self) -> Iterator[None]:
+    def silence(self) -> Iterator[None]:
         """Inside, what is typed is not shown, but by whoever reads it; Ctrl-C and Ctrl-Z are obeyed
         as ever. So nothing is seen, or taken for another key, between one reader and the next."""
 
@@ -72,8 +72,8 @@ class TypeAhead:
                 self._restore()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Within `quiet`: inside, what is typed is kept."""
+    def buffer_input(self) -> Iterator[None]:
+        """Within `silence`: inside, what is typed is kept."""
         try:
             self._hold()
             yield
@@ -86,8 +86,9 @@ class TypeAhead:
             self._release()
 
     @contextmanager
-    def lent(self) -> Iterator[None]:
-        """Within `held`: inside, the terminal is as it was, and what was typed answers nothing."""
+    def lend_terminal(self) -> Iterator[None]:
+        """Within `buffer_input`: inside, the terminal is as it was, and what was typed answers
+        nothing."""
         self._release()
         self._restore()
         try:

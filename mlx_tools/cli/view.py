@@ -87,7 +87,7 @@ class LiveView:
         self._thoughts: PlainScreen | None = None
 
     @classmethod
-    def here(cls, *, steps: bool = False, answer: bool = True, makes_room: str = "") -> Self:
+    def for_process(cls, *, steps: bool = False, answer: bool = True, makes_room: str = "") -> Self:
         """A view on this process's streams: ``steps`` shows every one, wherever they go; else
         each call has a line, at a terminal alone. So is the answer shown, where it is wanted."""
         wanted = steps or sys.stderr.isatty()
@@ -179,11 +179,11 @@ class LiveView:
         elif isinstance(self._answer, MarkdownScreen):
             self._answer.tick()
 
-    def displaced(self, *_: object) -> None:
+    def reset_position(self, *_: object) -> None:
         """Others have written to the terminal, as after Ctrl-Z: what they wrote is to stay."""
         self._row = ""
         if self._answer is not None:
-            self._answer.displaced()
+            self._answer.reset_position()
 
     def asks(self) -> None:
         """The user is asked about the calls that were read last, and shown all of them."""

@@ -597,7 +597,7 @@ class Controller:
                 chat_format=setup.chat_format.to_json(),
                 style=setup.decided.style,
                 strategy=setup.decided.strategy,
-                verdict=setup.decided.why,
+                verdict=setup.decided.reasons,
                 weak_model=setup.decided.weak,
                 sampling={"temperature": settings.temperature, "seed": settings.seed},
                 context=setup.context,

@@ -385,7 +385,7 @@ def make_verdict(
             "max_tokens": MAX_TOKENS,
         },
         versions={**versions, "python": platform.python_version()},
-        measured=tuple(cell.to_json() for cell in result.cells),
+        rows=tuple(cell.to_json() for cell in result.cells),
     )
 
 

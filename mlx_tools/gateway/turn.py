@@ -204,7 +204,7 @@ class TurnRunner:
         """How many tokens a prompt has. One that is long is counted in steps, and others are served
         between them."""
         async with self._count_lock:  # the counter goes on from the text before
-            for end in range(self.counter.known(prompt) + STEP, len(prompt), STEP):
+            for end in range(self.counter.count_known(prompt) + STEP, len(prompt), STEP):
                 self.counter.count(prompt[:end])
                 await anyio.sleep(0)
             return self.counter.count(prompt)

@@ -82,16 +82,17 @@ def way_of(context: ServerRequestContext[Any, Any]) -> Way:
 @dataclass
 class ClientApprover:
     """Asks the person at the client of one request. ``always``: the user has consented to all that
-    a standing consent may cover. ``asked`` are the calls that are to be asked about afterwards, by
-    their digests. ``given`` is what was said, in an earlier request, of the call with this key.
+    a standing consent may cover. ``requests`` are the calls that are to be asked about afterwards,
+    by their digests. ``response`` is what was said, in an earlier request, of the call with this
+    key.
     """
 
     context: ServerRequestContext[Any, Any]
     wording: ApprovalText
     way: Way
     always: bool = False
-    asked: dict[str, ApprovalRequest] = field(default_factory=dict)
-    given: tuple[str, Any] | None = None
+    requests: dict[str, ApprovalRequest] = field(default_factory=dict)
+    response: tuple[str, Any] | None = None
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         """One answer a request; once nobody decides about one, nobody does about the others."""
@@ -100,12 +101,12 @@ class ClientApprover:
         for place, request in enumerate(requests):
             if answers[place].approved is not None:
                 continue
-            if self.given is not None and key_of(request) == self.given[0]:
+            if self.response is not None and key_of(request) == self.response[0]:
                 answers[place] = answer_of(
-                    self.given[1], request.digest, is_typed=bool(request.omitted)
+                    self.response[1], request.digest, is_typed=bool(request.omitted)
                 )
             elif self.way == "afterwards":
-                self.asked[request.digest] = request
+                self.requests[request.digest] = request
             elif self.way == "now":
                 answers[place] = await self._ask(request)
                 if answers[place].approved is None:

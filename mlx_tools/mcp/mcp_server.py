@@ -203,7 +203,7 @@ class McpServer:
     ) -> Result:
         if params.request_state is not None:
             shown = self._shown_digests.pop(params.request_state, "")  # what was approved is, once
-            approver.given = shown, (params.input_responses or {}).get(_CALL)
+            approver.response = shown, (params.input_responses or {}).get(_CALL)
         tell = _ProgressReporter(context, self.wording.line)
 
         async def work(tasks: TaskGroup) -> DirectCall:
@@ -222,9 +222,9 @@ class McpServer:
             return done
 
         done = await until_left(_disconnect_event(context), work)
-        if done.status != "pending" or not approver.asked:
+        if done.status != "pending" or not approver.requests:
             return _called(done)
-        (request,) = approver.asked.values()
+        (request,) = approver.requests.values()
         state = secrets.token_hex(16)
         self._shown_digests[state] = key_of(request)
         while len(self._shown_digests) > _KEPT:
@@ -281,7 +281,7 @@ def _asking(outcome: Outcome, approver: ClientApprover) -> InputRequiredResult |
     """What the client is to ask before it makes the call again, None where that is nothing."""
     if not isinstance(outcome, Paused):
         return None
-    asked = {one.call_id: approver.asked.get(one.digest) for one in outcome.pending}
+    asked = {one.call_id: approver.requests.get(one.digest) for one in outcome.pending}
     forms = {call: approver.form(one) for call, one in asked.items() if one is not None}
     if not forms:
         return None

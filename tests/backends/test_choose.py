@@ -110,7 +110,7 @@ def url_of(chosen: SelectedBackend) -> str:
 def test_a_named_address_is_used_and_nothing_is_said() -> None:
     with server_of("a/b") as server:
         chosen = choose(url=server.url + "/v1")
-    assert (chosen.how, chosen.note, chosen.model, chosen.files) == ("named", "", "a/b", None)
+    assert (chosen.source, chosen.note, chosen.model, chosen.files) == ("named", "", "a/b", None)
     assert url_of(chosen) == server.url
 
 
@@ -125,14 +125,14 @@ def test_a_named_address_that_does_not_answer_never_falls_back() -> None:
 def test_without_an_address_the_usual_server_is_found_and_said() -> None:
     with server_of("a/b") as server:
         chosen = choose(usual=server.url)
-    assert chosen.how == "found"
+    assert chosen.source == "found"
     assert server.url in chosen.note and "a/b" in chosen.note
 
 
 def test_a_server_that_cannot_list_is_found_by_how_it_refuses() -> None:
     refuses = answers(400, {"error": "max_tokens must be at least 1"})
     with serving(refuses, health=OK, models=answers(200, b"")) as server:
-        assert choose(usual=server.url, model="a/b").how == "found"
+        assert choose(usual=server.url, model="a/b").source == "found"
         assert server.bodies == [{"max_tokens": 0}]
 
 
@@ -141,7 +141,7 @@ def test_a_gateway_of_ours_goes_before_the_usual_server() -> None:
         addresses = {"gateway": gateway.url, "usual": usual.url}
         chosen = choose(**addresses, gateway_key="sesame")
         assert gateway.requests[-1].headers["authorization"] == "Bearer sesame"
-        assert (chosen.how, chosen.model) == ("found", "a/b")
+        assert (chosen.source, chosen.model) == ("found", "a/b")
         assert chosen.note == f"using the gateway at {gateway.url} (model a/b)"
         assert choose(**addresses, model="c/d").model == "c/d"
         assert url_of(choose(**addresses, model="e/f")) == usual.url
@@ -193,7 +193,7 @@ def test_what_is_no_living_completions_server_is_not_used(health: Route, complet
 def test_with_no_server_the_embedded_model_is_used_and_said_in_one_line(embedded: Path) -> None:
     chosen = choose()
     assert isinstance(chosen.backend, ServerBackend) and chosen.backend.pid is None
-    assert (chosen.how, chosen.model) == ("embedded", DEFAULT_MODEL)
+    assert (chosen.source, chosen.model) == ("embedded", DEFAULT_MODEL)
     assert DEFAULT_MODEL in chosen.note and "GB" in chosen.suggestion
     assert "\n" not in chosen.note + chosen.suggestion
     assert chosen.files is not None
@@ -203,7 +203,7 @@ def test_a_model_that_was_named_and_is_here_gets_a_server_of_our_own() -> None:
     put_in_hub("org/here", {"<tool_call>": 7, "<think>": 8})
     with server_of("other/model") as server:
         chosen = choose(usual=server.url, model="org/here")
-    assert chosen.how == "started" and "org/here" in chosen.note
+    assert chosen.source == "started" and "org/here" in chosen.note
     assert chosen.files is not None and chosen.files.added_tokens["<tool_call>"] == 7
 
 
@@ -211,7 +211,7 @@ def test_a_model_that_the_usual_server_lists_is_asked_of_it() -> None:
     put_in_hub("org/here", {})
     with server_of("other/model", "org/here") as server:
         chosen = choose(usual=server.url, model="org/here")
-    assert (chosen.how, sent(chosen)) == ("found", "org/here")
+    assert (chosen.source, sent(chosen)) == ("found", "org/here")
     assert chosen.files is not None
 
 
@@ -277,7 +277,7 @@ def test_a_model_can_be_run_in_this_process(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     chosen = choose(kind="local", model=str(tmp_path))
     assert isinstance(chosen.backend, LocalBackend) and chosen.backend.model == tmp_path
-    assert (chosen.how, chosen.model) == ("loaded", str(tmp_path))
+    assert (chosen.source, chosen.model) == ("loaded", str(tmp_path))
     assert "this process" in chosen.note
     assert chosen.backend.forward_passes == 0  # nothing is loaded yet
 

@@ -97,7 +97,7 @@ def test_the_usual_addresses_are_those_of_the_programs_that_people_have() -> Non
 def test_the_only_server_of_the_usual_addresses_is_used_and_told() -> None:
     with lm_studio(("org/one", "llm", "loaded")) as server:
         chosen = choose(usual=(NOBODY, server.url))
-    assert chosen.how == "found" and chosen.model == "org/one"
+    assert chosen.source == "found" and chosen.model == "org/one"
     assert chosen.note == f"using LM Studio at {server.url} (model org/one)"
 
 

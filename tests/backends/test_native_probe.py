@@ -104,7 +104,7 @@ def route(store: VerdictStore, wanted: Any = "auto", **options: Any) -> Route:
 
 def test_a_verdict_is_kept_by_server_and_model(tmp_path: Path) -> None:
     store = VerdictStore(tmp_path)
-    place = store.put_native(PASSED)
+    place = store.save_native(PASSED)
     assert store.native(PASSED.server, "m") == PASSED
     assert store.native("http://127.0.0.1:2", "m") is None
     assert store.native(PASSED.server, "n") is None
@@ -120,18 +120,18 @@ def test_auto_is_native_only_where_that_was_tried_and_works(tmp_path: Path) -> N
     told = route(store, template="{% if tools %}...{% endif %}")
     assert told.path == "prompted" and "tells of tools" in told.reason
     assert "does not tell" in route(store, template="{{ messages }}").reason
-    store.put_native(PASSED)
+    store.save_native(PASSED)
     assert route(store) == Route(path="native", reason="right", completes=True, obeys=True)
     assert route(store, model="n").path == "prompted"
     assert route(store, model=None).path == "prompted"
     failed = NativeVerdict(server=PASSED.server, model="m", passed=False, reason="no call")
-    store.put_native(failed)
+    store.save_native(failed)
     assert (route(store).path, route(store).reason) == ("prompted", "no call")
 
 
 def test_what_is_wanted_holds(tmp_path: Path) -> None:
     store = VerdictStore(tmp_path)
-    store.put_native(PASSED)
+    store.save_native(PASSED)
     assert route(store, "prompted").path == "prompted"
     assert route(store, "native") == Route(
         path="native", reason="as asked", completes=True, obeys=True
@@ -157,12 +157,12 @@ def test_several_servers_are_native_only_where_all_of_them_are(tmp_path: Path) -
     store = VerdictStore(tmp_path)
     urls = ("http://127.0.0.1:1", "http://127.0.0.1:2")
     pool = UpstreamPool([Upstream(CompletionsBackend(u)) for u in urls])
-    store.put_native(PASSED)
+    store.save_native(PASSED)
     assert route(store, backend=pool).path == "prompted"
-    store.put_native(replace(PASSED, server=urls[1], obeys=False))
+    store.save_native(replace(PASSED, server=urls[1], obeys=False))
     found = route(store, backend=pool)
     assert (found.path, found.obeys) == ("native", False)
-    store.put_native(replace(PASSED, server=urls[1], passed=False, reason="no call"))
+    store.save_native(replace(PASSED, server=urls[1], passed=False, reason="no call"))
     assert (route(store, backend=pool).path, route(store, backend=pool).reason) == (
         "prompted",
         "no call",

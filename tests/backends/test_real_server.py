@@ -58,7 +58,7 @@ def own(tiny_model: Path, tmp_path: Path) -> Iterator[ServerBackend]:
 
 
 def client(server: ServerBackend) -> CompletionsBackend:
-    return asyncio.run(server.connected())
+    return asyncio.run(server.get_client())
 
 
 def status(server: ServerBackend) -> str:

@@ -207,8 +207,8 @@ def test_they_are_chosen_by_the_address_and_stand_so_in_the_header() -> None:
 
     found = asyncio.run(chosen("ollama:http://127.0.0.1:11434"))
     assert isinstance(found.backend, OllamaBackend)
-    assert found.described()["url"] == "ollama:http://127.0.0.1:11434"
-    assert found.described()["kind"] == "native"
+    assert found.header_fields()["url"] == "ollama:http://127.0.0.1:11434"
+    assert found.header_fields()["kind"] == "native"
     with pytest.raises(UsageError, match="by its name"):
         asyncio.run(choose_backend(url="anthropic:https://api.anthropic.com"))
 

@@ -371,7 +371,7 @@ def test_a_model_that_the_server_does_not_list_is_doubted_and_asked(say: Say) ->
 def test_a_model_that_cannot_be_had_leaves_the_one_there_is(home: Path) -> None:
     with talking() as talk:
         before = talk.conversation
-        elsewhere = talk.configuration.over({"backend.url": "http://127.0.0.1:9"})
+        elsewhere = talk.configuration.with_options({"backend.url": "http://127.0.0.1:9"})
         talk.run = replace(talk.run, configuration=elsewhere)
         with pytest.raises(BackendUnreachable):
             run_slash_command(talk, "/model m2")

@@ -215,7 +215,7 @@ def test_what_others_wrote_in_between_stays(kind: type[MarkdownScreen | PlainScr
     view = kind(paper)
     view.write("words that a shell breaks " * 5)
     paper.write("[1]+ Stopped\n$ fg\n")
-    view.displaced()
+    view.reset_position()
     view.write("and go on")
     view.finish()
     assert "[1]+ Stopped\n$ fg\n" in paper.text

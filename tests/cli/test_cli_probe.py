@@ -110,7 +110,7 @@ def test_a_models_own_markers_are_forbidden_but_in_the_style_that_is_written_wit
     added = {"7": {"content": "<tool_call>", "special": False}}
     write("model/tokenizer_config.json", {"added_tokens_decoder": added, "chat_template": ""})
     model = str(folder_identity(Path("model")))
-    VerdictStore(home / "state" / "verdicts").put(verdict(model, style=style))
+    VerdictStore(home / "state" / "verdicts").save(verdict(model, style=style))
     named = {"backend.kind": "server", "model.name": "./model", "model.chat_format": "chatml"}
 
     async def main() -> tuple[Any, Any]:

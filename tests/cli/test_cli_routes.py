@@ -77,7 +77,7 @@ def test_models_list_shows_where_a_model_was_tried(run: Any, home: Path) -> None
     verdict = NativeVerdict(
         server="http://127.0.0.1:1", model="smollm2-135m", passed=False, reason="no call came back"
     )
-    VerdictStore(home / "state" / "verdicts").put_native(verdict)
+    VerdictStore(home / "state" / "verdicts").save_native(verdict)
     lines = run("models", "list", "--json").out.splitlines()
     (row,) = [one for one in map(json.loads, lines) if one["name"] == "smollm2-135m"]
     assert row["routes"] == [

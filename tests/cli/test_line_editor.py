@@ -22,7 +22,7 @@ if named := os.environ.get("REDIRECTED"):
     stream, _, file = named.partition("=")
     setattr(sys, stream, open(file, "w"))
 words = ("llama-3", "llama-2", "evil\\x1b[31m", "evil\\u202e")
-ahead = TypeAhead.here()
+ahead = TypeAhead.for_process()
 editor = LineEditor(
     Path("HISTORY"),
     {"/model": "which model answers", "/mode": "another", "/help": "a list"},
@@ -31,9 +31,9 @@ editor = LineEditor(
     ahead,
 )
 if "BETWEEN" in os.environ:
-    with ahead.quiet():
+    with ahead.silence():
         editor.read()
-        with ahead.held():
+        with ahead.buffer_input():
             pass
         print("BETWEEN")
         select.select([sys.stdin], [], [])

@@ -34,7 +34,7 @@ class Machine:
 def made(home: Path, platform: str, machine: Machine, every: int = 0) -> Autostart:
     environ = {"HOME": str(home), "XDG_STATE_HOME": str(home / "state")}
     return Autostart(
-        name="it", every=every, platform=platform, home=home, environ=environ, run=machine
+        name="it", interval=every, platform=platform, home=home, environ=environ, run=machine
     )
 
 

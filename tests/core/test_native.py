@@ -198,7 +198,7 @@ def test_without_such_a_template_the_style_is_refused_with_the_reason() -> None:
         verdict=Verdict(model="m", style="native", styles={"native": StyleVerdict("auto", "auto")})
     )
     found = anyio.run(find_setup, Said("x"), replace(settings, style="auto", verdict=kept))
-    assert found.decided.style == "jsonl" and "native" in found.decided.why["passed_over"]
+    assert found.decided.style == "jsonl" and "native" in found.decided.reasons["passed_over"]
     given = RunSettings(
         style="native", strategy="grammar", chat_format=tooled_format("qwen2.5-tools")
     )

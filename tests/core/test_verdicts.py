@@ -71,7 +71,7 @@ ONE = st.builds(StyleVerdict, st.sampled_from(STRATEGIES), st.sampled_from(STRAT
             reason=st.text(),
             questions=st.integers(0, 99),
             settings=st.dictionaries(st.text(), JSON, max_size=3),
-            measured=st.lists(st.dictionaries(st.text(), JSON, max_size=2), max_size=2).map(tuple),
+            rows=st.lists(st.dictionaries(st.text(), JSON, max_size=2), max_size=2).map(tuple),
             command=st.text(),
         )
     )
@@ -107,13 +107,13 @@ def test_what_is_named_wins_and_the_verdict_decides_the_rest(
     assert decided.style == (best if style == "auto" else style)
     usual = "grammar" if grammars else "auto"
     assert decided.strategy == (usual if strategy == "auto" else strategy)
-    assert ("style" in decided.why, "strategy" in decided.why) == (
+    assert ("style" in decided.reasons, "strategy" in decided.reasons) == (
         style == "auto",
         strategy == "auto",
     )
     nothing = decide(style, strategy, VerdictChoice())
     assert nothing.style == ("jsonl" if style == "auto" else style)
-    assert (nothing.strategy, nothing.why) == (strategy, {})
+    assert (nothing.strategy, nothing.reasons) == (strategy, {})
 
 
 # --- where it stands --------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def test_what_is_named_wins_and_the_verdict_decides_the_rest(
 def test_a_verdict_is_kept_for_its_model_alone(tmp_path: Path) -> None:
     store = VerdictStore(tmp_path / "verdicts")
     assert store.get("m") == VerdictChoice(model="m")
-    path = store.put(verdict("m"))
+    path = store.save(verdict("m"))
     assert store.get("m").verdict == verdict("m")
     assert store.get("m").place == str(path) and path.stat().st_mode & 0o077 == 0
     assert store.get("M").verdict is None
@@ -156,15 +156,15 @@ def _older(text: bytes) -> bytes:
 )
 def test_a_file_of_no_use_is_told_of_and_passed_over(tmp_path: Path, harm: Any) -> None:
     store = VerdictStore(tmp_path)
-    path = store.put(verdict())
+    path = store.save(verdict())
     path.write_bytes(harm(path.read_bytes()))
     kept = find_verdict("m", store)
     assert kept.verdict is None and str(path) in kept.problem and "--probe" in kept.problem
     assert "\n" not in kept.problem
     decided = decide("auto", "auto", kept)
     assert (decided.style, decided.strategy) == ("jsonl", "auto")
-    assert decided.why == {"passed_over": kept.problem}
-    store.put(verdict())
+    assert decided.reasons == {"passed_over": kept.problem}
+    store.save(verdict())
     assert find_verdict("m", store).verdict == verdict()
 
 
@@ -175,7 +175,7 @@ def test_the_embedded_models_verdict_comes_along_and_ones_own_goes_before_it(
     assert shipped is not None and shipped.command and shipped.questions
     store = VerdictStore(tmp_path)
     assert find_verdict(DEFAULT_MODEL, store).source == "shipped"
-    path = store.put(verdict(DEFAULT_MODEL))
+    path = store.save(verdict(DEFAULT_MODEL))
     assert find_verdict(DEFAULT_MODEL, store).verdict == verdict(DEFAULT_MODEL)
     path.write_text("no")
     damaged = find_verdict(DEFAULT_MODEL, store)
@@ -185,11 +185,11 @@ def test_the_embedded_models_verdict_comes_along_and_ones_own_goes_before_it(
 def test_nobody_reads_half_a_verdict_while_others_write(tmp_path: Path) -> None:
     store, done = VerdictStore(tmp_path), threading.Event()
     versions = [verdict(measured_at=str(n), prompts="x" * n * 997) for n in range(4)]
-    store.put(versions[0])
+    store.save(versions[0])
 
     def write(one: Verdict) -> None:
         while not done.is_set():
-            store.put(one)
+            store.save(one)
 
     writers = [threading.Thread(target=write, args=(one,)) for one in versions]
     for writer in writers:
@@ -272,7 +272,7 @@ def test_a_kept_verdict_is_found_by_the_name_of_the_served_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLX_TOOLS_STATE_DIR", str(tmp_path))
-    VerdictStore().put(verdict("owner/model", style="markdown-json", strategy="guided"))
+    VerdictStore().save(verdict("owner/model", style="markdown-json", strategy="guided"))
     backend = CompletionsBackend("http://127.0.0.1:9", "owner/model")
     decided = anyio.run(find_setup, backend, settings()).decided
     assert (decided.style, decided.strategy) == ("markdown-json", "guided")

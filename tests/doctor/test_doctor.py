@@ -72,7 +72,7 @@ def diagnose(
 ) -> dict[str, Check]:
     with serving(complete, health=health) as server:
         backend = CompletionsBackend(server.url, retry=AT_ONCE)
-        chosen = SelectedBackend(backend=backend, how="named", files=files)
+        chosen = SelectedBackend(backend=backend, source="named", files=files)
         found = asyncio.run(
             check_all(
                 chosen,
@@ -133,7 +133,7 @@ def test_a_server_that_is_not_well_fails_and_the_rest_is_still_checked(
 
 
 def test_an_own_server_that_cannot_start_fails_with_a_hint(tmp_path: Path) -> None:
-    chosen = SelectedBackend(backend=ServerBackend(tmp_path / "nothing"), how="started")
+    chosen = SelectedBackend(backend=ServerBackend(tmp_path / "nothing"), source="started")
     assert isinstance(chosen.backend, ServerBackend)
     (check,), client = asyncio.run(checks.check_server(chosen.backend))
     assert check.status == "fail"
@@ -142,7 +142,7 @@ def test_an_own_server_that_cannot_start_fails_with_a_hint(tmp_path: Path) -> No
 
 
 def test_a_model_that_cannot_be_loaded_fails_with_a_hint(tmp_path: Path) -> None:
-    chosen = SelectedBackend(backend=LocalBackend(tmp_path / "nothing"), how="loaded")
+    chosen = SelectedBackend(backend=LocalBackend(tmp_path / "nothing"), source="loaded")
     checks = asyncio.run(check_all(chosen, sessions=TranscriptStore(tmp_path / "sessions")))
     found = {check.name: check for check in checks}
     assert found["loading"].status == "fail"
@@ -155,7 +155,9 @@ def test_a_model_that_cannot_be_loaded_fails_with_a_hint(tmp_path: Path) -> None
 @pytest.mark.heavy
 def test_a_model_in_this_process_is_found_well(tmp_path: Path, real_model: Path) -> None:
     backend = LocalBackend(real_model)
-    chosen = SelectedBackend(backend=backend, how="loaded", files=read_model_files(real_model, "m"))
+    chosen = SelectedBackend(
+        backend=backend, source="loaded", files=read_model_files(real_model, "m")
+    )
     checks = asyncio.run(check_all(chosen, sessions=TranscriptStore(tmp_path / "sessions")))
     asyncio.run(backend.aclose())
     found = {check.name: check.status for check in checks}
@@ -168,12 +170,12 @@ def test_the_model_and_its_template_are_told(tmp_path: Path) -> None:
     bare = read_model_files(tmp_path)
     (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
     full = read_model_files(tmp_path)
-    assert checks.check_model(SelectedBackend(backend=backend, how="named")).status == "warn"
+    assert checks.check_model(SelectedBackend(backend=backend, source="named")).status == "warn"
     assert (
-        checks.check_model(SelectedBackend(backend=backend, how="named", model="m")).status
+        checks.check_model(SelectedBackend(backend=backend, source="named", model="m")).status
         == "warn"
     )
-    named = SelectedBackend(backend=backend, how="named", model="m", files=full)
+    named = SelectedBackend(backend=backend, source="named", model="m", files=full)
     assert checks.check_model(named).status == "ok"
     assert checks.check_chat_format(None, "").status == "warn"
     assert checks.check_chat_format(bare, "").status == "warn"
@@ -189,7 +191,7 @@ def test_what_a_person_named_is_not_asked_for_again(tmp_path: Path) -> None:
     here = read_model_files(tmp_path)
     backend = CompletionsBackend("http://127.0.0.1:1")
     for files in (None, here):
-        chosen = SelectedBackend(backend=backend, how="named", model="m", files=files)
+        chosen = SelectedBackend(backend=backend, source="named", model="m", files=files)
         for check in (
             checks.check_model(chosen, is_explicit=True),
             checks.check_chat_format(files, "phi, as named", is_explicit=True),
@@ -274,7 +276,7 @@ def test_openblas_is_checked_on_linux_alone() -> None:
 @pytest.mark.real
 @pytest.mark.heavy
 def test_the_real_server_is_told_as_it_is(real_server: str, tmp_path: Path) -> None:
-    chosen = SelectedBackend(backend=CompletionsBackend(real_server), how="named")
+    chosen = SelectedBackend(backend=CompletionsBackend(real_server), source="named")
     tokens = ["<|im_start|>", "<|im_end|>", "<|eot_id|>"]
     listed = asyncio.run(
         check_all(chosen, sessions=TranscriptStore(tmp_path), control_tokens=tokens)

@@ -186,7 +186,7 @@ def test_what_is_chosen_is_never_clearly_worse_than_what_was_left(
             for name, other in by_way.items()
             if name != "grammar"
         )
-        assert one.otherwise != "grammar"
+        assert one.fallback != "grammar"
     verdict = make_verdict(
         "m", ProbeResult(tuple(cells), True, 1.0), ASKED, RunSettings(), {"mlx_tools": "1"}
     )
@@ -211,7 +211,7 @@ def test_a_grammar_is_begun_with_where_it_is_better_than_all_else() -> None:
     cells = [cell("jsonl", way, [bad] * 8) for way in WAYS[:3]]
     cells.append(cell("jsonl", "grammar", [good] * 8))
     one = judge(cells).styles["jsonl"]
-    assert (one.strategy, one.otherwise) == ("grammar", "auto")
+    assert (one.strategy, one.fallback) == ("grammar", "auto")
     cells[2] = cell("jsonl", "guided", [good] * 8)
     assert judge(cells).styles["jsonl"].strategy == "guided"
 

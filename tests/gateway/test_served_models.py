@@ -70,7 +70,7 @@ class Counted(TokenCounter):
     """Counts, and keeps how long the texts were."""
 
     def count(self, text: str) -> int:
-        sizes.append(len(text) - self.known(text))
+        sizes.append(len(text) - self.count_known(text))
         return super().count(text)
 
 

@@ -283,7 +283,7 @@ class TokenCounter:
     # places in that text where it can be cut, and the tokens before
     _marks: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)], init=False)
 
-    def known(self, text: str) -> int:
+    def count_known(self, text: str) -> int:
         """How many characters of ``text`` are counted already."""
         return _alike(self._text, text)
 
@@ -304,23 +304,23 @@ class TokenCounter:
             return tokens
         more, cuts = self._tokenizer.measure(text[at:])
         self._marks += [(at + place, tokens + before) for place, before in cuts]
-        return tokens + more + self._tokenizer.added
+        return tokens + more + self._tokenizer.added_tokens
 
 
 def exact_token_count(folder: Path, text: str) -> int | None:
     """Return how many tokens the tokenizer in a model's folder makes of a text, those that it adds
     included; None if it cannot be loaded."""
     tokenizer = _tokenizer_in(folder)
-    return None if tokenizer is None else tokenizer.measure(text)[0] + tokenizer.added
+    return None if tokenizer is None else tokenizer.measure(text)[0] + tokenizer.added_tokens
 
 
 class _Tokenizer:
-    """A model's tokenizer. ``added`` is how many tokens it puts around any text."""
+    """A model's tokenizer. ``added_tokens`` is how many tokens it puts around any text."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._own_vocabulary = frozenset(tokenizer.get_added_tokens_decoder())
-        self.added = len(tokenizer.encode("").ids)
+        self.added_tokens = len(tokenizer.encode("").ids)
 
     def measure(self, text: str) -> tuple[int, list[tuple[int, int]]]:
         """The tokens in ``text``, and some places where it can be cut, with the tokens before."""

@@ -122,7 +122,7 @@ class PageSessions:
             always = kept.run.configuration.settings.policy.approve == "always"
             async with (
                 self._runs.admission.slot(self._owner),
-                kept.opened(ApproveAlways() if always else PauseApprover()) as controller,
+                kept.open_controller(ApproveAlways() if always else PauseApprover()) as controller,
                 await kept.begin(controller) as conversation,
             ):
                 records = conversation.files.transcript
@@ -151,7 +151,7 @@ class PageSessions:
         header = header_of(session, records, store.secret)
         own = configuration.settings.policy
         rules = {name: True for name in ("local_only", "dry_run") if getattr(own, name)}
-        run = RunOptions(configuration=configuration.over(as_options(header)), serves=True)
+        run = RunOptions(configuration=configuration.with_options(as_options(header)), serves=True)
         refuse_where_off(run.configuration, run.tool_choice)
         within = restriction(("*",), **rules) if rules else None
         return SavedSession(session, header, run, lambda text: None, within)
