@@ -28,7 +28,7 @@ from mlx_tools.backends import (
     find_route,
     find_served_format,
     find_verdict,
-    found_within,
+    limit_discovery,
     memory_bytes,
     parse_address,
     probe_native,
@@ -341,10 +341,10 @@ async def open_selected_backend(
     Raises `BackendTimeout` where finding that out takes as long as a whole run may.
     """
     seconds = options.configuration.limits().total_timeout
-    with found_within(seconds):
+    with limit_discovery(seconds):
         chosen = await choose(options, note)
     try:
-        with found_within(seconds):
+        with limit_discovery(seconds):
             settings = await run_settings(options, chosen, note)
         yield chosen, settings
     finally:

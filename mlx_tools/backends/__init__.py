@@ -1,6 +1,8 @@
-"""Backends: text in, pieces of text out; the models behind them, and what was measured of these.
+"""Backends: text in, pieces of text out.
 
-Each name is imported when it is first used: the values cost nothing, the servers' clients do.
+Their models, and what was measured of them.
+
+Each name is imported when it is first used: the values are cheap, the servers' clients are not.
 """
 
 from __future__ import annotations
@@ -71,13 +73,13 @@ if TYPE_CHECKING:
         find_served_format,
         find_setup,
         folder_of,
-        found_within,
+        limit_discovery,
         model_of,
         servers_of,
         takes_grammar,
         tells_of_tools,
     )
-    from mlx_tools.backends.scores import MOST_SCORES
+    from mlx_tools.backends.scores import MAX_SCORES
     from mlx_tools.backends.server import ServerBackend, foreground_command
     from mlx_tools.backends.server_options import GPU_SHARE, HEADROOM, check_options
     from mlx_tools.backends.transport import parse_address
@@ -157,13 +159,13 @@ __getattr__, __dir__ = names_of(
             "find_served_format",
             "find_setup",
             "folder_of",
-            "found_within",
+            "limit_discovery",
             "model_of",
             "servers_of",
             "takes_grammar",
             "tells_of_tools",
         ),
-        "scores": ("MOST_SCORES",),
+        "scores": ("MAX_SCORES",),
         "server": ("ServerBackend", "foreground_command"),
         "server_options": ("GPU_SHARE", "HEADROOM", "check_options"),
         "transport": ("parse_address",),

@@ -1,4 +1,7 @@
-"""What is not ours as a backend: a plain function, and anybody's backend with its failures."""
+"""Adapters.
+
+A plain function as a backend, and any backend with its errors mapped to ours.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,14 @@ from mlx_tools.errors import (
 )
 
 CompleteFunction = Callable[[str], Awaitable[str]]
+"""Returns the completion of a prompt."""
 
 
 class FunctionBackend:
     """Completes by calling ``async def complete(prompt: str) -> str``.
 
-    The whole text comes as one piece, as if the model had ended it by itself. ``max_tokens``,
-    temperature and seed are the function's own affair; the total time holds.
+    The whole text comes as one piece, as if the model had ended it by itself. The function decides
+    about ``max_tokens``, temperature and seed; the timeout holds.
     """
 
     def __init__(self, function: CompleteFunction) -> None:
@@ -41,7 +45,7 @@ class FunctionBackend:
 
         Raises:
             UsageError: the request cannot be sent, or has a grammar.
-            BackendBroken: the function raised, or gave something other than text.
+            BackendBroken: the function raised, or returned something other than text.
             BackendTimeout: it took longer than ``request.timeout`` seconds.
         """
         import anyio
@@ -71,7 +75,7 @@ class FunctionBackend:
 
 
 def as_backend(backend: Backend | CompleteFunction) -> Backend:
-    """``backend`` itself, or the function wrapped as one.
+    """Return a backend as it is, or a function wrapped as one.
 
     Raises:
         UsageError: it is neither.
@@ -85,22 +89,23 @@ def as_backend(backend: Backend | CompleteFunction) -> Backend:
 
 @dataclass(slots=True)
 class ErrorMappingBackend:
-    """A backend of anybody's, of which nothing but our own errors comes.
+    """A wrapper around any backend that lets only our own errors through.
 
-    Its errors of the `MlxToolsError` tree pass as they are, and so does what is no `Exception`
-    (cancellation, Ctrl-C). Everything else that it raises, and everything that is no `Chunk`,
-    becomes a `BackendError` that names the backend. Once a completion is closed, how the backend
-    takes that is of no matter. ``received_any`` is set once any text, or any likelihood, has come.
+    Errors of the `MlxToolsError` tree pass as they are, and so does what is no `Exception`
+    (cancellation, Ctrl-C). Any other exception, and anything that is no `Chunk`, becomes a
+    `BackendError` that names the backend. Errors of a backend while its completion is being closed
+    are ignored.
     """
 
     backend: Backend
     received_any: bool = False
+    """True once any text, or any likelihood, has come."""
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
-        """Completes as the backend does.
+        """Complete as the backend does.
 
         Raises:
-            BackendError: whatever the backend raised besides.
+            BackendError: the backend raised an error, or did not yield chunks.
         """
         name = type(self.backend).__name__
         chunks: Any = None
@@ -131,12 +136,15 @@ class ErrorMappingBackend:
         except Exception as error:
             raise_as_own(error, f"backend {name}")
         finally:
-            with suppress(Exception):  # what has no aclose fails here, too
+            with suppress(Exception):  # an iterator without aclose fails here, too
                 await chunks.aclose()
 
 
 async def complete_one(backend: Backend, timeout: float) -> None:
-    """Have a token completed, within so many seconds. Raises what the backend raises."""
+    """Complete one token within ``timeout`` seconds.
+
+    Raises what the backend raises.
+    """
     request = CompletionRequest(prompt="1", max_tokens=1, timeout=timeout, idle_timeout=timeout)
     async with aclosing(cast(Any, backend.complete(request))) as chunks:
         async for _ in chunks:
@@ -144,10 +152,10 @@ async def complete_one(backend: Backend, timeout: float) -> None:
 
 
 async def start_backend(backend: Backend) -> None:
-    """Have the backend load its model, or start its server, where it is one that does.
+    """Load the backend's model, or start its server, if it has a ``start`` method.
 
     Raises:
-        BackendError: whatever it raised.
+        BackendError: the start failed.
     """
     start = attribute_of(backend, "start")
     if inspect.iscoroutinefunction(start):
@@ -158,24 +166,32 @@ async def start_backend(backend: Backend) -> None:
 
 
 def raise_as_own(error: Exception, name: str) -> NoReturn:
-    """Raises ``error``, or the error of our tree that stands for it."""
-    own = _as_own_error(error)
-    if own is error:
-        raise own
-    if own is not None:
-        raise own from error
-    said = f"the {name} raised {type(error).__name__}"
-    text = f"{said}: {error}" if str(error) else said
+    """Raise ``error`` if it is ours, else the error of our tree that stands for it."""
+    mapped = _as_own_error(error)
+    if mapped is error:
+        raise mapped
+    if mapped is not None:
+        raise mapped from error
+    message = f"the {name} raised {type(error).__name__}"
+    text = f"{message}: {error}" if str(error) else message
     kind: type[BackendError] = BackendTimeout if isinstance(error, TimeoutError) else BackendBroken
     raise kind(text, hint="its traceback is this error's cause") from error
 
 
 def _as_own_error(error: BaseException) -> MlxToolsError | None:
-    """The error of our tree that ``error`` is, or that a group of errors holds."""
+    """Return the error of our tree in ``error`` or in its group.
+
+    None if there is none.
+    """
     if isinstance(error, MlxToolsError):
         return error
     if isinstance(error, BaseExceptionGroup):
         return next(
-            (own for one in error.exceptions if (own := _as_own_error(one)) is not None), None
+            (
+                mapped
+                for member in error.exceptions
+                if (mapped := _as_own_error(member)) is not None
+            ),
+            None,
         )
     return None

@@ -1,6 +1,6 @@
-"""What a completions server can do, found out by asking it in one or two short requests each.
+"""The abilities of a completions server, found out by short requests.
 
-None of them relies on the server's name or version: what answers as wished has the ability.
+No test uses the server's name or version: a server that answers as wished has the ability.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mlx_tools.protocol import Reading, ReadingRules, judge, read
 
 
 def _request(prompt: str, max_tokens: int = 1) -> CompletionRequest:
-    """A short one, of which the server's cache holds nothing."""
+    """Return a short request of which the server's cache holds nothing."""
     prompt = f"{secrets.token_hex(4)} {prompt}"
     return CompletionRequest(prompt=prompt, max_tokens=max_tokens, timeout=30.0)
 
@@ -45,14 +45,16 @@ def _request(prompt: str, max_tokens: int = 1) -> CompletionRequest:
 async def single_tokens(
     backend: CompletionsBackend, tokens: Sequence[str]
 ) -> dict[str, bool] | None:
-    """Which of ``tokens`` the model's tokenizer reads as one token; None where it cannot be told.
+    """Return which of ``tokens`` the model's tokenizer reads as one token.
+
+    None if unknown.
 
     Three of them in a row must make the prompt three tokens longer.
     """
     start = _request("x").prompt
     lengths = []
-    for more in ("", *tokens):
-        request = CompletionRequest(prompt=start + more * 3, max_tokens=1, timeout=30.0)
+    for token in ("", *tokens):
+        request = CompletionRequest(prompt=start + token * 3, max_tokens=1, timeout=30.0)
         lengths.append((await backend.ask_whole(request)).usage.prompt_tokens)
         if lengths[-1] is None:
             return None
@@ -60,39 +62,48 @@ async def single_tokens(
 
 
 async def has_logprobs(backend: CompletionsBackend) -> bool:
-    """Whether the likeliest next tokens come with an answer."""
+    """Return True if answers come with the likeliest next tokens."""
     request = replace(_request("1, 2,"), top_logprobs=2)
     async with aclosing(backend.complete(request)) as chunks:
         return any([chunk.scores async for chunk in chunks])
 
 
 async def honours_stop(backend: CompletionsBackend) -> Literal["yes", "edits", "no"] | None:
-    """What ``stop`` does: ``yes``, or it edits the text and runs on, or nothing. None: no telling.
+    """Return what ``stop`` does, None if it cannot be found out.
 
-    The stop text is a piece from the middle of what the model writes without it.
+    ``yes``: it ends the text. ``edits``: it cuts the text and runs on. ``no``: nothing. The stop
+    text is a piece from the middle of what the model writes without it.
     """
     request = _request("\nOne, two, three, four, five, six, seven,", 16)
-    free = (await backend.ask_whole(request)).chunk.text
-    words = [word for word in free.split() if free.count(word) == 1]
+    full_text = (await backend.ask_whole(request)).chunk.text
+    words = [word for word in full_text.split() if full_text.count(word) == 1]
     if len(words) < 3:
         return None
     stop = words[len(words) // 2]
-    held = (await backend.ask_whole(request, stop=[stop])).chunk.text
-    if held.rstrip() == free[: free.index(stop)].rstrip():
+    stopped_text = (await backend.ask_whole(request, stop=[stop])).chunk.text
+    if stopped_text.rstrip() == full_text[: full_text.index(stop)].rstrip():
         return "yes"
-    return "no" if held == free else "edits"
+    return "no" if stopped_text == full_text else "edits"
 
 
 async def reports_cache(backend: CompletionsBackend) -> bool:
-    """Whether usage says how much of the prompt was cached."""
+    """Return True if usage says how much of the prompt was cached."""
     request = _request("one two three four five six seven eight")
-    await backend.ask_whole(request)  # the same again: text appended could be what it wrote
+    # the very same request twice: a longer one could match a cached completion instead
+    await backend.ask_whole(request)
     return (await backend.ask_whole(request)).usage.cached_tokens is not None
 
 
 async def obeys_grammar(backend: CompletionsBackend) -> GrammarOption | None:
-    """Which option holds the model to a grammar: llama.cpp's, vLLM's, or None. The backend knows it
-    from then on. Raises `BackendError` where the server cannot be asked."""
+    """Return the field by which the server takes a grammar.
+
+    llama.cpp's, vLLM's, or None.
+
+    The backend uses it from then on.
+
+    Raises:
+        BackendError: the server cannot be asked.
+    """
     request = _request("The sky is", 4)
     only = GrammarText('root ::= "zq7"', 'start: "zq7"')
     option: GrammarOption
@@ -108,20 +119,21 @@ async def obeys_grammar(backend: CompletionsBackend) -> GrammarOption | None:
 
 
 async def find_grammar_option(backend: CompletionsBackend) -> None:
-    """As `obeys_grammar`.
+    """Find the field by which the server takes a grammar, as `obeys_grammar` does.
 
     Raises:
-        UsageError: the server takes none.
+        UsageError: the server takes no grammars.
         BackendError: the server cannot be asked.
     """
     if await obeys_grammar(backend) is None:
-        said = f"the server at {backend.address} does not take grammars"
-        raise UsageError(said, hint=GRAMMAR_HINT)
+        message = f"the server at {backend.address} does not take grammars"
+        raise UsageError(message, hint=GRAMMAR_HINT)
 
 
 # --- the chat format of a server that does not say its model ----------------------------------
 
 PROBE_TIMEOUT: Final = 20.0
+"""Seconds for one request. A choice: a server may load its model at the first one."""
 _SYSTEM: Final = "Be brief."
 _QUESTION: Final = "Is water wet?"
 
@@ -132,11 +144,13 @@ async def is_mlx_lm(backend: CompletionsBackend) -> bool:
 
 
 async def hides_its_model(backend: CompletionsBackend) -> bool:
-    """Whether this is mlx-lm's server without a Hugging Face cache: it lists its models with an
-    empty answer, and so says nothing of the one it serves."""
+    """Return True if this is mlx-lm's server without a Hugging Face cache.
+
+    It then lists its models with an empty answer, and so does not say which one it serves.
+    """
     try:
         status, headers, body = await backend.get("/v1/models", 5.0)
-    except Exception:  # whatever it is, it is not that
+    except Exception:  # any other server, or none
         return False
     return status == 200 and not body and headers.get("server", "").startswith("BaseHTTP/")
 
@@ -144,11 +158,13 @@ async def hides_its_model(backend: CompletionsBackend) -> bool:
 async def probe_chat_format(
     backend: CompletionsBackend, names: Iterable[str] = tuple(NAMED_FORMATS)
 ) -> ChatFormat | None:
-    """The named format that the server's own chat endpoint writes; None if none of ``names`` is.
+    """Return the named format that the server's own chat endpoint writes.
+
+    None if it is none of them.
 
     A short conversation is sent to that endpoint, then, as plain text, in each named format. The
-    one that comes to the same tokens is the model's; the server's count of cached tokens says so,
-    since the second prompt is then the first.
+    format that comes to the same tokens is the model's. The server's count of cached tokens shows
+    it, since the second prompt is then the same as the first.
     """
     for system in (_SYSTEM, ""):
         messages = [{"role": "system", "content": system}] if system else []
@@ -166,12 +182,15 @@ async def probe_chat_format(
 async def chat_tokens(
     backend: CompletionsBackend, messages: Sequence[Mapping[str, Any]]
 ) -> int | None:
-    """Return how many tokens the server's own template makes of messages; None if unknown."""
+    """Return how many tokens the server's own template makes of messages.
+
+    None if unknown.
+    """
     request = CompletionRequest(prompt="-", max_tokens=1, messages=messages)
-    sent = json.dumps(chat_body(request, model=backend.model, stream=False)).encode()
+    body = json.dumps(chat_body(request, model=backend.model, stream=False)).encode()
     try:
-        status, _, answer = await backend.get("/v1/chat/completions", PROBE_TIMEOUT, sent)
-    except Exception:  # a probe: what does not answer does not say
+        status, _, answer = await backend.get("/v1/chat/completions", PROBE_TIMEOUT, body)
+    except Exception:  # this is a probe: no answer means unknown
         return None
     usage = read_usage(json_object(answer).get("usage"))
     return usage.prompt_tokens if usage is not None and status == 200 else None
@@ -180,14 +199,14 @@ async def chat_tokens(
 async def _is_same(
     backend: CompletionsBackend, chat_format: ChatFormat, system: str, expected: int
 ) -> bool:
-    opened, closed = chat_format.user
-    asked = f"{opened}{_QUESTION}{closed}"
+    turn_start, turn_end = chat_format.user
+    text = f"{turn_start}{_QUESTION}{turn_end}"
     if system and chat_format.system is None:
-        before, after = chat_format.system_in_user
-        asked = f"{opened}{before}{system}{after}{_QUESTION}{closed}"
+        system_start, system_end = chat_format.system_in_user
+        text = f"{turn_start}{system_start}{system}{system_end}{_QUESTION}{turn_end}"
     elif system and chat_format.system is not None:
-        asked = f"{chat_format.system[0]}{system}{chat_format.system[1]}{asked}"
-    prompt = f"{chat_format.bos}{asked}{chat_format.assistant[0]}"
+        text = f"{chat_format.system[0]}{system}{chat_format.system[1]}{text}"
+    prompt = f"{chat_format.bos}{text}{chat_format.assistant[0]}"
     request = CompletionRequest(prompt=prompt, max_tokens=1, timeout=PROBE_TIMEOUT)
     try:
         usage = (await backend.ask_whole(request)).usage
@@ -199,44 +218,42 @@ async def _is_same(
 
 # --- function calling -----------------------------------------------------------------------------
 
-# Whether a server's own function calling works with its model, found out by a few small requests.
-#
-# It passes where every call that is due comes, fits, and is the right one, where a result is
-# used, and where nothing is called that need not be. Whether a tool choice is obeyed, and whether
-# text can be completed too, is found out beside.
-
-
 FILE: Final = "prompts/native_probe.toml"
 PLAIN: Final[Style] = "jsonl"
 MAX_TOKENS: Final = 512
-MOST_SAID: Final = 600
-"""Characters that a model may say in answer to what calls for a short sentence at most."""
+"""The most tokens of an answer. A choice: the calls asked for are short, and thoughts need some
+room."""
+MAX_PROSE: Final = 600
+"""The most characters of an answer that should be one short sentence.
+
+A choice: a model that writes more makes no call any more, and its answer need not be waited for.
+"""
 
 Message = Mapping[str, Any]
 
 
-class _Failed(Exception):
+class _TrialFailure(Exception):
     """The server's own calling does not work; says why."""
 
 
 class _NativeTrial:
-    """The questions, and who is asked."""
+    """The questions of a trial, and the backend that is asked."""
 
     def __init__(self, backend: Backend, timeout: float) -> None:
         self.cases: Mapping[str, Any] = tomllib.loads(read_data(FILE))
         self._backend, self._timeout = backend, timeout
         self._tools = {
-            one["name"]: ToolSpec(**one, effects=frozenset()) for one in self.cases["tools"]
+            row["name"]: ToolSpec(**row, effects=frozenset()) for row in self.cases["tools"]
         }
 
     async def ask(self, messages: Sequence[Message], choice: str = "auto") -> Reading:
-        """How the model's turn is read."""
+        """Return the model's turn as it is read."""
         request = CompletionRequest(
             prompt=messages[-1]["content"] or " ",
             max_tokens=MAX_TOKENS,
             timeout=self._timeout,
             messages=messages,
-            tools=[{"type": "function", "function": dict(one)} for one in self.cases["tools"]],
+            tools=[{"type": "function", "function": dict(row)} for row in self.cases["tools"]],
             tool_choice=choice,
         )
         text, reason = "", None
@@ -244,67 +261,79 @@ class _NativeTrial:
             async for chunk in chunks:
                 text += chunk.text
                 reason = chunk.finish_reason or reason
-                said = text.rpartition("</think>")[2]  # a thought may be as long as it likes
-                rambles = len(said) > MOST_SAID and not said.startswith("<think>")
-                if rambles and "tool_call" not in said:  # no call will follow
+                prose = text.rpartition("</think>")[2]  # a thought may have any length
+                is_rambling = len(prose) > MAX_PROSE and not prose.startswith("<think>")
+                if is_rambling and "tool_call" not in prose:  # a call will not follow any more
                     reason = "stop"
                     break
         if reason == "tool_calls":
-            raise _Failed("the server says that there are calls, and gives none")
+            raise _TrialFailure("the server says that there are calls, and gives none")
         rules = ReadingRules(
-            style=PLAIN, catalog={name: one.parameters for name, one in self._tools.items()}
+            style=PLAIN, catalog={name: row.parameters for name, row in self._tools.items()}
         )
         return read(text, reason or "length", rules)
 
     def call(self, reading: Reading) -> ToolCall | None:
-        """The call that the server itself read, where it fits its tool."""
+        """Return the call that the server itself read, None if there is none.
+
+        Raises:
+            _TrialFailure: the call does not fit its tool, or came as text.
+        """
         judged = judge(reading, self._tools)
         if not judged or reading.error is not None:
             return None
         if judged[0].error is not None:
-            raise _Failed(f"a call does not fit its tool: {judged[0].error.message}")
+            raise _TrialFailure(f"a call does not fit its tool: {judged[0].error.message}")
         if judged[0].call.repairs:
-            raise _Failed("a call came as text, which its server did not read")
+            raise _TrialFailure("a call came as text, which its server did not read")
         return judged[0].call
 
     async def check_call(self, case: Mapping[str, Any]) -> None:
-        """Asks for a call, and for an answer from its result."""
-        asked: list[Message] = [{"role": "user", "content": case["question"]}]
-        call = self.call(await self.ask(asked))
+        """Ask for a call, and for an answer from its result.
+
+        Raises:
+            _TrialFailure: the call or the answer is wrong.
+        """
+        messages: list[Message] = [{"role": "user", "content": case["question"]}]
+        call = self.call(await self.ask(messages))
         if call is None:
-            raise _Failed("the model was to call a tool, and no call came back")
-        written = json.dumps(call.arguments, ensure_ascii=False)
-        said = written.lower()
-        if call.name != case["name"] or not all(word in said for word in case["words"]):
-            raise _Failed(f"the wrong call came back: {clean(f'{call.name} {said}', 120)}")
+            raise _TrialFailure("the model was to call a tool, and no call came back")
+        arguments_text = json.dumps(call.arguments, ensure_ascii=False)
+        lowered = arguments_text.lower()
+        if call.name != case["name"] or not all(word in lowered for word in case["words"]):
+            raise _TrialFailure(f"the wrong call came back: {clean(f'{call.name} {lowered}', 120)}")
         if "result" not in case:
             return
-        given = call.id or "call_1"
-        function = {"name": call.name, "arguments": written}
-        calls = [{"id": given, "type": "function", "function": function}]
-        asked += [
+        call_id = call.id or "call_1"
+        function = {"name": call.name, "arguments": arguments_text}
+        calls = [{"id": call_id, "type": "function", "function": function}]
+        messages += [
             {"role": "assistant", "content": None, "tool_calls": calls},
-            {"role": "tool", "tool_call_id": given, "content": case["result"]},
+            {"role": "tool", "tool_call_id": call_id, "content": case["result"]},
         ]
-        reading = await self.ask(asked)
+        reading = await self.ask(messages)
         answer = str(getattr(reading.messages[0], "content", "")) if reading.messages else ""
         if not any(word in answer.lower() for word in case["answer"]):
-            raise _Failed("the model did not answer from a call's result")
+            raise _TrialFailure("the model did not answer from a call's result")
 
     async def check_answer(self) -> None:
-        """Asks for what needs no call."""
+        """Ask a question that needs no call.
+
+        Raises:
+            _TrialFailure: the model calls a tool.
+        """
         question = self.cases["greeting"]["question"]
         if self.call(await self.ask([{"role": "user", "content": question}])) is not None:
-            raise _Failed("the model calls a tool where none is of use")
+            raise _TrialFailure("the model calls a tool where none is of use")
 
     async def obeys(self) -> bool:
-        """Whether a tool choice is obeyed, by what needs no call."""
+        """Return True if a tool choice is obeyed, by a question that needs no call."""
         greeting = self.cases["greeting"]
-        asked = [{"role": "user", "content": greeting["question"]}]
+        messages = [{"role": "user", "content": greeting["question"]}]
         for choice in ("required", greeting["forced"]):
             try:
-                call = self.call(await self.ask(asked, choice))
-            except (_Failed, BackendRefused, BackendBroken):
+                call = self.call(await self.ask(messages, choice))
+            except (_TrialFailure, BackendRefused, BackendBroken):
                 return False
             if call is None or (choice != "required" and call.name != choice):
                 return False
@@ -314,11 +343,23 @@ class _NativeTrial:
 async def probe_native(
     backend: Backend, *, server: str, model: str, measured_at: str, timeout: float = 120.0
 ) -> NativeVerdict:
-    """Asks the model behind ``backend`` to call tools by way of its server's chat interface.
+    """Ask a model to call tools through its server's chat interface.
 
-    ``server`` and ``model`` are what the verdict is kept by, ``measured_at`` is the wall clock,
-    ``timeout`` is that of one request in seconds. Raises `BackendError` where the server fails, but
-    for one that refuses such requests or answers nonsense: that is a verdict.
+    It passes if every expected call comes, fits, and is the right one, if a result is used, and if
+    nothing is called needlessly. Two more things are found out: whether the server obeys a tool
+    choice, and whether it completes text too.
+
+    Args:
+        backend: the model's backend.
+        server: the server's name in the verdict.
+        model: the model's identity in the verdict.
+        measured_at: the wall clock.
+        timeout: seconds for one request.
+
+    Raises:
+        BackendError: the server fails. A server that refuses such requests, or answers nonsense,
+            gets a
+            verdict instead.
     """
     probe = _NativeTrial(backend, timeout)
     passed, obeys, reason = False, False, ""
@@ -329,7 +370,7 @@ async def probe_native(
         passed, obeys = True, await probe.obeys()
         reason = "its server's own calls came back right"
         reason += ", and a tool choice is obeyed" if obeys else "; a tool choice is not obeyed"
-    except _Failed as error:
+    except _TrialFailure as error:
         reason = str(error)
     except (BackendTimeout, BackendDead, BackendUnreachable, ConnectionDropped, ServerFailed):
         raise
@@ -347,7 +388,7 @@ async def probe_native(
 
 
 async def completes_text(backend: Backend, timeout: float = 30.0) -> bool:
-    """Whether ``backend`` completes text besides: a token of it is asked for."""
+    """Return True if ``backend`` completes text too; one token is asked for."""
     if not attribute_of(backend, "completes", True):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Which backend a run uses, and which model, of whose files, stands behind it."""
+"""The choice of a run's backend, and of the model behind it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 from msgspec import Struct
 
 from mlx_tools.backends.capabilities import hides_its_model
-from mlx_tools.backends.completions import CompletionsBackend, Health, some
+from mlx_tools.backends.completions import CompletionsBackend, Health, list_names
 from mlx_tools.backends.interface import BackendKind, CompletionRequest
 from mlx_tools.backends.local import LocalBackend
 from mlx_tools.backends.local_servers import (
@@ -34,7 +34,7 @@ from mlx_tools.backends.models.listing import (
     suggest_model,
 )
 from mlx_tools.backends.running_model import Pick, RunningModel, find_running_model, is_path
-from mlx_tools.backends.scores import MOST_SCORES
+from mlx_tools.backends.scores import MAX_SCORES
 from mlx_tools.backends.server import ServerBackend
 from mlx_tools.backends.transport import Address, parse_address
 from mlx_tools.errors import BackendError, BackendUnreachable, ModelError, UsageError
@@ -45,10 +45,14 @@ if TYPE_CHECKING:
     from mlx_tools.backends.pool import UpstreamPool
     from mlx_tools.backends.vendors import VendorBackend
 
-How = Literal["named", "found", "embedded", "started", "loaded"]
+Source = Literal["named", "found", "embedded", "started", "loaded"]
 
 ALIKE: Final = 0.25
-"""By how much a model's likelihoods may differ from machine to machine, as natural logarithms."""
+"""The most that a model's likelihoods may differ from those recorded, as natural logarithms.
+
+A choice: precision and hardware move them a little (in float16 the logits move by up to 0.4, so
+float32 is used); another model differs by more on some of the recorded tokens.
+"""
 
 CALL_MARKERS: Final = frozenset(
     (
@@ -57,66 +61,78 @@ CALL_MARKERS: Final = frozenset(
         *("<longcat_tool_call>", "[TOOL_CALLS]", "<|python_tag|>"),
     )
 )
-"""Tokens with which models open a native call, as mlx-lm's server knows them. It cuts what stands
-between such markers out of a completion's text; where a model's ids for them are known they can be
-forbidden, so that the model writes in the protocol's own words."""
+"""Tokens with which models open a native call, as mlx-lm's server knows them.
+
+The server cuts what stands between such markers out of a completion's text. If the model's ids for
+them are known they can be forbidden, and the model then writes its calls in the protocol's form.
+"""
 
 
 def native_markers(style: Style) -> frozenset[str]:
-    """Which of its own markers a model shall not write in this style: `choose_backend`."""
-    own = style in ("xml", "native")  # they are what a call is written with
-    return frozenset() if own else CALL_MARKERS
+    """Return the model's own markers that are forbidden in this style.
+
+    See `choose_backend`.
+    """
+    are_used = style in ("xml", "native")  # in these styles calls are written with them
+    return frozenset() if are_used else CALL_MARKERS
 
 
 def marker_ids(files: ModelFiles, markers: Collection[str]) -> tuple[int, ...]:
-    """The ids of those markers that the model has as one token."""
+    """Return the ids of those markers that are one token of the model."""
     return tuple(number for text, number in files.added_tokens.items() if text in markers)
 
 
 class SelectedBackend(Struct, frozen=True, kw_only=True):
-    """A backend, and how it was chosen.
-
-    ``source``: ``named`` (by an address, here or in a configuration), ``found`` (at the usual
-    address), ``embedded`` (the embedded model, for want of a server), ``started`` (a server of our
-    own, as asked), ``loaded`` (a model in this process, as asked). ``note`` is one line for a
-    person, empty where there is nothing to say; ``suggestion`` is another, on the model that suits
-    this machine, where the embedded one is used. ``model`` is the served model's name, None where
-    the server does not say; ``files`` is what its files say, where they are on this machine.
-    """
+    """A backend, and how it was chosen."""
 
     backend: CompletionsBackend | UpstreamPool | ServerBackend | LocalBackend | VendorBackend
-    source: How
+    source: Source
+    """How it was chosen.
+
+    - ``named``: by an address, in an option or in a configuration.
+    - ``found``: at one of the usual addresses.
+    - ``embedded``: the embedded model, since no server was found.
+    - ``started``: a server of our own, as requested.
+    - ``loaded``: a model in this process, as requested.
+    """
     note: str = ""
+    """One line for a person, or empty."""
     suggestion: str = ""
+    """One line on the model that suits this machine, if the embedded one is used."""
     model: str | None = None
+    """The name of the served model, None if the server does not say it."""
     files: ModelFiles | None = None
+    """The model's files, None if they are not on this machine."""
     health: Health | None = None
     alike: tuple[str, ...] = ()
     """The models that it may be, if only their common chat template is known."""
 
     @property
     def template(self) -> str | None:
-        """The model's chat template, where it is known."""
+        """The model's chat template, None if unknown."""
         return self.files.chat_template if self.files is not None else None
 
     def identity(self, name: str | None = None) -> str | None:
-        """What identifies the model, None where nothing does. ``name`` is the name that somebody
-        gave it, where its server says none."""
-        known = self.files is not None and not self.alike
-        folder = self.files.path if known and self.files is not None else None
+        """Return the model's identity, None if unknown.
+
+        Args:
+            name: the name that somebody gave the model, if its server says none.
+        """
+        is_exact = self.files is not None and not self.alike
+        folder = self.files.path if is_exact and self.files is not None else None
         return model_identity(self.model or name, folder)
 
     def header_fields(self) -> dict[str, str]:
-        """The backend as a session's header has it."""
-        found: dict[str, str] = {"kind": self.backend.kind, "how": self.source}
+        """Return the fields that a session's header has about the backend."""
+        fields: dict[str, str] = {"kind": self.backend.kind, "how": self.source}
         if self.backend.kind == "completions":
-            found["url"] = ",".join(address.url for address in self.backend.addresses)
+            fields["url"] = ",".join(address.url for address in self.backend.addresses)
         elif self.backend.kind == "native":
-            found["url"] = self.backend.address.url
-        return found
+            fields["url"] = self.backend.address.url
+        return fields
 
     def free_markers(self, style: Style) -> None:
-        """Lets the model write its own markers of calls where it is spoken to in ``style``."""
+        """Allow the model its own markers of calls if ``style`` uses them."""
         if not native_markers(style):
             self.backend.forbidden_tokens = ()
 
@@ -136,22 +152,27 @@ async def choose_backend(
     pick_server: Callable[[Sequence[str]], str | None] | None = None,
     server_options: Sequence[str] = (),
 ) -> SelectedBackend:
-    """Choose by what was asked for; an address that was named never falls back to one that was not.
+    """Choose a backend. Nothing is started yet.
 
-    ``auto`` takes the address ``url``, or the servers at several as one backend (``spread``: see
-    `mlx_tools.backends.pool`); without one, a gateway of ours that answers at ``gateway`` and takes
-    ``gateway_key`` (None: no gateway is taken, wherever it is), or the server that answers at one
-    of the ``usual`` addresses; without that, one of our own with ``model`` or the embedded one. If
-    several servers answer, ``pick_server`` is asked with their addresses. ``native`` takes ``url``
-    or that server, to be asked by its own chat interface (`mlx_tools.backends.router.find_route`).
-    ``server`` and ``local`` take one of these two models, in a server of our own and in this
-    process. A model's own markers of calls are forbidden, where their ids are known and the server
-    is mlx-lm's: see `SelectedBackend.free_markers`. ``note`` is told what a server of our own has
-    to say later, ``pick`` asks a person for what only a person knows. Nothing is started yet.
+    If an address was named, no other one is ever used in its place. The model's own markers of
+    calls are forbidden if the server is mlx-lm's (`SelectedBackend.free_markers`).
+
+    Args:
+        kind: ``auto`` takes ``url``, else a gateway of ours at ``gateway``, else the server at one
+            of the
+            ``usual`` addresses, else a server of our own. ``native`` asks a server by its chat
+                interface
+            (`mlx_tools.backends.router.find_route`). ``local`` loads the model into this process.
+        url: the address of a server, or several (see `mlx_tools.backends.pool`).
+        model: the model's name; for our own server, by default the embedded model.
+        gateway: the address of our gateway. None: a gateway is never taken, wherever it is.
+        note: called with what a server of our own has to say later.
+        spread: spread conversations over several servers.
+        pick: asks a person which model a server runs.
+        pick_server: asks a person which of several addresses to use.
 
     Raises:
-        UsageError: the options contradict each other, or name what is not there; a model that the
-            server does not know is told with those that it does.
+        UsageError: the options contradict each other, or name something that does not exist.
         BackendUnreachable: the named server does not answer.
         ModelMissing: the model is not on this machine (its ``name`` can be pulled).
     """
@@ -171,7 +192,7 @@ async def choose_backend(
     if urls:
         return await inspect_server(CompletionsBackend(urls[0], model, api_key=api_key), pick=pick)
     if kind == "auto" and gateway is not None:
-        # without the key, which is no stranger's affair
+        # first without the key: the server at this address may be somebody else's
         health = await CompletionsBackend(gateway).health(PROBE_TIMEOUT)
         backend = CompletionsBackend(gateway, model, api_key=gateway_key)
         if health.is_gateway and health.ok and await _gateway_serves(backend, note):
@@ -180,7 +201,7 @@ async def choose_backend(
         gateways = gateway is not None or kind != "auto"
         server = await _local_server(usual, model, api_key, pick_server, gateways)
         if server is not None:
-            how: How = "found" if kind == "auto" else "named"
+            how: Source = "found" if kind == "auto" else "named"
             return await _served(server.backend, server.health, source=how, pick=pick)
     if kind in ("completions", "native"):
         return await inspect_server(CompletionsBackend(usual[0], model, api_key=api_key))
@@ -190,7 +211,7 @@ async def choose_backend(
 def _vendor(
     kind: BackendKind, address: Address, model: str | None, api_key: str | None
 ) -> SelectedBackend:
-    """A server that speaks Anthropic's or Ollama's interface, as its address says."""
+    """Return the backend for an address that names Anthropic's or Ollama's interface."""
     from mlx_tools.backends.vendors import VENDORS
 
     if kind == "completions":
@@ -207,12 +228,15 @@ async def inspect_server(
     forbid: Collection[str] = CALL_MARKERS,
     pick: Pick | None = None,
 ) -> SelectedBackend:
-    """What stands behind a backend that somebody made; sets its model name where one must be sent.
+    """Find out which server and model are behind a backend.
+
+    Set the model's name if one must be sent.
 
     Raises:
         BackendUnreachable: the server does not answer.
-        UsageError: the server does not know the backend's model, or nothing tells which it runs
-            and ``pick`` is None; says which it may be.
+        UsageError: the server does not know the backend's model. Or it does not say which model it
+            runs,
+            and ``pick`` is None; the message names the possible ones.
     """
     health = await backend.health()
     if health.status == "unreachable":
@@ -227,12 +251,12 @@ def _own_server(
     note: Callable[[str], None] | None,
     options: Sequence[str],
 ) -> SelectedBackend:
-    """A server of our own, or this process, with ``model`` or the embedded one."""
+    """Return a server of our own, or this process, with ``model`` or the embedded one."""
     name, suggestion = model or DEFAULT_MODEL, ""
     folder = model_path(name)
     files = read_model_files(folder, name)
     backend: LocalBackend | ServerBackend
-    how: How = "started"
+    how: Source = "started"
     if kind == "local":
         backend, how = LocalBackend(folder, note=note), "loaded"
         line = f"loading {name} into this process"
@@ -259,10 +283,12 @@ async def _local_server(
     pick_server: Callable[[Sequence[str]], str | None] | None,
     take_gateways: bool,
 ) -> LocalServer | None:
-    """The server that answers at one of the addresses; of several, the one that is picked.
+    """Return the server at one of the addresses.
+
+    ``pick_server`` chooses among several.
 
     Raises:
-        UsageError: several answer, and nobody says which is meant.
+        UsageError: several servers answer, and none was picked.
     """
     servers = await find_local_servers(
         addresses, model, api_key=api_key, take_gateways=take_gateways
@@ -280,7 +306,7 @@ async def _local_server(
 
 
 async def _gateway_serves(backend: CompletionsBackend, note: Callable[[str], None] | None) -> bool:
-    """Whether a gateway takes our key, and serves the model that was named, if one was."""
+    """Return True if a gateway takes our key and serves the wanted model."""
     listed, name = await backend.models(PROBE_TIMEOUT), backend.model
     if not listed and note is not None:
         note(f"the gateway at {backend.address} tells us of no model: is gateway.api_key its key?")
@@ -295,15 +321,20 @@ async def _served(
     health: Health,
     forbid: Collection[str] = CALL_MARKERS,
     *,
-    source: How = "named",
+    source: Source = "named",
     pick: Pick | None = None,
 ) -> SelectedBackend:
-    """The model behind ``backend``: the one that it names, else the one that its server runs. Sets
-    the name that is sent, which is none where mlx-lm's server would load its model once more.
+    """Find out which model is behind ``backend``.
+
+    The named one, else the one that its server runs.
+
+    It sets the name that is sent. No name is sent if mlx-lm's server would then load its model
+    again.
 
     Raises:
-        UsageError: the server does not know the model, or nothing tells which it runs; says which
-            there are.
+        UsageError: the server does not know the model, or does not say which one it runs. The
+            message
+            lists its models.
     """
     listed, name, doubt = await backend.models(), backend.model, ""
     running, program = RunningModel(), await find_program(backend, health)
@@ -325,20 +356,20 @@ async def _served(
     folder, files, broken = None, running.files, ""
     if entry is not None:
         folder = folder_here(entry, loopback=backend.address.loopback)
-        known = known_model(entry) if folder is None else None
-        folder = find_model(known) if known is not None else folder
+        known_name = known_model(entry) if folder is None else None
+        folder = find_model(known_name) if known_name is not None else folder
     try:
         files = files if folder is None else read_model_files(folder, entry)
     except ModelError as error:
-        broken = str(error)  # it is told, and does not stop the run
+        broken = str(error)  # a note says it; the run goes on
     if entry is not None and not (name and is_path(entry)):
         name = entry
     if files is not None and health.is_mlx_lm:
         backend.forbidden_tokens = marker_ids(files, forbid)
-    said = f" (model {name})" if name else ""
-    what = {"mlx-lm": "the server", "other": "the server", "gateway": "the gateway"}
+    suffix = f" (model {name})" if name else ""
+    names = {"mlx-lm": "the server", "other": "the server", "gateway": "the gateway"}
     using = (
-        f"using {what.get(program, program)} at {backend.address}{said}"
+        f"using {names.get(program, program)} at {backend.address}{suffix}"
         if source == "found"
         else ""
     )
@@ -357,57 +388,62 @@ async def _served(
 async def _settle_model(
     backend: CompletionsBackend, name: str, health: Health, model_names: tuple[str, ...]
 ) -> str:
-    """What the server calls the model ``name``; sets what is sent."""
+    """Return the server's name for the model ``name``; set the name that is sent."""
     loopback = backend.address.loopback
     entry = match_model(name, model_names, loopback=loopback)
     if entry is not None:
-        runs = health.is_mlx_lm and is_path(entry)  # the folder that it was started with
-        backend.model = None if runs else entry
+        # the only path in its list is the folder that it was started with
+        is_running_model = health.is_mlx_lm and is_path(entry)
+        backend.model = None if is_running_model else entry
         return entry
     if not health.is_mlx_lm:
         if model_names:
             raise UsageError(
                 f"the server at {backend.address} does not know the model {clean(name, 100)}: "
-                f"it knows {some(model_names)}",
+                f"it knows {list_names(model_names)}",
                 hint="name one of these with --model, or leave it out",
             )
         return name
-    known = None if model_names else await _recognised(backend)
-    if known is not None and match_model(name, (known,), loopback=True):
+    recognised = None if model_names else await _recognised(backend)
+    if recognised is not None and match_model(name, (recognised,), loopback=True):
         backend.model = None
-        return known
-    # It loads what it does not list, too: a model that has no index, a folder.
+        return recognised
+    # mlx-lm's server also loads models that it does not list: one without an index, a folder.
     folder = find_model(name) if loopback else None
     backend.model = name if folder is None or REPOSITORY.fullmatch(name) else str(folder)
     return backend.model
 
 
 async def _recognised(backend: CompletionsBackend) -> str | None:
-    """The embedded model where it is that which the server runs, by how likely it begins an answer.
+    """Return the embedded model's name if likelihoods show that the server runs it.
 
-    It is asked where mlx-lm's server lists nothing, for want of a Hugging Face cache folder.
+    It is used if mlx-lm's server lists nothing, since there is no Hugging Face cache folder.
     """
     if not await hides_its_model(backend):
         return None
-    given, backend.model = backend.model, None
+    old_model, backend.model = backend.model, None
     try:
         for model in EMBEDDED.values():
-            request = CompletionRequest(prompt=model.asked, max_tokens=1, top_logprobs=MOST_SCORES)
+            request = CompletionRequest(
+                prompt=model.probe_prompt, max_tokens=1, top_logprobs=MAX_SCORES
+            )
             async with aclosing(backend.complete(request)) as chunks:
                 scores = [row async for chunk in chunks for row in chunk.scores]
-            found = {score.text: score.logprob for score in scores[0]} if scores else {}
-            known = model.likelihoods
-            if all(abs(found.get(text, -99.0) - known[text]) < ALIKE for text in known):
+            logprobs = {score.text: score.logprob for score in scores[0]} if scores else {}
+            expected = model.likelihoods
+            if all(abs(logprobs.get(text, -99.0) - expected[text]) < ALIKE for text in expected):
                 return model.name
     except BackendError:
-        pass  # the run's own request will say what is wrong
+        pass  # the run's own request will show the failure
     finally:
-        backend.model = given
+        backend.model = old_model
     return None
 
 
 def which_runs(model_names: Sequence[str], *, mlx_lm: bool) -> tuple[str | None, str]:
-    """Which of the listed models is the one in use, and a line where that is in doubt.
+    """Return the listed model that is in use.
+
+    None if unknown, and a line if it is in doubt.
 
     mlx-lm's server lists the whole Hugging Face cache, and last the folder it was started with.
     """

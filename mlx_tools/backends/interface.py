@@ -1,4 +1,4 @@
-"""The seam to a model: text in, pieces of text out."""
+"""The interface to a model: text in, pieces of text out."""
 
 from __future__ import annotations
 
@@ -12,55 +12,44 @@ from mlx_tools.errors import attribute_of, require_items, wrong_argument
 from mlx_tools.messages import FinishReason, Usage
 
 BackendKind = Literal["auto", "completions", "server", "local", "native"]
-"""Where a model runs, as it is asked for: `mlx_tools.backends.choose_backend`."""
+"""Where a model runs, as a caller asks for it: see `mlx_tools.backends.choose_backend`."""
 
 RouteChoice = Literal["auto", "native", "prompted"]
-"""By which path a model is asked: `mlx_tools.backends.find_route`."""
+"""How a model is asked: see `mlx_tools.backends.find_route`."""
 
 
 MODEL_FOLDER: Final = "give the path of the model's folder"
-"""What ``model`` of a backend that loads it may be."""
+"""Advice for a ``model`` argument that is no folder."""
 
 
 def check_token_ids(ids: Any) -> tuple[int, ...]:
-    """The ``forbidden_tokens`` of a backend, as a tuple. Raises `UsageError`."""
+    """Return the ``forbidden_tokens`` of a backend as a tuple.
+
+    Raises:
+        UsageError: they are no list of whole numbers.
+    """
     hint = "give a list of token ids"
-    found = require_items("forbidden_tokens", ids, hint)
-    if ids is None or not all(isinstance(one, int) for one in found):
+    items = require_items("forbidden_tokens", ids, hint)
+    if ids is None or not all(isinstance(item, int) for item in items):
         raise wrong_argument("forbidden_tokens", ids, hint)
-    return tuple(found)
+    return tuple(items)
 
 
 class GrammarText(Struct, frozen=True):
-    """What a completion may be, in the two dialects that backends take.
-
-    ``gbnf`` is llama.cpp's, ``lark`` is llguidance's, which holds arguments more closely.
-    """
+    """A grammar in the two dialects that backends take."""
 
     gbnf: str
+    """In llama.cpp's dialect."""
     lark: str
+    """In llguidance's dialect, which holds arguments more closely."""
 
 
 class CompletionRequest(Struct, frozen=True, kw_only=True):
-    """What to complete, and within what bounds.
+    """One request for a completion, and its limits.
 
-    ``timeout`` bounds the whole completion and ``idle_timeout`` the silence of the server, both in
-    seconds. A keep-alive breaks the silence; nothing extends the whole. ``grammar`` is what the
-    completion may be; a backend that cannot hold a model to one raises
-    `mlx_tools.errors.UsageError`. ``top_logprobs`` is how many alternatives per generated token are
-    wanted; a backend that cannot say gives none. ``logit_bias`` is added to the logits of these
-    token ids before one is drawn, from -100 (never) to 100; a backend that cannot leaves it out.
-    ``sampling`` are further parameters by their names in the server's interface (``top_p``,
-    ``top_k``, ``min_p``, penalties …), sent as they are; what stands here by itself goes before
-    them, and a backend that does not know one leaves it out.
-
-    ``messages`` ask by way of the server's own chat interface: messages and ``tools`` as OpenAI's
-    interface has them, ``tool_choice`` (``auto``, ``none``, ``required`` or a tool's name). What
-    comes is the turn as text, its calls as lines of the protocol. They say the same as ``prompt``,
-    by which a backend that only completes text goes.
-
-    ``conversation`` is what all requests of a conversation have in common, and few others; empty:
-    the beginning of the prompt. Where there are several servers it says which one.
+    ``messages``, ``tools`` and ``tool_choice`` ask the model through its server's own chat
+    interface. The answer is the turn as text, with its calls as lines of the protocol. They say the
+    same as ``prompt``, which a backend that only completes text uses.
     """
 
     prompt: str
@@ -68,30 +57,52 @@ class CompletionRequest(Struct, frozen=True, kw_only=True):
     temperature: float = 0.0
     seed: int | None = None
     timeout: float = 120.0
+    """Seconds for the whole completion; nothing extends them."""
     idle_timeout: float = 60.0
+    """Seconds that the server may be silent. A keep-alive breaks the silence."""
     grammar: GrammarText | None = None
+    """The grammar that holds the completion. A backend that takes none raises `UsageError`."""
     top_logprobs: int = 0
+    """Alternatives to report for each generated token. A backend that cannot report them sends
+    none."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to the logits of these token ids, from -100 (never) to 100. Some backends leave it out.
+    """
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    """Further parameters by their names in the server's interface (``top_p``, ``min_p``, penalties
+    …).
+
+    They are sent as they are. The fields of this class override them, and a backend leaves out the
+    ones that it does not know.
+    """
     messages: Sequence[Mapping[str, Any]] | None = None
+    """The conversation as OpenAI's chat interface has it, None to complete ``prompt``."""
     tools: Sequence[Mapping[str, Any]] = ()
+    """The tools as OpenAI's chat interface has them."""
     tool_choice: str = "auto"
+    """``auto``, ``none``, ``required`` or the name of a tool."""
     conversation: str = ""
+    """A key that all requests of one conversation share, and few others; empty: the prompt's
+    beginning.
+
+    With several servers it decides which one is asked.
+    """
 
 
 class TokenScore(Struct, frozen=True):
-    """One alternative for a token that was generated.
+    """One alternative for a generated token, and how likely it was.
 
-    ``text`` is the token's own text, with U+FFFD for bytes that are no whole character;
-    ``logprob`` the natural logarithm of its probability. ``data`` are its bytes, which need be no
-    whole character either: where none are given, those of the text. A control token, one that ends
-    a completion too, stands here as it is spelled. ``id`` is its number, None where it is not told.
+    A control token, such as one that ends a completion, appears as it is spelled.
     """
 
     text: str
+    """The token's own text, with U+FFFD for bytes that are no whole character."""
     logprob: float
+    """The natural logarithm of its probability."""
     data: bytes = b""
+    """Its bytes, which need not be a whole character. If left out, those of ``text``."""
     id: int | None = None
+    """Its number, None if unknown."""
 
     def __post_init__(self) -> None:
         if not self.data:
@@ -99,45 +110,49 @@ class TokenScore(Struct, frozen=True):
 
 
 class Chunk(Struct, frozen=True):
-    """A piece of a completion. The last carries the finish reason, and usage where it is known.
+    """A piece of a completion.
 
-    ``edited``, on the last: the server cut out some of what the model wrote (mlx-lm's does so with
-    reasoning and native tool calls), so the text is not the model's own; a thought before all text
-    is not meant. False where it cannot be told. What it is told by stands beside it: the finish
-    reason ``tool_calls``, and ``usage.completion_tokens`` beside the text that came.
-
-    ``scores`` holds, for each token generated in this chunk, its likeliest alternatives, best
-    first; empty where none were asked for or the backend cannot say.
+    The last one carries the finish reason, and usage if it is known.
     """
 
     text: str = ""
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     edited: bool = False
+    """On the last chunk: the server cut out some of what the model wrote.
+
+    mlx-lm's server does so with reasoning and native tool calls, so the text is not the model's
+    own. A thought before all text does not count. False if it is unknown.
+    """
     scores: tuple[tuple[TokenScore, ...], ...] = ()
+    """For each token of this chunk its likeliest alternatives, best first; empty if there are none.
+    """
 
 
 class BackendTraits(Struct, frozen=True, kw_only=True):
-    """What a backend of this package can do besides completing text: its ``traits``.
+    """The abilities of a backend of this package besides completing text: ``traits``.
 
-    A foreign backend has none, whatever else it offers.
+    A backend from elsewhere has none, whatever else it offers.
     """
 
     asks_server: bool = False
-    """It answers what its server serves, as `CompletionsBackend` does."""
+    """It asks a server that is already running, as `CompletionsBackend` does."""
 
     own_model: bool = False
     """Its ``model`` is the folder, or the name, of a model on this machine."""
 
     starts_server: bool = False
-    """Its server is one that it started."""
+    """It starts its server itself."""
 
     takes_grammar: bool = False
-    """It holds its model to a grammar without asking a server whether that works."""
+    """It holds its model to a grammar, and no server must be asked whether that works."""
 
 
 def traits_of(backend: object) -> BackendTraits:
-    """The traits of one of our backends, or of what passes them on; else none."""
+    """Return the traits of one of our backends, or of a wrapper that passes them on.
+
+    Else no traits.
+    """
     traits = attribute_of(backend, "traits")
     return traits if isinstance(traits, BackendTraits) else BackendTraits()
 
@@ -145,12 +160,14 @@ def traits_of(backend: object) -> BackendTraits:
 class Backend(Protocol):
     """Anything that completes text.
 
-    `complete` is an async generator: closing it (``aclosing``) cancels the request and frees the
+    `complete` is an async generator. Closing it (``aclosing``) cancels the request and frees the
     connection at once. It raises `mlx_tools.errors.BackendError`, and `mlx_tools.errors.UsageError`
     for a request that cannot be sent. A completion that raises never counts, whatever text came
-    before. Where there is an ``async def start(self)`` besides, which loads what is needed, it is
-    awaited before a run's time begins. ``context`` may say how many tokens the model takes: a
-    number, or a function without arguments that returns one, or None.
+    before.
+
+    Two members are optional. ``async def start(self)`` loads what is needed, and is awaited before
+    the time of a run begins. ``context`` is the size of the model's context in tokens: a number, a
+    function without arguments that returns one, or None.
     """
 
     def complete(self, request: CompletionRequest) -> AsyncIterator[Chunk]: ...

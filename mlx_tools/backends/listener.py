@@ -15,7 +15,7 @@ _LISTENS: Final = "0A"
 """The state TCP_LISTEN in Linux's tables of sockets."""
 
 _LSOF_SECONDS: Final = 5.0
-"""Enough for a busy machine. A network folder that hangs can hold `lsof` for ever."""
+"""Seconds for lsof. A choice: enough for a busy machine; a network folder can hang it for ever."""
 
 _MODEL: Final = re.compile(r"(?:^|\s)--model(?:=|\s+)(.+?)(?=\s+--?[a-z]|\s*$)")
 _MLX_LM: Final = re.compile(r"\bmlx_lm\b")
@@ -51,7 +51,10 @@ def listening_command(
 
 
 def model_argument(command: str | None) -> str | None:
-    """Return what mlx-lm's server was started with as its ``--model``; None for other programs."""
+    """Return the ``--model`` that mlx-lm's server was started with.
+
+    None for other programs.
+    """
     if command is None or not _MLX_LM.search(command):
         return None
     match = _MODEL.search(command)
@@ -71,7 +74,7 @@ def _by_proc(port: int, processes: Path) -> str | None:
 
 
 def _has_open(folder: str, sockets: set[str]) -> bool:
-    """Return whether a process whose open files these are has one of the sockets open.
+    """Return True if a process with these open files has one of the sockets open.
 
     There are thousands of open files: `Path` would take several times as long.
     """
@@ -83,11 +86,11 @@ def _has_open(folder: str, sockets: set[str]) -> bool:
 
 
 def _listening_inodes(port: int, processes: Path) -> list[str]:
-    """The sockets that listen on a port, by the numbers of their inodes."""
+    """Return the inode numbers of the sockets that listen on a port."""
     inodes: list[str] = []
     for table in ("tcp", "tcp6"):
         try:
-            # Also those that have just closed stand here, thousands on a busy machine.
+            # Sockets that have just closed are listed too, thousands on a busy machine.
             lines = (processes / "net" / table).read_text().splitlines()[1:]
             rows = [line for line in lines if f":{port:04X} " in line]
         except OSError:
@@ -102,9 +105,9 @@ def _listening_inodes(port: int, processes: Path) -> list[str]:
 
 def _output(words: Sequence[str]) -> str:
     try:
-        done = subprocess.run(  # noqa: S603 - an argument list, no shell
+        result = subprocess.run(  # noqa: S603 - an argument list, no shell
             words, capture_output=True, timeout=_LSOF_SECONDS, stdin=subprocess.DEVNULL
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.decode("utf-8", "replace")
+    return result.stdout.decode("utf-8", "replace")

@@ -1,7 +1,9 @@
-"""A model in this process, by mlx-lm: the same seam as to a server, and grammars.
+"""A model in this process, through mlx-lm, with the interface of a server.
 
-MLX's streams belong to threads, so one thread loads the model and does all that is done with it:
-one completion at a time, in the order in which they are asked.
+Unlike most servers it takes grammars.
+
+MLX's streams belong to threads. So one thread loads the model and does all the work with it: one
+completion at a time, in the order of the requests.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ if TYPE_CHECKING:
 NAME: Final = "the model in this process"
 HINT: Final = "ask again; the machine may be short of memory or busy"
 PATIENCE: Final = 10.0
-"""Seconds that `LocalBackend.aclose` waits for the thread, which ends after its forward pass."""
+"""Seconds that `LocalBackend.aclose` waits for the thread, which ends after its forward pass.
+
+A choice: a pass over 512 tokens of a large model can take seconds.
+"""
 
 
 class RequestCancelled(Exception):
@@ -43,10 +48,10 @@ class RequestCancelled(Exception):
 
 
 class LocalRequest:
-    """One completion, or without a request the loading of the model, and who waits for it.
+    """One completion, or the loading of the model (if ``request`` is None).
 
-    What is told: a chunk, which is empty where it is a mere sign of life (the turn has come, the
-    model is there, or a part of the prompt is read), None at the end, or what went wrong.
+    A result is a chunk, None at the end, or an error. An empty chunk is a mere sign of life: the
+    request's turn has come, the model is loaded, or a part of the prompt is read.
     """
 
     def __init__(self, request: CompletionRequest | None) -> None:
@@ -58,28 +63,35 @@ class LocalRequest:
         self._items: asyncio.Queue[Chunk | MlxToolsError | None] = asyncio.Queue()
 
     async def next(self) -> Chunk | None:
-        """The next chunk; None at the end. Raises what went wrong."""
+        """Return the next chunk, None at the end. Raises the error if there was one."""
         item = await self._items.get()
         if isinstance(item, MlxToolsError):
             raise item
         return item
 
     def send(self, item: Chunk | MlxToolsError | None) -> None:
-        """Tell the one who waits; from the worker's thread."""
+        """Send a result to the waiting task; called in the worker's thread."""
         try:
             self._loop.call_soon_threadsafe(self._items.put_nowait, item)
-        except RuntimeError:  # its event loop is closed
+        except RuntimeError:  # the event loop of the waiting task is closed
             self.cancelled = True
 
     def watch(self) -> None:
-        """Between forward passes: a sign of life, or the end where nobody waits."""
+        """Send a sign of life between forward passes.
+
+        Raises:
+            RequestCancelled: nobody waits any more.
+        """
         if self.cancelled:
             raise RequestCancelled
         self.send(Chunk())
 
 
 class InferenceThread(threading.Thread):
-    """Does the work that is in its queue, up to None. ``load`` makes the model, in this thread."""
+    """Does the work in its queue, until None comes.
+
+    ``load`` loads the model in this thread.
+    """
 
     def __init__(self, load: Callable[[], Engine]) -> None:
         super().__init__(name="mlx-tools-model", daemon=True)
@@ -90,10 +102,10 @@ class InferenceThread(threading.Thread):
     def run(self) -> None:
         while (work := self.queue.get()) is not None:
             if not work.cancelled:
-                work.send(self._done(work))
+                work.send(self._perform(work))
         self.engine = None
 
-    def _done(self, work: LocalRequest) -> MlxToolsError | None:
+    def _perform(self, work: LocalRequest) -> MlxToolsError | None:
         try:
             self.engine = self.engine or self._load()
             work.send(Chunk())
@@ -108,9 +120,9 @@ class InferenceThread(threading.Thread):
         except MlxToolsError as error:
             return error
         except Exception as error:  # MLX raises RuntimeError for whatever goes wrong in it
-            said = clean(str(error)) or type(error).__name__
+            message = clean(str(error)) or type(error).__name__
             return BackendBroken(
-                f"{NAME} failed: {said}",
+                f"{NAME} failed: {message}",
                 hint="where memory is short, use a smaller model or a shorter prompt",
             )
         return None
@@ -119,17 +131,20 @@ class InferenceThread(threading.Thread):
 class LocalBackend:
     """Completions by the model in the folder ``model``, in a thread of this process.
 
-    It is loaded at the first completion, or by `start`, and then kept; so is what it has read, so
-    that a prompt that begins like the one before is read from where they differ.
+    The model is loaded at the first completion, or by `start`, and then stays in memory. So does
+    the state after its last prompt: a prompt that begins alike is read from where the two differ.
 
-    ``fast_forward`` off chooses every token by itself, also those that a grammar leaves no choice
-    about. ``note`` is told, in one line each, what a person should know. ``openblas`` finds the
-    library that is loaded on Linux before MLX. ``load_timeout`` is in seconds.
+    Args:
+        model: the model's folder.
+        fast_forward: False chooses every token, also one that a grammar leaves no choice about.
+        load_timeout: seconds for loading the model.
+        note: called with each line that a person should read.
+        openblas: finds the library that is loaded on Linux before MLX.
     """
 
     kind: Literal["local"] = "local"
     traits: ClassVar = BackendTraits(own_model=True, takes_grammar=True)
-    forbidden_tokens: tuple[int, ...] = ()  # none needs to be: nothing cuts text out here
+    forbidden_tokens: tuple[int, ...] = ()  # nothing cuts text out here, so markers may stay
 
     def __init__(
         self,
@@ -164,12 +179,12 @@ class LocalBackend:
 
     @property
     def forward_passes(self) -> int:
-        """How often the model has been run since it was loaded; 0 before."""
+        """The number of forward passes since the model was loaded; 0 before."""
         engine = self._worker.engine if self._worker is not None else None
         return 0 if engine is None else engine.passes
 
     async def start(self) -> None:
-        """Load the model; does nothing where it is there.
+        """Load the model; does nothing if it is loaded.
 
         Raises:
             MissingDependency: mlx-lm is not installed.
@@ -195,14 +210,16 @@ class LocalBackend:
                 self._note(line)
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk, None]:
-        """Complete ``request.prompt``; close the generator to end it after the token under way.
+        """Complete ``request.prompt``.
+
+        Close the generator to end it after the current token.
 
         Tokens that a grammar leaves no choice about count as generated; they have no scores.
 
         Raises:
             UsageError: the prompt or the grammar cannot be used.
             MissingDependency: a grammar was given, and llguidance is not installed.
-            BackendError: the class says which way it failed; the text so far never counts.
+            BackendError: the class says how it failed; the text so far never counts.
         """
         check_request(request)
         await self.start()
@@ -218,11 +235,14 @@ class LocalBackend:
                     yield chunk
 
     async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
-        """The one model it was made with."""
+        """Return the one model that the backend was made with."""
         return (str(self.model),)
 
     async def aclose(self) -> None:
-        """End what is under way and let go of the model. A closed backend does not start again."""
+        """Cancel all requests and release the model.
+
+        A closed backend does not start again.
+        """
         import anyio
 
         self._closed = True
@@ -237,7 +257,7 @@ class LocalBackend:
 
     @contextmanager
     def _submitted(self, request: CompletionRequest | None) -> Iterator[LocalRequest]:
-        """Work in the queue, cancelled at the end, where it has not ended."""
+        """Put a request into the queue; cancel it at the end if it has not ended."""
         with self._gate:
             if self._closed:
                 raise BackendUnreachable(f"{NAME} was closed", hint="make a new LocalBackend")

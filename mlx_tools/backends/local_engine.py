@@ -1,5 +1,7 @@
-"""One model in memory: prompts in, chunks of text out, token by token; what it has read, and from
-tokens to text. Runs in one thread."""
+"""One model in memory.
+
+Prompts in, chunks of text out, token by token, in one thread.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +23,25 @@ from mlx_tools.messages import FinishReason, Usage
 from mlx_tools.paths import to_install
 from mlx_tools.process import clean
 
-KEPT: Final = 16
-"""Compiled grammars that are kept; a session needs one or two a turn."""
+MAX_GRAMMARS: Final = 16
+"""Compiled grammars that are held; a session needs one or two a turn."""
 
 _MOST_WAYS: Final = 100_000
-"""How many ways on there may be at one place: every tool's name is one."""
+"""The most alternatives of a grammar at one place: every tool's name is one."""
 
 
 _ENDS: Final = ("NotStopped", "NoExtension", "NoExtensionBias", "EndOfSentence")
-"""Why llguidance lets nothing more come where the grammar was followed to its end."""
+"""llguidance's reasons to stop that mean that the grammar was followed to its end."""
 
 
 class Grammars:
-    """The grammars of one model, each compiled once. ``tokenizer`` is as mlx-lm loads it.
+    """The grammars of one model, each compiled once.
+
+    Args:
+        tokenizer: the model's tokenizer as mlx-lm loads it.
 
     Raises:
-        UsageError: the tokenizer has no form that it can read.
+        UsageError: llguidance cannot read the tokenizer.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -58,12 +63,16 @@ class Grammars:
     def start(
         self, lark: str, prompt: Sequence[int], *, fast_forward: bool, take_back: bool
     ) -> GrammarRun:
-        """A completion of ``prompt``, one token at least, by the grammar.
+        """Start a completion of ``prompt`` by a grammar; it has one token at least.
 
-        ``fast_forward`` gives the tokens that must follow along with the one that was chosen, and
-        heals the end of the prompt; without it every token is chosen.
-        ``take_back`` allows it to take tokens back that, with the text that must follow, are fewer
-        tokens.
+        Args:
+            lark: the grammar.
+            prompt: the prompt's tokens.
+            fast_forward: add the tokens that must follow the chosen one, and heal the end of the
+                prompt.
+                Without it every token is chosen.
+            take_back: tokens may be taken back if they and the text that must follow are fewer
+                tokens.
 
         Raises:
             UsageError: llguidance cannot read the grammar.
@@ -82,43 +91,46 @@ class Grammars:
             except Exception as error:
                 raise UsageError(f"the grammar cannot be used: {clean(str(error))}") from error
         self._matchers.move_to_end(key)
-        while len(self._matchers) > KEPT:
+        while len(self._matchers) > MAX_GRAMMARS:
             self._matchers.popitem(last=False)
         return GrammarRun(self._tokenizer, self._matchers[key], prompt, heal=fast_forward)
 
 
 class GrammarRun:
-    """One completion. ``tokens`` are the prompt's as the model should read them, which may end
-    before the prompt does, or go on to what must follow; then those that came."""
+    """One completion by a grammar."""
 
     def __init__(self, tokenizer: Any, matcher: Any, prompt: Sequence[int], *, heal: bool) -> None:
         self._tokenizer = tokenizer
         self._interpreter = matcher.deep_copy()
         self._decoder = _Decoder("replace")
         self.tokens: list[int] = list(prompt)
+        """The prompt's tokens as the model should read them, then those that came.
+
+        They may end before the prompt does, or continue to text that must follow.
+        """
         if heal:
             self.tokens = self._interpreter.process_prompt(list(prompt))
-        common = shared(prompt, self.tokens)
-        before, now = self._bytes(prompt[common:]), self._bytes(self.tokens[common:])
-        matches = before.startswith(now) or now.startswith(before)
-        if heal and not matches:  # the tokenizer does not read its own text as it wrote it
+        common = shared_length(prompt, self.tokens)
+        prompt_bytes, healed_bytes = self._bytes(prompt[common:]), self._bytes(self.tokens[common:])
+        matches = prompt_bytes.startswith(healed_bytes) or healed_bytes.startswith(prompt_bytes)
+        if heal and not matches:  # this tokenizer reads other tokens in its own text: no healing
             self._interpreter = matcher.deep_copy()
-            self.tokens, common, before, now = list(prompt), len(prompt), b"", b""
+            self.tokens, common, prompt_bytes, healed_bytes = list(prompt), len(prompt), b"", b""
         if not (heal and matches):
             self._interpreter.start_without_prompt()
-        self._emitted = len(before)
-        self._written_text = bytearray(now)
+        self._emitted = len(prompt_bytes)
+        self._written_text = bytearray(healed_bytes)
         self._sizes = [len(self._bytes([token])) for token in self.tokens[common:]]
 
     def mask(self) -> bytes | None:
-        """One byte a token, 0 for those that may not come next; None where nothing may.
+        """Return one byte for each token, 0 if it may not come next; None if nothing may.
 
         Raises:
-            BackendBroken: the grammar ran into a limit of llguidance's.
+            BackendBroken: the grammar reached a limit of llguidance.
         """
         while True:
-            mask, said = self._interpreter.compute_mask()
-            if json.loads(said)["stop"]:
+            mask, state = self._interpreter.compute_mask()
+            if json.loads(state)["stop"]:
                 reason = str(self._interpreter.stop_reason())
                 if reason not in _ENDS:
                     raise BackendBroken(
@@ -131,62 +143,72 @@ class GrammarRun:
             self._commit(None)
 
     def take(self, token: int) -> tuple[int, list[int]]:
-        """The model has chosen a token: how many of those before it are taken back, and the tokens
-        that follow them, the chosen one first unless something was taken back."""
+        """Take the token that the model has chosen.
+
+        Returns:
+            The number of earlier tokens that are taken back, and the tokens that follow them. The
+                chosen one
+            is the first of these unless something was taken back.
+        """
         return self._commit(token)
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing may follow."""
+        """True if nothing may follow."""
         return bool(self._interpreter.has_pending_stop())
 
     def text(self, dropped_tokens: int = 0) -> str:
-        """The text that has come since this was asked last, as far as its characters are whole, but
-        for that of the last ``dropped_tokens`` tokens."""
+        """Return the new text up to its last whole character.
+
+        The text of the last ``dropped_tokens`` tokens is left out.
+        """
         end = len(self._written_text) - sum(self._sizes[len(self._sizes) - dropped_tokens :])
         piece = bytes(self._written_text[self._emitted : end])
         self._emitted = max(self._emitted, end)
         return self._decoder.decode(piece)
 
     def remaining_text(self, dropped_tokens: int = 0) -> str:
-        """What is left of the text at its end."""
+        """Return the rest of the text at its end."""
         return self.text(dropped_tokens) + self._decoder.decode(b"", final=True)
 
     def _commit(self, token: int | None) -> tuple[int, list[int]]:
-        back, tokens = self._interpreter.commit_token(token)
-        if back:
-            del self.tokens[-back:]
-            size = sum(self._sizes[-back:])
-            del self._sizes[-back:]
+        taken_back, tokens = self._interpreter.commit_token(token)
+        if taken_back:
+            del self.tokens[-taken_back:]
+            size = sum(self._sizes[-taken_back:])
+            del self._sizes[-taken_back:]
             del self._written_text[len(self._written_text) - size :]
-        for one in tokens:
-            piece = self._bytes([one])
-            self.tokens.append(one)
+        for new_token in tokens:
+            piece = self._bytes([new_token])
+            self.tokens.append(new_token)
             self._sizes.append(len(piece))
             self._written_text += piece
-        return back, list(tokens)
+        return taken_back, list(tokens)
 
     def _bytes(self, tokens: Sequence[int]) -> bytes:
         return bytes(self._tokenizer.decode_bytes(list(tokens)))
 
 
-def shared(tokens: Sequence[int], others: Sequence[int]) -> int:
-    """How many tokens two sequences begin with alike."""
-    for number, (mine, yours) in enumerate(zip(tokens, others, strict=False)):
-        if mine != yours:
+def shared_length(tokens: Sequence[int], second: Sequence[int]) -> int:
+    """Return the number of equal tokens at the beginning of two sequences."""
+    for number, (left, right) in enumerate(zip(tokens, second, strict=False)):
+        if left != right:
             return number
-    return min(len(tokens), len(others))
+    return min(len(tokens), len(second))
 
 
 SMALLEST_TEMPERATURE: Final = 1e-4
-"""Below it the likeliest token is taken, as at 0."""
+"""Below it the likeliest token is taken, as at 0: a division by less would overflow."""
 
 Scores = tuple[tuple[TokenScore, ...], ...]
 
 
 class Engine:
-    """The model in ``folder``, loaded. ``fast_forward`` off chooses every token by itself, also
-    those that a grammar leaves no choice about.
+    """The loaded model of a folder.
+
+    Args:
+        folder: the model's folder.
+        fast_forward: False chooses every token, also one that a grammar leaves no choice about.
 
     Raises:
         MissingDependency: mlx-lm is not installed.
@@ -203,21 +225,25 @@ class Engine:
 
     @property
     def passes(self) -> int:
+        """The number of forward passes so far."""
         return self._reading.passes
 
     def complete(self, request: CompletionRequest, watch: Watch) -> Generator[Chunk, None, None]:
-        """Complete a prompt. ``watch`` is called between forward passes while it is read; closing
-        the generator ends the completion.
+        """Complete a prompt; closing the generator ends the completion.
+
+        Args:
+            request: the request.
+            watch: called between forward passes while the prompt is read.
 
         Raises:
             UsageError: the prompt or the grammar cannot be used.
-            BackendBroken: the grammar ran into a limit.
+            BackendBroken: the grammar reached a limit.
         """
         prompt = list(self._tokenizer.encode(check_request(request)))
         if not prompt:
             raise UsageError("the prompt comes to no token of this model's")
         choose = _Choice(request)
-        steps = self._free(prompt, request, choose, watch)
+        steps = self._complete_freely(prompt, request, choose, watch)
         if request.grammar is not None:
             self._grammars = self._grammars or Grammars(self._tokenizer)
             run = self._grammars.start(
@@ -232,14 +258,14 @@ class Engine:
         except (GeneratorExit, RequestCancelled):
             raise
         except BaseException:
-            self._reading.forget()  # nobody knows what it has read
+            self._reading.forget()  # the cache may hold anything after an error
             raise
         finally:
-            arrays().clear_cache()  # buffers of sizes that will not come again
+            arrays().clear_cache()  # MLX keeps buffers by size, and these sizes will not come again
 
     # --- written freely -----------------------------------------------------------------------
 
-    def _free(
+    def _complete_freely(
         self, prompt: list[int], request: CompletionRequest, choose: _Choice, watch: Watch
     ) -> Iterator[Chunk]:
         mx = arrays()
@@ -253,10 +279,10 @@ class Engine:
         while count < request.max_tokens:
             watch()
             last = count + 1 == request.max_tokens
-            if not last:  # the next pass runs while this token is told
-                following = self._reading.go_on(chosen[None])
-                ahead = choose.token(following)
-                mx.async_eval(ahead)
+            if not last:  # the next pass runs while this token is delivered
+                following = self._reading.run_model(chosen[None])
+                next_token = choose.token(following)
+                mx.async_eval(next_token)
             token = int(chosen.item())
             if not last:
                 self._reading.tokens.append(token)
@@ -269,7 +295,7 @@ class Engine:
             if text or scores:
                 yield Chunk(text, scores=scores)
             if not last:
-                chosen, logits = ahead, following
+                chosen, logits = next_token, following
         usage = Usage(len(prompt), cached, count)
         yield Chunk(texts.finish(), finish, usage)
 
@@ -285,12 +311,12 @@ class Engine:
     ) -> Iterator[Chunk]:
         cached = min(self._reading.turn_to(run.tokens), prompt_size)
         logits = self._reading.read_prompt(run.tokens, watch)
-        scored, most = request.top_logprobs > 0, request.max_tokens
+        has_scores, max_tokens = request.top_logprobs > 0, request.max_tokens
         count = max(0, len(run.tokens) - prompt_size)
-        finish: FinishReason | None = "length" if count >= most else None
-        surplus = max(0, count - most)
+        finish: FinishReason | None = "length" if count >= max_tokens else None
+        surplus = max(0, count - max_tokens)
         if text := run.text(surplus):
-            yield Chunk(text, scores=((),) * (count - surplus) if scored else ())
+            yield Chunk(text, scores=((),) * (count - surplus) if has_scores else ())
         while finish is None:
             watch()
             mask = run.mask()
@@ -298,17 +324,17 @@ class Engine:
             if token is None or token in self._ends:
                 count, finish = count + (token is not None), "stop"
                 break
-            back, tokens = run.take(token)
-            if back:
-                self._reading.take_back(back)
-            count += len(tokens) - back
-            surplus = max(0, count - most)
+            taken_back, tokens = run.take(token)
+            if taken_back:
+                self._reading.take_back(taken_back)
+            count += len(tokens) - taken_back
+            surplus = max(0, count - max_tokens)
             if run.is_finished and not surplus:
                 finish = "stop"
-            elif count >= most:
+            elif count >= max_tokens:
                 finish = "length"
             scores = self._scores(logits, request.top_logprobs)
-            scores += ((),) * (len(tokens) - surplus - 1) if scored else ()
+            scores += ((),) * (len(tokens) - surplus - 1) if has_scores else ()
             text = run.text(surplus)
             if text or scores:
                 yield Chunk(text, scores=scores)
@@ -319,27 +345,30 @@ class Engine:
         )
 
     def _scores(self, logits: Any, top_logprobs: int) -> Scores:
-        """The likeliest tokens by the model itself, before any grammar."""
+        """Return the likeliest tokens by the model itself, before any grammar."""
         if top_logprobs < 1:
             return ()
         mx = arrays()
-        wide = logits.astype(mx.float32)
-        logprobs = wide - mx.logsumexp(wide)
+        floats = logits.astype(mx.float32)
+        logprobs = floats - mx.logsumexp(floats)
         top_logprobs = min(top_logprobs, logprobs.shape[0])
         best = mx.argpartition(-logprobs, kth=top_logprobs - 1)[:top_logprobs]
         pairs = zip(best.tolist(), logprobs[best].tolist(), strict=True)
-        ranked = sorted(pairs, key=lambda pair: -pair[1])
-        told = [
+        pairs_by_score = sorted(pairs, key=lambda pair: -pair[1])
+        scores = [
             TokenScore(self._texts.text(token), score, data, token)
-            for token, score in ranked
+            for token, score in pairs_by_score
             if (data := self._texts.data(token)) is not None
         ]
-        # nothing can be said without the likeliest
-        return (tuple(told) if told and told[0].id == ranked[0][0] else (),)
+        # alternatives without the likeliest one would mislead
+        return (tuple(scores) if scores and scores[0].id == pairs_by_score[0][0] else (),)
 
 
 class _Choice:
-    """How the next token is chosen: the likeliest one, or by chance from a seed of its own."""
+    """Chooses the next token.
+
+    The likeliest one, or a random one from a seed of its own.
+    """
 
     def __init__(self, request: CompletionRequest) -> None:
         self._temperature = request.temperature
@@ -351,33 +380,36 @@ class _Choice:
             self._key = mx.random.key(seed)
 
     def token(self, logits: Any, mask: bytes | None = None) -> Any:
-        """The token, not computed yet. ``mask`` has 0 for each that may not come."""
+        """Return the next token as an array that is not computed yet.
+
+        ``mask`` has 0 for each token that may not come.
+        """
         mx = arrays()
         size = logits.shape[0]
         if mask is not None:
-            # the model may have room for tokens that its tokenizer does not use
+            # a model may have more logits than its tokenizer has tokens
             allowed = mx.array(memoryview(mask + bytes(max(0, size - len(mask))))) != 0
-            none = mx.array(-float("inf"), dtype=logits.dtype)
-            logits = mx.where(allowed[:size], logits, none)
-        if known := {token: bias for token, bias in self._bias.items() if token < size}:
-            values = mx.array(list(known.values()), dtype=logits.dtype)
-            logits = logits.at[mx.array(list(known))].add(values)
+            forbidden = mx.array(-float("inf"), dtype=logits.dtype)
+            logits = mx.where(allowed[:size], logits, forbidden)
+        if biases := {token: bias for token, bias in self._bias.items() if token < size}:
+            values = mx.array(list(biases.values()), dtype=logits.dtype)
+            logits = logits.at[mx.array(list(biases))].add(values)
         if self._key is None:
             return mx.argmax(logits)
-        self._key, once = mx.random.split(self._key)
-        wide = logits.astype(mx.float32)
-        return mx.random.categorical((wide - mx.max(wide)) / self._temperature, key=once)
+        self._key, key = mx.random.split(self._key)
+        floats = logits.astype(mx.float32)
+        return mx.random.categorical((floats - mx.max(floats)) / self._temperature, key=key)
 
 
 def arrays() -> Any:
-    """MLX's arrays. What its types promise differs from version to version, so none are taken."""
+    """Return the module ``mlx.core``, untyped: its types differ between versions."""
     import mlx.core
 
     return mlx.core
 
 
 def load_model(folder: Path) -> tuple[Any, Any]:
-    """The model in ``folder`` and its tokenizer, as mlx-lm loads them.
+    """Return the model in ``folder`` and its tokenizer, as mlx-lm loads them.
 
     Raises:
         MissingDependency: mlx-lm is not installed.
@@ -397,7 +429,7 @@ def load_model(folder: Path) -> tuple[Any, Any]:
         loaded: Any = load(str(folder))
     except MemoryError:
         raise ModelError(f"the model in {folder} does not fit into memory") from None
-    except Exception as error:  # whatever a library makes of files that it cannot read
+    except Exception as error:  # libraries raise anything for files that they cannot read
         raise ModelError(
             f"the model in {folder} cannot be loaded: {clean(str(error)) or type(error).__name__}"
         ) from error
@@ -407,27 +439,29 @@ def load_model(folder: Path) -> tuple[Any, Any]:
 # --- what it has read -------------------------------------------------------------------------
 
 STEP: Final = 512
-"""Tokens of a prompt that are read in one forward pass; between two a request can be cancelled."""
+"""Tokens of a prompt in one forward pass. A choice: a request can be cancelled between two passes.
+"""
 
 SHORT: Final = 64
-"""Tokens that are read in one pass to the end, logits for each of them included."""
+"""Tokens that are read in one last pass, which computes logits for each of them."""
 
 _SHORTENABLE: Final = frozenset(("KVCache", "QuantizedKVCache", "ConcatenateKVCache"))
-"""mlx-lm's caches that can be cut back from wherever they stand."""
+"""mlx-lm's caches that can be cut back from any length."""
 
 Watch = Callable[[], None]
-"""Called between forward passes; raises `RequestCancelled` where that is so."""
+"""Called between forward passes; raises `RequestCancelled` if the request was cancelled."""
 
 
 class CachedPrefix:
-    """One model's state after ``tokens``. ``passes`` counts forward passes.
+    """One model's state after ``tokens``.
 
     A cache that cannot be shortened (a sliding window, a state-space model) is copied at the end of
-    each prompt: it can go on from there, and where it stands.
+    each prompt. So the next prompt can continue from there, or from the end of the completion.
     """
 
     def __init__(self, model: Any) -> None:
         self.passes = 0
+        """The number of forward passes."""
         self.tokens: list[int] = []
         self._model = model
         self._cache: list[Any] = []
@@ -436,10 +470,11 @@ class CachedPrefix:
 
     @property
     def can_shorten(self) -> bool:
-        """Whether tokens can be taken back."""
+        """True if tokens can be taken back."""
         return all(layer.is_trimmable() for layer in self._cache)
 
     def forget(self) -> None:
+        """Empty the cache."""
         from mlx_lm.models.cache import make_prompt_cache
 
         self.tokens = []
@@ -448,17 +483,21 @@ class CachedPrefix:
         self._shortenable = {type(layer).__name__ for layer in self._cache} <= _SHORTENABLE
 
     def turn_to(self, prompt: Sequence[int]) -> int:
-        """Go back to where ``prompt`` begins to differ, and at least to before its last token.
+        """Go back to where ``prompt`` begins to differ, or to before its last token.
 
-        Returns how many of the prompt's tokens need not be read again.
+        Returns:
+            The number of the prompt's tokens that need not be read again.
         """
-        common = shared(self.tokens, prompt[:-1])
+        common = shared_length(self.tokens, prompt[:-1])
         if common < len(self.tokens) and not self.take_back(len(self.tokens) - common):
             self._restore(prompt)
         return len(self.tokens)
 
     def take_back(self, count: int) -> bool:
-        """Unread the last tokens; False, and nothing done, where that is not possible."""
+        """Remove the last tokens.
+
+        Return False, with nothing changed, if that is not possible.
+        """
         if not self.can_shorten:
             return False
         if count and any(layer.trim(count) != count for layer in self._cache):
@@ -468,35 +507,37 @@ class CachedPrefix:
         return True
 
     def read_prompt(self, prompt: Sequence[int], watch: Watch) -> Any:
-        """Read what is left of a prompt after `turn_to`; gives the logits for what follows it."""
-        left = prompt[len(self.tokens) :]
-        if not self._shortenable and len(left) > 1:
-            self.read(left[:-1], watch)
-            left = left[-1:]
+        """Read the rest of a prompt after `turn_to`; return the logits of the next token."""
+        rest = prompt[len(self.tokens) :]
+        if not self._shortenable and len(rest) > 1:
+            self.read(rest[:-1], watch)
+            rest = rest[-1:]
             self._saved = list(self.tokens), copy.deepcopy(self._cache)
-        return self.read(left, watch)
+        return self.read(rest, watch)
 
     def read(self, tokens: Sequence[int], watch: Watch) -> Any:
-        """Read more tokens, one at least; gives the logits for the one that follows."""
+        """Read more tokens, one at least; return the logits of the next token."""
         mx = arrays()
         start = 0
         while len(tokens) - start > SHORT:
             piece = tokens[start : min(start + STEP, len(tokens) - 1)]
-            self.go_on(mx.array(piece))
+            self.run_model(mx.array(piece))
             mx.eval([layer.state for layer in self._cache])
             mx.clear_cache()
             self.tokens += piece
             start += len(piece)
             watch()
-        logits = self.go_on(mx.array(tokens[start:]))
+        logits = self.run_model(mx.array(tokens[start:]))
         mx.eval(logits)
         self.tokens += tokens[start:]
         return logits
 
-    def go_on(self, tokens: Any) -> Any:
-        """One forward pass over an array of tokens, not computed yet: the logits after the last.
+    def run_model(self, tokens: Any) -> Any:
+        """Run the model over an array of tokens.
 
-        To add them to `tokens` is left to the caller.
+        Return the logits after the last, not computed yet.
+
+        The caller adds the tokens to `tokens`.
         """
         self.passes += 1
         return self._model(tokens[None], cache=self._cache)[0, -1, :]
@@ -504,7 +545,7 @@ class CachedPrefix:
     def _restore(self, prompt: Sequence[int]) -> None:
         saved = self._saved
         self.forget()
-        if saved is not None and shared(saved[0], prompt[:-1]) == len(saved[0]):
+        if saved is not None and shared_length(saved[0], prompt[:-1]) == len(saved[0]):
             self.tokens, self._cache = list(saved[0]), copy.deepcopy(saved[1])
             self._saved = saved
 
@@ -512,47 +553,49 @@ class CachedPrefix:
 # --- from tokens to text: nothing stripped, no character before it is whole -------------------
 
 CONTEXT: Final = 8
-"""Tokens before the text that a tokenizer without a table of bytes is given to read it right."""
+"""Tokens before the text that a tokenizer without a table of bytes needs to decode it right."""
 
 _Decoder: Final = getincrementaldecoder("utf-8")
 
 
 class TokenTexts:
-    """What the tokens of one tokenizer (as mlx-lm loads it) stand for."""
+    """The texts of the tokens of one tokenizer (as mlx-lm loads it)."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._bytes = _token_bytes(tokenizer.detokenizer)
 
     def text(self, token: int) -> str:
-        """A token's own text, with U+FFFD for bytes that are no whole character."""
+        """Return a token's own text, with U+FFFD for bytes that are no whole character."""
         if self._bytes is None:
             return str(self._tokenizer.decode([token]))
         return self._token_bytes(token).decode("utf-8", "replace")
 
     def data(self, token: int) -> bytes | None:
-        """A token's bytes; None where the tokenizer does not say them."""
+        """Return a token's bytes; None if the tokenizer does not say them."""
         if self._bytes is not None:
             return self._token_bytes(token)
         text = self.text(token)
         return None if "\ufffd" in text else text.encode()
 
     def stream(self, context_tokens: Sequence[int]) -> TextStream:
-        """The text that follows the tokens ``context_tokens``."""
+        """Return a stream of the text that follows some tokens."""
         return TextStream(self, () if self._bytes is not None else context_tokens[-CONTEXT:])
 
     def decode_all(self, tokens: Sequence[int]) -> str | None:
-        """The text of tokens by a tokenizer that only decodes; None for one with a table."""
+        """Return the text of tokens by a tokenizer that only decodes.
+
+        None for one with a table.
+        """
         return None if self._bytes is not None else str(self._tokenizer.decode(tokens))
 
     def _token_bytes(self, token: int) -> bytes:
         table = self._bytes or ()
-        return table[token] if token < len(table) else b""  # a model may have more than are used
+        return table[token] if token < len(table) else b""  # a model may have more tokens
 
 
 def _token_bytes(detokenizer: Any) -> Sequence[bytes] | None:
-    """The bytes of every token, where mlx-lm has found the tokenizer to be of a kind with a table
-    of them."""
+    """Return the bytes of every token, None if mlx-lm found no table of them."""
     kinds = {kind.__name__ for kind in type(detokenizer).__mro__}
     if "SPMStreamingDetokenizer" in kinds:
         return [piece.replace("\u2581".encode(), b" ") for piece in detokenizer.tokenmap]
@@ -562,8 +605,10 @@ def _token_bytes(detokenizer: Any) -> Sequence[bytes] | None:
 
 
 class TextStream:
-    """Text as its tokens come. Where the tokenizer only decodes, it is what a token adds to the
-    text of those before it."""
+    """Text as its tokens come.
+
+    If the tokenizer only decodes, it is the text that a token adds to the text of those before it.
+    """
 
     def __init__(self, texts: TokenTexts, context_tokens: Sequence[int]) -> None:
         self._texts = texts
@@ -572,12 +617,12 @@ class TextStream:
         self._start, self._read = 0, len(self._tokens)
 
     def add(self, token: int) -> str:
-        """What a token adds; nothing before its last character is whole."""
+        """Return the text that a token adds; empty until its last character is whole."""
         self._tokens.append(token)
         return self._decode_new(final=False)
 
     def finish(self) -> str:
-        """What was held back."""
+        """Return the text that was held back."""
         return self._decode_new(final=True)
 
     def _decode_new(self, *, final: bool) -> str:

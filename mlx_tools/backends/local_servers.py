@@ -1,4 +1,7 @@
-"""The model servers of this machine: where they are looked for, and which programs they are."""
+"""The model servers of this machine.
+
+Where to look for them, and which programs they are.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from mlx_tools.backends.running_model import is_path
 from mlx_tools.backends.transport import json_object
 
 PROBE_TIMEOUT: Final = 2.0
-"""Seconds that a server nobody named has to answer."""
+"""Seconds that a server has to answer if nobody named it. A choice: local servers answer at once.
+"""
 
 USUAL_ADDRESSES: Final = (
     "http://127.0.0.1:8080",  # mlx-lm, llama.cpp
@@ -24,7 +28,7 @@ USUAL_ADDRESSES: Final = (
     "http://127.0.0.1:8000",  # vLLM, and others that follow it
     "http://127.0.0.1:10240",  # mlx-omni-server
 )
-"""Where model servers listen by default, in the order in which they are looked for."""
+"""Addresses at which model servers listen by default, in the order of the search."""
 
 Program = Literal["mlx-lm", "Ollama", "LM Studio", "gateway", "other"]
 
@@ -37,7 +41,7 @@ class LocalServer(Struct, frozen=True):
 
 
 class ModelState(NamedTuple):
-    """A model as a server lists it."""
+    """A model in a server's list."""
 
     name: str
     is_loaded: bool
@@ -50,42 +54,48 @@ async def find_local_servers(
     api_key: str | None = None,
     take_gateways: bool = True,
 ) -> list[LocalServer]:
-    """Return the servers at these addresses that serve ``model``, or any model without one.
+    """Return the servers at these addresses that serve ``model``, None for any model.
 
-    A model that is on this machine is served only by a server that lists it: another is not made
-    to load it. If some list the model, the others are left out.
+    A model whose files are on this machine counts as served only if the server lists it: no other
+    server is made to load it. If some servers list the model, the others are left out.
     """
     from asyncio import gather
 
     backends = [CompletionsBackend(address, model, api_key=api_key) for address in addresses]
-    tried = await gather(*(_serves(backend, take_gateways) for backend in backends))
-    servers = [server for server, _ in tried if server is not None]
-    listing = [server for server, lists_it in tried if server is not None and lists_it]
+    results = await gather(*(_serves(backend, take_gateways) for backend in backends))
+    servers = [server for server, _ in results if server is not None]
+    listing = [server for server, lists_it in results if server is not None and lists_it]
     return listing or servers
 
 
 async def _serves(
     backend: CompletionsBackend, take_gateways: bool
 ) -> tuple[LocalServer | None, bool]:
-    """The server behind a backend, None if it is none, and whether it lists the model."""
+    """Return the server behind a backend (None if it is none).
+
+    And True if it lists the model.
+    """
     health = await backend.health(PROBE_TIMEOUT)
     if health.status not in ("ok", "loading", "unknown") or (
         health.is_gateway and not take_gateways
     ):
         return None, False
-    model, listed = backend.model, await backend.models(PROBE_TIMEOUT)
-    # Ollama and LM Studio, which have no /health, list what they have
-    if not listed and (health.status == "unknown" or not await offers_completions(backend)):
+    model, model_names = backend.model, await backend.models(PROBE_TIMEOUT)
+    # Ollama and LM Studio have no /health, but list their models
+    if not model_names and (health.status == "unknown" or not await offers_completions(backend)):
         return None, False  # some web server, or one without a model
     server = LocalServer(backend, health)
     if model is None:
         return server, False
-    lists_it = match_model(model, listed, loopback=backend.address.loopback) is not None
+    lists_it = match_model(model, model_names, loopback=backend.address.loopback) is not None
     return server if lists_it or find_model(model) is None else None, lists_it
 
 
 async def find_program(backend: CompletionsBackend, health: Health) -> Program:
-    """Return which program a server is. Has the backend speak its interface, where that differs."""
+    """Return the program that a server is.
+
+    Switch the backend to its own interface if it has one.
+    """
     if health.is_gateway:
         return "gateway"
     if health.is_mlx_lm:
@@ -102,7 +112,7 @@ async def find_program(backend: CompletionsBackend, health: Health) -> Program:
 
 
 async def lm_studio_models(backend: CompletionsBackend) -> list[ModelState]:
-    """Return the language models that LM Studio lists; none for other servers."""
+    """Return the language models that LM Studio lists; empty for other servers."""
     rows = (await backend.get_object("/api/v0/models", PROBE_TIMEOUT)).get("data")
     return [
         ModelState(row["id"], row.get("state") == "loaded")
@@ -114,16 +124,20 @@ async def lm_studio_models(backend: CompletionsBackend) -> list[ModelState]:
 
 
 async def served_model(
-    backend: CompletionsBackend, program: Program, listed: Sequence[str]
+    backend: CompletionsBackend, program: Program, model_names: Sequence[str]
 ) -> tuple[str | None, str]:
-    """Return the model that a server which takes any name should be asked for, and a line for a
-    person if that is in doubt: the one that is loaded, else the first."""
-    states = [ModelState(name, False) for name in listed]
+    """Return the model to ask for at a server that takes any name.
+
+    The second value is a line for a person if the model is in doubt.
+
+    It is the model that is loaded, else the first of the list.
+    """
+    states = [ModelState(name, False) for name in model_names]
     if program == "LM Studio":
         states = await lm_studio_models(backend)
     elif program == "Ollama":
         loaded = await loaded_models(backend, PROBE_TIMEOUT)
-        states = [ModelState(name, name in loaded) for name in listed]
+        states = [ModelState(name, name in loaded) for name in model_names]
     states.sort(key=lambda state: not state.is_loaded)
     if not states:
         return None, ""
@@ -133,19 +147,21 @@ async def served_model(
 
 
 async def offers_completions(backend: CompletionsBackend) -> bool:
-    """Return whether ``/v1/completions`` is there: every such server refuses an empty request.
+    """Return True if the server has ``/v1/completions``.
 
-    It asks for no tokens and holds no prompt, so nothing is ever generated.
+    It then refuses an empty request.
+
+    The request asks for no tokens and has no prompt, so nothing is ever generated.
     """
     try:
-        status, _, said = await backend.get("/v1/completions", PROBE_TIMEOUT, b'{"max_tokens": 0}')
+        status, _, body = await backend.get("/v1/completions", PROBE_TIMEOUT, b'{"max_tokens": 0}')
     except Exception:
         return False
-    return status in (400, 422) and bool(json_object(said))
+    return status in (400, 422) and bool(json_object(body))
 
 
 async def _lacks_completions(backend: CompletionsBackend) -> bool:
-    """Return whether a server has a chat interface and no other, as mlx-omni-server."""
+    """Return True if a server has a chat interface only, as mlx-omni-server."""
     statuses = []
     for path in ("/v1/completions", "/v1/chat/completions"):
         try:
@@ -156,17 +172,21 @@ async def _lacks_completions(backend: CompletionsBackend) -> bool:
     return statuses[0] in (404, 405) and statuses[1] not in (404, 405)
 
 
-def match_model(name: str, listed: Sequence[str], *, loopback: bool) -> str | None:
-    """What a server lists that is meant by the name that a person gives: the same, that of the same
-    model, or the one whose last part it is."""
-    if name in listed:
+def match_model(name: str, model_names: Sequence[str], *, loopback: bool) -> str | None:
+    """Return the entry of a server's list that a person's name for a model means.
+
+    None if there is none.
+
+    It is the same name, that of the same model, or the only one whose last part is the name.
+    """
+    if name in model_names:
         return name
     wanted = model_identity(name, find_model(name))
-    for entry in listed:
+    for entry in model_names:
         folder = folder_here(entry, loopback=loopback)
         if wanted is not None and model_identity(entry, folder) == wanted:
             return entry
-    tails = {entry: last_part(entry) for entry in listed}
+    tails = {entry: last_part(entry) for entry in model_names}
     alike = [
         entry
         for entry, tail in tails.items()
@@ -176,6 +196,10 @@ def match_model(name: str, listed: Sequence[str], *, loopback: bool) -> str | No
 
 
 def folder_here(name: str, *, loopback: bool) -> Path | None:
-    """Return the folder on this machine of a model that a server names, if it is here. A path on
-    another machine says nothing about this one."""
+    """Return the folder on this machine of a model that a server names.
+
+    None if it is not here.
+
+    A path on another machine says nothing about this one.
+    """
     return find_model(name) if loopback or not is_path(name) else None

@@ -1,7 +1,9 @@
-"""Completions by Ollama's own interface: its ``/v1/completions`` wraps a prompt in a template.
+"""Completions by Ollama's own interface.
 
-`OllamaExchange` asks ``/api/generate`` with ``raw``, which leaves the prompt as it is, and gives
-the answer as ``/v1/completions`` would.
+Its ``/v1/completions`` wraps a prompt in a template.
+
+`OllamaExchange` asks ``/api/generate`` with ``raw``, which leaves the prompt as it is, and converts
+the answer to the form of ``/v1/completions``.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ _OPTIONS: Final = (
     *("temperature", "seed", "top_k", "top_p", "min_p", "stop"),
     *("presence_penalty", "frequency_penalty", "repeat_penalty"),
 )
-"""The fields of a request that Ollama has under the same name."""
+"""Fields of a request that Ollama has under the same name."""
 
 FORMAT_TIMEOUT: Final = 5.0
-"""Seconds for Ollama to show a model's template, which it reads from the disk."""
+"""Seconds for Ollama to show a model's template. A choice: it reads it from the disk."""
 
 _MAX_LINE: Final = 1 << 20
-"""Bytes of a line. The longest honest one is the last, of some hundred bytes."""
+"""The most bytes of a line. The longest honest line is the last one, with some hundred bytes."""
 
 _FORMATS: Final = (
     ("<|im_start|>", "chatml"),
@@ -34,14 +36,14 @@ _FORMATS: Final = (
     ("[INST]", "mistral"),
     ("<|end|>", "phi"),
 )
-"""Marks of Ollama's templates, which are in Go's language, and the named chat formats they show."""
+"""Marks in Ollama's templates, which are in Go's language, and the named chat formats they show."""
 
 
 class OllamaExchange(Exchange):
-    """Sends requests for completions to Ollama's own interface; chats go the usual way."""
+    """Sends completion requests to Ollama's own interface; chats go the usual way."""
 
     def target(self, body: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-        """Return the path and the body that ask Ollama for this."""
+        """Return the path and the body of a request for Ollama."""
         if "messages" in body:
             return super().target(body)
         options = {name: body[name] for name in _OPTIONS if name in body}
@@ -53,29 +55,29 @@ class OllamaExchange(Exchange):
             "options": {**options, "num_predict": body["max_tokens"]},
         }
 
-    def decoded(self, path: str, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    def decode_stream(self, path: str, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Return the answer in the form of ``/v1/completions``."""
         return _as_events(stream) if path == "/api/generate" else stream
 
 
 async def _as_events(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """An event for each line, and the end of a stream of events."""
-    rest, thinks = b"", False
+    """Yield an event for each line, and the end of a stream of events."""
+    open_line, is_thinking = b"", False
     async for piece in stream:
-        *lines, rest = (rest + piece).split(b"\n")
-        if len(rest) > _MAX_LINE:
+        *lines, open_line = (open_line + piece).split(b"\n")
+        if len(open_line) > _MAX_LINE:
             break
         for line in lines:
-            event, thinks = _event(line, thinks)
+            event, is_thinking = _event(line, is_thinking)
             yield event
-    if rest.strip():
-        event, _ = _event(rest, thinks)
+    if open_line.strip():
+        event, _ = _event(open_line, is_thinking)
         yield event
     yield b"data: [DONE]\n\n"
 
 
 def _event(line: bytes, thinks: bool) -> tuple[bytes, bool]:
-    """A line as an event, and whether a thought is open after it."""
+    """Return a line as an event, and True if a thought is open after it."""
     if not line.strip():
         return b"", thinks
     value = json_object(line)
@@ -87,26 +89,26 @@ def _event(line: bytes, thinks: bool) -> tuple[bytes, bool]:
     if thinks and text:
         text = f"</think>{text}"
     choice: dict[str, Any] = {"index": 0, "text": thought + text, "finish_reason": None}
-    made: dict[str, Any] = {"choices": [choice]}
+    answer: dict[str, Any] = {"choices": [choice]}
     if value.get("done"):
         choice["finish_reason"] = value.get("done_reason") or "stop"
         counts = value.get("prompt_eval_count"), value.get("eval_count")
-        made["usage"] = {"prompt_tokens": counts[0], "completion_tokens": counts[1]}
+        answer["usage"] = {"prompt_tokens": counts[0], "completion_tokens": counts[1]}
     open_thought = (thinks or bool(thought)) and not text
-    return f"data: {json.dumps(made)}\n\n".encode(), open_thought
+    return f"data: {json.dumps(answer)}\n\n".encode(), open_thought
 
 
 # --- what Ollama says of itself -------------------------------------------------------------------
 
 
 async def is_ollama(backend: CompletionsBackend, timeout: float) -> bool:
-    """Return whether a server is Ollama, by its ``/api/version``."""
-    said = await backend.get_object("/api/version", timeout)
-    return isinstance(said.get("version"), str)
+    """Return True if a server is Ollama, by its ``/api/version``."""
+    version_row = await backend.get_object("/api/version", timeout)
+    return isinstance(version_row.get("version"), str)
 
 
 async def loaded_models(backend: CompletionsBackend, timeout: float) -> dict[str, int | None]:
-    """Return the models that Ollama has in memory, with the size of their contexts in tokens."""
+    """Return the models in Ollama's memory, with their contexts in tokens."""
     rows = (await backend.get_object("/api/ps", timeout)).get("models")
     sizes = {}
     for row in rows if isinstance(rows, list) else []:
@@ -118,9 +120,11 @@ async def loaded_models(backend: CompletionsBackend, timeout: float) -> dict[str
 
 
 async def format_name(backend: CompletionsBackend, model: str, timeout: float) -> str | None:
-    """Return the named chat format that the template of one of Ollama's models shows; None if
-    none is recognised."""
+    """Return the name of the chat format that an Ollama model's template shows.
+
+    None if unknown.
+    """
     content = json.dumps({"model": model}).encode()
-    shown = await backend.get_object("/api/show", timeout, content)
-    template = str(shown.get("template") or "")
+    details = await backend.get_object("/api/show", timeout, content)
+    template = str(details.get("template") or "")
     return next((name for mark, name in _FORMATS if mark in template), None)

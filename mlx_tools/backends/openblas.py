@@ -1,5 +1,9 @@
-"""OpenBLAS for MLX's Linux build, which links a reference BLAS: with it a prompt is read about ten
-times as fast. macOS has its own."""
+"""OpenBLAS for MLX's Linux build.
+
+With it a prompt is read about ten times as fast.
+
+That build links a reference BLAS. macOS has its own fast one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,10 @@ from mlx_tools.process import clean
 
 
 def find_openblas(platform: str = sys.platform) -> str | None:
-    """OpenBLAS as the loader finds it, on Linux; None elsewhere, or where it is not installed."""
+    """Return OpenBLAS as the loader finds it.
+
+    None if it is not installed, or this is not Linux.
+    """
     if not platform.startswith("linux"):
         return None
     import ctypes.util
@@ -23,7 +30,7 @@ def find_openblas(platform: str = sys.platform) -> str | None:
 
 
 def slow_without(library: str | None) -> str:
-    """A line for a person where MLX would need what was not found, else nothing."""
+    """Return a line for a person if MLX needs OpenBLAS and has none, else nothing."""
     if library is not None or not sys.platform.startswith("linux"):
         return ""
     return (
@@ -33,29 +40,31 @@ def slow_without(library: str | None) -> str:
 
 
 def load_openblas(find: Callable[[], str | None]) -> str:
-    """Load it into this process, before MLX itself is imported.
+    """Load OpenBLAS into this process, before MLX is imported.
 
-    A library whose names are made known to the whole process before MLX is loaded comes first when
-    MLX looks for them, as with ``LD_PRELOAD``. NumPy's own build has another name, and is of no
-    use. Returns a line for a person where this cannot be done, and elsewhere nothing.
+    A library whose names are global in the process before MLX is loaded comes first when MLX looks
+    for them, as with ``LD_PRELOAD``. NumPy's own build has another name, and cannot be used.
+
+    Returns:
+        A line for a person if this is not possible, else nothing.
     """
     try:
         if "/libopenblas" in Path("/proc/self/maps").read_text(encoding="utf-8"):
             return ""
     except OSError:
-        pass  # there is no such file here
-    found = find()
-    if found is None:
-        return slow_without(found)
+        pass  # no Linux: there is no such file
+    library = find()
+    if library is None:
+        return slow_without(library)
     if "mlx.core" in sys.modules:
         return (
             "MLX was imported before OpenBLAS could be loaded: reading a prompt takes about ten "
-            f"times as long (start Python with LD_PRELOAD={found})"
+            f"times as long (start Python with LD_PRELOAD={library})"
         )
     import ctypes
 
     try:
-        ctypes.CDLL(found, mode=ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         return f"OpenBLAS cannot be loaded: {clean(str(error))}"
     return ""

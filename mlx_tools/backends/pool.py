@@ -1,4 +1,7 @@
-"""Several servers as one backend: who of them is asked, and who instead while that one is out."""
+"""Several servers as one backend.
+
+Which one is asked, and which one if that is down.
+"""
 
 from __future__ import annotations
 
@@ -50,34 +53,45 @@ if TYPE_CHECKING:
     import anyio
 
 PAUSE: Final = 1.0
+"""Seconds before a server that is out is checked again, for the first time.
+
+A choice: short enough for a restart, long enough not to ask a dead server with every request.
+"""
 LONGEST_PAUSE: Final = 60.0
-"""Seconds after which a server that is out is looked at again: first, and at most."""
+"""The most seconds between two checks; each pause is twice the one before."""
 
 FAILURES: Final = 3
-"""So many failures in a row put out a server that can be reached."""
+"""Failures in a row after which a server is out though it can be reached.
+
+A choice: one or two may be due to the request, or to a moment of load.
+"""
 
 KEY_CHARS: Final = 4096
-"""Characters of a prompt that say which conversation it is, where nothing else does."""
+"""Characters of a prompt that identify its conversation if nothing else does."""
 
 _PASSED_ON: Final = (BackendUnreachable, BackendDead, BackendBroken, ServerFailed, TryAnotherServer)
-"""After these another server may do what one did not. A request that took all of its time is not
-asked again, and what one refuses another would."""
+"""Errors after which another server is asked.
+
+A request that took all of its time is not asked again, and other servers would refuse what one
+refuses.
+"""
 
 _PASSING: Final = (ConnectionDropped, ServerFailed)
-"""What may work where it is sent once more, to the same server too."""
+"""Errors after which the same request may succeed, at the same server too."""
 
 
 @dataclass(slots=True)
 class Upstream:
-    """A server of a pool, and whether it is worth asking, by how it did. ``problem`` is why it is
-    out: not asked until it was looked at again, and is well. ``elsewhere``: it is well, and serves
-    other models than the pool's. ``checking`` is set once whoever looks at it is done."""
+    """A server of a pool, and whether it is worth asking."""
 
     backend: CompletionsBackend
     clock: Clock = now
     problem: str = ""
+    """Why it is out; empty if it is not. It is not asked until a check shows that it is well."""
     elsewhere: bool = False
+    """True if it is well but serves other models than the pool's."""
     checking: anyio.Event | None = None
+    """Set while a request checks the server; other requests wait for it."""
     _failures: int = 0
     _pause: float = PAUSE
     _retry_at: float = -math.inf
@@ -88,15 +102,18 @@ class Upstream:
 
     @property
     def is_due(self) -> bool:
-        """True unless it is out, and its pause is not over."""
+        """True unless the server is out and its pause is not over."""
         return not self.problem or self.clock() >= self._retry_at
 
     def succeed(self) -> None:
+        """Record a success: the server is not out."""
         self.problem, self.elsewhere, self._failures, self._pause = "", False, 0, PAUSE
 
     def fail(self, problem: str, *, at_once: bool = True) -> None:
-        """It failed so, and is out: ``at_once``, or after some failures; longer each time that it
-        was looked at, whatever else was under way there."""
+        """Record a failure; the server is then out, at once or after some failures.
+
+        Each failed check doubles the pause, whatever other requests were under way there.
+        """
         if not self.is_due:
             return
         self._failures += 1
@@ -106,24 +123,34 @@ class Upstream:
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def note(self, error: BackendError) -> None:
-        """Hold a failure against the server, unless it is the request's own, or it is busy."""
+        """Count an error against the server.
+
+        It does not count if the request is at fault or the server is busy.
+        """
         if not isinstance(error, BackendRefused) or isinstance(error, ServerFailed):
-            gone = isinstance(error, BackendUnreachable | BackendDead)
-            self.fail(error.message, at_once=gone)
+            at_once = isinstance(error, BackendUnreachable | BackendDead)
+            self.fail(error.message, at_once=at_once)
 
 
 class UpstreamPool:
-    """The ``upstreams`` that serve one model, as one backend.
+    """The servers of one model, as one backend.
 
-    A request goes to the first that is not out: in the order in which they stand or, with
-    ``spread``, in one that its conversation decides (rendezvous hashing), so that every request of
-    a conversation goes to the server that has its beginning in its cache, from whichever process it
-    comes, and none but those of a server that is out are moved. Where one fails before anything of
-    its answer has come the next is asked; after the last all of them again, as ``retry`` says.
+    A request goes to the first server that is not out. If it fails before anything of its answer
+    has come, the next one is asked; after the last one all of them again, as ``retry`` says.
 
-    ``model`` is the name by which they know it, None where none says one. ``other_upstreams`` are
-    servers that serve other models alone. What else is asked of the pool (its health, what it can)
-    the server answers that would be asked first.
+    With ``spread`` the conversation decides the order of the servers (rendezvous hashing). So every
+    request of a conversation goes to the server that has its beginning in its cache, from whichever
+    process it comes. If a server is out, only its own conversations move to another one.
+
+    Anything else that is asked of the pool (its health, its abilities) is answered by the server
+    that would be asked first.
+
+    Args:
+        upstreams: the servers that serve the model.
+        model: the name by which they know it, None if unknown.
+        other_upstreams: servers that serve other models only.
+        spread: True to spread conversations over the servers, False to prefer the first one.
+        retry: how often all of them are asked again.
     """
 
     kind: Literal["completions"] = "completions"
@@ -151,88 +178,96 @@ class UpstreamPool:
 
     @property
     def current(self) -> CompletionsBackend:
-        """The first server that is not out; the first of all where all are."""
-        ready = (one for one in self.upstreams if not one.problem)
+        """The first server that is not out; the first of all if all are out."""
+        ready = (upstream for upstream in self.upstreams if not upstream.problem)
         return next(ready, self.upstreams[0]).backend
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """Those of all servers that were named, in their order."""
-        return tuple(one.backend.address for one in (*self.upstreams, *self.other_upstreams))
+        """The addresses of all servers that were named, in their order."""
+        return tuple(
+            upstream.backend.address for upstream in (*self.upstreams, *self.other_upstreams)
+        )
 
     @property
     def forbidden_tokens(self) -> tuple[int, ...]:
-        """Token ids that the model shall not write; to set them is to set those of every server."""
+        """Ids of tokens that the model shall not write.
+
+        Setting them sets those of every server.
+        """
         return self.current.forbidden_tokens
 
     @forbidden_tokens.setter
     def forbidden_tokens(self, ids: Sequence[int]) -> None:
         self._forbid = CALL_MARKERS if ids else ()
-        for one in self.upstreams:
-            one.backend.forbidden_tokens = tuple(ids)
+        for upstream in self.upstreams:
+            upstream.backend.forbidden_tokens = tuple(ids)
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk, None]:
-        """Complete by the server whose turn it is, or by another before the first byte has come.
+        """Complete by the first server of this request's order; if it fails, by the next.
 
         Raises:
             UsageError: the request cannot be sent.
-            BackendError: what the last one that was asked raised, or `BackendUnreachable` where
-                none can be.
+            BackendError: the error of the server asked last, or `BackendUnreachable` if none can be
+                asked.
         """
         end = self._retry.clock() + request.timeout
         problem: BackendError | None = None
         for tries in range(self._retry.times + 1):
             passed_over: list[Upstream] = []
-            for upstream in chain(self.order(request), passed_over):  # those where no other could
+            # `passed_over` grows during the loop: servers that are out come last.
+            for upstream in chain(self.order(request), passed_over):
                 last = upstream in passed_over
-                due = upstream.checking is None and upstream.is_due  # and nobody looks already
+                due = upstream.checking is None and upstream.is_due  # and no request checks it
                 if upstream.problem and (last or due):
                     await self._look_again(upstream)
                 if upstream.problem:
                     passed_over += [] if last else [upstream]
                     continue
-                begun, left = False, end - self._retry.clock()
-                if left <= 0:
-                    said = f"no server began to answer within {request.timeout:g} s"
-                    raise problem or BackendTimeout(said, hint=MORE_TIME_HINT)
-                chunks = upstream.backend.complete(replace(request, timeout=left))
+                has_begun, seconds_left = False, end - self._retry.clock()
+                if seconds_left <= 0:
+                    message = f"no server began to answer within {request.timeout:g} s"
+                    raise problem or BackendTimeout(message, hint=MORE_TIME_HINT)
+                chunks = upstream.backend.complete(replace(request, timeout=seconds_left))
                 try:
                     async with aclosing(chunks):
                         async for chunk in chunks:
-                            if not begun:
+                            if not has_begun:
                                 upstream.succeed()
-                            begun = True
+                            has_begun = True
                             yield chunk
                     return
                 except BackendError as error:
                     upstream.note(error)
-                    if begun or not isinstance(error, _PASSED_ON):
+                    if has_begun or not isinstance(error, _PASSED_ON):
                         raise
                     problem = error
             delay = self._retry.delay(tries)
-            over = tries == self._retry.times or self._retry.clock() + delay >= end
-            if over or not isinstance(problem, _PASSING):
+            is_over = tries == self._retry.times or self._retry.clock() + delay >= end
+            if is_over or not isinstance(problem, _PASSING):
                 break
             await self._retry.sleep(delay)
         raise problem or all_out(self.upstreams)
 
     async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
-        """The models of all the servers, each once."""
+        """Return the models of all the servers, each once."""
         from asyncio import gather
 
-        every = (*self.upstreams, *self.other_upstreams)
-        well = [one.backend for one in every if one.elsewhere or not one.problem]
-        listed = await gather(*(backend.models(timeout) for backend in well))
+        upstreams = (*self.upstreams, *self.other_upstreams)
+        backends = [
+            upstream.backend for upstream in upstreams if upstream.elsewhere or not upstream.problem
+        ]
+        listed = await gather(*(backend.models(timeout) for backend in backends))
         return tuple(dict.fromkeys(name for names in listed for name in names))
 
     async def aclose(self) -> None:
-        for one in (*self.upstreams, *self.other_upstreams):
-            await one.backend.aclose()
+        for upstream in (*self.upstreams, *self.other_upstreams):
+            await upstream.backend.aclose()
 
     # --- who is asked -------------------------------------------------------------------------
 
     def order(self, request: CompletionRequest) -> list[Upstream]:
-        """The servers in the order in which this request tries them."""
+        """Return the servers in the order in which this request tries them."""
         if not self._spread:
             return [*self.upstreams]
         key = (request.conversation or request.prompt[:KEY_CHARS]).encode("utf-8", "replace")
@@ -243,7 +278,10 @@ class UpstreamPool:
         return sorted(self.upstreams, key=weight, reverse=True)
 
     async def _look_again(self, upstream: Upstream) -> None:
-        """Look whether a server is well again. One does, all others wait for what it finds."""
+        """Check whether a server is well again.
+
+        One request does it; all others wait for its result.
+        """
         import anyio
 
         if upstream.checking is not None:
@@ -252,7 +290,7 @@ class UpstreamPool:
         done = upstream.checking = anyio.Event()
         try:
             with anyio.move_on_after(PROBE_TIMEOUT) as scope:
-                await self._settle(upstream)
+                await self._check(upstream)
             if scope.cancelled_caught:
                 upstream.fail(f"{upstream.address} did not answer in time")
         except MlxToolsError as error:
@@ -261,9 +299,12 @@ class UpstreamPool:
             upstream.checking = None
             done.set()
 
-    async def _settle(self, upstream: Upstream) -> None:
-        """Find out whether a server is well, and what it calls the model. Raises `MlxToolsError`
-        where that cannot be told."""
+    async def _check(self, upstream: Upstream) -> None:
+        """Find out whether a server is well and has the model.
+
+        Raises:
+            MlxToolsError: the server does not say it.
+        """
         backend = upstream.backend
         health = await backend.health(PROBE_TIMEOUT)
         if not health.ok:
@@ -279,22 +320,25 @@ class UpstreamPool:
 
 
 def all_out(upstreams: Sequence[Upstream]) -> BackendUnreachable:
-    """The error for servers of which none can be asked."""
-    why = "; ".join(one.problem for one in upstreams)
-    said = f"none of {len(upstreams)} servers can be asked: {why}"
-    return BackendUnreachable(said, hint=START_HINT)
+    """Return the error for servers of which none can be asked."""
+    problems = "; ".join(upstream.problem for upstream in upstreams)
+    message = f"none of {len(upstreams)} servers can be asked: {problems}"
+    return BackendUnreachable(message, hint=START_HINT)
 
 
 # --- which servers serve a model ----------------------------------------------------------------
 
 
 async def serves(backend: CompletionsBackend, name: str, health: Health) -> bool:
-    """Whether a server has the model of this name: it lists it and, mlx-lm's, does not run another;
-    or it lists nothing."""
+    """Return True if a server has the model called ``name``.
+
+    A server that lists nothing counts as having it. mlx-lm's server must run it, if it says which
+    one it runs.
+    """
     listed, loopback = await backend.models(PROBE_TIMEOUT), backend.address.loopback
-    runs, _ = which_runs(listed, mlx_lm=health.is_mlx_lm)
-    having = (runs,) if health.is_mlx_lm and runs is not None else listed
-    return not listed or match_model(name, having, loopback=loopback) is not None
+    running, _ = which_runs(listed, mlx_lm=health.is_mlx_lm)
+    names = (running,) if health.is_mlx_lm and running is not None else listed
+    return not listed or match_model(name, names, loopback=loopback) is not None
 
 
 async def choose_pool(
@@ -305,50 +349,60 @@ async def choose_pool(
     spread: bool,
     pick: Pick | None = None,
 ) -> SelectedBackend:
-    """The pool of the servers at ``urls`` that serve ``model``: without one, the model of the first
-    that answers.
+    """Return the servers at ``urls`` that serve ``model`` as one backend.
 
-    Those that do not answer belong to it, and are asked once they do, if they serve it.
+    Without a model it is the model of the first server that answers. Servers that do not answer
+    belong to the pool too, and are asked once they do, if they serve the model.
 
     Raises:
-        BackendUnreachable: none answers.
-        UsageError: none of those that answer serves the model, or one is no completions server.
+        BackendUnreachable: no server answers.
+        UsageError: none that answers serves the model, or one is no completions server.
     """
     from asyncio import gather
 
-    every = []
+    upstreams = []
     for url in urls:
         if parse_address(url).interface:
             raise UsageError(
                 f"{url} is no completions server", hint="name it alone, or none but such servers"
             )
-        # The pool itself asks again: another server first.
-        every.append(Upstream(CompletionsBackend(url, api_key=api_key, retry=Retry(times=0))))
-    healths = await gather(*(one.backend.health() for one in every))
-    well = {one.address: health for one, health in zip(every, healths, strict=True) if health.ok}
-    for one, health in zip(every, healths, strict=True):
+        # The pool repeats a request itself, at another server first.
+        upstreams.append(Upstream(CompletionsBackend(url, api_key=api_key, retry=Retry(times=0))))
+    healths = await gather(*(upstream.backend.health() for upstream in upstreams))
+    healthy = {
+        upstream.address: health
+        for upstream, health in zip(upstreams, healths, strict=True)
+        if health.ok
+    }
+    for upstream, health in zip(upstreams, healths, strict=True):
         if not health.ok:
-            one.fail(health.detail)
-    answering = [one for one in every if one.address in well]
+            upstream.fail(health.detail)
+    answering = [upstream for upstream in upstreams if upstream.address in healthy]
     if not answering:
-        raise all_out(every)
+        raise all_out(upstreams)
     name = model or (await inspect_server(answering[0].backend, pick=pick)).model
     serving = answering
     if name is not None:
-        told = await gather(*(serves(one.backend, name, well[one.address]) for one in answering))
-        serving = [one for one, does in zip(answering, told, strict=True) if does]
+        answers = await gather(
+            *(serves(upstream.backend, name, healthy[upstream.address]) for upstream in answering)
+        )
+        serving = [
+            upstream for upstream, is_serving in zip(answering, answers, strict=True) if is_serving
+        ]
     if not serving:
         raise UsageError(
             f"none of the servers that answer serves the model {clean(name or '', 100)}",
             hint="name one of theirs with --model, or leave it out",
         )
-    looked = []
-    for one in serving:
-        one.backend.model = name
-        looked.append(await inspect_server(one.backend, pick=pick))
-    others = [one for one in answering if one not in serving]
-    members = [one for one in every if one not in others]
-    pool = UpstreamPool(members, model=name, other_upstreams=others, spread=spread)
-    silent = [f"{one.address} does not answer" for one in every if one not in answering]
-    note = "; ".join(filter(None, (looked[0].note, *silent)))
-    return replace(looked[0], backend=pool, note=note, model=name)
+    selections = []
+    for upstream in serving:
+        upstream.backend.model = name
+        selections.append(await inspect_server(upstream.backend, pick=pick))
+    elsewhere = [upstream for upstream in answering if upstream not in serving]
+    members = [upstream for upstream in upstreams if upstream not in elsewhere]
+    pool = UpstreamPool(members, model=name, other_upstreams=elsewhere, spread=spread)
+    silent = [
+        f"{upstream.address} does not answer" for upstream in upstreams if upstream not in answering
+    ]
+    note = "; ".join(filter(None, (selections[0].note, *silent)))
+    return replace(selections[0], backend=pool, note=note, model=name)

@@ -1,4 +1,7 @@
-"""How a model is spoken to, and where that was learnt: chat format, style, strategy, context."""
+"""The way a model is asked: route, chat format, style, strategy, context.
+
+Route, chat format, style, strategy and the size of its context.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +45,15 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def found_within(seconds: float, option: str = "--timeout") -> Iterator[None]:
-    """Bounds what is asked of a server before the first completion: what it is, what it serves.
+def limit_discovery(seconds: float, option: str = "--timeout") -> Iterator[None]:
+    """Limit the time for questions to a server before the first completion.
 
-    ``option`` is what allows more time.
+    Args:
+        seconds: the limit.
+        option: the option that allows more time, for the message.
 
     Raises:
-        BackendTimeout: it was not done in time.
+        BackendTimeout: they took longer.
     """
     import anyio
 
@@ -65,44 +70,49 @@ def found_within(seconds: float, option: str = "--timeout") -> Iterator[None]:
 
 
 class FormatChoice(Struct, frozen=True):
-    """A chat format and, in a few words, where it comes from.
-
-    ``doubt`` is one line for a person where it is a mere guess, empty elsewhere.
-    """
+    """A chat format, and its source in a few words."""
 
     chat_format: ChatFormat
     source: str
     doubt: str = ""
+    """One line for a person if the format is a mere guess, else empty."""
 
     @property
     def is_named(self) -> bool:
-        """True where a person said which one it is."""
-        return self.source == _NAMED
+        """True if a person named the format."""
+        return self.source == _NAMED_SOURCE
 
 
-_NAMED: Final = "named"
+_NAMED_SOURCE: Final = "named"
 
 
 def find_chat_format(
     requested_format: str = "auto", *, files: ModelFiles | None = None, model: str | None = None
 ) -> FormatChoice:
-    """The chat format to use.
+    """Return the chat format to use.
 
-    ``requested_format`` names one, or is ``auto``: then the model's own template decides, where its
-    files are on this machine, and else its name. Control tokens that the files name are neutralised
-    with any format. Raises `ChatFormatError` for a name that is unknown and a template that is of
-    no use.
+    Control tokens that the model's files name are neutralised with any format.
+
+    Args:
+        requested_format: the name of a format, or ``auto``: the model's own template if its files
+            are on
+            this machine, else a guess by its name.
+        files: the model's files, None if they are not here.
+        model: the model's name, None if unknown.
+
+    Raises:
+        ChatFormatError: the name is unknown, or the template cannot be used.
     """
-    source, doubt = _NAMED, ""
+    source, doubt = _NAMED_SOURCE, ""
     if requested_format in NAMED_FORMATS:
-        found = NAMED_FORMATS[requested_format]
+        chat_format = NAMED_FORMATS[requested_format]
     elif requested_format != "auto":
         raise ChatFormatError(
             f"{requested_format!r} is no chat format", hint=f"use auto, {', '.join(NAMED_FORMATS)}"
         )
     elif files is not None and files.chat_template is not None:
         source = "the model's own template"
-        found = format_from_template(
+        chat_format = format_from_template(
             files.chat_template,
             name=files.name,
             bos_token=files.bos_token or "",
@@ -111,34 +121,34 @@ def find_chat_format(
             adds_bos=files.adds_bos,
         )
     else:
-        found = format_for_name(model or "")
-        source = f"the model's name ({found.name})"
-        if found is NAMED_FORMATS["plain"]:
-            nobody = "nothing says which model is served"
-            known = f"that of {model} is not known" if model else nobody
+        chat_format = format_for_name(model or "")
+        source = f"the model's name ({chat_format.name})"
+        if chat_format is NAMED_FORMATS["plain"]:
+            unknown_model = "nothing says which model is served"
+            reason = f"that of {model} is not known" if model else unknown_model
             doubt = (
-                f"the chat format plain is a guess, since {known}: "
+                f"the chat format plain is a guess, since {reason}: "
                 "set it with --chat-format, or name the model with --model"
             )
     if files is not None:
-        tokens = (*found.control_tokens, *files.special_tokens, *files.end_tokens)
-        found = replace(
-            found,
+        tokens = (*chat_format.control_tokens, *files.special_tokens, *files.end_tokens)
+        chat_format = replace(
+            chat_format,
             control_tokens=tuple(dict.fromkeys(filter(None, tokens))),
-            bos="" if files.adds_bos else found.bos,
+            bos="" if files.adds_bos else chat_format.bos,
         )
-    return FormatChoice(found, source, doubt)
+    return FormatChoice(chat_format, source, doubt)
 
 
 async def find_served_format(
     backend: Backend, requested_format: str = "auto", *, files: ModelFiles | None, model: str | None
 ) -> FormatChoice:
-    """Like `find_chat_format`, for the model behind ``backend``.
+    """Return the chat format of the model behind ``backend``; see `find_chat_format`.
 
-    Where nothing names the model, mlx-lm's server is asked in a few short requests which format
-    its own chat endpoint writes.
+    If nothing names the model, mlx-lm's server is asked in a few short requests which format its
+    own chat endpoint writes.
     """
-    own: Any = backend
+    server: Any = backend
     if (
         requested_format == "auto"
         and files is None
@@ -147,15 +157,17 @@ async def find_served_format(
     ):
         from mlx_tools.backends.ollama_raw import FORMAT_TIMEOUT, format_name
 
-        if (name := await format_name(own, model, FORMAT_TIMEOUT)) is not None:
-            found = format_for_name(model)
-            found = found if found.user == NAMED_FORMATS[name].user else NAMED_FORMATS[name]
-            return FormatChoice(found, f"the template that Ollama shows ({name})")
-    unknown = requested_format == "auto" and files is None and model is None
-    if unknown and traits_of(backend).asks_server:
+        if (name := await format_name(server, model, FORMAT_TIMEOUT)) is not None:
+            chat_format = format_for_name(model)
+            chat_format = (
+                chat_format if chat_format.user == NAMED_FORMATS[name].user else NAMED_FORMATS[name]
+            )
+            return FormatChoice(chat_format, f"the template that Ollama shows ({name})")
+    is_unknown = requested_format == "auto" and files is None and model is None
+    if is_unknown and traits_of(backend).asks_server:
         from mlx_tools.backends.capabilities import is_mlx_lm, probe_chat_format
 
-        if await is_mlx_lm(own) and (probed := await probe_chat_format(own)) is not None:
+        if await is_mlx_lm(server) and (probed := await probe_chat_format(server)) is not None:
             return FormatChoice(probed, f"the server's own chat endpoint ({probed.name})")
     return find_chat_format(requested_format, files=files, model=model)
 
@@ -164,21 +176,30 @@ async def find_served_format(
 
 
 def model_of(backend: Backend) -> str | None:
-    """The name of the model behind ``backend``, where the backend says one."""
+    """Return the name of the model behind ``backend``.
+
+    None if the backend does not say it.
+    """
     model = attribute_of(backend, "model")
     return model if isinstance(model, str) else None
 
 
 def folder_of(backend: Backend, model: str | None = None) -> Path | None:
-    """The folder of the files of the model behind ``backend``, None where they are not on this
-    machine. ``model`` is the model's name, where it is known."""
-    own = attribute_of(backend, "model")
-    if isinstance(own, Path):
-        return own
-    name = model or own
+    """Return the folder of the model behind ``backend``.
+
+    None if it is not on this machine.
+
+    Args:
+        backend: the backend.
+        model: the model's name, if it is known.
+    """
+    model_value = attribute_of(backend, "model")
+    if isinstance(model_value, Path):
+        return model_value
+    name = model or model_value
     address = attribute_of(backend, "address")
-    remote = isinstance(address, Address) and not address.loopback
-    if not isinstance(name, str) or (remote and Path(name).is_absolute()):
+    is_remote = isinstance(address, Address) and not address.loopback
+    if not isinstance(name, str) or (is_remote and Path(name).is_absolute()):
         return None  # a path on another machine says nothing about this one
     from mlx_tools.backends.models.listing import find_model
 
@@ -186,10 +207,13 @@ def folder_of(backend: Backend, model: str | None = None) -> Path | None:
 
 
 async def context_of(backend: Backend, model: str | None = None) -> int | None:
-    """How many tokens the model behind ``backend`` takes: as that says, or else the model's files.
+    """Return the size of the model's context in tokens, None if unknown.
 
-    A backend may say it by ``context``, a number or a function. ``model`` is the model's name,
-    where it is known. None if unknown.
+    The backend's ``context`` says it (a number or a function), else the model's files.
+
+    Args:
+        backend: the backend.
+        model: the model's name, if it is known.
 
     Raises:
         BackendBroken: ``context`` failed.
@@ -205,17 +229,20 @@ async def context_of(backend: Backend, model: str | None = None) -> int | None:
         folder = folder_of(backend, model)
         return None if folder is None else read_context(folder)
     except (BackendError, ModelError, UsageError):
-        return None  # the run's own request will say what is wrong
+        return None  # the run's own request will show the failure
 
 
 async def _declared_context(backend: Backend) -> int | None:
-    """How many tokens the backend itself says that its model takes, None if it does not say."""
+    """Return the size of the context that the backend itself says.
+
+    None if it says none.
+    """
     try:
         size = getattr(backend, "context", None)
         size = size() if callable(size) else size
         size = await size if inspect.isawaitable(size) else size
     except BackendError:
-        return None  # the run's own request will say what is wrong
+        return None  # the run's own request will show the failure
     except Exception as error:
         raise_as_own(error, f"context of the backend {type(backend).__name__}")
     if size is None:
@@ -230,32 +257,47 @@ async def _declared_context(backend: Backend) -> int | None:
 
 
 class Route(Struct, frozen=True, kw_only=True):
-    """By which path a model is asked, and why.
-
-    ``native``: by its server's own chat interface, which tells it of tools and reads its calls. The
-    server ``completes`` text too, so that what does not fit is mended by a prompt; it ``obeys`` a
-    tool choice.
-    """
+    """The way in which a model is asked, and the reason."""
 
     path: Literal["native", "prompted"]
+    """``native``: by its server's chat interface, which shows it the tools and reads its calls.
+
+    ``prompted``: by a prompt that mlx-tools writes.
+    """
     reason: str
     completes: bool = True
+    """The server completes text too, so calls that do not fit are mended by a prompt."""
     obeys: bool = False
+    """The server obeys a tool choice."""
 
     def to_json(self) -> dict[str, Any]:
-        said: dict[str, Any] = {"path": self.path, "reason": self.reason}
-        return said if self.path == "prompted" else to_builtins(self)
+        """Return the route as the session's header has it."""
+        fields: dict[str, Any] = {"path": self.path, "reason": self.reason}
+        return fields if self.path == "prompted" else to_builtins(self)
 
 
 def servers_of(backend: Backend) -> tuple[tuple[str, Backend], ...]:
-    """The servers behind a backend, each with what it is known by from run to run; none where the
-    model runs in this process."""
-    traits, own = traits_of(backend), cast("Any", backend)
+    """Return the servers behind a backend, each with a name that stays the same.
+
+    There are none if the model runs in this process.
+    """
+    traits, server = traits_of(backend), cast("Any", backend)
     if traits.starts_server:
         return (("a server of our own", backend),)
-    several = [one.backend for one in getattr(own, "upstreams", ())] if traits.asks_server else []
-    found = [(attribute_of(one, "address"), one) for one in several or [own]]
-    return tuple((address.url, one) for address, one in found if isinstance(address, Address))
+    backends = (
+        [backend_part.backend for backend_part in getattr(server, "upstreams", ())]
+        if traits.asks_server
+        else []
+    )
+    pairs = [
+        (attribute_of(backend_part, "address"), backend_part)
+        for backend_part in backends or [server]
+    ]
+    return tuple(
+        (address.url, backend_part)
+        for address, backend_part in pairs
+        if isinstance(address, Address)
+    )
 
 
 async def find_route(
@@ -267,15 +309,14 @@ async def find_route(
     prompts: bool = True,
     store: VerdictStore | None = None,
 ) -> Route:
-    """By which path the model behind ``backend`` is asked.
+    """Return how the model behind ``backend`` is asked.
 
-    What is wanted holds; ``auto`` is native only where that was tried with this server and model
-    (`mlx_tools.backends.capabilities`), and prompted else. ``model`` is what identifies it,
-    ``template`` its chat template, where that is known. Without ``prompts`` no model may be
-    prompted.
+    A wanted route holds. ``auto`` is native only if that was tried with this server and model
+    (`mlx_tools.backends.capabilities`), else prompted. ``model`` is the model's identity,
+    ``template`` its chat template, None if unknown. Without ``prompts`` no model may be prompted.
 
     Raises:
-        UsageError: there is no such path.
+        UsageError: the wanted route does not exist.
     """
     servers = servers_of(backend)
     completes = attribute_of(backend, "completes", True) is not False
@@ -299,27 +340,27 @@ async def find_route(
             "there is no native path to a model in this process: it is prompted",
             hint="name a server with --url, or allow prompts: routing.route, routing.local_enabled",
         )
-    known = _find_native(store or VerdictStore(), [name for name, _ in servers], model)
+    verdict = _find_native(store or VerdictStore(), [name for name, _ in servers], model)
     if not prompts:
-        reason, obeys = "prompts to a local model are turned off", bool(known and known.obeys)
+        reason, obeys = "prompts to a local model are turned off", bool(verdict and verdict.obeys)
         return Route(path="native", reason=reason, completes=False, obeys=obeys)
     if choice == "prompted" or not servers:
         reason = "as asked" if choice == "prompted" else "it runs in this process"
         return Route(path="prompted", reason=reason)
-    if known is not None:
-        native = choice == "native" or known.passed
+    if verdict is not None:
+        native = choice == "native" or verdict.passed
         return Route(
             path="native" if native else "prompted",
-            reason="as asked" if choice == "native" else known.reason,
-            completes=known.completes,
-            obeys=known.obeys,
+            reason="as asked" if choice == "native" else verdict.reason,
+            completes=verdict.completes,
+            obeys=verdict.obeys,
         )
     if choice == "native":
         from mlx_tools.backends.capabilities import completes_text
 
         return Route(path="native", reason="as asked", completes=await completes_text(backend))
-    # A model that was never tried is prompted, whatever its template says: a server may have no
-    # parser for its calls, and drop them.
+    # A model that was never tried is prompted, whatever its template says: its server may have no
+    # parser for the calls, and drop them.
     reason = "its server's own calling was not tried (mlx-tools doctor does)"
     if model is None:
         reason = "nothing tells which model it is, so what a trial finds could not be known again"
@@ -333,20 +374,23 @@ async def find_route(
 def _find_native(
     store: VerdictStore, servers: Sequence[str], model: str | None
 ) -> NativeVerdict | None:
-    """What holds of all the servers, None where one was not tried."""
-    found = [store.native(server, model) for server in servers] if model is not None else []
-    tried = [one for one in found if one is not None]
-    if not tried or len(tried) < len(found):
+    """Return the native verdict that holds for all the servers.
+
+    None if one was not tried.
+    """
+    verdicts = [store.native(server, model) for server in servers] if model is not None else []
+    tried = [verdict for verdict in verdicts if verdict is not None]
+    if not tried or len(tried) < len(verdicts):
         return None
     return replace(
-        next((one for one in tried if not one.passed), tried[0]),
-        obeys=all(one.obeys for one in tried),
-        completes=all(one.completes for one in tried),
+        next((verdict for verdict in tried if not verdict.passed), tried[0]),
+        obeys=all(verdict.obeys for verdict in tried),
+        completes=all(verdict.completes for verdict in tried),
     )
 
 
 def tells_of_tools(template: str) -> bool:
-    """Whether a model can learn from its chat template which tools there are."""
+    """Return True if a chat template shows the model which tools there are."""
     return "tools" in template
 
 
@@ -354,7 +398,7 @@ def tells_of_tools(template: str) -> bool:
 
 
 class PromptPreferences(Protocol):
-    """What a caller says of how a model is spoken to: a part of `RunSettings`."""
+    """A caller's wishes for how a model is asked: a part of `RunSettings`."""
 
     @property
     def style(self) -> StyleChoice: ...
@@ -373,42 +417,51 @@ class PromptPreferences(Protocol):
 
 
 class ModelSetup(Struct, frozen=True):
-    """How a model is spoken to: style and strategy, with why; the delimiters of turns; how many
-    tokens it takes, None where nobody says."""
+    """The way a model is asked: style and strategy, chat format, context.
+
+    Style and strategy, its chat format, and the size of its context.
+    """
 
     decided: PromptChoice
     chat_format: ChatFormat
     context: int | None
+    """In tokens, None if unknown."""
 
 
 async def find_setup(backend: Backend, wishes: PromptPreferences) -> ModelSetup:
-    """How the model behind ``backend`` is spoken to.
+    """Return how the model behind ``backend`` is asked.
 
-    What the wishes leave open is found out: what was measured of the model decides where ``auto``
-    does not, its own files or its server say the rest. A server whose model's chat format comes
-    with the wishes is asked for the size of the context alone.
+    For ``auto`` the verdict on the model decides. Its files or its server say the rest. If the
+    wishes have a chat format, a server is asked for the size of the context only.
 
     Raises:
         BackendUnreachable: a server that has to be asked does not answer.
-        UsageError: the style or the strategy is not to be had for this model.
+        UsageError: the style or the strategy does not work with this model.
     """
-    traits, name, found = traits_of(backend), model_of(backend), wishes.verdict
-    own: Any = backend
-    chosen, files, chat_format = None, None, wishes.chat_format
+    traits, name, verdict_choice = traits_of(backend), model_of(backend), wishes.verdict
+    server: Any = backend
+    selected, files, chat_format = None, None, wishes.chat_format
     if traits.asks_server and chat_format is None:
-        chosen = await _look_at(own)
-        name, files = chosen.model, chosen.files
+        selected = await _look_at(server)
+        name, files = selected.model, selected.files
     elif traits.own_model:
-        name = str(own.model)
-        files = read_model_files(own.model) if chat_format is None else None
+        name = str(server.model)
+        files = read_model_files(server.model) if chat_format is None else None
     context = wishes.context or await context_of(backend, wishes.model or name)
     style = DEFAULT_STYLE if wishes.route.get("path") == "native" else wishes.style
-    if found is None:
-        found = find_verdict(_identity(backend, wishes.model or name, files))
-    held, free = (decide(style, wishes.strategy, found, grammars=yes) for yes in (True, False))
-    decided = held if held != free and await takes_grammar(backend) else free
-    if chosen is not None:
-        chosen.free_markers(decided.style)
+    if verdict_choice is None:
+        verdict_choice = find_verdict(_identity(backend, wishes.model or name, files))
+    constrained, unconstrained = (
+        decide(style, wishes.strategy, verdict_choice, grammars=has_grammar)
+        for has_grammar in (True, False)
+    )
+    decided = (
+        constrained
+        if constrained != unconstrained and await takes_grammar(backend)
+        else unconstrained
+    )
+    if selected is not None:
+        selected.free_markers(decided.style)
     if chat_format is None and (traits.asks_server or traits.own_model):
         chat_format = (await find_served_format(backend, files=files, model=name)).chat_format
     elif chat_format is None:
@@ -423,7 +476,10 @@ async def _look_at(backend: Any) -> SelectedBackend:
 
 
 def _identity(backend: Backend, name: str | None, files: ModelFiles | None) -> str | None:
-    """What identifies the model behind a backend: its files where it is ours, else its name."""
+    """Return the identity of the model behind a backend.
+
+    By its files if they are here, else its name.
+    """
     traits = traits_of(backend)
     if name is None or not (traits.asks_server or traits.own_model):
         return name
@@ -433,16 +489,19 @@ def _identity(backend: Backend, name: str | None, files: ModelFiles | None) -> s
 
 
 def _speakable(decided: PromptChoice, chat_format: ChatFormat, wished: StyleChoice) -> PromptChoice:
-    """What was decided, for a model whose turns have this format.
+    """Return the choice for a model with this chat format.
 
-    The style ``native`` needs a template that tells of tools in a way that can be learnt; left to
-    ``auto``, the usual style takes its place.
+    The style ``native`` needs a template that shows tools in a form that can be learnt. If it
+    cannot, ``auto`` falls back to the default style.
+
+    Raises:
+        UsageError: the style was named, and does not work with this model.
     """
     if decided.style != "native":
         return decided
     if chat_format.tools is None and wished == "auto":
-        why = {**decided.reasons, "passed_over": f"the style native: {chat_format.toolless}"}
-        return replace(decided, style=DEFAULT_STYLE, reasons=why)
+        reasons = {**decided.reasons, "passed_over": f"the style native: {chat_format.toolless}"}
+        return replace(decided, style=DEFAULT_STYLE, reasons=reasons)
     if chat_format.tools is None:
         raise UsageError(
             f"the style native is not to be had for this model: {chat_format.toolless}",
@@ -457,7 +516,10 @@ def _speakable(decided: PromptChoice, chat_format: ChatFormat, wished: StyleChoi
 
 
 async def takes_grammar(backend: Any) -> bool:
-    """Whether the backend can hold its model to a grammar. A server is asked, in short requests."""
+    """Return True if the backend can hold its model to a grammar.
+
+    A server is asked in short requests.
+    """
     traits = traits_of(backend)
     if not traits.asks_server:
         return traits.takes_grammar
@@ -466,4 +528,4 @@ async def takes_grammar(backend: Any) -> bool:
     try:
         return await obeys_grammar(backend) is not None
     except BackendError:
-        return False  # the run's own request will say what is wrong
+        return False  # the run's own request will show the failure

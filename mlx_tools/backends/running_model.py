@@ -1,8 +1,8 @@
-"""The model that mlx-lm's server runs, measured.
+"""The model that mlx-lm's server runs, found by measurement.
 
-The server lists every model of the Hugging Face cache, and not the one that it runs. What tells it:
-the ``--model`` of the process that listens, how many tokens the server counts in a text, and how
-many in a conversation that its own chat template writes.
+The server lists every model of the Hugging Face cache, and does not say which one it runs. Three
+things show it: the ``--model`` of the process that listens, the number of tokens that the server
+counts in a text, and the number in a conversation that its own chat template writes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from mlx_tools.backends.capabilities import chat_tokens, single_tokens
-from mlx_tools.backends.completions import CompletionsBackend, some
+from mlx_tools.backends.completions import CompletionsBackend, list_names
 from mlx_tools.backends.interface import CompletionRequest
 from mlx_tools.backends.listener import listening_command, model_argument
 from mlx_tools.backends.models.files import ModelFiles, exact_token_count, read_model_files
@@ -25,22 +25,26 @@ from mlx_tools.backends.models.listing import find_model, list_models
 from mlx_tools.errors import BackendError, ChatFormatError, ModelError, UsageError
 
 Pick = Callable[[str, Sequence[str]], str | None]
-"""Asks a person a question with some answers; None if the person does not know."""
+"""Asks a person to choose one of some answers; returns None if the person does not know."""
 
 _TEXT: Final = (
     "In 1789 the naïve owner of a café paid 3,141.59 € for 北京烤鸭 and said: Привет, "
     "antidisestablishmentarianism!\n\tdef f(x):\n        return  x**2 != 0xFF\n"
 )
-"""Words, digits, blanks, marks and scripts on which tokenizers differ."""
+"""Words, digits, spaces, marks and scripts that tokenizers split differently."""
 
 _BASE: Final = 6
-"""Each of up to 36 control tokens is written so often into two texts that the two counts are those
-of no other token: its number's digits to this base, and once more."""
+"""The base in which each control token's number is counted out.
+
+Each of up to 36 control tokens is repeated in two texts, by one digit of its number (and once more)
+in each. So the two counts together belong to one token only.
+"""
 
 _MAX_SINGLE: Final = 8
-"""Control tokens that are tried one by one where no tokenizer can be loaded: a request each."""
+"""Control tokens that are tried one by one if no tokenizer can be loaded: one request each."""
 
 _TIMEOUT: Final = 30.0
+"""Seconds for a request. A choice: the server may have to read a prompt of a queue first."""
 
 _THOUGHT: Final = "<think>\nNo.\n</think>\n\nYes."
 _CONVERSATIONS: Final = (
@@ -52,7 +56,7 @@ _CONVERSATIONS: Final = (
         {"role": "user", "content": "Why?"},
     ),
 )
-"""What chat templates write differently: a system text, a first turn, an earlier thought."""
+"""Conversations that chat templates write differently: a system text, a first turn, a thought."""
 
 
 class RunningModel(Struct, frozen=True, kw_only=True):
@@ -72,13 +76,13 @@ class RunningModel(Struct, frozen=True, kw_only=True):
 
 
 def is_path(name: str) -> bool:
-    """Return whether a model's name is an absolute path, of any system."""
+    """Return True if a model's name is an absolute path, of any system."""
     return PurePosixPath(name).is_absolute() or PureWindowsPath(name).is_absolute()
 
 
 async def find_running_model(
     backend: CompletionsBackend,
-    listed: Sequence[str],
+    model_names: Sequence[str],
     *,
     pick: Pick | None = None,
     command_on: Callable[[int], str | None] = listening_command,
@@ -87,15 +91,17 @@ async def find_running_model(
 
     Args:
         backend: the server.
-        listed: the models that it lists.
+        model_names: the models that it lists.
         pick: asks a person, where the models that it may be have different chat templates.
         command_on: returns the command line of the program that listens on a port.
 
     Raises:
         UsageError: nothing tells which model it is, and nobody can be asked.
     """
-    if listed and is_path(listed[-1]):  # it was started with this folder
-        return RunningModel(name=listed[-1])
+    if model_names and is_path(
+        model_names[-1]
+    ):  # the folder that the server was started with comes last
+        return RunningModel(name=model_names[-1])
     loopback = backend.address.loopback
     if loopback:
         import anyio
@@ -104,21 +110,26 @@ async def find_running_model(
         name = model_argument(command)
         if name is not None and (REPOSITORY.fullmatch(name) or is_path(name)):
             return RunningModel(name=name)
-    candidates = _candidates(listed, here=loopback)
+    candidates = _candidates(model_names, is_local=loopback)
     if len({files.chat_template for files in candidates.values()} - {None}) == 0:
-        return _unmeasured(listed)
+        return _unmeasured(model_names)
     matching = await _by_counts(backend, candidates) or candidates
     measured = len(matching) < len(candidates) or len(candidates) == 1
     if len(_templates(matching)) > 1 or not measured:
         matching = await _by_chat(backend, matching)
-    return _settle(backend, matching, [name for name in listed if name not in candidates], pick)
+    return _settle(
+        backend, matching, [name for name in model_names if name not in candidates], pick
+    )
 
 
-def _candidates(listed: Sequence[str], *, here: bool) -> dict[str, ModelFiles]:
-    """The models that it can be, with their files; on this machine every one of the cache, since
-    the server does not list those without an index of their weights."""
-    folders = {name: find_model(name) for name in listed}
-    if here and listed:
+def _candidates(model_names: Sequence[str], *, is_local: bool) -> dict[str, ModelFiles]:
+    """Return the models that it can be, with their files.
+
+    On this machine these are all the models in the cache, since the server does not list one
+    without an index of its weights.
+    """
+    folders = {name: find_model(name) for name in model_names}
+    if is_local and model_names:
         folders |= {
             model.name: model.path for model in list_models() if model.source == "huggingface"
         }
@@ -128,16 +139,19 @@ def _candidates(listed: Sequence[str], *, here: bool) -> dict[str, ModelFiles]:
             if folder is not None:
                 candidates[name] = read_model_files(folder, name)
         except ModelError:
-            continue  # the run says so, if it is this one
+            continue  # if it is this model, the run reports the error
     return candidates
 
 
-def _unmeasured(listed: Sequence[str]) -> RunningModel:
-    """What the list alone says, where no chat template is here to be mistaken for another."""
-    if len(listed) < 2:
-        return RunningModel(name=listed[0] if listed else None)
+def _unmeasured(model_names: Sequence[str]) -> RunningModel:
+    """Return what the list alone shows.
+
+    It is used if no chat template is known that could be confused with another.
+    """
+    if len(model_names) < 2:
+        return RunningModel(name=model_names[0] if model_names else None)
     return RunningModel(
-        doubt=f"the server lists {len(listed)} models and not which it runs: "
+        doubt=f"the server lists {len(model_names)} models and not which it runs: "
         "name it with --model, for its chat format"
     )
 
@@ -152,7 +166,10 @@ def _settle(
     unknown: Sequence[str],
     pick: Pick | None,
 ) -> RunningModel:
-    """The model, if one is left, or a person says which it is; else the template they share."""
+    """Return the model if one is left, or a person picks one.
+
+    Else the chat template that they share.
+    """
     names = tuple(sorted(matching))
     if len(names) == 1 and not unknown:
         return RunningModel(name=names[0], files=matching[names[0]])
@@ -165,7 +182,7 @@ def _settle(
         name = pick(f"Which model does the server at {backend.address} run?", names)
         return RunningModel(name=name, files=matching.get(name or ""))
     raise UsageError(
-        f"the server at {backend.address} does not say which model it runs: {some(names)}",
+        f"the server at {backend.address} does not say which model it runs: {list_names(names)}",
         hint="name the model with --model, or its chat format with --chat-format",
     )
 
@@ -176,11 +193,14 @@ def _settle(
 async def _by_counts(
     backend: CompletionsBackend, candidates: Mapping[str, ModelFiles]
 ) -> dict[str, ModelFiles]:
-    """Those whose tokenizer counts two texts as the server does; empty if none does."""
+    """Return the models whose tokenizer counts two texts as the server does.
+
+    Empty if none does.
+    """
     tokens = _telling_tokens(candidates)
     digits = [divmod(index, _BASE) for index in range(len(tokens))]
     weighted = [
-        "".join(token * (both[place] + 1) for token, both in zip(tokens, digits, strict=True))
+        "".join(token * (pair[place] + 1) for token, pair in zip(tokens, digits, strict=True))
         for place in (0, 1)
     ]
     start = f"{secrets.token_hex(4)} "
@@ -193,7 +213,7 @@ async def _by_counts(
         if not any(expected.values()):
             return await _by_single_tokens(backend, candidates)
     except BackendError:
-        return {}  # the run's own request says what is wrong
+        return {}  # the run's own request will show the failure
     for offset in (0, 1, -1):  # the server may add a token at the beginning, or leave it out
         shifted = tuple((count or 0) - offset for count in counted)
         same = {
@@ -207,22 +227,26 @@ async def _by_counts(
 def _expected(
     models: Iterable[ModelFiles], texts: Sequence[str]
 ) -> dict[Path, tuple[int, ...] | None]:
-    """The tokens of the texts by each model's tokenizer; None if it cannot be loaded. Models of a
-    family share a file of the cache, which is read once."""
+    """Return the token counts of the texts by each model's tokenizer.
+
+    None if it cannot be loaded.
+
+    Models of a family share a file of the cache, which is read once.
+    """
     by_file: dict[Path, tuple[int, ...] | None] = {}
     expected = {}
     for files in models:
         file = (files.path / "tokenizer.json").resolve()
         if file not in by_file:
             counts = [exact_token_count(files.path, text) for text in texts]
-            whole = tuple(count for count in counts if count is not None)
-            by_file[file] = whole if len(whole) == len(texts) else None
+            known_counts = tuple(count for count in counts if count is not None)
+            by_file[file] = known_counts if len(known_counts) == len(texts) else None
         expected[files.path] = by_file[file]
     return expected
 
 
 def _telling_tokens(candidates: Mapping[str, ModelFiles]) -> list[str]:
-    """For each chat template the control token in it that the fewest others have."""
+    """Return for each chat template the control token in it that fewest others have."""
     tokens = {
         files.chat_template: [
             token
@@ -231,11 +255,11 @@ def _telling_tokens(candidates: Mapping[str, ModelFiles]) -> list[str]:
         ]
         for files in candidates.values()
     }
-    frequency = Counter(token for several in tokens.values() for token in several)
+    frequency = Counter(token for template_tokens in tokens.values() for token in template_tokens)
     rarest = [
-        min(several, key=lambda token: (frequency[token], token))
-        for several in tokens.values()
-        if several
+        min(template_tokens, key=lambda token: (frequency[token], token))
+        for template_tokens in tokens.values()
+        if template_tokens
     ]
     return list(dict.fromkeys(rarest))[: _BASE * _BASE]
 
@@ -243,7 +267,10 @@ def _telling_tokens(candidates: Mapping[str, ModelFiles]) -> list[str]:
 async def _by_single_tokens(
     backend: CompletionsBackend, candidates: Mapping[str, ModelFiles]
 ) -> dict[str, ModelFiles]:
-    """Those whose control tokens the server reads as one token each, and no others."""
+    """Return the models whose control tokens the server reads as one token each.
+
+    A model is left out if the server does so with a control token that it does not have.
+    """
     telling = _telling_tokens(candidates)[:_MAX_SINGLE]
     single = await single_tokens(backend, telling)
     return {
@@ -264,33 +291,38 @@ async def _count(backend: CompletionsBackend, text: str) -> int | None:
 async def _by_chat(
     backend: CompletionsBackend, candidates: dict[str, ModelFiles]
 ) -> dict[str, ModelFiles]:
-    """Those whose chat template writes a conversation as the server does, by its tokens."""
-    left = candidates
+    """Return the models whose chat template writes as many tokens as the server."""
+    remaining = candidates
     for messages in _CONVERSATIONS:
-        if len(left) == 1 and left is not candidates:
+        if len(remaining) == 1 and remaining is not candidates:
             break
-        by_template = {files.chat_template: files for files in left.values()}
+        by_template = {files.chat_template: files for files in remaining.values()}
         same = set()
         for template, files in by_template.items():
-            wanted = await chat_tokens(backend, messages)
-            if wanted is None:  # it refuses such a conversation, which says nothing
+            expected = await chat_tokens(backend, messages)
+            if expected is None:  # the server refuses such a conversation, which shows nothing
                 same = set(by_template)
                 break
-            if await _writes_alike(backend, files, messages, wanted):
+            if await _writes_alike(backend, files, messages, expected):
                 same.add(template)
         if same:
-            left = {name: files for name, files in left.items() if files.chat_template in same}
-    return left
+            remaining = {
+                name: files for name, files in remaining.items() if files.chat_template in same
+            }
+    return remaining
 
 
 async def _writes_alike(
     backend: CompletionsBackend,
     files: ModelFiles,
     messages: Sequence[Mapping[str, Any]],
-    wanted: int,
+    expected: int,
 ) -> bool:
-    """Return whether a model's template writes a conversation in so many tokens, which are those
-    that the server's cache holds since it wrote the same."""
+    """Return True if a model's template writes a conversation as the server's does.
+
+    It must come to ``expected`` tokens, and these must be the ones in the server's cache, which has
+    just read the same conversation.
+    """
     from mlx_tools.prompt import render_template
 
     if files.chat_template is None:
@@ -312,6 +344,6 @@ async def _writes_alike(
     except BackendError:
         return False
     cached = usage.cached_tokens
-    if "strftime" in files.chat_template:  # the day is another where it was rendered here
+    if "strftime" in files.chat_template:  # the server's date may differ from the one rendered here
         cached = None
-    return usage.prompt_tokens == wanted and (cached is None or cached >= wanted - 1)
+    return usage.prompt_tokens == expected and (cached is None or cached >= expected - 1)

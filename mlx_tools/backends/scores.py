@@ -1,13 +1,16 @@
-"""How likely a server says its tokens are: what to ask for, and how to read the answer. Pure.
+"""The likelihoods of tokens.
 
-Two forms are known. mlx-lm's takes ``logprobs: true`` with ``top_logprobs`` of at most 11, and
-answers in the form of chat completions, with tokens in the tokenizer's own spelling. The older one
-(OpenAI's completions; llama.cpp's, vLLM's) takes a number for ``logprobs`` and answers with one
-table a token. Neither is asked for in a stream: mlx-lm's server gives none there.
+How to ask a server for them, and how to read its answer.
+
+Nothing here does I/O. Two forms are known. mlx-lm's takes ``logprobs: true`` with ``top_logprobs``
+of at most 11. It answers in the form of chat completions, with tokens in the tokenizer's own
+spelling. The older one (OpenAI's completions; llama.cpp's, vLLM's) takes a number for ``logprobs``
+and answers with one table for each token. Neither is used in a stream: mlx-lm's server sends none
+there.
 
 A token is bytes, and these need not be a whole character. They are read from the list of bytes that
-some servers give, else from how the tokenizer spells its tokens; what a spelling leaves in doubt
-counts as no likelihoods, since a guess would put other text in a call than the model meant.
+some servers send, else from how the tokenizer spells its tokens. If the spelling leaves them in
+doubt there are no likelihoods: a guess would put other text into a call than the model meant.
 """
 
 from __future__ import annotations
@@ -21,11 +24,12 @@ from typing import Any, Final
 from mlx_tools.backends.interface import TokenScore
 from mlx_tools.backends.wire import without_surrogates
 
-MOST_SCORES: Final = 11
+MAX_SCORES: Final = 11
+"""The most alternatives of a token: mlx-lm's server allows no more."""
 
 
 class ScoreForm(Enum):
-    """How a server is asked for the likelihoods of its tokens."""
+    """The form of a request for the likelihoods of tokens."""
 
     MLX = "mlx"
     COMPLETIONS = "completions"
@@ -33,70 +37,76 @@ class ScoreForm(Enum):
 
 
 def score_fields(form: ScoreForm, count: int) -> dict[str, Any]:
-    """What to add to a request's body."""
-    count = max(1, min(count, MOST_SCORES))
+    """Return the request fields that ask for ``count`` alternatives of each token."""
+    count = max(1, min(count, MAX_SCORES))
     if form is ScoreForm.MLX:
         return {"logprobs": True, "top_logprobs": count}
     return {"logprobs": count} if form is ScoreForm.COMPLETIONS else {}
 
 
 class ScoreReader:
-    """Reads the likelihoods of one server's answers.
+    """Reads the likelihoods in one server's answers.
 
-    It remembers how the tokenizer spells its tokens once an answer has shown that: others may hold
-    no token by which it could be told.
+    It remembers the tokenizer's spelling once an answer has shown it: other answers may have no
+    token that does.
     """
 
     def __init__(self) -> None:
         self._spelling: Spelling | None = None
 
     def read(self, choice: Mapping[str, Any]) -> tuple[tuple[TokenScore, ...], ...]:
-        """For each token of a completion its likeliest alternatives, best first; empty where there
-        are none, and where the likeliest of one cannot be read."""
-        found = choice.get("logprobs")
-        if not isinstance(found, Mapping):
+        """Return for each token its likeliest alternatives, best first.
+
+        Empty if there are none, or if the likeliest alternative of a token cannot be read.
+        """
+        logprobs = choice.get("logprobs")
+        if not isinstance(logprobs, Mapping):
             return ()
-        rows = _rows(found)
+        rows = _rows(logprobs)
         while rows and not rows[-1]:
-            rows.pop()  # the end token may have none
+            rows.pop()  # the end token may have no alternatives
         if not rows or not all(rows):
             return ()
-        unread = [token for row in rows for token, _, data, _ in row if data is None]
-        spelling = self._spelling_of(unread, raw=isinstance(found.get("content"), list))
+        spelled_tokens = [token for row in rows for token, _, data, _ in row if data is None]
+        spelling = self._find_spelling(
+            spelled_tokens, raw=isinstance(logprobs.get("content"), list)
+        )
         if spelling is None:
             return ()
-        read = []
+        result = []
         for row in rows:
-            row.sort(key=lambda one: -one[1])
+            row.sort(key=lambda alternative: -alternative[1])
             scores = [
-                TokenScore(spelt.decode("utf-8", "replace"), logprob, spelt, number)
-                if (spelt := token_bytes(token, spelling) if data is None else data) is not None
+                TokenScore(token_data.decode("utf-8", "replace"), logprob, token_data, number)
+                if (token_data := token_bytes(token, spelling) if data is None else data)
+                is not None
                 else None
                 for token, logprob, data, number in row
             ]
             if scores[0] is None:
                 return ()
-            read.append(tuple(score for score in scores if score is not None))
-        return tuple(read)
+            result.append(tuple(score for score in scores if score is not None))
+        return tuple(result)
 
-    def _spelling_of(self, tokens: Collection[str], *, raw: bool) -> Spelling | None:
-        """How the tokens of one answer are spelled; None where it cannot be told.
+    def _find_spelling(self, tokens: Collection[str], *, raw: bool) -> Spelling | None:
+        """Return the spelling of an answer's tokens; None if it is unclear.
 
-        ``raw``: they stand in the form in which mlx-lm's server gives the tokenizer's own spelling.
+        ``raw``: the answer has the form in which mlx-lm's server sends the tokenizer's own
+        spelling.
         """
         if not raw:
-            spaced = any(" " in token for token in tokens)
-            return (None if spaced else shown_spelling(tokens)) or Spelling.PLAIN
+            has_spaces = any(" " in token for token in tokens)
+            return (None if has_spaces else shown_spelling(tokens)) or Spelling.PLAIN
         self._spelling = self._spelling or shown_spelling(tokens)
         if self._spelling is not None:
             return self._spelling
         text = "".join(tokens)
-        # read alike by every spelling, or holding what no byte is spelled as
+        # every spelling reads ASCII alike, and a character outside of the alphabet spells no byte
         return Spelling.PLAIN if text.isascii() or not alphabet().keys() >= set(text) else None
 
 
 _Alternative = tuple[str, float, bytes | None, int | None]
-"""Token, likelihood, its bytes where the server gives them, its number."""
+"""A token, its likelihood, its bytes (None if the server does not send them), and its number."""
 
 
 def _rows(logprobs: Mapping[str, Any]) -> list[list[_Alternative]]:
@@ -109,8 +119,11 @@ def _rows(logprobs: Mapping[str, Any]) -> list[list[_Alternative]]:
         tables = [t if isinstance(t, Mapping) else {} for t in _list(logprobs.get("top_logprobs"))]
         rows = [[{"token": t, "logprob": p} for t, p in table.items()] for table in tables]
     else:
-        rows = []  # the tables' keys are ids
-    return [[one for item in row if (one := _alternative(item)) is not None] for row in rows]
+        rows = []  # this server's tables have ids as keys
+    return [
+        [alternative for item in row if (alternative := _alternative(item)) is not None]
+        for row in rows
+    ]
 
 
 def _list(value: Any) -> list[Any]:
@@ -125,45 +138,45 @@ def _alternative(item: Any) -> _Alternative | None:
         return None
     if isinstance(logprob, bool) or not -1e6 < logprob < 1e6:
         return None
-    whole = isinstance(number, int) and not isinstance(number, bool)
+    is_number = isinstance(number, int) and not isinstance(number, bool)
     try:
         data = bytes(item["bytes"]) if isinstance(item.get("bytes"), list) else None
     except (TypeError, ValueError):
         data = None
-    return without_surrogates(token), float(logprob), data, number if whole else None
+    return without_surrogates(token), float(logprob), data, number if is_number else None
 
 
 # --- a tokenizer's own spelling ---------------------------------------------------------------
 
 
 class Spelling(Enum):
-    """How a token is written where it is shown."""
+    """The way a tokenizer writes a token that is shown."""
 
     BYTES = "byte-level"
-    """A character for each byte, by GPT-2's table: ``Ġ`` for a space."""
+    """One character for each byte, by GPT-2's table: ``Ġ`` for a space."""
 
     PIECES = "sentencepiece"
     """``▁`` for a space, ``<0xE2>`` for a byte that is no character."""
 
     PLAIN = "plain"
-    """As it is."""
+    """The text as it is."""
 
 
 _BYTE: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_ADDED: Final = re.compile(r"<[^<>\s]+>")
-"""What tokens beside the vocabulary look like: their spelling says nothing of the others'."""
+_ADDED_TOKEN: Final = re.compile(r"<[^<>\s]+>")
+"""The look of tokens outside the vocabulary: they show nothing about the spelling of the others."""
 
 
 def shown_spelling(tokens: Collection[str]) -> Spelling | None:
-    """The spelling that the tokens show by a mark of it; None where none does."""
-    text = "".join(token for token in tokens if not _ADDED.fullmatch(token))
+    """Return the spelling that a mark in the tokens shows; None if there is no mark."""
+    text = "".join(token for token in tokens if not _ADDED_TOKEN.fullmatch(token))
     if "▁" in text or any(_BYTE.fullmatch(token) for token in tokens):
-        return Spelling.PIECES  # the byte-level one has no such character
+        return Spelling.PIECES  # the byte-level spelling has no such character
     return Spelling.BYTES if "Ġ" in text or "Ċ" in text else None
 
 
 def token_bytes(token: str, spelling: Spelling) -> bytes | None:
-    """The bytes that a token stands for; None where its spelling has lost them."""
+    """Return a token's bytes; None if its spelling has lost them."""
     if "\ufffd" in token:
         return None
     if spelling is Spelling.BYTES:
@@ -175,7 +188,10 @@ def token_bytes(token: str, spelling: Spelling) -> bytes | None:
 
 
 def spelled_bytes(token: str) -> bytes:
-    """The bytes of a token in the byte-level spelling; an added token stands as it is."""
+    """Return the bytes of a token in the byte-level spelling.
+
+    An added token stands for itself.
+    """
     table = alphabet()
     if all(char in table for char in token):
         return bytes(table[char] for char in token)
@@ -184,10 +200,12 @@ def spelled_bytes(token: str) -> bytes:
 
 @cache
 def alphabet() -> Mapping[str, int]:
-    """Which byte each character stands for in the spelling of byte-level tokenizers: GPT-2's,
-    which all have taken over."""
+    """Return the byte of each character in the byte-level spelling.
+
+    GPT-2's, which all have adopted.
+    """
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(plain)]
+    other_bytes = [byte for byte in range(256) if byte not in set(plain)]
     return {chr(byte): byte for byte in plain} | {
-        chr(256 + number): byte for number, byte in enumerate(others)
+        chr(256 + number): byte for number, byte in enumerate(other_bytes)
     }

@@ -1,4 +1,4 @@
-"""An ``mlx_lm.server`` of our own, on a loopback port: started, watched, gone when we are."""
+"""An ``mlx_lm.server`` that this process starts, watches and ends."""
 
 from __future__ import annotations
 
@@ -45,37 +45,45 @@ from mlx_tools.paths import private_dir, state_dir, to_install
 from mlx_tools.process import SUPERVISED, clean, end
 
 LOGS_KEPT: Final = 10
+"""Logs of servers that stay in the log folder. A choice: enough to look into a few days of
+failures."""
 _ACCESS: Final = re.compile(r'"[A-Z]+ \S+ HTTP/\d\.\d" \d{3} -\s*\Z')
-"""What is no news in a log."""
+"""Lines of a log that report no more than a request."""
 
 _NO_MEMORY: Final = re.compile(
     r"(?i)insufficient memory|out ?of ?memory|unable to allocate|cannot allocate|metal::malloc"
 )
-"""How Metal, MLX and the system say that there is no memory left."""
+"""Messages of Metal, MLX and the system if there is no memory left."""
 
 RESTARTED: Final = "the model's server had died; it is started again"
+"""The note to a person when a dead server is started again."""
 
 PATIENCE: Final = 5.0
-"""Seconds that a server has to end by itself."""
+"""Seconds that a server has to end by itself. A choice: it ends at once unless a forward pass runs.
+"""
 
 TRIES: Final = 3
-"""How often a start is tried where another program took the port in between."""
+"""The most starts in a row if another program takes the port in between."""
 
 
 class ServerBackend:
-    """Completions from a server that this process starts, with the model in the folder ``model``.
+    """Completions from a server that this process starts.
 
-    It starts at the first completion, or by `start`; it ends by `aclose`, at the end of ``async
-    with``, and with this process, also when that is killed. A server that dies in between is
-    started again, once for a request, if none of the request's text had come.
+    The server starts at the first completion, or by `start`. It ends by `aclose`, at the end of
+    ``async with``, and with this process, also when that is killed. A server that dies in between
+    is started again, once for a request, if none of the request's text had come. A request during
+    which the server ended is not sent again, since it may be what ended it.
 
-    ``start_timeout`` is in seconds and covers reading the model. ``log_folder`` is by default
-    ``logs`` in the state folder. ``note`` is told, in one line each, what a person should know.
-    ``program`` is what to run in place of mlx-lm's server; it must take the same options.
-    ``openblas`` finds the library that is preloaded on Linux. ``options`` are further options of
-    mlx-lm's server (`mlx_tools.backends.server_options.ALLOWED`).
-
-    A request in whose course the server ended is not sent again, since it may be what ended it.
+    Args:
+        model: the model's folder.
+        start_timeout: seconds for the start, which reads the model.
+        log_folder: by default ``logs`` in the state folder.
+        note: called with each line that a person should read.
+        forbidden_tokens: ids of tokens that the model shall not write.
+        program: the program to run in place of mlx-lm's server; it must take the same options.
+        openblas: finds the library that is preloaded on Linux.
+        environ: the environment.
+        options: further options of the server (`mlx_tools.backends.server_options.ALLOWED`).
     """
 
     kind: Literal["server"] = "server"
@@ -126,22 +134,26 @@ class ServerBackend:
         return self._running.pid if self._running else None
 
     async def start(self) -> None:
-        """Start the server and wait until its model completes text; does nothing where it runs.
+        """Start the server and wait until its model completes text.
+
+        Does nothing if it runs.
 
         Raises:
             MissingDependency: mlx-lm is not installed.
             ModelError: there is no model in the folder.
-            BackendError: the server ended, or was not ready in time; its last words are told.
+            BackendError: the server ended, or was not ready in time; the message has the end of its
+                log.
         """
         await self.get_client()
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk, None]:
-        """As `CompletionsBackend.complete`; starts the server where none runs.
+        """Complete as `CompletionsBackend.complete` does; start the server if none runs.
 
         Raises:
-            BackendBroken: the server ended while it worked on the request; how, and what to do.
+            BackendBroken: the server ended while it worked on the request; says how, and what to
+                do.
         """
-        delivered = again = False
+        delivered = is_retry = False
         while True:
             client = await self.get_client()
             running = self._running
@@ -154,34 +166,40 @@ class ServerBackend:
             except BackendError as error:
                 if not await self._has_died(client, error):
                     raise
-                worked = running if isinstance(error, BackendBroken | DiedAtWork) else None
-                failure = worked.end_at_work(error) if worked is not None else None
+                process = running if isinstance(error, BackendBroken | DiedAtWork) else None
+                failure = process.end_at_work(error) if process is not None else None
                 await self._put_away(client)
                 if failure is not None:
                     raise failure from error
-                if delivered or again:
+                if delivered or is_retry:
                     raise
-            again = True
+            is_retry = True
             self._tell(RESTARTED)
 
     async def health(self, timeout: float = 5.0) -> Health:
-        """How the server is; ``unreachable`` before the start."""
+        """Return the server's state; ``unreachable`` before the start."""
         if self._running is None:
             return Health("unreachable", "the server has not been started")
         return await self._running.client.health(timeout)
 
     async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
-        """The one model it was started with."""
+        """Return the one model that the server was started with."""
         return (str(self.model),)
 
     async def aclose(self) -> None:
-        """Stop the server and wait until it is gone. A closed backend does not start again."""
+        """Stop the server and wait until it has ended.
+
+        A closed backend does not start again.
+        """
         self._closed = True
         async with self._exclusive():
             await self._stop()
 
     async def _put_away(self, client: CompletionsBackend) -> bool:
-        """Stop the server of a client and keep its log; False if another request has done so."""
+        """Stop the server of a client and keep its log.
+
+        False if another request has done so.
+        """
         async with self._exclusive():
             if self._running is None or self._running.client is not client:
                 return False
@@ -198,17 +216,19 @@ class ServerBackend:
             return True  # another request has already put it away
         import anyio
 
-        for _ in range(20):  # a process that is being ended is not gone at once
+        # A process that is being killed needs a moment to end: 20 looks, 0.4 s in all.
+        for _ in range(20):
             if running.exit_code is not None:
                 return True
             await anyio.sleep(0.02)
         return False
 
     async def get_client(self) -> CompletionsBackend:
-        """The client of the running server, which is started where none runs; see `start`."""
+        """Return the client of the running server; start one if none runs. See `start`."""
         running = self._running
         if running is not None and running.exit_code is not None:
-            # Told before a request is sent: of one that breaks off, it could be the cause.
+            # Looked at before a request is sent: a request that breaks off could itself be the
+            # cause.
             if await self._put_away(running.client):
                 self._tell(RESTARTED)
             running = self._running
@@ -230,7 +250,11 @@ class ServerBackend:
 
     @asynccontextmanager
     async def _exclusive(self) -> AsyncGenerator[None, None]:
-        """One start or stop at a time, whichever event loop or thread it comes from."""
+        """Allow one start or stop at a time, whichever event loop or thread it comes from.
+
+        The lock is polled: an asyncio lock belongs to one loop, and a blocking one would stop the
+        loop.
+        """
         import anyio
 
         while not self._gate.acquire(blocking=False):
@@ -250,11 +274,11 @@ class ServerBackend:
                 f"{self.model} holds no model", hint="mlx-tools models list shows what is here"
             )
         openblas = self._openblas()
-        if said := slow_without(openblas):
-            self._tell(said)
+        if line := slow_without(openblas):
+            self._tell(line)
         environment = server_environment(self._environ, openblas)
         folder = private_dir(self._log_folder or state_dir(self._environ) / "logs")
-        for left in reversed(range(TRIES)):
+        for tries_left in reversed(range(TRIES)):
             process = ServerProcess(
                 self.model, new_log(folder), self._program, environment, self._options
             )
@@ -263,7 +287,7 @@ class ServerBackend:
                 return process
             except _PortTaken:
                 process.stop()
-                if not left:
+                if not tries_left:
                     raise
             except BaseException:
                 process.stop()
@@ -271,11 +295,14 @@ class ServerBackend:
         raise AssertionError("unreachable")
 
     async def _until_ready(self, process: ServerProcess) -> None:
-        """Wait for ``/health``, then for the model: health is ``ok`` while it is still read."""
+        """Wait for ``/health``, then for the model.
+
+        Health is ``ok`` while it is still loading.
+        """
         import anyio
 
         end = anyio.current_time() + self._start_timeout
-        while not await process.answers():
+        while not await process.is_listening():
             if process.exit_code is not None:
                 raise process.end_of_start()
             if anyio.current_time() > end:
@@ -284,9 +311,9 @@ class ServerBackend:
                     hint=f"its log: {process.log}",
                 )
             await anyio.sleep(0.05)
-        left = max(1.0, end - anyio.current_time())
+        seconds_left = max(1.0, end - anyio.current_time())
         try:
-            await complete_one(process.client, left)
+            await complete_one(process.client, seconds_left)
         except BackendError as error:
             raise type(error)(
                 f"the model in {self.model} cannot be served: {process.tail(1) or error.message}",
@@ -300,16 +327,21 @@ class ServerBackend:
 
 
 class _PortTaken(BackendUnreachable):
-    """Another program got hold of the port between choosing it and listening on it."""
+    """Another program took the port between choosing it and listening on it."""
 
 
 # --- its process --------------------------------------------------------------------------------
 
 
 class ServerProcess:
-    """A server on a loopback port of its own, alive until `stop` or the end of this process.
+    """A server on a loopback port, alive until `stop` or the end of this process.
 
-    ``program`` is what runs, ``log`` gets all that it prints, ``client`` is how it is asked.
+    Args:
+        model: the model's folder.
+        log: the file that gets all that the server prints.
+        program: the command that is run.
+        environment: its environment.
+        options: further options.
     """
 
     def __init__(
@@ -321,8 +353,8 @@ class ServerProcess:
         options: Sequence[str] = (),
     ) -> None:
         self.port = free_port()
-        # the server that answers with this origin is the one started here, not one that took the
-        # port in between
+        # The server that answers with this origin is the one started here, not one that took the
+        # port in between.
         self.origin = unused_origin()
         self.client = CompletionsBackend(
             f"http://127.0.0.1:{self.port}", headers={"Origin": self.origin}
@@ -337,14 +369,14 @@ class ServerProcess:
                 stdout=descriptor,
                 stderr=descriptor,
                 env=dict(environment),
-                start_new_session=True,  # Ctrl-C at the terminal is not for the server
+                start_new_session=True,  # so that Ctrl-C at the terminal does not end it
             )
         finally:
             os.close(descriptor)
 
     @property
     def pid(self) -> int:
-        """Its process id, which is its process group's too."""
+        """Its process id, which is also the id of its process group."""
         return self._process.pid
 
     @property
@@ -352,8 +384,12 @@ class ServerProcess:
         """None while it runs; negative: the signal that ended it."""
         return self._process.poll()
 
-    async def answers(self) -> bool:
-        """Whether the server on the port is the one that was started, and listens."""
+    async def is_listening(self) -> bool:
+        """Return True if the server that was started listens on its port.
+
+        Raises:
+            _PortTaken: another program answers there.
+        """
         health = await self.client.health(timeout=2.0)
         if health.status == "unreachable":
             return False
@@ -362,36 +398,37 @@ class ServerProcess:
         return True
 
     def end_of_start(self) -> BackendUnreachable:
-        """The error for a server that ended before it was ready."""
+        """Return the error for a server that ended before it was ready."""
         tail = self.tail()
         if "address already in use" in tail.lower():
             return _PortTaken(f"port {self.port} was taken by another program", hint="try again")
-        said = f": {tail}" if tail else ""
+        detail = f": {tail}" if tail else ""
         return BackendUnreachable(
-            f"the server ended before it was ready (exit code {self.exit_code}){said}",
+            f"the server ended before it was ready (exit code {self.exit_code}){detail}",
             hint=f"{self._remedy(tail)}; its log: {self.log}"
             if _NO_MEMORY.search(tail)
             else f"its log: {self.log}",
         )
 
     def end_at_work(self, error: BackendError) -> BackendError:
-        """The error for a server that ended, or whose model's thread did, during a request."""
+        """Return the error for a server, or its model's thread, that ended in a request."""
         tail = self.tail()
-        how = "its model's thread died"
+        cause = "its model's thread died"
         if self.exit_code is not None:
-            how = f"exit code {self.exit_code}"
+            cause = f"exit code {self.exit_code}"
         if self.exit_code is not None and self.exit_code < 0:
             with suppress(ValueError):
-                how = f"by {signal.Signals(-self.exit_code).name}"
+                cause = f"by {signal.Signals(-self.exit_code).name}"
         kind = BackendBroken if isinstance(error, BackendBroken) else BackendDead
-        said = f": {tail}" if tail else ""
+        detail = f": {tail}" if tail else ""
         return kind(
-            f"the model's server ended while it worked on this request ({how}){said}",
+            f"the model's server ended while it worked on this request ({cause}){detail}",
             hint=f"{self._remedy(tail)}; its log: {self.log}",
         )
 
     def _remedy(self, tail: str) -> str:
-        """What helps a server that ended so."""
+        """Return what to do about a server that ended with this log."""
+        # SIGKILL that nobody here sent is the system's answer to too little memory.
         if _NO_MEMORY.search(tail) or self.exit_code == -signal.SIGKILL:
             return (
                 "the memory was not enough: take a shorter context or a smaller model "
@@ -400,34 +437,40 @@ class ServerProcess:
         return "the next request starts it again"
 
     def stop(self) -> None:
-        """End it, and wait until it is gone. Calling it again does nothing."""
+        """End it, and wait until it has ended. Calling it again does nothing."""
         if self._process.stdin is not None:
+            # Its supervisor ends it when this pipe closes.
             self._process.stdin.close()
         try:
             self._process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:  # it holds Python's lock for long: end it from outside
+        except subprocess.TimeoutExpired:  # it holds Python's lock for long: kill it
             end(self._process)
 
     def tail(self, lines: int = 4) -> str:
-        """The last lines of its log, on one line, fit to be shown; empty where it said nothing."""
+        """Return the last lines of its log on one line, fit to be shown.
+
+        Empty if it wrote nothing.
+        """
         try:
             with self.log.open("rb") as file:
+                # The last 8 KiB hold the last lines; a log can be gigabytes long.
                 file.seek(max(0, file.seek(0, os.SEEK_END) - 8192))
                 text = file.read().decode("utf-8", "replace")
         except OSError:
             return ""
-        said = [line for line in text.split("\n") if line.strip() and not _ACCESS.search(line)]
-        return clean(" | ".join(line.strip() for line in said[-lines:]), 600)
+        lines_shown = [
+            line for line in text.split("\n") if line.strip() and not _ACCESS.search(line)
+        ]
+        return clean(" | ".join(line.strip() for line in lines_shown[-lines:]), 600)
 
 
 def unused_origin() -> str:
-    """Return an origin that no web page has, so that no page may read the server's answers."""
+    """Return an origin that no web page has: no page may read the server's answers."""
     return f"http://{secrets.token_hex(16)}.invalid"
 
 
 def server_arguments(model: Path, port: int, origin: str, options: Sequence[str]) -> list[str]:
-    """Return the options of mlx-lm's server for a model that it serves on this machine alone, and
-    the user's further ``options``."""
+    """Return the arguments of mlx-lm's server, which then serves this machine only."""
     return [
         *("--model", str(model), "--host", "127.0.0.1", "--port", str(port)),
         *("--allowed-origins", origin, "--log-level", "WARNING"),
@@ -442,7 +485,7 @@ def foreground_command(
     environ: Mapping[str, str] = os.environ,
     openblas: Callable[[], str | None] = find_openblas,
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the command and the environment of a server that a person runs in a terminal.
+    """Return command and environment of a server that a person runs in a terminal.
 
     Raises:
         MissingDependency: mlx-lm is not installed.
@@ -468,7 +511,7 @@ def _require_mlx_lm() -> None:
 
 
 def free_port() -> int:
-    """A loopback port that nobody holds at this moment."""
+    """Return a loopback port that is free at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -476,17 +519,23 @@ def free_port() -> int:
 
 
 def server_environment(environ: Mapping[str, str], openblas: str | None) -> dict[str, str]:
-    """The environment for a server: ``environ``, OpenBLAS preloaded, no look-ups on the network."""
+    """Return a server's environment.
+
+    ``environ``, OpenBLAS preloaded, no look-ups on the network.
+    """
     names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY")
     environment = {**environ, **dict.fromkeys((*names, "PYTHONUNBUFFERED"), "1")}
-    others = environment.get("LD_PRELOAD", "")
-    if openblas is not None and "openblas" not in others:
-        environment["LD_PRELOAD"] = f"{others} {openblas}".strip()
+    preloaded = environment.get("LD_PRELOAD", "")
+    if openblas is not None and "openblas" not in preloaded:
+        environment["LD_PRELOAD"] = f"{preloaded} {openblas}".strip()
     return environment
 
 
 def new_log(folder: Path) -> Path:
-    """A name for a new log in ``folder``; the oldest logs there are removed, the last ten kept."""
+    """Return the path of a new log in ``folder``.
+
+    Remove the oldest logs there, so that ten are left.
+    """
     old = sorted(folder.glob("server-*.log"))  # their names begin with the time
     for path in old[: max(0, len(old) - LOGS_KEPT + 1)]:
         path.unlink(missing_ok=True)

@@ -1,4 +1,7 @@
-"""The options that mlx-lm's server is started with: from memory and weights, and from a setting."""
+"""The options that mlx-lm's server is started with.
+
+From the memory, and from a setting.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +14,34 @@ from mlx_tools.backends.models.listing import memory_bytes
 from mlx_tools.errors import UsageError, require_texts
 
 GPU_SHARE: Final = 2 / 3
-"""Of the memory of a Mac, what Metal may hold by default: two thirds up to 36 GB, then more."""
+"""Share of a Mac's memory that Metal may hold by default: two thirds up to 36 GB, then more."""
 
 HEADROOM: Final = 10**9
 """Bytes for the activations of a long prompt and the program itself."""
 
 CACHE_SHARE: Final = 0.5
-"""Of what weights and headroom leave, the part for kept prompts; the rest is for those at work."""
+"""Share of the memory left by weights and headroom that stored prompts may take.
+
+The rest is for requests at work. Half is a choice: a longer cache saves reading, a larger rest lets
+more requests run at once.
+"""
 
 LEAST_CACHE: Final = 256 * 2**20
-"""Bytes that hold one conversation of some thousand tokens even of a model that nearly fills the
-memory: with less, every turn would read the whole prompt anew."""
+"""The fewest bytes for stored prompts: one conversation of some thousand tokens.
+
+With less, every turn would read the whole prompt again, also with a model that nearly fills the
+memory.
+"""
 
 UNKNOWN_CACHE: Final = 2**30
-"""Bytes for kept prompts if the size of the memory is not known."""
+"""Bytes for stored prompts if the size of the memory is unknown. A choice that fits 8 GB machines.
+"""
 
 _PER_REQUEST: Final = 2 * 10**9
 """Bytes that a request in a batch may need: 16,000 tokens of an 8-billion-parameter model."""
 
 _MOST_AT_ONCE: Final = 8
-"""More requests at once make each too slow to wait for on one machine."""
+"""The most requests at once. A choice: more make each too slow to wait for on one machine."""
 
 ALLOWED: Final = {
     "--adapter-path": 1,
@@ -46,8 +57,11 @@ ALLOWED: Final = {
     "--prompt-concurrency": 1,
     "--quantized-kv-start": 1,
 }
-"""The options that the setting may hold, with the number of their values. Left out are those that
-say who reaches the server, which model it runs, and whether code of a model's folder is run."""
+"""The options that the setting may hold, with the number of their values.
+
+Left out are options that say who reaches the server, which model it runs, and whether code in a
+model's folder is run.
+"""
 
 
 def memory_options(model: Path, memory: int | None = None) -> list[str]:
@@ -74,28 +88,28 @@ def memory_options(model: Path, memory: int | None = None) -> list[str]:
 
 
 def check_options(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the words of ``backend.server_options``.
+    """Check the words of ``backend.server_options``, and return them.
 
     Raises:
         UsageError: one is no option that may be set, or lacks its value.
     """
     words = require_texts("options", words, "give the words of the options as a list")
-    left = list(words)
-    while left:
-        name, equals, _ = left.pop(0).partition("=")
+    rest = list(words)
+    while rest:
+        name, equals, _ = rest.pop(0).partition("=")
         if name not in ALLOWED:
             raise UsageError(
                 f"{name!r} is no option of the server that may be set",
                 hint=f"use {', '.join(ALLOWED)}",
             )
-        if not equals and (not left or left.pop(0).startswith("--")):
+        if not equals and (not rest or rest.pop(0).startswith("--")):
             raise UsageError(f"{name} lacks its value", hint=f"write {name}, then the value")
     return tuple(words)
 
 
-def with_options(defaults: Sequence[str], own: Sequence[str]) -> list[str]:
-    """Return default options and those of the user, which take the place of the defaults."""
-    named = {word.partition("=")[0] for word in own}
+def with_options(defaults: Sequence[str], options: Sequence[str]) -> list[str]:
+    """Return the default options and the user's, which override them."""
+    named = {word.partition("=")[0] for word in options}
     pairs = zip(defaults[::2], defaults[1::2], strict=True)
-    kept = [word for name, value in pairs if name not in named for word in (name, value)]
-    return [*kept, *own]
+    remaining = [word for name, value in pairs if name not in named for word in (name, value)]
+    return [*remaining, *options]

@@ -1,4 +1,7 @@
-"""The way to one server: its address, deadlines, kept connections, failures in our words."""
+"""The connection to one server.
+
+Its address, deadlines, open connections and errors.
+"""
 
 from __future__ import annotations
 
@@ -52,47 +55,54 @@ MORE_TIME_HINT: Final = (
 )
 
 CONNECT_TIMEOUT: Final = 10.0
+"""Seconds to connect. A choice: a server on this machine or network accepts within milliseconds."""
 
-KEPT: Final = 60.0
-"""Seconds that a connection is kept unused: a tool may run that long between two completions."""
+KEEPALIVE_SECONDS: Final = 60.0
+"""Seconds that an unused connection stays open: a tool may run that long between two completions.
+"""
 
 ERROR_BYTES: Final = 1 << 16
-"""How much of an error's body is read."""
+"""The most bytes read of an error's body. A choice: messages are shorter, web pages may be longer.
+"""
 
-DRAIN: Final = 0.1
-"""Seconds for the end of an answer that is known whole: only then can its connection be kept."""
+DRAIN_SECONDS: Final = 0.1
+"""Seconds to wait for the end of an answer that is complete: its connection can be reused only
+then."""
 
 _BLANK: Final = b" \t\r\n\xef\xbb\xbf"
+"""Bytes that may come before JSON: white space, and a byte order mark."""
 
 
 # --- the address ------------------------------------------------------------------------------
 
 INTERFACES: Final = ("anthropic", "ollama")
-"""What stands before an address that speaks an interface of its own: `mlx_tools.backends.vendors`
-has a backend for each."""
+"""Prefixes of an address that name an interface other than OpenAI's.
+
+`mlx_tools.backends.vendors` has a backend for each.
+"""
 
 _TAIL: Final = re.compile(r"/*(?:/v1(?:/+(?:chat/+)?completions)?)?/*\Z")
+"""The end of an address that is cut off: people copy it with ``/v1`` or the whole path."""
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%]+\]", re.ASCII)
+"""A host name or an IPv6 address in brackets."""
 
 
 class Address(Struct, frozen=True):
-    """``base`` is the address without ``/v1`` and without a slash at its end.
-
-    ``loopback`` says that its host is this machine by name or number; then no proxy is asked.
-    ``interface`` is whose interface the server speaks, where the address says that it is not
-    OpenAI's, one of `INTERFACES`.
-    """
+    """The address of a server."""
 
     base: str
+    """The address without ``/v1`` and without a slash at its end."""
     loopback: bool
+    """True if the host is this machine, by name or number. No proxy is used then."""
     interface: str = ""
+    """One of `INTERFACES`, or empty for OpenAI's interface."""
 
     def __str__(self) -> str:
         return self.base
 
     @property
     def port(self) -> int:
-        """Its TCP port."""
+        """The TCP port."""
         parts = urlsplit(self.base)
         return parts.port or (443 if parts.scheme == "https" else 80)
 
@@ -103,44 +113,51 @@ class Address(Struct, frozen=True):
 
 
 def parse_address(url: str) -> Address:
-    """Read ``url``: http or https, with or without ``/v1`` and a slash at the end, and before it
-    ``anthropic:`` or ``ollama:`` where the server speaks that interface.
+    """Read the address of a server.
+
+    Args:
+        url: an http or https address, with or without ``/v1`` and a slash at the end.
+            ``anthropic:`` or
+            ``ollama:`` before it names the interface of the server.
 
     Raises:
-        UsageError: it is no such address; a user name or password in it is refused too, because an
+        UsageError: this is no such address. A user name or password in it is refused too, because
+            an
             address is shown and recorded.
     """
     text = require_text("url", url, "give the server's address: http://127.0.0.1:8080").strip()
     interface = ""
-    if (own := re.match(rf"(?i)({'|'.join(INTERFACES)}):(?=https?:)", text)) is not None:
-        interface, text = own[1].lower(), text[own.end() :]
+    if (prefix := re.match(rf"(?i)({'|'.join(INTERFACES)}):(?=https?:)", text)) is not None:
+        interface, text = prefix[1].lower(), text[prefix.end() :]
     shown = re.sub(r"//[^/@]*@", "//…@", text)[:200]  # before an @ could stand a password
 
-    def refused(
+    def address_error(
         reason: str, hint: str = "an address looks like http://127.0.0.1:8080"
     ) -> UsageError:
         return UsageError(f"the server's address {shown!r} {reason}", hint=hint)
 
     if not text.isprintable() or " " in text or "\\" in text:
-        raise refused("holds white space or control characters")
+        raise address_error("holds white space or control characters")
     scheme = re.match(r"(?i)(https?)://", text)
     if scheme is None:
         if re.match(r"(?:\w[\w.-]*|\[[0-9A-Fa-f:]+\]):\d+(?:/|\Z)", text):
-            raise refused("does not say http or https", f"write http://{text}")
-        raise refused("is no http or https address")
+            raise address_error("does not say http or https", f"write http://{text}")
+        raise address_error("is no http or https address")
     try:
         parts = urlsplit(text)
         host, port = parts.hostname or "", parts.port
     except ValueError as error:
-        raise refused(f"cannot be read: {error}") from error
+        raise address_error(f"cannot be read: {error}") from error
     if "@" in parts.netloc:
-        raise refused("holds a user name or password", "leave it out; a key has its own option")
+        raise address_error(
+            "holds a user name or password", "leave it out; a key has its own option"
+        )
     if "?" in text or "#" in text:
-        raise refused("has a query or a fragment", "leave it out")
-    written = f"[{host}]" if ":" in host else host
-    if not _HOST.fullmatch(written) or ".." in host or port == 0:
-        raise refused("names no host that can be reached")
-    netloc = written if port is None else f"{written}:{port}"
+        raise address_error("has a query or a fragment", "leave it out")
+    netloc_host = f"[{host}]" if ":" in host else host
+    if not _HOST.fullmatch(netloc_host) or ".." in host or port == 0:
+        raise address_error("names no host that can be reached")
+    netloc = netloc_host if port is None else f"{netloc_host}:{port}"
     base = f"{scheme[1].lower()}://{netloc}{_TAIL.sub('', parts.path)}"
     return Address(base, _is_loopback(host), interface)
 
@@ -155,19 +172,26 @@ def _is_loopback(host: str) -> bool:
 # --- time -------------------------------------------------------------------------------------
 
 Clock = Callable[[], float]
-"""Seconds, from any beginning."""
+"""Returns seconds since some fixed point."""
 
 
 def now() -> float:
+    """Return the time of the event loop, in seconds."""
     import anyio
 
     return anyio.current_time()
 
 
 class Deadlines:
-    """A request's deadlines: nothing extends the whole, any sign of life breaks the silence.
+    """The deadlines of one request: for all of it, and for each silence of the server.
 
-    ``name`` is what the messages call the backend, ``hint`` what to do where it was silent.
+    Nothing extends the time for all of it; any sign of life ends a silence.
+
+    Args:
+        request: the request whose timeouts hold.
+        name: the backend's name in messages.
+        hint: what to do if it was silent.
+        clock: returns the time.
     """
 
     def __init__(
@@ -178,17 +202,19 @@ class Deadlines:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds that are left of the whole; below 0 where it is over."""
+        """Seconds that are left for the whole request; below 0 if there are none."""
         return self._end - self._now()
 
     @contextmanager
     def step(self, max_seconds: float | None = None, *, silent: bool = False) -> Iterator[None]:
-        """Bound one wait by what is left of the whole, the idle limit, and ``max_seconds`` seconds.
+        """Limit one wait by the time left, the idle timeout, and ``max_seconds``.
 
-        ``silent``: no sign of life can be expected yet, so the idle limit does not count.
+        Args:
+            max_seconds: a further limit, None for none.
+            silent: no sign of life can be expected yet, so the idle timeout does not count.
 
         Raises:
-            BackendTimeout: which limit it was stands in the message.
+            BackendTimeout: a limit was reached; the message names it.
         """
         import anyio
 
@@ -214,22 +240,24 @@ async def _sleep(seconds: float) -> None:
 
 
 class Retry(Struct, frozen=True, kw_only=True):
-    """How often, and after which pauses, a request that failed in passing is sent again.
+    """Repetitions of a request that failed in passing, and the pauses before them.
 
-    The pauses are ``pause`` seconds, twice that, four times that, each times 0.5 to 1.5 as
-    ``jitter`` (0 to 1) draws it, so that many clients do not come back together.
+    The pauses are ``pause`` seconds, twice that, four times that. Each is multiplied by 0.5 to 1.5,
+    as ``jitter`` (0 to 1) decides, so that many clients do not come back at the same moment.
     """
 
     times: int = 3
+    """Repetitions. A choice: with the pauses they take about a second, which a restart behind a
+    proxy needs."""
     pause: float = 0.1
     jitter: Callable[[], float] = random.random
     sleep: Callable[[float], Awaitable[None]] = _sleep
     clock: Clock = now
 
     def delay(self, tries: int) -> float:
-        """Seconds to wait after ``tries`` repetitions."""
-        drawn: float = self.pause * 2**tries * (0.5 + self.jitter())
-        return drawn
+        """Return the seconds to wait before the next try, after ``tries`` repetitions."""
+        seconds: float = self.pause * 2**tries * (0.5 + self.jitter())
+        return seconds
 
 
 # --- foreign errors ---------------------------------------------------------------------------
@@ -240,11 +268,14 @@ class ConnectionDropped(BackendBroken):
 
 
 class EmptyResponse(BackendBroken):
-    """The server began an answer and ended it without a byte: mlx-lm's, for a prompt it caches."""
+    """The server began an answer and ended it without a byte.
+
+    mlx-lm's server does so for a prompt that its cache holds whole.
+    """
 
 
 class TryAnotherServer(BackendRefused):
-    """The server is busy, or has no such model: another one may take the request."""
+    """The server is busy, or has no such model: another server may take the request."""
 
 
 class ServerFailed(BackendRefused):
@@ -268,13 +299,17 @@ _HTTPX: Final[Mapping[str, tuple[type[MlxToolsError], str, str | None]]] = {
     "InvalidURL": (UsageError, "{0} is no address", None),
     "Exception": (BackendBroken, "the exchange with {0} failed", LOG_HINT),
 }
+"""Errors of httpx by name of their class, and the error, message and hint that stand for them.
+
+The name may also be that of a base class; the most derived one wins.
+"""
 
 DEAD_WORDS: Final = "generation thread died"
-"""What mlx-lm's server answers once the thread that runs its model has ended."""
+"""The answer of mlx-lm's server after the thread that runs its model has ended."""
 
 
 def translate(error: Exception, address: str) -> MlxToolsError:
-    """The error of our tree that stands for ``error`` (httpx's, or the operating system's)."""
+    """Return the error of our tree for an error of httpx or of the operating system."""
     import ssl
 
     for cause in _causes(error):
@@ -287,22 +322,23 @@ def translate(error: Exception, address: str) -> MlxToolsError:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what stands behind it."""
-    seen: BaseException | None = error
+    """Yield an error and its causes."""
+    cause: BaseException | None = error
+    # Chains are two or three long; the limit guards against one that runs in a circle.
     for _ in range(8):
-        if isinstance(seen, BaseExceptionGroup):
-            seen = seen.exceptions[0]
-        if seen is None:
+        if isinstance(cause, BaseExceptionGroup):
+            cause = cause.exceptions[0]
+        if cause is None:
             return
-        yield seen
-        seen = seen.__cause__ or seen.__context__
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def _reason(error: BaseException) -> str:
-    """What the operating system said, where it stands behind ``error``; else the error's words."""
-    for seen in _causes(error):
-        if isinstance(seen, OSError) and seen.strerror:
-            return os.strerror(seen.errno) if seen.errno and seen.errno > 0 else seen.strerror
+    """Return the operating system's message behind an error, else the error's own."""
+    for cause in _causes(error):
+        if isinstance(cause, OSError) and cause.strerror:
+            return os.strerror(cause.errno) if cause.errno and cause.errno > 0 else cause.strerror
     return str(error)
 
 
@@ -312,18 +348,22 @@ _CERTIFICATES: Final[Mapping[int, str]] = {
     62: "name the server as its certificate does",
     64: "name the server as its certificate does",
 }
+"""Advice by OpenSSL's number of what is wrong with a certificate."""
 
 
 def _untrusted(error: ssl.SSLError, address: str) -> BackendUnreachable:
-    said, number = getattr(error, "verify_message", ""), getattr(error, "verify_code", 0)
+    """Return the error for a certificate that is not trusted, or for missing TLS."""
+    message, number = getattr(error, "verify_message", ""), getattr(error, "verify_code", 0)
     if not number:
         reason = clean((error.reason or str(error)).replace("_", " ").lower())
         hint = "does it speak http:// there, not https://?"
         return BackendUnreachable(f"{address} does not speak TLS: {reason}", hint=hint)
-    own = "SSL_CERT_FILE=FILE trusts the certificates in FILE (PEM), such as your own authority's"
+    default_hint = (
+        "SSL_CERT_FILE=FILE trusts the certificates in FILE (PEM), such as your own authority's"
+    )
     return BackendUnreachable(
-        f"the certificate of {address} is not trusted: {clean(said)}",
-        hint=_CERTIFICATES.get(number, own),
+        f"the certificate of {address} is not trusted: {clean(message)}",
+        hint=_CERTIFICATES.get(number, default_hint),
     )
 
 
@@ -331,9 +371,12 @@ class DiedAtWork(BackendDead):
     """The thread that runs the model ended while a request waited for it."""
 
 
-WATCH: Final = 4.0
-"""Seconds of silence after which a server is asked whether its model still runs: a thread that died
-is told within 10 seconds, and a long prompt costs no more than some requests for its health."""
+WATCH_SECONDS: Final = 4.0
+"""Seconds of silence after which a server is asked whether its model still runs.
+
+A choice: a dead thread is reported within 10 seconds, and a long prompt costs only a few requests
+for the server's health.
+"""
 
 T = TypeVar("T")
 
@@ -342,9 +385,17 @@ Watch = Callable[[], Awaitable[None]]
 
 
 async def watched(
-    answer: Callable[[], Coroutine[Any, Any, T]], watch: Watch | None, every: float = WATCH
+    answer: Callable[[], Coroutine[Any, Any, T]],
+    watch: Watch | None,
+    interval: float = WATCH_SECONDS,
 ) -> T:
-    """Wait for an answer, and call ``watch`` each ``every`` seconds until it comes."""
+    """Wait for an answer, and call ``watch`` every few seconds until it comes.
+
+    Args:
+        answer: waits for the answer.
+        watch: raises if no answer can come any more; None to wait without it.
+        interval: seconds between two calls of ``watch``.
+    """
     if watch is None:
         return await answer()
     import asyncio
@@ -353,19 +404,19 @@ async def watched(
 
     task = asyncio.create_task(answer())
     try:
-        while not (await asyncio.wait({task}, timeout=every))[0]:
+        while not (await asyncio.wait({task}, timeout=interval))[0]:
             await watch()
         return task.result()
     finally:
         if not task.done():
             task.cancel()
-            with anyio.CancelScope(shield=True):  # the connection is let go of after that
+            with anyio.CancelScope(shield=True):  # the connection is free only after that
                 await asyncio.wait({task})
-        del task  # its error holds this frame
+        del task  # its exception refers to this frame: without this they keep each other alive
 
 
 def dead(address: str, kind: type[BackendDead] = BackendDead) -> BackendDead:
-    """The error for a server whose model thread has ended."""
+    """Return the error for a server whose model thread has ended."""
     return kind(
         f"the server at {address} still answers, but the thread that runs its model has died",
         hint="restart it; another program may have sent a prompt that its cache held whole",
@@ -379,19 +430,26 @@ def as_refusal(
     headers: Mapping[str, str],
     path: str = "/v1/completions",
 ) -> MlxToolsError:
-    """The error for an answer that is no completion: ``status``, the body's first bytes and the
-    ``headers``. ``path`` is what was asked for."""
-    said = words_of(body)
-    if DEAD_WORDS in said:
+    """Return the error for an answer that is no completion.
+
+    Args:
+        status: the HTTP status.
+        body: the first bytes of the body.
+        address: the server's address, for the message.
+        headers: the headers of the answer.
+        path: the path that was asked for.
+    """
+    detail = read_error_body(body)
+    if DEAD_WORDS in detail:
         return dead(address)
-    message = f"{address} answered {status}" + (f": {said}" if said else "")
+    message = f"{address} answered {status}" + (f": {detail}" if detail else "")
     hint = None
     if 300 <= status < 400:
-        elsewhere = clean(headers.get("location", ""))
-        hint = f"redirects are not followed; name the address itself: {elsewhere}"
+        location = clean(headers.get("location", ""))
+        hint = f"redirects are not followed; name the address itself: {location}"
     elif status in (401, 403):
         hint = "the server wants a key, or refuses this one"
-    elif status in (404, 405) and len(said) < 20 and not re.search("(?i)error|model", said):
+    elif status in (404, 405) and len(detail) < 20 and not re.search("(?i)error|model", detail):
         hint = f"it may be no completions server: {path} is not offered there"
         if path.endswith("/completions") and "chat" not in path:
             hint += "; --backend native asks a server by its own chat interface"
@@ -402,13 +460,16 @@ def as_refusal(
     kind = TryAnotherServer if status in (404, 429) else BackendRefused
     error = (ServerFailed if status >= 500 else kind)(message, hint=hint)
     error.status = status
-    if re.fullmatch(r"(?a)[\w ,:+-]{1,40}", later := headers.get("retry-after", "")):
-        error.retry_after = later
+    if re.fullmatch(r"(?a)[\w ,:+-]{1,40}", retry_after := headers.get("retry-after", "")):
+        error.retry_after = retry_after
     return error
 
 
-def words_of(body: bytes) -> str:
-    """What an error's body says, in at most 300 characters: JSON's error, or a page's title."""
+def read_error_body(body: bytes) -> str:
+    """Return the message in an error's body, at most 300 characters.
+
+    It is the error of a JSON object, the title of a web page, or the text itself.
+    """
     text = body.decode("utf-8", "replace").strip()
     try:
         value = json.loads(text)
@@ -421,7 +482,7 @@ def words_of(body: bytes) -> str:
 
 
 def json_object(text: bytes | str) -> dict[str, Any]:
-    """The JSON object that a text is, empty where it is none."""
+    """Return the JSON object in a text; empty if there is none."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -430,7 +491,10 @@ def json_object(text: bytes | str) -> dict[str, Any]:
 
 
 def error_text(value: Any, depth: int = 4) -> str:
-    """The message in an error object of any common shape; empty where ``value`` is none."""
+    """Return the message in an error object of any common shape.
+
+    Empty if there is none.
+    """
     for key in ("error", "message", "detail"):
         inner = value.get(key) if isinstance(value, dict) and depth else None
         if isinstance(inner, str) and inner:
@@ -439,7 +503,7 @@ def error_text(value: Any, depth: int = 4) -> str:
             try:
                 return error_text(inner, depth - 1) or json.dumps(inner)[:300]
             except RecursionError:
-                return "an error too deep to be told"
+                return "an error too deep to be shown"
     return ""
 
 
@@ -448,24 +512,26 @@ def error_text(value: Any, depth: int = 4) -> str:
 
 @dataclass(slots=True)
 class ResponseStart:
-    """An answer of which the ``first`` bytes are there. ``silent``: no sign of life can be expected
-    before it is there as a whole."""
+    """An answer whose first bytes have come."""
 
     response: httpx.Response
     stream: AsyncIterator[bytes]
     first: bytes
     limits: Deadlines
     silent: bool
+    """True if no sign of life can be expected before the whole answer has come."""
     watch: Watch | None = None
 
     @property
     def whole(self) -> bool:
-        """Whether it is one JSON value, and no stream, as its first character tells: a server may
-        answer either way whatever was asked for."""
+        """True if the answer is one JSON value and no stream.
+
+        Its first character tells: a server may answer either way, whatever was asked for.
+        """
         return self.first.lstrip(_BLANK).startswith((b"{", b"["))
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """The bytes, from the first on."""
+        """Yield the bytes, from the first on."""
         yield self.first
         while True:
             try:
@@ -474,9 +540,11 @@ class ResponseStart:
                 return
 
     async def next(self, max_seconds: float | None = None) -> bytes:
-        """The bytes after those that came, within ``max_seconds`` seconds where given.
+        """Return the next bytes, within ``max_seconds`` seconds if given.
 
-        Raises `StopAsyncIteration` at the end.
+        Raises:
+            StopAsyncIteration: the answer has ended.
+            BackendTimeout: no bytes came in time.
         """
         with self.limits.step(max_seconds, silent=self.silent):
             return await watched(self._piece, self.watch)
@@ -485,17 +553,17 @@ class ResponseStart:
         return await anext(self.stream)
 
     async def drain(self) -> None:
-        """Wait a moment for the end of an answer of which nothing more is wanted."""
+        """Wait a moment for the end of an answer that is not needed any more."""
         if self.response.http_version == "HTTP/1.0":
-            return  # such a connection is not kept
+            return  # HTTP/1.0 closes its connection anyway
         try:
             while True:
-                await self.next(DRAIN)
+                await self.next(DRAIN_SECONDS)
         except (StopAsyncIteration, BackendTimeout):
             return
 
     async def aclose(self) -> None:
-        """Let go of the connection; it is closed where the answer was not read to its end."""
+        """Release the connection; it is closed if the answer was not read to its end."""
         await self.response.aclose()
 
 
@@ -504,10 +572,15 @@ _PLAIN: Final = frozenset(("Content-Type", "Accept", "Accept-Encoding"))
 
 
 class Exchange:
-    """Sends requests to the server at ``address``, each with ``headers``.
+    """Sends requests to one server.
 
-    Its connections are kept as long as the event loop in which they were made, or until `aclose`;
-    each loop has its own. ``client`` is a client of the caller's to use instead, and stays open.
+    Its connections stay open as long as the event loop in which they were made, or until `aclose`.
+    Each event loop has its own.
+
+    Args:
+        address: the server's address.
+        headers: sent with every request.
+        client: a client of the caller to use instead; it is never closed here.
     """
 
     def __init__(
@@ -519,7 +592,7 @@ class Exchange:
         self._clients: dict[
             asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None, None]]
         ] = {}
-        self._way: dict[str, Any] | None = None
+        self._client_options: dict[str, Any] | None = None
 
     async def begin(
         self,
@@ -529,24 +602,27 @@ class Exchange:
         silent: bool,
         watch: Watch | None = None,
     ) -> ResponseStart:
-        """Send a request for a completion, and wait for the first byte of what is no error.
+        """Send a request for a completion, and wait for the first byte of its answer.
 
-        ``silent``: no sign of life can be expected before the answer is there as a whole.
-        ``watch`` is called while the server is silent, and raises if it cannot answer any more.
+        Args:
+            body: the body as OpenAI's interface has it.
+            limits: the deadlines of the request.
+            silent: no sign of life can be expected before the whole answer has come.
+            watch: called while the server is silent; raises if it cannot answer any more.
 
         Raises:
-            ConnectionDropped, ServerFailed, EmptyResponse: it may work when it is sent once more.
-            BackendError: it came to nothing otherwise.
+            ConnectionDropped, ServerFailed, EmptyResponse: it may work if it is sent once more.
+            BackendError: any other failure.
         """
         path, body = self.target(body)
         content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
         with self.map_errors():
             client = await self.client()
             url = f"{self._address}{path}"
-            sent = client.build_request("POST", url, content=content, headers=self._headers)
+            http_request = client.build_request("POST", url, content=content, headers=self._headers)
 
             async def send() -> httpx.Response:
-                return await client.send(sent, stream=True, follow_redirects=False)
+                return await client.send(http_request, stream=True, follow_redirects=False)
 
             with limits.step(silent=silent):
                 response = await watched(send, watch)
@@ -560,7 +636,7 @@ class Exchange:
         """Return the path that a body is sent to, and the body as it is sent."""
         return f"/v1/{'chat/' if 'messages' in body else ''}completions", body
 
-    def decoded(self, path: str, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    def decode_stream(self, path: str, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Return the bytes of an answer in the form of OpenAI's interface."""
         return stream
 
@@ -569,7 +645,7 @@ class Exchange:
     ) -> ResponseStart:
         headers, stream, first = response.headers, response.aiter_bytes(), b""
         if response.status_code == 200:
-            stream = self.decoded(response.request.url.path, stream)
+            stream = self.decode_stream(response.request.url.path, stream)
         if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             # unpacking it could take any amount of memory
             raise BackendBroken(f"{self._address} sent compressed bytes that were not asked for")
@@ -585,22 +661,22 @@ class Exchange:
             except StopAsyncIteration:
                 break
         if response.status_code != 200:
-            said, path = first[:ERROR_BYTES], response.request.url.path
-            raise as_refusal(response.status_code, said, str(self._address), headers, path)
+            text, path = first[:ERROR_BYTES], response.request.url.path
+            raise as_refusal(response.status_code, text, str(self._address), headers, path)
         if not first:
             raise EmptyResponse(f"{self._address} answered without a byte", hint=LOG_HINT)
-        begun = ResponseStart(response, stream, first, limits, silent, watch)
+        start = ResponseStart(response, stream, first, limits, silent, watch)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind == "text/html" and not begun.whole:
+        if kind == "text/html" and not start.whole:
             raise BackendBroken(
                 f"{self._address} answered with a web page where a completion was asked for",
                 hint="is it a completions server?",
             )
-        return begun
+        return start
 
     @contextmanager
     def map_errors(self) -> Iterator[None]:
-        """Turns httpx's and the system's errors, raised within, into ours."""
+        """Turn errors of httpx and of the system, raised within, into errors of our tree."""
         import httpx
 
         try:
@@ -609,14 +685,18 @@ class Exchange:
             raise self.as_backend_error(error) from error
 
     def as_backend_error(self, error: Exception) -> MlxToolsError:
-        """The error of our tree for one of httpx's or the system's; a proxy on the way is named."""
-        told = translate(error, str(self._address))
-        if told.hint == START_HINT and self._way and self._way["trust_env"]:
-            told.hint = _by_proxy(self._address) or told.hint
-        told.hint = local_network_hint(self._address, error) or told.hint
-        return told
+        """Return the error of our tree for one of httpx or of the system.
+
+        Names a proxy on the way.
+        """
+        mapped = translate(error, str(self._address))
+        if mapped.hint == START_HINT and self._client_options and self._client_options["trust_env"]:
+            mapped.hint = _by_proxy(self._address) or mapped.hint
+        mapped.hint = local_network_hint(self._address, error) or mapped.hint
+        return mapped
 
     async def client(self) -> httpx.AsyncClient:
+        """Return the running event loop's HTTP client; make it at its first use."""
         from asyncio import get_running_loop
 
         if self._client is not None:
@@ -624,7 +704,9 @@ class Exchange:
         loop = get_running_loop()
         if loop not in self._clients or self._clients[loop][0].is_closed:
             self._clients = {
-                old: kept for old, kept in self._clients.items() if not old.is_closed()
+                loop_key: entry
+                for loop_key, entry in self._clients.items()
+                if not loop_key.is_closed()
             }
             client = self._new_client()
             keeper = _closing(client)
@@ -633,31 +715,40 @@ class Exchange:
         return self._clients[loop][0]
 
     async def aclose(self) -> None:
-        """Close the connections of the running event loop. They are made anew where needed."""
+        """Close the connections of the running event loop.
+
+        A later request opens them again.
+        """
         from asyncio import get_running_loop
 
-        if kept := self._clients.pop(get_running_loop(), None):
-            await kept[1].aclose()
+        if entry := self._clients.pop(get_running_loop(), None):
+            await entry[1].aclose()
 
     def _new_client(self) -> httpx.AsyncClient:
         import httpx
 
-        if self._way is None:
-            self._way = way_to(self._address, has_key=not _PLAIN.issuperset(self._headers))
+        if self._client_options is None:
+            self._client_options = client_options(
+                self._address, has_key=not _PLAIN.issuperset(self._headers)
+            )
         with proxy_named():
             return httpx.AsyncClient(
-                **self._way,
+                **self._client_options,
                 timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT),
-                limits=httpx.Limits(max_keepalive_connections=8, keepalive_expiry=KEPT),
+                limits=httpx.Limits(
+                    max_keepalive_connections=8, keepalive_expiry=KEEPALIVE_SECONDS
+                ),
             )
 
 
-def way_to(address: Address, *, has_key: bool) -> dict[str, Any]:
-    """What an HTTP client (httpx's, or one with the same options) is made with to go to a server.
+def client_options(address: Address, *, has_key: bool) -> dict[str, Any]:
+    """Return the options of an HTTP client (httpx's, or one like it) for a server.
 
-    Certificates and proxies are those that the environment names. No proxy is asked for this
-    machine, nor over plain http where a key goes along (``has_key``): the proxy could read it.
-    Raises `UsageError` for certificates that cannot be used.
+    Certificates and proxies are those of the environment. No proxy is used for this machine, nor
+    over plain http if a key is sent (``has_key``): the proxy could read it.
+
+    Raises:
+        UsageError: the environment's certificates cannot be used.
     """
     import httpx
 
@@ -672,24 +763,26 @@ def way_to(address: Address, *, has_key: bool) -> dict[str, Any]:
 def local_network_hint(
     address: Address, error: BaseException, platform: str = sys.platform
 ) -> str | None:
-    """Return what to do where macOS may keep the local network from this program."""
+    """Return what to do if macOS may forbid the local network, else None."""
     host = urlsplit(address.base).hostname or ""
     is_local = host.endswith(".local")
     with suppress(ValueError):
         number = ipaddress.ip_address(host)
         is_local = number.is_private and not number.is_loopback
-    numbers = [one.errno for one in _causes(error) if isinstance(one, OSError)]
-    hints = (network_hint(one, is_local=is_local, platform=platform) for one in numbers)
+    numbers = [errno.errno for errno in _causes(error) if isinstance(errno, OSError)]
+    hints = (network_hint(errno, is_local=is_local, platform=platform) for errno in numbers)
     return next(filter(None, hints), None)
 
 
 def _by_proxy(address: Address) -> str | None:
-    """What to do where a server cannot be reached that is asked by way of a proxy; None where it is
-    not."""
+    """Return what to do if an unreachable server is asked through a proxy.
+
+    None without a proxy.
+    """
     from urllib.request import getproxies, proxy_bypass
 
-    scheme, _, rest = address.base.partition("://")
-    if not {scheme, "all"} & set(getproxies()) or proxy_bypass(rest.partition("/")[0]):
+    scheme, _, host_and_path = address.base.partition("://")
+    if not {scheme, "all"} & set(getproxies()) or proxy_bypass(host_and_path.partition("/")[0]):
         return None
     name = f"{scheme.upper()}_PROXY"
     return f"it is asked by way of the proxy of {name} or ALL_PROXY; NO_PROXY names what is not"
@@ -697,7 +790,7 @@ def _by_proxy(address: Address) -> str | None:
 
 @contextmanager
 def proxy_named() -> Iterator[None]:
-    """Turns what is raised within of settings in the environment into a `UsageError`."""
+    """Turn errors about proxy and certificate settings into a `UsageError`."""
     try:
         yield
     except (ImportError, ValueError, OSError) as error:
@@ -708,9 +801,11 @@ def proxy_named() -> Iterator[None]:
 
 
 async def _closing(client: httpx.AsyncClient) -> AsyncGenerator[None, None]:
-    """Closes ``client`` when it is closed itself: an event loop closes the generators that were
-    begun in it when it ends, and when nobody holds them any more. So nobody has to close a
-    backend, and no connection outlives its loop."""
+    """Close ``client`` when this generator is closed.
+
+    An event loop closes the generators that were begun in it when it ends, and when nobody holds
+    them any more. So nobody has to close a backend, and no connection outlives its loop.
+    """
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
-"""Anthropic's and Ollama's own chat interfaces, each by its own SDK: messages and tools in, a turn
-as text out, as `mlx_tools.backends.chat_wire` writes it.
+"""Anthropic's and Ollama's own chat interfaces, each through its own SDK.
 
-Neither completes text, so what does not fit is told to the model. A request that brings no messages
+Messages and tools go in, a turn comes out as text, as `mlx_tools.backends.chat_wire` writes it.
+Neither interface completes text, so the model is told what does not fit. A request without messages
 is asked as one question.
 """
 
@@ -23,10 +23,10 @@ from mlx_tools.backends.transport import (
     Address,
     Deadlines,
     as_refusal,
+    client_options,
     parse_address,
     proxy_named,
     translate,
-    way_to,
 )
 from mlx_tools.backends.wire import check_request, check_size, without_surrogates
 from mlx_tools.errors import (
@@ -47,9 +47,9 @@ Message = Mapping[str, Any]
 
 
 class VendorBackend(ABC):
-    """A server that is asked by messages alone, at ``url`` (with or without its prefix).
+    """A server that takes messages only, at ``url`` (with or without its prefix).
 
-    The SDK's client is made when it is first used, one for each event loop.
+    The SDK's client is made at its first use, one for each event loop.
 
     Raises:
         UsageError: ``url`` is no address, or no model is named.
@@ -58,7 +58,7 @@ class VendorBackend(ABC):
     kind: Literal["native"] = "native"
     completes = False
     obeys_choice: bool
-    forbidden_tokens: tuple[int, ...] = ()  # none needs to be
+    forbidden_tokens: tuple[int, ...] = ()  # the server reads calls itself, so markers may stay
     interface: str
 
     def __init__(self, url: str, model: str | None = None, *, api_key: str | None = None) -> None:
@@ -75,17 +75,17 @@ class VendorBackend(ABC):
         return f"{type(self).__name__}({str(self.address)!r}, {self.model!r})"
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk, None]:
-        """Go on with ``request.messages``; close the generator to cancel.
+        """Continue ``request.messages``; close the generator to cancel.
 
         Raises:
             UsageError: the request cannot be sent.
-            BackendError: the class says which way it failed; the text so far never counts.
+            BackendError: the class says how it failed; the text so far never counts.
         """
         prompt, name = check_request(request), str(self.address)
         if request.grammar is not None:
             raise UsageError(f"{self.interface} takes no grammars", hint="leave the strategy auto")
         if request.top_logprobs:
-            yield Chunk("", "length")  # it tells no likelihoods
+            yield Chunk("", "length")  # these interfaces report no likelihoods
             return
         limits, turn, size = Deadlines(request, name), _Turn(), 0
         messages = request.messages or ({"role": "user", "content": prompt},)
@@ -106,7 +106,7 @@ class VendorBackend(ABC):
         yield Chunk(turn.end(turn.reason), turn.reason, turn.usage)
 
     async def health(self, timeout: float = 5.0) -> Health:
-        """How the server is, by whether it lists its models."""
+        """Return the server's state: it is well if it lists its models."""
         try:
             with self._limit_time(timeout):
                 await self._names()
@@ -117,7 +117,7 @@ class VendorBackend(ABC):
         return Health("ok")
 
     async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
-        """The models it lists, empty where it will not say."""
+        """Return the models that the server lists, empty if it does not list them."""
         try:
             with self._limit_time(timeout):
                 return tuple(await self._names())
@@ -135,6 +135,7 @@ class VendorBackend(ABC):
 
     @property
     def client(self) -> Any:
+        """The SDK's client for the running event loop."""
         from asyncio import get_running_loop
 
         loop = get_running_loop()
@@ -150,7 +151,7 @@ class VendorBackend(ABC):
 
     @contextmanager
     def _limit_time(self, timeout: float) -> Iterator[None]:
-        """Bounds a question that is no completion."""
+        """Limit a question that is no completion to ``timeout`` seconds."""
         import anyio
 
         with anyio.fail_after(timeout), self._map_errors():
@@ -158,7 +159,7 @@ class VendorBackend(ABC):
 
     @contextmanager
     def _map_errors(self) -> Iterator[None]:
-        """Turns the SDK's errors, raised within, into ours."""
+        """Turn errors of the SDK, raised within, into ours."""
         try:
             yield
         except MlxToolsError:
@@ -170,11 +171,11 @@ class VendorBackend(ABC):
         name = str(self.address)
         status = getattr(error, "status_code", None)
         if isinstance(status, int) and status > 0:
-            said = getattr(error, "body", None) or getattr(error, "error", None) or str(error)
-            body = said if isinstance(said, str) else json.dumps(said, default=str)
+            detail = getattr(error, "body", None) or getattr(error, "error", None) or str(error)
+            body = detail if isinstance(detail, str) else json.dumps(detail, default=str)
             headers = getattr(getattr(error, "response", None), "headers", {})
             return as_refusal(status, body.encode("utf-8", "replace"), name, headers)
-        if status == -1:  # in the stream
+        if status == -1:  # Ollama's SDK: an error within the stream
             return BackendRefused(f"{name} broke off with an error: {error}"[:400])
         return translate(error.__cause__ if isinstance(error.__cause__, Exception) else error, name)
 
@@ -191,11 +192,11 @@ class VendorBackend(ABC):
 
     @abstractmethod
     def _read(self, event: Any, turn: _Turn) -> str:
-        """The text that an event of the SDK's adds."""
+        """Return the text that an event of the SDK adds."""
 
 
 class _Turn(TurnText):
-    """A turn, why it ended (None where it goes on) and what it cost."""
+    """A turn as text, with its finish reason (None while it goes on) and its usage."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -215,16 +216,21 @@ async def _next(events: AsyncIterator[Any], limits: Deadlines) -> Any:
 
 _OFFICIAL: Final = "https://api.anthropic.com"
 _NO_ID: Final = re.compile(r"[^A-Za-z0-9_-]")
+"""Characters that Anthropic's interface forbids in the id of a call."""
 _ENDS: Final[Mapping[str, FinishReason]] = dict.fromkeys(
     ("end_turn", "stop_sequence", "tool_use"), "stop"
 )
+"""Reasons of Anthropic's interface that end a turn as the model meant it; any other is ``length``.
+"""
 
 
 class AnthropicBackend(VendorBackend):
-    """Anthropic's messages, at ``url``: its own service, or a server that speaks the same.
+    """Anthropic's messages at ``url``.
 
-    Without ``api_key`` the environment's ``ANTHROPIC_API_KEY`` goes to Anthropic's own service, and
-    nowhere else.
+    Its own service, or a server with the same interface.
+
+    Without ``api_key`` the environment's ``ANTHROPIC_API_KEY`` goes to Anthropic's own service
+    only.
     """
 
     interface = "Anthropic"
@@ -235,11 +241,11 @@ class AnthropicBackend(VendorBackend):
 
         official = str(self.address) == _OFFICIAL
         key = self._api_key or (os.environ.get("ANTHROPIC_API_KEY") if official else None)
-        way = way_to(self.address, has_key=key is not None)
-        # It asks the environment's proxies whatever trust_env says.
-        straight = {} if way["trust_env"] else dict.fromkeys(("all://", "http://", "https://"))
+        way = client_options(self.address, has_key=key is not None)
+        # This client uses the environment's proxies whatever trust_env says, except for mounts.
+        mounts = {} if way["trust_env"] else dict.fromkeys(("all://", "http://", "https://"))
         with proxy_named():
-            http = DefaultAsyncHttpxClient(mounts=straight, **way)
+            http = DefaultAsyncHttpxClient(mounts=mounts, **way)
         return AsyncAnthropic(api_key=key or "none", base_url=str(self.address), http_client=http)
 
     async def _names(self) -> Sequence[str]:
@@ -256,10 +262,10 @@ class AnthropicBackend(VendorBackend):
         }
         if system := "\n\n".join(m["content"] for m in messages if m["role"] == "system"):
             body["system"] = system
-        more = {k: v for k, v in request.sampling.items() if k in ("top_p", "top_k")}
-        if request.temperature > 0:  # some models take none
-            more["temperature"] = min(request.temperature, 1.0)
-        stream = await self.client.messages.create(**body, stream=True, extra_body=more or None)
+        extra = {k: v for k, v in request.sampling.items() if k in ("top_p", "top_k")}
+        if request.temperature > 0:  # some models refuse the parameter
+            extra["temperature"] = min(request.temperature, 1.0)
+        stream = await self.client.messages.create(**body, stream=True, extra_body=extra or None)
         async with stream:
             async for event in stream:
                 yield event
@@ -293,37 +299,42 @@ class AnthropicBackend(VendorBackend):
 
 
 def _anthropic_usage(usage_data: Any, prior_usage: Usage | None) -> Usage | None:
-    """Token counts; Anthropic counts what was cached apart from the rest of the prompt."""
+    """Return token counts.
+
+    Anthropic counts the cached part of the prompt apart from the rest.
+    """
 
     def count(name: str) -> int | None:
         value = getattr(usage_data, name, None)
         return value if isinstance(value, int) else None
 
     read, wrote = count("cache_read_input_tokens"), count("cache_creation_input_tokens")
-    fresh = count("input_tokens")
+    uncached = count("input_tokens")
     prior_usage = prior_usage or Usage()
-    if not fresh:  # the end repeats nothing of the prompt
+    if not uncached:  # the event at the end has no counts of the prompt
         return Usage(prior_usage.prompt_tokens, prior_usage.cached_tokens, count("output_tokens"))
-    return Usage(fresh + (read or 0) + (wrote or 0), read, count("output_tokens"))
+    return Usage(uncached + (read or 0) + (wrote or 0), read, count("output_tokens"))
 
 
 def anthropic_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages of OpenAI's chat interface as Anthropic's has them: results stand in the user's
-    turn."""
-    found: list[dict[str, Any]] = []
+    """Return OpenAI's chat messages as Anthropic's.
+
+    Results are part of the user's turn.
+    """
+    converted: list[dict[str, Any]] = []
 
     def add(role: str, *blocks: dict[str, Any]) -> None:
-        if found and found[-1]["role"] == role:
-            found[-1]["content"] += blocks
+        if converted and converted[-1]["role"] == role:
+            converted[-1]["content"] += blocks
         elif blocks:
-            found.append({"role": role, "content": [*blocks]})
+            converted.append({"role": role, "content": [*blocks]})
 
     for message in messages:
         role, content = message["role"], message.get("content") or ""
         text = [{"type": "text", "text": content}] if content.strip() else []
         if role == "tool":
-            given = _NO_ID.sub("_", message["tool_call_id"])
-            add("user", {"type": "tool_result", "tool_use_id": given, "content": content})
+            call_id = _NO_ID.sub("_", message["tool_call_id"])
+            add("user", {"type": "tool_result", "tool_use_id": call_id, "content": content})
         elif role != "system":
             calls = (
                 {
@@ -335,27 +346,27 @@ def anthropic_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
                 for call in message.get("tool_calls", ())
             )
             add(role, *text, *calls)
-    return found
+    return converted
 
 
 def anthropic_tools(request: CompletionRequest, messages: Sequence[Message]) -> dict[str, Any]:
-    """``tools`` and ``tool_choice`` as Anthropic's interface has them."""
+    """Return ``tools`` and ``tool_choice`` as Anthropic's interface has them."""
     tools = [
         {
-            "name": one["name"],
-            "description": one.get("description", ""),
-            "input_schema": one["parameters"],
+            "name": function["name"],
+            "description": function.get("description", ""),
+            "input_schema": function["parameters"],
         }
-        for one in (tool["function"] for tool in request.tools)
+        for function in (tool["function"] for tool in request.tools)
     ]
     choice: dict[str, Any] = {"type": {"required": "any"}.get(request.tool_choice, "auto")}
     if request.tool_choice == "none" or not tools:
-        # calls may only be shown of tools that are there
+        # the interface refuses messages with calls of tools that the request does not offer
         choice = {"type": "none"}
-        shown = {c["function"]["name"] for m in messages for c in m.get("tool_calls", ())}
-        known = {tool["name"] for tool in tools}
+        called = {c["function"]["name"] for m in messages for c in m.get("tool_calls", ())}
+        offered = {tool["name"] for tool in tools}
         tools += [
-            {"name": name, "input_schema": {"type": "object"}} for name in sorted(shown - known)
+            {"name": name, "input_schema": {"type": "object"}} for name in sorted(called - offered)
         ]
     elif request.tool_choice not in ("auto", "required"):
         choice = {"type": "tool", "name": request.tool_choice}
@@ -368,36 +379,39 @@ _OPTIONS: Final = ("top_k", "top_p", "min_p", "presence_penalty", "frequency_pen
 
 
 class OllamaBackend(VendorBackend):
-    """Ollama's chat, at ``url``. It pays no heed to a tool choice, and has none of its own."""
+    """Ollama's chat at ``url``. It ignores a tool choice."""
 
     interface = "Ollama"
     obeys_choice = False
 
     async def context(self, timeout: float = 2.0) -> int | None:
-        """How many tokens its model takes as it is loaded now; None where it is not."""
+        """Return the size of the loaded model's context in tokens.
+
+        None if it is not loaded.
+        """
         try:
             with self._limit_time(timeout):
                 running = (await self.client.ps()).models
         except (BackendError, TimeoutError):
             return None
         sizes = (
-            getattr(one, "context_length", None)
-            for one in running
-            if self.model in (one.model, str(one.model).removesuffix(":latest"))
+            getattr(model_row, "context_length", None)
+            for model_row in running
+            if self.model in (model_row.model, str(model_row.model).removesuffix(":latest"))
         )
         return next((size for size in sizes if isinstance(size, int) and size > 0), None)
 
     def _new_client(self) -> Any:
         from ollama import AsyncClient
 
-        # Without one of ours the SDK sends OLLAMA_API_KEY to whatever server it is.
+        # Without this header the SDK would send OLLAMA_API_KEY to any server.
         headers = {"Authorization": f"Bearer {self._api_key or 'none'}"}
-        way = way_to(self.address, has_key=self._api_key is not None)
+        way = client_options(self.address, has_key=self._api_key is not None)
         with proxy_named():
             return AsyncClient(host=str(self.address), headers=headers, **way)
 
     async def _names(self) -> Sequence[str]:
-        return [str(one.model) for one in (await self.client.list()).models]
+        return [str(model_row.model) for model_row in (await self.client.list()).models]
 
     async def _events(
         self, request: CompletionRequest, messages: Sequence[Message]
@@ -416,7 +430,7 @@ class OllamaBackend(VendorBackend):
             stream=True,
             options=options,
         )
-        async with aclosing(stream):  # which closes the connection
+        async with aclosing(stream):  # closing the stream closes the connection
             async for event in stream:
                 yield event
 
@@ -424,7 +438,7 @@ class OllamaBackend(VendorBackend):
         message = event.message
         text = turn.think(message.thinking or "") + turn.say(message.content or "")
         for call in message.tool_calls or ():
-            number = len(turn.calls)  # each comes whole
+            number = len(turn.calls)  # each call comes whole, so each is a new one
             function = call.function
             text += turn.call(number, "", function.name, arguments_text(dict(function.arguments)))
         if event.done:
@@ -434,26 +448,28 @@ class OllamaBackend(VendorBackend):
 
 
 def ollama_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages of OpenAI's chat interface as Ollama's has them: arguments are objects, and a result
-    names its tool."""
-    found: list[dict[str, Any]] = []
+    """Return OpenAI's chat messages as Ollama's.
+
+    Arguments are objects, and a result names its tool.
+    """
+    converted: list[dict[str, Any]] = []
     names: dict[str, str] = {}
     for message in messages:
-        made = {"role": message["role"], "content": message.get("content") or ""}
+        entry = {"role": message["role"], "content": message.get("content") or ""}
         if message["role"] == "tool":
-            made["tool_name"] = names.get(message["tool_call_id"], "")
+            entry["tool_name"] = names.get(message["tool_call_id"], "")
         elif calls := message.get("tool_calls"):
             names |= {call["id"]: call["function"]["name"] for call in calls}
-            made["tool_calls"] = [
-                {"function": one | {"arguments": json.loads(one["arguments"])}}
-                for one in (call["function"] for call in calls)
+            entry["tool_calls"] = [
+                {"function": function | {"arguments": json.loads(function["arguments"])}}
+                for function in (call["function"] for call in calls)
             ]
-        found.append(made)
-    return found
+        converted.append(entry)
+    return converted
 
 
 VENDORS: Final[Mapping[str, type[VendorBackend]]] = {
     "anthropic": AnthropicBackend,
     "ollama": OllamaBackend,
 }
-"""By what stands before the address (`mlx_tools.backends.transport.INTERFACES`)."""
+"""Backends by the prefix of an address (`mlx_tools.backends.transport.INTERFACES`)."""

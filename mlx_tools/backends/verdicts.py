@@ -1,10 +1,11 @@
-"""What was measured of a model: which style and which strategy it follows best; what that decides,
-and where it is kept.
+"""Verdicts.
 
-It is measured by `mlx_tools.evaluate.probe`, and kept in a JSON file for each model in the state
-folder; the embedded one's comes along. A file is replaced as a whole, so whoever reads while
-another writes reads the old or the new one. One that cannot be read is passed over, and the caller
-is told in a line.
+Which style and strategy a model follows best, as measured, and their files.
+
+`mlx_tools.evaluate.probe` measures them. They are JSON files in the state folder, one for each
+model; the embedded model's comes with mlx-tools. A file is replaced as a whole, so a reader sees
+the old or the new one. A file that cannot be read is passed over, and the caller gets a line about
+it.
 """
 
 from __future__ import annotations
@@ -33,61 +34,65 @@ StrategyChoice = Literal["auto", "free", "guided", "grammar"]
 STRATEGIES: Final[tuple[StrategyChoice, ...]] = get_args(StrategyChoice)
 STYLES: Final[tuple[StyleChoice, ...]] = get_args(StyleChoice)
 DEFAULT_STYLE: Final[Style] = "jsonl"
-"""The style where nothing was measured."""
+"""The style if nothing was measured."""
 
 MAX_BYTES: Final = 1 << 20
-"""No verdict is this long: a file that is longer is not read."""
+"""The longest file that is read: a verdict has a few kilobytes."""
 
 WEAK_BELOW: Final = 0.5
-"""A model that is surely right on less than this share of the probe's questions is weak: it is
-wrong more often than right."""
+"""A model is weak if it is right on less than this share of the probe's questions.
+
+Half: below it the model is wrong more often than right.
+"""
 
 _NATIVE: Final = "native-"
-"""How files begin that are on a server's own calling."""
+"""The beginning of the names of files about a server's own function calling."""
 
 SHIPPED: Final = "config/verdicts/{}.json"
+"""The place of the verdicts that come with mlx-tools."""
 
 
 class NoVerdict(ValueError):
-    """A text is no verdict of this format; says why."""
+    """The text is no verdict of this format; says why."""
 
 
 class StyleVerdict(Struct, frozen=True):
-    """What follows for one style.
-
-    ``strategy`` is the one to begin with: ``auto`` where nothing is known to be better.
-    ``fallback`` takes its place where that is ``grammar`` and the backend takes none. ``reason``
-    says why, in words.
-    """
+    """The result for one style."""
 
     strategy: StrategyChoice
+    """The strategy to begin with: ``auto`` if none is known to be better."""
     fallback: Literal["auto", "free", "guided"] = field(name="otherwise")
+    """Replaces ``strategy`` if that is ``grammar`` and the backend takes none."""
     reason: str = ""
+    """The reason, in words."""
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """What was measured of one model, and what follows.
-
-    ``model`` is what identifies it (`model_identity`), ``style`` the one to use, ``styles`` what
-    follows for each. ``measured_at`` is the wall clock (ISO 8601, UTC). ``prompts`` and ``probe``
-    are digests: of the words that the model reads in every run, and of the questions. ``settings``
-    and ``versions`` say under what it was measured; ``rows`` holds the figures, an object for
-    each style and strategy. ``command`` measures it again, where it comes with mlx-tools.
-    """
+    """The measurement of one model, and what follows from it."""
 
     format: Literal[1] = 1
     model: str
+    """The model's identity (`model_identity`)."""
     style: Style
+    """The style to use."""
     styles: Mapping[Style, StyleVerdict]
+    """The result for each style."""
     reason: str = ""
     measured_at: str = ""
+    """The wall clock (ISO 8601, UTC)."""
     questions: int = 0
     prompts: str = ""
+    """A digest of the words that the model reads in every run."""
     probe: str = ""
+    """A digest of the questions."""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    """The settings during the measurement."""
     versions: Mapping[str, Any] = field(default_factory=dict)
+    """Versions of the programs during the measurement."""
     rows: tuple[Mapping[str, Any], ...] = field(name="measured", default=())
+    """The figures, one object for each style and strategy."""
     command: str = ""
+    """The command that measures it again, if the verdict comes with mlx-tools."""
 
     @property
     def strategy(self) -> StrategyChoice:
@@ -96,7 +101,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     @property
     def weak(self) -> bool:
-        """Whether the model was right on less than half of the questions, whatever the style.
+        """True if the model was right on less than half of the questions in every style.
 
         The upper end of the interval decides: a few unlucky answers do not make a model weak.
         """
@@ -105,7 +110,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
         return bool(uppers) and max(uppers) < WEAK_BELOW
 
     def to_json(self) -> dict[str, Any]:
-        """The verdict as JSON types: what `parse_verdict` reads."""
+        """Return the verdict as JSON types, which `parse_verdict` reads."""
         value = {"format": self.format, "strategy": self.strategy, **to_builtins(self)}
         if not self.command:
             del value["command"]
@@ -113,25 +118,31 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 class NativeVerdict(Struct, frozen=True, kw_only=True):
-    """Whether a server's own function calling works with a model (`mlx_tools.backends.capabilities`
-    asks): ``passed``, and why or why not.
+    """The result of a trial of a server's own function calling with a model.
 
-    ``obeys``: a tool choice is obeyed. ``completes``: the server completes text too. ``server`` is
-    the address, or what stands for servers of our own.
+    `mlx_tools.backends.capabilities` makes the trial.
     """
 
     format: Literal[1] = 1
     server: str
+    """The server's address, or a name for servers that we start."""
     model: str
     passed: bool
     obeys: bool = False
+    """The server obeys a tool choice."""
     completes: bool = False
+    """The server completes text too."""
     reason: str = ""
+    """Why it passed, or why not."""
     measured_at: str = ""
 
 
 def parse_verdict(text: bytes, model: str) -> Verdict:
-    """The verdict on ``model`` in a file. Raises `NoVerdict` for anything else."""
+    """Read the verdict on ``model`` in the text of a file.
+
+    Raises:
+        NoVerdict: the text is anything else.
+    """
     verdict = _parsed(text, Verdict)
     if verdict.style not in verdict.styles:
         raise NoVerdict(f"styles: {verdict.style} is missing")
@@ -153,27 +164,27 @@ def _parsed(text: bytes, kind: type[T]) -> T:
 
 
 class VerdictChoice(Struct, frozen=True, kw_only=True):
-    """What is known of a model: its verdict, or None.
-
-    ``model`` is what identifies the model, None where nothing does. ``source`` is ``stored`` or
-    ``shipped``. ``place`` is the file; ``problem`` is one line about a file that was passed over.
-    """
+    """The verdict on a model, or None, and its source."""
 
     model: str | None = None
+    """The model's identity, None if unknown."""
     verdict: Verdict | None = None
     source: Literal["", "stored", "shipped"] = ""
     place: str = ""
+    """The file."""
     problem: str = ""
+    """One line about a file that was passed over."""
 
 
 class PromptChoice(Struct, frozen=True):
-    """The style and strategy of a run. ``reasons`` is what the header keeps of it: what a verdict
-    decided, and which; empty where none did. ``weak``: the verdict says that the model is."""
+    """The style and strategy of a run."""
 
     style: Style
     strategy: StrategyChoice
     reasons: Mapping[str, Any] = field(default_factory=dict)
+    """For the session's header: which verdict decided what; empty if none did."""
     weak: bool = False
+    """True if the verdict says that the model is weak."""
 
 
 def decide(
@@ -183,31 +194,42 @@ def decide(
     *,
     grammars: bool = False,
 ) -> PromptChoice:
-    """The style and strategy of a run, where ``auto`` leaves them to what is known of the model.
+    """Return the style and strategy of a run.
 
-    What is named wins. ``grammars``: the backend can hold a model to one.
+    A named style or strategy wins. For ``auto`` the verdict decides, else the defaults.
+
+    Args:
+        style: the wanted style.
+        strategy: the wanted strategy.
+        verdict_choice: the verdict on the model.
+        grammars: True if the backend can hold a model to a grammar.
     """
     verdict = verdict_choice.verdict
     if "auto" not in (style, strategy):
         return PromptChoice(cast(Style, style), strategy, weak=verdict is not None and verdict.weak)
-    why: dict[str, Any] = {"passed_over": verdict_choice.problem} if verdict_choice.problem else {}
+    reasons: dict[str, Any] = (
+        {"passed_over": verdict_choice.problem} if verdict_choice.problem else {}
+    )
     if verdict is None:
-        return PromptChoice(DEFAULT_STYLE if style == "auto" else style, strategy, reasons=why)
-    chosen = verdict.style if style == "auto" else style
-    why |= {
+        return PromptChoice(DEFAULT_STYLE if style == "auto" else style, strategy, reasons=reasons)
+    chosen_style = verdict.style if style == "auto" else style
+    reasons |= {
         "model": verdict.model,
         "source": verdict_choice.source,
         "measured_at": verdict.measured_at,
     }
     if style == "auto":
-        why["style"] = verdict.reason
+        reasons["style"] = verdict.reason
     if strategy == "auto":
-        known = verdict.styles.get(chosen)
-        if known is None:
-            known = StyleVerdict("auto", "auto", f"{chosen} was not measured")
-        usable = known.strategy != "grammar" or grammars
-        strategy, why["strategy"] = known.strategy if usable else known.fallback, known.reason
-    return PromptChoice(chosen, strategy, reasons=why, weak=verdict.weak)
+        style_verdict = verdict.styles.get(chosen_style)
+        if style_verdict is None:
+            style_verdict = StyleVerdict("auto", "auto", f"{chosen_style} was not measured")
+        is_usable = style_verdict.strategy != "grammar" or grammars
+        strategy, reasons["strategy"] = (
+            style_verdict.strategy if is_usable else style_verdict.fallback,
+            style_verdict.reason,
+        )
+    return PromptChoice(chosen_style, strategy, reasons=reasons, weak=verdict.weak)
 
 
 # --- where it is kept -------------------------------------------------------------------------
@@ -219,50 +241,63 @@ class VerdictStore(Struct, frozen=True):
     folder: Path = field(default_factory=lambda: state_dir() / "verdicts")
 
     def path(self, model: str) -> Path:
-        """The file of the model with this identity: readable, and never that of another model."""
+        """Return the file for a model's identity.
+
+        Readable, and never that of another model.
+        """
         digest = hashlib.sha256(model.encode(errors="surrogatepass")).hexdigest()[:12]
         readable = re.sub(r"[^A-Za-z0-9._]+", "-", model).strip("-.")[:60]
         return self.folder / f"{readable or 'model'}-{digest}.json"
 
     def get(self, model: str) -> VerdictChoice:
-        """The verdict on ``model``, if one is kept; ``problem`` tells of a file of no use."""
+        """Return the stored verdict on ``model``.
+
+        ``problem`` names a file that cannot be used.
+        """
         path = self.path(model)
         try:
             verdict = parse_verdict(read_regular(path, MAX_BYTES), model)
         except FileNotFoundError:
             return VerdictChoice(model=model)
         except (OSError, NoVerdict) as error:
-            why = clean(getattr(error, "strerror", None) or str(error), 200)
-            line = (
-                f"the verdict {path} is passed over: {why}; mlx-tools doctor --probe measures again"
-            )
+            reason = clean(getattr(error, "strerror", None) or str(error), 200)
+            advice = "mlx-tools doctor --probe measures again"
+            line = f"the verdict {path} is passed over: {reason}; {advice}"
             return VerdictChoice(model=model, place=str(path), problem=line)
         return VerdictChoice(model=model, verdict=verdict, source="stored", place=str(path))
 
     def save(self, verdict: Verdict) -> Path:
-        """Keeps a verdict in place of the model's earlier one, and returns its file.
+        """Store a verdict in place of the model's earlier one, and return its file.
 
-        Raises `UsageError` where it cannot be written; the earlier one then still stands.
+        Raises:
+            UsageError: it cannot be written; the earlier verdict is then still there.
         """
         return self._write(self.path(verdict.model), verdict.to_json())
 
     def native(self, server: str, model: str) -> NativeVerdict | None:
-        """The verdict on this server's own calling with this model, None where none is kept."""
-        found = self._native_in(self._native_path(server, model))
-        own = found is not None and (found.server, found.model) == (server, model)
-        return found if own else None
+        """Return the verdict on a server's own calling with a model.
+
+        None if there is none.
+        """
+        verdict = self._native_in(self._native_path(server, model))
+        is_same = verdict is not None and (verdict.server, verdict.model) == (server, model)
+        return verdict if is_same else None
 
     def natives(self, model: str) -> tuple[NativeVerdict, ...]:
-        """Those on a model, whatever its server, by the server's name."""
+        """Return the native verdicts on a model, sorted by the server's name."""
         try:
             paths = sorted(self.folder.glob(f"{_NATIVE}*.json"))
         except OSError:
             return ()
-        found = (one for path in paths if (one := self._native_in(path)) and one.model == model)
-        return tuple(sorted(found, key=lambda one: one.server))
+        verdicts = (
+            verdict
+            for path in paths
+            if (verdict := self._native_in(path)) and verdict.model == model
+        )
+        return tuple(sorted(verdicts, key=lambda verdict: verdict.server))
 
     def save_native(self, verdict: NativeVerdict) -> Path:
-        """Keeps a verdict in place of the earlier one. Raises as `save` does."""
+        """Store a native verdict in place of the earlier one. Raises as `save` does."""
         path = self._native_path(verdict.server, verdict.model)
         return self._write(path, to_builtins(verdict))
 
@@ -289,21 +324,23 @@ class VerdictStore(Struct, frozen=True):
 
 
 def find_verdict(model: str | None, store: VerdictStore | None = None) -> VerdictChoice:
-    """What is known of the model with this identity: what was measured here, else what comes along,
-    which is a verdict on the embedded model. Never raises."""
+    """Return the verdict on the model with this identity; never raises.
+
+    A verdict measured here comes first, then one that comes with mlx-tools (on the embedded model).
+    """
     if model is None:
         return VerdictChoice()
     try:
-        found = (store or VerdictStore()).get(model)
+        stored = (store or VerdictStore()).get(model)
     except MlxToolsError as error:
-        found = VerdictChoice(model=model, problem=str(error))
+        stored = VerdictChoice(model=model, problem=str(error))
     from mlx_tools.backends.models.embedded import EMBEDDED  # which knows how to download
 
-    if found.verdict is None and model in EMBEDDED:
+    if stored.verdict is None and model in EMBEDDED:
         place = SHIPPED.format(model)
         with contextlib.suppress(ConfigError, NoVerdict):
             shipped = parse_verdict(read_data(place).encode(), model)
             return VerdictChoice(
-                model=model, verdict=shipped, source="shipped", place=place, problem=found.problem
+                model=model, verdict=shipped, source="shipped", place=place, problem=stored.problem
             )
-    return found
+    return stored

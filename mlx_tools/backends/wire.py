@@ -1,9 +1,13 @@
-"""The completions interface as bytes: a request's body, and a stream read as one completion. Pure.
+"""The completions interface as bytes.
 
-**Every request carries a seed.** mlx-lm's server runs requests without one in a batch, where a
+The body of a request, the stream of an answer.
+
+Nothing here does I/O.
+
+**Every request carries a seed.** mlx-lm's server runs requests without a seed in a batch. There a
 prompt whose tokens its cache holds whole ends the thread that runs the model, for every client and
-until it is restarted. A request with a seed is served on its own, where the same fault is caught
-and answered. So no request built here can kill the server, whatever was asked before and by whom;
+until a restart. A request with a seed is served on its own, where the same fault is caught and
+answered. So no request built here can kill the server, whatever was asked before and by whom;
 docs/backends.md has the measurements.
 """
 
@@ -33,13 +37,14 @@ from mlx_tools.process import clean
 # --- a request --------------------------------------------------------------------------------
 
 GrammarOption = Literal["grammar", "structured_outputs"]
-"""llama.cpp's, and vLLM's."""
+"""The request field that takes a grammar: llama.cpp's, and vLLM's."""
 
 GRAMMAR_HINT: Final = "use the strategy guided, or the model in this process: --backend local"
+"""Advice if a backend cannot hold its model to a grammar."""
 
 
 def grammar_fields(option: GrammarOption, grammar: GrammarText) -> dict[str, Any]:
-    """What to add to a request's body."""
+    """Return the fields that hold a completion to a grammar."""
     if option == "structured_outputs":
         return {option: {"grammar": grammar.gbnf}}
     return {option: grammar.gbnf}
@@ -77,15 +82,16 @@ _ALLOWED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     ),
     "sampling": (_is_json, "a map of names to JSON values"),
 }
+"""For each field of a request: a check of its value, and the allowed values in words."""
 
 
 def check_request(request: CompletionRequest) -> str:
-    """Refuse what no server can complete; give the prompt as it is sent.
+    """Check a request, and return its prompt as it is sent.
 
-    A lone surrogate (from a file name that is no UTF-8, say) cannot be sent and becomes U+FFFD.
+    A lone surrogate (from a file name that is not UTF-8, say) cannot be sent and becomes U+FFFD.
 
     Raises:
-        UsageError: names the value and what is allowed.
+        UsageError: a value cannot be sent; names the value and what is allowed.
     """
     wanted = "give a CompletionRequest(prompt=…)"
     require_instance("request", request, CompletionRequest, wanted)
@@ -106,12 +112,17 @@ def completion_body(
     grammar_option: GrammarOption | None = None,
     stream: bool = True,
 ) -> dict[str, Any]:
-    """The JSON body that asks for ``request``, streamed with usage at the end, or whole.
+    """Return the JSON body of a completion request.
 
-    ``grammar_option`` is how the server takes the request's grammar, where it has one.
+    Without a seed in the request the body gets one that changes no result: 0 if the temperature is
+    0, else a fresh random one.
 
-    Without a seed of the caller's it gets one that changes nothing: any constant where the
-    temperature is 0, a fresh random one elsewhere.
+    Args:
+        request: the request.
+        model: the model's name, None to leave it out.
+        forbidden_tokens: ids of tokens that get a bias of -100.
+        grammar_option: the field in which the server takes a grammar, None if it takes none.
+        stream: True for a stream with usage at its end, False for one JSON object.
     """
     seed = request.seed
     if seed is None:
@@ -139,18 +150,24 @@ def completion_body(
 # --- server-sent events -----------------------------------------------------------------------
 
 MAX_EVENT: Final = 1 << 20
-"""Bytes in a line, and in one event's data. The longest honest event is a few kilobytes."""
+"""The most bytes of a line, and of the data of one event.
+
+A choice: the longest honest event is a few kilobytes, and a peer that sends no line end must not
+fill the memory.
+"""
 
 _FIELDS: Final = frozenset((b"data", b"event", b"id", b"retry"))
+"""The fields of the event-stream grammar. Any other line shows that the peer sends no such stream.
+"""
 
 
 class EventReader:
-    """Cuts a stream into the data of its events; bounded in memory.
+    """Cuts a stream into the data of its events, in bounded memory.
 
-    Bytes may be split anywhere, also within a character or between ``\\r`` and ``\\n``. Follows the
-    event-stream grammar of the HTML standard (section 9.2.6), with two differences that guard
-    against a peer that is no event stream: a line that is no field is an error and not skipped, and
-    a line or an event over the limit is an error.
+    Bytes may be split anywhere, also within a character or between ``\\r`` and ``\\n``. It follows
+    the event-stream grammar of the HTML standard (section 9.2.6), with two differences that guard
+    against a peer that sends no event stream: a line that is no field is an error and not skipped,
+    and a line or an event over the limit is an error.
     """
 
     def __init__(self, address: str) -> None:
@@ -162,11 +179,14 @@ class EventReader:
         self._first = True
 
     def feed(self, piece: bytes | None) -> Iterator[str]:
-        """Take the next bytes, None at the end; give the data of each event they complete.
+        """Take the next bytes and yield the data of each event that they complete.
+
+        Args:
+            piece: the next bytes, None at the end of the stream.
 
         Raises:
-            BackendBroken: a line is no field, too long, or not UTF-8; the events before it were
-                given.
+            BackendBroken: a line is no field, too long, or not UTF-8. The events before it were
+                yielded.
         """
         piece = b"\n\n" if piece is None else piece
         if not piece:
@@ -182,6 +202,7 @@ class EventReader:
                 yield from self._line(whole)
 
     def _line(self, line: bytes) -> Iterator[str]:
+        # Some servers begin with a byte order mark, which the standard allows once.
         if self._first:
             line, self._first = line.removeprefix(b"\xef\xbb\xbf"), False
         name, colon, value = line.partition(b":")
@@ -218,17 +239,26 @@ _FINISH: Final[Mapping[str, FinishReason]] = {
     **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence"), "stop"),
     **dict.fromkeys(("tool_calls", "function_call"), "tool_calls"),
 }
-"""Any other word is ``length``: such an end promises nothing, so text that it leaves open counts as
-cut off (reading rule 8)."""
+"""Finish reasons of servers, and what they mean here.
 
-_FAILED: Final = frozenset(("error", "abort", "aborted", "cancelled", "canceled", "content_filter"))
+Any other word counts as ``length``. Such an end promises nothing, so text that it leaves open
+counts as cut off (reading rule 8 of docs/protocol.md).
+"""
+
+_FAILURE_REASONS: Final = frozenset(
+    ("error", "abort", "aborted", "cancelled", "canceled", "content_filter")
+)
+"""Finish reasons of a completion that the server gave up: its text is not used."""
 
 _MLX_LM: Final = re.compile(r"\d+\.\d+\.\d+[^-]*-\d+\.\d+\.\d+[^-]*-")
-"""How mlx-lm's ``system_fingerprint`` begins: its own version, then MLX's."""
+"""The beginning of mlx-lm's ``system_fingerprint``: its own version, then MLX's."""
 
 
 def read_usage(value: Any) -> Usage | None:
-    """Token counts as the server gives them; what it leaves out stays None."""
+    """Return the token counts of an answer.
+
+    A count that the server leaves out is None.
+    """
     if not isinstance(value, dict):
         return None
     details = value.get("prompt_tokens_details")
@@ -239,7 +269,10 @@ def read_usage(value: Any) -> Usage | None:
 
 
 def without_surrogates(text: str) -> str:
-    """The text as it can be encoded: pairs joined, a lone surrogate replaced by U+FFFD."""
+    """Return a text that can be encoded.
+
+    Pairs are joined, a lone surrogate becomes U+FFFD.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -251,11 +284,17 @@ TOKEN_BYTES: Final = 1024
 """More bytes of text than any tokenizer spends on one token (the longest are runs of spaces)."""
 
 SLACK: Final = 3
-"""Tokens a server may count that leave no text: the stop token, and one or two held back."""
+"""Tokens that a server may count though they leave no text: the stop token, and one or two held
+back."""
 
 
 def check_size(size: int, max_tokens: int, address: str) -> None:
-    """Raise `BackendBroken` for more bytes of text than so many tokens can be."""
+    """Check that a completion is not longer than its tokens can be.
+
+    Raises:
+        BackendBroken: there is more text than ``max_tokens`` tokens can be.
+    """
+    # 64 tokens more than asked for: some servers count the stop text or a thought apart.
     if size > TOKEN_BYTES * (max_tokens + 64):
         raise BackendBroken(
             f"{address} sent far more text than was asked for", hint="it does not honour max_tokens"
@@ -263,13 +302,15 @@ def check_size(size: int, max_tokens: int, address: str) -> None:
 
 
 class Collector:
-    """Reads one answer, streamed or whole. ``done`` is set by ``[DONE]``, ``finish`` by the
-    server's finish reason; ``choice`` is what it sent last of the completion itself."""
+    """Reads one answer, streamed or whole."""
 
     def __init__(self, address: str, max_tokens: int) -> None:
         self.done = False
+        """True after ``[DONE]``."""
         self.finish: FinishReason | None = None
+        """The server's finish reason, None until it has come."""
         self.choice: dict[str, Any] = {}
+        """The last ``choices[0]`` that the server sent."""
         self._address = address
         self._max_tokens = max_tokens
         self._events = EventReader(address)
@@ -283,12 +324,16 @@ class Collector:
         self._cut = False
 
     def feed(self, data: bytes | None) -> Iterator[str]:
-        """Take the next bytes of the stream, None at its end; give the texts they add.
+        """Take the next bytes of the stream and yield the texts that they add.
+
+        Args:
+            data: the next bytes, None at the end of the stream.
 
         Raises:
-            BackendBroken: they are no stream of completions, or more text than was asked for, or
+            BackendBroken: the bytes are no stream of completions, there is more text than was asked
+                for, or
                 the stream ended in the middle.
-            BackendRefused: they hold an error of the server's, or it gave the completion up.
+            BackendRefused: the server sent an error, or gave the completion up.
         """
         try:
             for event in self._events.feed(data):
@@ -299,7 +344,7 @@ class Collector:
         except BackendError:
             if self.finish is None:
                 raise
-            self.done = True  # once the reason has come, what cannot be read is of no matter
+            self.done = True  # the text is whole: what follows the reason does not matter
         if data is None and self.finish is None:
             raise BackendBroken(
                 f"{self._address} broke off in the middle of a completion",
@@ -307,22 +352,22 @@ class Collector:
             )
 
     def take_whole(self, data: bytes) -> Chunk:
-        """The completion in an answer that is not streamed. Raises as `feed` does."""
+        """Return the completion of an answer that is not streamed. Raises as `feed` does."""
         try:
             text = self._event(data.decode("utf-8-sig"))
         except UnicodeDecodeError as error:
             raise BackendBroken(f"{self._address} sent what is not UTF-8") from error
         if self.finish is None and "text" not in self.choice:
             raise BackendBroken(f"{self._address} sent what is no completion", hint=LOG_HINT)
-        self._mlx_lm = False  # it has no events by which cuts could be told
+        self._mlx_lm = False  # an answer without events cannot show where text was cut out
         last = self.last()
         return replace(last, text=text + last.text)
 
     def last(self) -> Chunk:
-        """The chunk that ends the completion, with text that was held back."""
-        # [DONE] without a reason promises nothing: what is open counts as cut off
+        """Return the chunk that ends the completion, with the text that was held back."""
+        # [DONE] without a reason promises nothing: text that is open counts as cut off
         text = "\ufffd" if self._high else ""
-        return Chunk(text, self.finish or "length", self._usage, self._edited())
+        return Chunk(text, self.finish or "length", self._usage, self._is_edited())
 
     def _event(self, data: str) -> str:
         if data.strip() == "[DONE]":
@@ -341,10 +386,10 @@ class Collector:
         if self.finish is not None:
             return ""
         self.choice = choice
-        said = self._extract_text(choice)
-        self.finish = self._finish_of(choice)
-        text, size = self._whole_characters(said)
-        if said:
+        raw_text = self._extract_text(choice)
+        self.finish = self._read_finish(choice)
+        text, size = self._whole_characters(raw_text)
+        if raw_text:
             self._texts += 1
             self._silent_tokens += size - len(text) + sum(map(text.count, " \n<["))
         elif self.finish is None and usage is None and mlx_lm:
@@ -354,7 +399,7 @@ class Collector:
         return text
 
     def _extract_text(self, choice: dict[str, Any]) -> str:
-        """The text that an event adds."""
+        """Return the text that an event adds."""
         text = choice.get("text")
         if text is None and ("delta" in choice or "message" in choice):
             raise BackendBroken(
@@ -372,16 +417,16 @@ class Collector:
         if not isinstance(value, dict):
             raise self._broken_answer("what is no object", data)
         if value.get("error"):
-            said = clean(error_text(value))
-            raise BackendRefused(f"{self._address} broke off with an error: {said}")
+            message = clean(error_text(value))
+            raise BackendRefused(f"{self._address} broke off with an error: {message}")
         return value
 
-    def _finish_of(self, choice: Mapping[str, Any]) -> FinishReason | None:
-        """Why a completion ended, None where it goes on."""
+    def _read_finish(self, choice: Mapping[str, Any]) -> FinishReason | None:
+        """Return the finish reason of an event, None while the completion goes on."""
         reason = choice.get("finish_reason") or None
         if not isinstance(reason, str | None):
             raise self._broken_answer("a finish reason that is no string", choice)
-        if reason is not None and reason.lower() in _FAILED:
+        if reason is not None and reason.lower() in _FAILURE_REASONS:
             raise BackendRefused(f"{self._address} gave the completion up: {clean(reason, 40)}")
         return None if reason is None else _FINISH.get(reason.lower(), "length")
 
@@ -389,13 +434,16 @@ class Collector:
         try:
             shown = data if isinstance(data, str) else json.dumps(data)
         except RecursionError:
-            shown = "too deep to be told"
+            shown = "too deep to be shown"
         return BackendBroken(f"{self._address} sent {content}: {clean(shown, 80)!r}", hint=LOG_HINT)
 
     def _whole_characters(self, text: str) -> tuple[str, int]:
-        """The text as far as its last character is whole, and its bytes; the rest is held back.
+        """Return the text up to its last whole character, and its size in bytes.
 
-        Raises `BackendBroken` where it is far more than was asked for.
+        The rest is held back.
+
+        Raises:
+            BackendBroken: there is far more text than was asked for.
         """
         text, self._high = self._high + text, ""
         if text and "\ud800" <= text[-1] <= "\udbff":
@@ -407,16 +455,15 @@ class Collector:
         return text, size
 
     def _retained_bytes(self) -> int:
-        """Bytes of what came of the model."""
+        """Return how many bytes of the model's output have come."""
         return self._bytes
 
-    def _edited(self) -> bool:
-        """Whether the server cut text out: surely so, or not told. A thought before all text does
-        not count.
+    def _is_edited(self) -> bool:
+        """Return True if the server surely cut text out of the completion.
 
-        mlx-lm's server writes at most one event a token and an event for every token with text of
-        its own, so tokens that left neither event nor cause were cut. Of any other server's tokens
-        each left a byte at least.
+        A thought before all text does not count. mlx-lm's server writes at most one event a token,
+        and an event for every token with text of its own. So tokens that left neither an event nor
+        a cause were cut out. Tokens of any other server left at least a byte each.
         """
         if self.finish == "tool_calls" or self._cut or (self._thought and not self._bytes):
             return True

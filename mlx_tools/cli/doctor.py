@@ -43,7 +43,7 @@ from mlx_tools.backends import (
     VerdictStore,
     find_served_format,
     find_verdict,
-    found_within,
+    limit_discovery,
     native_markers,
     takes_grammar,
 )
@@ -166,7 +166,7 @@ async def _find(run: RunOptions, seconds: float | None) -> _Findings:
 def _machine(run: RunOptions, selected: SelectedBackend | None = None) -> list[Check]:
     """The checks of this machine, and of the commands that start by themselves on it."""
     files = selected.files if selected is not None else None
-    starts = [Autostart(name="serve"), Autostart(name="schedule", every=5)]
+    starts = [Autostart(name="serve"), Autostart(name="schedule", interval=5)]
     port = run.configuration.settings.gateway.port
     return check_machine(files.path if files is not None else None, starts, port=port)
 
@@ -268,7 +268,7 @@ async def probe(run: RunOptions, selected: SelectedBackend, seconds: float) -> P
     began, asked = monotonic(), load_questions()
     forbidden = tuple(getattr(selected.backend, "forbidden_tokens", ()))
     strategies: list[StrategyChoice] = [*STRATEGIES]
-    with found_within(seconds, "--within"):
+    with limit_discovery(seconds, "--within"):
         settings = replace(
             await run_settings(run, selected, note), project_context="", verdict=None
         )

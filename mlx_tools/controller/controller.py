@@ -26,7 +26,7 @@ from mlx_tools.backends import (
     VerdictChoice,
     as_backend,
     find_setup,
-    found_within,
+    limit_discovery,
     model_of,
 )
 from mlx_tools.controller.approvals import check_begun_here, seal_of
@@ -387,7 +387,7 @@ class Controller:
         choice = self.settings.tool_choice
         if self.settings.require_tools or choice not in ("auto", "none"):
             self._check_tools()
-        with found_within(self.limits.total_timeout):
+        with limit_discovery(self.limits.total_timeout):
             if self._setup is None or self._setup[0] != self.settings:
                 self._setup = self.settings, await find_setup(self.backend, self.settings)
         setup = self._setup[1]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from mlx_tools.backends import MOST_SCORES, TokenScore
+from mlx_tools.backends import MAX_SCORES, TokenScore
 from mlx_tools.gateway.body import (
     MAX_MESSAGES,
     MAX_TOOLS,
@@ -164,7 +164,7 @@ class CompletionBody(OpenAiBody):
     prompt: Prompt | Annotated[list[Prompt], Field(min_length=1, max_length=1)]
     max_tokens: TokenLimit = None
     logprobs: bool | int | None = None
-    top_logprobs: Annotated[Whole, Field(ge=0, le=MOST_SCORES)] | None = None
+    top_logprobs: Annotated[Whole, Field(ge=0, le=MAX_SCORES)] | None = None
 
 
 # --- reading --------------------------------------------------------------------------------------

@@ -342,7 +342,7 @@ def recognising(answer: Route, known: str = "") -> Serving:
         if request.body.get("model", known) != known:
             request.answer(404, {"error": "Repository not found"})
         else:
-            (answer if request.body["prompt"] == SMOLLM2.asked else says("Hi"))(request)
+            (answer if request.body["prompt"] == SMOLLM2.probe_prompt else says("Hi"))(request)
 
     return serving(complete, health=mlx(OK), models=mlx(answers(200, b"")))
 

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from mlx_tools.backends import Chunk, CompletionsBackend
-from mlx_tools.backends.transport import translate, words_of
+from mlx_tools.backends.transport import read_error_body, translate
 from mlx_tools.errors import (
     BackendBroken,
     BackendDead,
@@ -382,4 +382,4 @@ def test_an_exception_of_a_client_is_translated_on_its_way_out() -> None:
     ],
 )
 def test_no_error_body_is_too_odd_to_be_told(body: bytes) -> None:
-    assert len(words_of(body)) <= 300
+    assert len(read_error_body(body)) <= 300

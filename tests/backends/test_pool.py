@@ -294,7 +294,7 @@ def test_the_first_that_answers_says_the_model_and_others_serve_it_too() -> None
         assert chosen.model == "org/m" and "does not answer" in chosen.note
         assert [one.address for one in pool.upstreams] == [NOBODY, a.url, b.url]
         assert [one.address for one in pool.other_upstreams] == [c.url]
-        assert chosen.described()["url"] == ",".join((NOBODY, a.url, b.url, c.url))
+        assert chosen.header_fields()["url"] == ",".join((NOBODY, a.url, b.url, c.url))
         assert asyncio.run(pool.models()) == ("org/m", "org/other")
         assert asyncio.run(said(pool)) == "A"
         other = choose(NOBODY, a.url, b.url, c.url, model="other").backend

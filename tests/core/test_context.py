@@ -26,7 +26,7 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.backends import Chunk, CompletionRequest
-from mlx_tools.backends.models.files import bound
+from mlx_tools.backends.models.files import estimate_tokens
 from mlx_tools.errors import BackendError, BackendRefused, TranscriptError
 from mlx_tools.messages import Usage
 from mlx_tools.prompt import format_for_name
@@ -71,7 +71,7 @@ def last(happened: Sequence[events.Event]) -> Any:
 
 def within(made: Controller, size: int = SIZE) -> bool:
     """Whether no request could have gone over the context, as far as anybody can count."""
-    return all(bound(r.prompt) + r.max_tokens <= size for r in backend_of(made).requests)
+    return all(estimate_tokens(r.prompt) + r.max_tokens <= size for r in backend_of(made).requests)
 
 
 def looks(number: int, length: int = 1200) -> list[str]:
@@ -164,7 +164,7 @@ def test_a_thought_and_what_follows_share_what_is_left() -> None:
     assert isinstance(made.run_sync("Hi"), Answered)
     thought, call_, *_ = backend_of(made).requests
     assert thought.max_tokens > 100 and call_.max_tokens > 100
-    assert bound(thought.prompt) + thought.max_tokens + call_.max_tokens <= SIZE
+    assert estimate_tokens(thought.prompt) + thought.max_tokens + call_.max_tokens <= SIZE
 
 
 def test_a_question_that_is_too_long_by_itself_is_refused_before_anybody_is_asked() -> None:
@@ -257,7 +257,7 @@ def test_what_the_server_counted_makes_the_count_exact(tmp_path: Path) -> None:
     exact = -(-len(backend.requests[1].prompt) // 4)
     assert completions[1].context is not None
     tail = backend.requests[1].prompt[len(backend.requests[0].prompt) :]
-    assert exact <= completions[1].context <= exact + bound(tail) - len(tail) // 4
+    assert exact <= completions[1].context <= exact + estimate_tokens(tail) - len(tail) // 4
     assert outcome.context.used == sum(
         -(-len(text) // 4) for text in (backend.requests[-1].prompt, answer())
     )

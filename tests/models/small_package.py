@@ -83,7 +83,7 @@ def make_package(folder: Path) -> EmbeddedModel:
         gguf_sha256=file_sha256(gguf),
         gguf_bytes=gguf.stat().st_size,
         converted_bytes={"float32": 100_000, "4bit": 100_000},
-        asked="",
+        probe_prompt="",
         likelihoods={},
     )
 

@@ -1,4 +1,4 @@
-"""How many tokens a text has: by the model's tokenizer, step by step, or by a bound."""
+"""How many tokens a text has: by the model's tokenizer, step by step, or by an estimate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.backends import TokenCounter
-from mlx_tools.backends.models.files import bound
+from mlx_tools.backends.models.files import estimate_tokens
 
 
 @cache
@@ -82,7 +82,7 @@ def test_the_bound_grows_with_its_text_and_is_no_more_than_its_bytes(text: str, 
     counter = TokenCounter()
     first, second = counter.count(text), counter.count(text + more)
     assert first <= second
-    assert bound(text) <= len(text.encode("utf-8", "surrogatepass"))
+    assert estimate_tokens(text) <= len(text.encode("utf-8", "surrogatepass"))
 
 
 def test_what_a_tokenizer_adds_by_itself_counts(folder: Path, tmp_path: Path) -> None:
@@ -108,10 +108,10 @@ def test_what_a_tokenizer_adds_by_itself_counts(folder: Path, tmp_path: Path) ->
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"model": 3}'])
 def test_a_tokenizer_that_cannot_be_read_leaves_the_bound(tmp_path: Path, content: str) -> None:
     (tmp_path / "tokenizer.json").write_text(content)
-    assert TokenCounter(lambda: tmp_path).count("hello there") == bound("hello there")
-    assert TokenCounter(lambda: tmp_path / "nowhere").count("hello") == bound("hello")
+    assert TokenCounter(lambda: tmp_path).count("hello there") == estimate_tokens("hello there")
+    assert TokenCounter(lambda: tmp_path / "nowhere").count("hello") == estimate_tokens("hello")
 
 
 def test_the_bound_is_above_what_a_tokenizer_makes_of_text(folder: Path) -> None:
     for text in texts():
-        assert whole(folder, text) <= bound(text) <= 3 * whole(folder, text)
+        assert whole(folder, text) <= estimate_tokens(text) <= 3 * whole(folder, text)

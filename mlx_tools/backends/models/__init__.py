@@ -1,1 +1,4 @@
-"""Models on this machine: the embedded one, the Hugging Face cache, and what their files say."""
+"""Models on this machine.
+
+The embedded one, the Hugging Face cache, and what their files say.
+"""

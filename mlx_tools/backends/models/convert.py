@@ -1,13 +1,13 @@
-"""Turns the embedded model's GGUF file into a folder that mlx-lm loads.
+"""Converts the embedded model's GGUF file into a folder that mlx-lm loads.
 
-Run as a script, ``python -P convert.py FILE.gguf FOLDER float32|4bit``, in a process of its own:
-it needs MLX, and more memory than the program that asks for it should keep. Prints ``shard DONE
-TOTAL`` as it goes. Imports nothing of mlx_tools.
+Run as a script, ``python -P convert.py FILE.gguf FOLDER float32|4bit``, in a process of its own: it
+needs MLX, and more memory than the program that starts it should hold. It prints ``shard DONE
+TOTAL`` as it goes. It imports nothing of mlx_tools.
 
 The GGUF holds affine 4-bit weights in groups of 32 (the embedding in 8 bits), which are MLX's own
-form: ``4bit`` keeps them as they are, for Metal; ``float32`` unpacks them, which is faster on a
-CPU. Scales become float32 in both, and with them all that is computed: in float16 the logits move
-by up to 0.4, enough to turn this model's near ties ("The capital of France is" became "L'Étoile").
+form. ``4bit`` keeps them as they are, for Metal; ``float32`` unpacks them, which is faster on a
+CPU. Scales become float32 in both, and so does all that is computed. In float16 the logits move by
+up to 0.4, enough to turn this model's near ties ("The capital of France is" became "L'Étoile").
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TOP = {"token_embd": "model.embed_tokens", "output_norm": "model.norm"}
 
 
 def main(source: str, folder: str, precision: str) -> None:
-    """Read ``source``, write config, tokenizer and weights into ``folder``."""
+    """Read ``source``, and write config, tokenizer and weights into ``folder``."""
     import mlx.core as mx
 
     with mx.stream(mx.cpu):
@@ -57,7 +57,10 @@ def _name(gguf: str) -> str:
 
 
 def _write_weights(mx: Any, weights: dict[str, Any], folder: Path, *, keep: bool) -> dict[str, Any]:
-    """Write the weights; give, per layer that is kept quantised, its group size and bits."""
+    """Write the weights.
+
+    Return the group size and bits of each layer that stays quantised.
+    """
     tensors: dict[str, Any] = {}
     quantised: dict[str, Any] = {}
     names = [name.removesuffix(".weight") for name in weights if name.endswith(".weight")]
@@ -106,13 +109,16 @@ def _config(metadata: dict[str, Any], quantised: dict[str, Any]) -> dict[str, An
         "torch_dtype": "float32",
     }
     if quantised:
-        own = {name: value for name, value in quantised.items() if value["bits"] != BITS}
-        config["quantization"] = {"group_size": GROUP, "bits": BITS, **own}
+        exceptions = {name: value for name, value in quantised.items() if value["bits"] != BITS}
+        config["quantization"] = {"group_size": GROUP, "bits": BITS, **exceptions}
     return config
 
 
 def _tokenizer(metadata: dict[str, Any]) -> dict[str, Any]:
-    """``tokenizer.json``: byte-level BPE, digits one by one, special tokens marked as such."""
+    """Return ``tokenizer.json``.
+
+    Byte-level BPE, digits one by one, special tokens marked as such.
+    """
     tokens = metadata["tokenizer.ggml.tokens"]
     kinds = metadata["tokenizer.ggml.token_type"].tolist()
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}

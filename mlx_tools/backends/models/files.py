@@ -1,4 +1,7 @@
-"""What a model's folder says about its tokenizer and chat template, as a plain value."""
+"""The files of a model's folder.
+
+Its tokenizer, chat template and context, as plain values.
+"""
 
 from __future__ import annotations
 
@@ -18,43 +21,46 @@ from msgspec import Struct
 from mlx_tools.errors import ModelError
 from mlx_tools.paths import read_regular
 
-_NAMED: Final = tuple(
+_TOKEN_SETTINGS: Final = tuple(
     f"{name}_token" for name in ["bos", "eos", "unk", "sep", "pad", "cls", "mask"]
 )
+"""Settings that name one special token each."""
 _LISTS: Final = ("additional_special_tokens", "extra_special_tokens")
+"""Settings that hold several special tokens."""
 _POSITIONS: Final = ("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx")
+"""Settings for the size of the context, by families of models."""
 MAX_CONTEXT: Final = 100_000_000
-"""More tokens than this are no size: tokenizers without a bound write 10 ** 30."""
+"""More tokens than this are no size: tokenizers without a limit write 10 ** 30."""
 
 
 class ModelFiles(Struct, frozen=True, kw_only=True):
-    """A model's folder, read.
-
-    ``special_tokens`` are the tokens that the tokenizer flags as special, ``added_tokens`` all that
-    it treats as one token wherever they stand (with their ids), special or not. ``end_tokens`` end
-    a completion. ``adds_bos``: the tokenizer itself puts ``bos_token`` before every text.
-    ``chat_template`` is Jinja source, None where the model has none. ``context`` is in tokens.
-    """
+    """The files of a model's folder, as read."""
 
     path: Path
     name: str
     chat_template: str | None = None
+    """Jinja source, None if the model has none."""
     bos_token: str | None = None
     eos_token: str | None = None
     adds_bos: bool = False
+    """The tokenizer itself puts ``bos_token`` before every text."""
     special_tokens: tuple[str, ...] = ()
+    """The tokens that the tokenizer flags as special."""
     added_tokens: Mapping[str, int] = msgspec.field(default_factory=dict)
+    """All texts that are one token wherever they stand, special or not, with their ids."""
     end_tokens: tuple[str, ...] = ()
+    """The tokens that end a completion."""
     context: int | None = None
+    """The size of the context in tokens, None if unknown."""
 
 
 def read_model_files(path: Path, name: str | None = None) -> ModelFiles:
-    """Read the folder ``path``; ``name`` is by default the folder's own.
+    """Read a model's folder; ``name`` is by default the folder's own.
 
-    Follows the order of the transformers library, which mlx-lm uses: ``chat_template.jinja`` before
-    the template in ``tokenizer_config.json``; end tokens of ``generation_config.json`` before those
-    of ``config.json``; whether BOS is added stands in ``tokenizer.json``'s post-processor, whatever
-    ``add_bos_token`` says, where there is such a file.
+    It follows the order of the transformers library, which mlx-lm uses. ``chat_template.jinja``
+    comes before the template in ``tokenizer_config.json``. End tokens of ``generation_config.json``
+    come before those of ``config.json``. The post-processor in ``tokenizer.json`` decides whether
+    BOS is added, if there is such a file, whatever ``add_bos_token`` says.
 
     Raises:
         ModelError: it is no model's folder, or a file in it cannot be read.
@@ -69,12 +75,12 @@ def read_model_files(path: Path, name: str | None = None) -> ModelFiles:
     tokenizer = _tokenizer_members(path / "tokenizer.json")
     added = _added_tokens(settings, tokenizer or {})
     bos, eos = _text(settings.get("bos_token")), _text(settings.get("eos_token"))
-    named = (
+    named_tokens = (
         *_named_tokens(settings),
         *_named_tokens(_load(path / "special_tokens_map.json") or {}),
     )
-    special = (*(text for text, flagged in added.values() if flagged), *named)
-    if tokenizer is None:  # a sentencepiece model alone: the Llama family's rule
+    special = (*(text for text, flagged in added.values() if flagged), *named_tokens)
+    if tokenizer is None:  # only a sentencepiece model: the Llama family's rule
         adds_bos = bool(settings.get("add_bos_token", bos is not None))
     else:
         adds_bos = any(token == bos for token in _leading(tokenizer.get("post_processor")))
@@ -97,7 +103,9 @@ def read_model_files(path: Path, name: str | None = None) -> ModelFiles:
 
 
 def read_context(path: Path) -> int | None:
-    """The size of the model's context in tokens, None where the files in ``path`` do not say.
+    """Return the size of the model's context in tokens.
+
+    None if its files do not say it.
 
     Raises:
         ModelError: a file cannot be read.
@@ -117,7 +125,7 @@ def _template(path: Path, settings: Mapping[str, Any]) -> str | None:
         items = (
             [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
         )
-        named = {  # several, by name
+        named = {  # several templates, by name
             item["name"]: str(item["template"])
             for item in items
             if isinstance(item.get("name"), str) and isinstance(item.get("template"), str)
@@ -130,20 +138,20 @@ def _template(path: Path, settings: Mapping[str, Any]) -> str | None:
 def _added_tokens(
     settings: Mapping[str, Any], tokenizer: Mapping[str, Any]
 ) -> dict[int, tuple[str, bool]]:
-    """By its id the text of each token outside the plain vocabulary, and whether it is special."""
+    """Return the tokens outside the plain vocabulary by id: text, and a special flag."""
     decoder, listed = settings.get("added_tokens_decoder"), tokenizer.get("added_tokens")
     pairs = list(decoder.items()) if isinstance(decoder, dict) else []
     items = listed if isinstance(listed, list) else []
     pairs += [(token.get("id"), token) for token in items if isinstance(token, dict)]
-    found = {}
+    tokens = {}
     for number, token in pairs:
         if isinstance(token, dict) and re.fullmatch(r"[0-9]+", str(number)):
-            found[int(number)] = (_text(token) or "", bool(token.get("special")))
-    return dict(sorted(found.items()))
+            tokens[int(number)] = (_text(token) or "", bool(token.get("special")))
+    return dict(sorted(tokens.items()))
 
 
 def _named_tokens(settings: Mapping[str, Any]) -> list[str | None]:
-    named = [_text(settings.get(key)) for key in _NAMED]
+    named = [_text(settings.get(key)) for key in _TOKEN_SETTINGS]
     for key in _LISTS:
         value = settings.get(key)
         if isinstance(value, dict):  # by role: {"image_token": …}
@@ -154,7 +162,7 @@ def _named_tokens(settings: Mapping[str, Any]) -> list[str | None]:
 
 
 def _leading(processor: Any) -> Iterator[str]:
-    """The special tokens that a post-processor writes before a single text."""
+    """Yield the special tokens that a post-processor writes before a single text."""
     if not isinstance(processor, dict):
         return
     if processor.get("type") == "Sequence":
@@ -166,8 +174,8 @@ def _leading(processor: Any) -> Iterator[str]:
             if not isinstance(piece, dict) or "SpecialToken" not in piece:
                 return
             name = piece["SpecialToken"].get("id", "")
-            written = tokens.get(name) if isinstance(tokens, dict) else None
-            yield from (written or {}).get("tokens") or [name]
+            entry = tokens.get(name) if isinstance(tokens, dict) else None
+            yield from (entry or {}).get("tokens") or [name]
     elif isinstance(processor.get("cls"), list) and processor["cls"]:
         yield str(processor["cls"][0])
 
@@ -175,18 +183,20 @@ def _leading(processor: Any) -> Iterator[str]:
 def _context(config: Mapping[str, Any], settings: Mapping[str, Any]) -> int | None:
     inner = config.get("text_config")
     sources = (config, inner if isinstance(inner, dict) else {})
-    said = [source.get(key) for source in sources for key in _POSITIONS]
-    for value in (*said, settings.get("model_max_length")):
+    sizes = [source.get(key) for source in sources for key in _POSITIONS]
+    for value in (*sizes, settings.get("model_max_length")):
         if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_CONTEXT:
             return value
     return None
 
 
 def _tokenizer_members(path: Path) -> dict[str, Any] | None:
-    """``added_tokens`` and ``post_processor`` of a ``tokenizer.json``; None where there is none.
+    """Return ``added_tokens`` and ``post_processor`` of a ``tokenizer.json``.
 
-    Each is read where it stands: the vocabulary, which comes after them, is up to 30 MB. A key with
-    its quotes can stand in no text of JSON's.
+    None without a file.
+
+    The two are read without the rest: the vocabulary, which comes after them, has up to 30 MB. A
+    search for the key with its quotes is safe, since JSON escapes the quotes within a text.
     """
     if not path.is_file():
         return None
@@ -195,15 +205,15 @@ def _tokenizer_members(path: Path) -> dict[str, Any] | None:
         if not (text.lstrip().startswith("{") and text.rstrip().endswith("}")):
             raise ValueError("it holds no whole JSON object")
         for key in ("added_tokens", "post_processor"):
-            if found := re.search(rf'"{key}"\s*:\s*', text):
-                members[key], _ = json.JSONDecoder().raw_decode(text, found.end())
+            if match := re.search(rf'"{key}"\s*:\s*', text):
+                members[key], _ = json.JSONDecoder().raw_decode(text, match.end())
     except (ValueError, RecursionError) as error:
         raise _unreadable(path, error) from error
     return members
 
 
 def _load(path: Path) -> dict[str, Any] | None:
-    """The JSON object in ``path``; None where there is no such file."""
+    """Return the JSON object in a file; None if there is no such file."""
     if not path.is_file():
         return None
     try:
@@ -227,7 +237,10 @@ def _unreadable(path: Path, error: Exception) -> ModelError:
 
 
 def _text(token: Any) -> str | None:
-    """A token's text: given as such, or in an object with its flags."""
+    """Return a token's text.
+
+    It is the value itself, or stands in an object with its flags.
+    """
     return _string(token.get("content") if isinstance(token, dict) else token)
 
 
@@ -239,25 +252,26 @@ def _string(value: Any) -> str | None:
 
 
 _STEP: Final = 512
-"""Tokens after which a place is noted where a text can be cut."""
+"""Tokens between two noted places at which a text can be cut. A choice: fewer notes, longer
+recounts."""
 _WORD = re.compile(r"[0-9A-Za-z]+")
 _SINGLE = re.compile(r"[^0-9A-Za-z\s\x80-\U0010ffff]|[^\S ]| {2,16}")
 
 
-def bound(text: str) -> int:
-    """About how many tokens ``text`` has at most, for a tokenizer that nobody knows.
+def estimate_tokens(text: str) -> int:
+    """Return about the most tokens that an unknown tokenizer makes of a text.
 
-    A word counts one for three letters, a number one a digit, what is of both three for four; a
-    mark and a line break one; blanks in a row one; a character that is not ASCII one less than it
-    takes bytes. English comes out at a third to a half more than a tokenizer of 50,000 entries
-    makes of it; what is random (keys, base64) about right.
+    A word counts one for three letters, a number one a digit, a mix of both three for four. A mark
+    and a line break count one, spaces in a row one. A character that is not ASCII counts one less
+    than its bytes. For English the result is a third to a half more than a tokenizer of 50,000
+    entries makes; for random text (keys, base64) it is about right.
     """
-    words = sum(map(_of_word, _WORD.findall(text)))
-    beyond = len(text.encode("utf-8", "surrogatepass")) - len(text)
-    return words + len(_SINGLE.findall(text)) + beyond
+    words = sum(map(_estimate_word, _WORD.findall(text)))
+    extra_bytes = len(text.encode("utf-8", "surrogatepass")) - len(text)
+    return words + len(_SINGLE.findall(text)) + extra_bytes
 
 
-def _of_word(word: str) -> int:
+def _estimate_word(word: str) -> int:
     if word.isalpha():
         return -(-len(word) // 3)
     return len(word) if word.isdecimal() else -(-3 * len(word) // 4)
@@ -267,74 +281,94 @@ def _of_word(word: str) -> int:
 class TokenCounter:
     """Counts the tokens of prompts.
 
-    ``folder`` gives the folder of the model's files, None where they are not on this machine; it is
-    asked at the first count. Where they are, and the package ``tokenizers`` is installed, the count
-    is the tokenizer's own, the beginning of text included that it adds; else it is a `bound`.
+    The count is the tokenizer's own, with the tokens that it adds at the beginning, if two things
+    hold: the model's files are on this machine, and the package ``tokenizers`` is installed. Else
+    it is an estimate (`estimate_tokens`).
 
-    A text that begins like the one before is counted from where they part: from the last token
-    before that which the tokenizer takes out of any text first, or, where there is none in many,
-    from the end of the other one.
+    A text that begins like the one before is counted from where the two part. More precisely: from
+    the last token before it that the tokenizer cuts out of any text first. If many tokens have none
+    of these, it is counted from the end of the earlier text.
     """
 
     folder: Callable[[], Path | None] = lambda: None
+    """Returns the folder of the model's files, None if they are not here. Called at the first
+    count."""
     _tokenizer: _Tokenizer | None = field(default=None, init=False)
     _is_resolved: bool = field(default=False, init=False)
     _text: str = field(default="", init=False)
-    # places in that text where it can be cut, and the tokens before
     _marks: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)], init=False)
+    """Places at which the last text can be cut, and the tokens before them."""
 
     def count_known(self, text: str) -> int:
-        """How many characters of ``text`` are counted already."""
-        return _alike(self._text, text)
+        """Return how many characters of ``text`` are counted already."""
+        return _common_length(self._text, text)
 
     def count(self, text: str) -> int:
-        """How many tokens ``text`` has."""
+        """Return how many tokens ``text`` has."""
         if not self._is_resolved:
             folder = self.folder()
             self._tokenizer = None if folder is None else _tokenizer_in(folder)
             self._is_resolved = True
-        alike = _alike(self._text, text)
-        while self._marks[-1][0] > alike:
+        common = _common_length(self._text, text)
+        while self._marks[-1][0] > common:
             self._marks.pop()
-        at, tokens = self._marks[-1]
+        start, tokens = self._marks[-1]
         self._text = text
         if self._tokenizer is None:
-            tokens += bound(text[at:])
+            tokens += estimate_tokens(text[start:])
             self._marks.append((len(text), tokens))
             return tokens
-        more, cuts = self._tokenizer.measure(text[at:])
-        self._marks += [(at + place, tokens + before) for place, before in cuts]
-        return tokens + more + self._tokenizer.added_tokens
+        new_tokens, cuts = self._tokenizer.measure(text[start:])
+        self._marks += [(start + place, tokens + count_before) for place, count_before in cuts]
+        return tokens + new_tokens + self._tokenizer.added_tokens
 
 
 def exact_token_count(folder: Path, text: str) -> int | None:
-    """Return how many tokens the tokenizer in a model's folder makes of a text, those that it adds
-    included; None if it cannot be loaded."""
+    """Return how many tokens a model's tokenizer makes of a text.
+
+    None if it cannot be loaded.
+
+    The tokens that it adds by itself are included.
+    """
     tokenizer = _tokenizer_in(folder)
     return None if tokenizer is None else tokenizer.measure(text)[0] + tokenizer.added_tokens
 
 
 class _Tokenizer:
-    """A model's tokenizer. ``added_tokens`` is how many tokens it puts around any text."""
+    """A model's tokenizer."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._own_vocabulary = frozenset(tokenizer.get_added_tokens_decoder())
         self.added_tokens = len(tokenizer.encode("").ids)
+        """The number of tokens that it puts around any text."""
 
     def measure(self, text: str) -> tuple[int, list[tuple[int, int]]]:
-        """The tokens in ``text``, and some places where it can be cut, with the tokens before."""
+        """Return the number of tokens, and some places at which the text can be cut.
+
+        Each place comes with the number of tokens before it.
+        """
         encoded = self._tokenizer.encode(text, add_special_tokens=False)
         ids = encoded.ids
-        own = [number for number, token in enumerate(ids) if token in self._own_vocabulary]
-        if not own:
+        positions = [number for number, token in enumerate(ids) if token in self._own_vocabulary]
+        if not positions:
             return len(ids), [(len(text), len(ids))] if len(ids) >= _STEP else []
-        ends = [n for n, last in pairwise((*own, len(ids))) if last // _STEP > n // _STEP]
-        return len(ids), [(encoded.token_to_chars(n)[1], n + 1) for n in (*ends[:-1], own[-1])]
+        ends = [
+            position
+            for position, next_position in pairwise((*positions, len(ids)))
+            if next_position // _STEP > position // _STEP
+        ]
+        return len(ids), [
+            (encoded.token_to_chars(position)[1], position + 1)
+            for position in (*ends[:-1], positions[-1])
+        ]
 
 
-def _alike(text: str, second: str) -> int:
-    """How many characters two texts begin with that are the same."""
+def _common_length(text: str, second: str) -> int:
+    """Return the number of equal characters at the beginning of two texts.
+
+    Slices are compared by bisection: comparing them is far quicker than a loop over characters.
+    """
     if second.startswith(text):
         return len(text)
     ends = range(min(len(text), len(second)) + 1)
@@ -343,7 +377,7 @@ def _alike(text: str, second: str) -> int:
 
 @lru_cache(maxsize=4)
 def _tokenizer_in(folder: Path) -> _Tokenizer | None:
-    """The tokenizer in a model's folder, None where it cannot be had."""
+    """Return the tokenizer in a model's folder, None if it cannot be loaded."""
     try:
         from tokenizers import Tokenizer
 
@@ -351,5 +385,5 @@ def _tokenizer_in(folder: Path) -> _Tokenizer | None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return _Tokenizer(tokenizer)
-    except Exception:  # the package is not here, or the file is none (its errors have no class)
+    except Exception:  # the package is missing, or the file is bad (its errors have no own class)
         return None

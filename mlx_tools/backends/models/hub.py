@@ -1,4 +1,4 @@
-"""The Hugging Face cache: which models stand there, and fetching one into it."""
+"""The Hugging Face cache: list its models, and fetch one into it."""
 
 from __future__ import annotations
 
@@ -23,32 +23,33 @@ from mlx_tools.process import SUPERVISED, clean
 REPOSITORY: Final = re.compile(
     r"(?!.*(?:--|\.\.))[\w][\w.-]{0,95}/[\w][\w.-]{0,95}(?<![.-])", re.ASCII
 )
-"""What a repository is called: ``owner/name``."""
+"""The name of a repository: ``owner/name``."""
 
 _FILES: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken", "*.txt")
-"""What mlx-lm reads of a repository. Code that may stand in it is left out."""
+"""The files of a repository that mlx-lm reads. Code in it is never fetched."""
 
 _SCRIPT: Final = str(package_file("backends/models/hub_fetch.py"))
 
 
 class ListedModel(Struct, frozen=True):
-    """A row of ``mlx-tools models list``. ``size`` is in bytes: on the disk, or to be.
-
-    ``pulled`` is False for the embedded model where it is still to be fetched; ``path`` is then
-    None. ``mlx``: it was made for MLX (quantised by it, or published as such); others load as well
-    where mlx-lm knows their architecture.
-    """
+    """A row of ``mlx-tools models list``."""
 
     name: str
     source: Literal["embedded", "huggingface"]
     pulled: bool
+    """False for the embedded model before it is fetched; ``path`` is then None."""
     size: int
+    """Bytes on the disk, or the bytes that it will need."""
     path: Path | None
     mlx: bool = True
+    """It was made for MLX (quantised by it, or published as such).
+
+    Other models load as well if mlx-lm knows their architecture.
+    """
 
 
 def hub_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the Hugging Face libraries keep what they fetch; the folder need not exist."""
+    """Return the cache folder of the Hugging Face libraries; it need not exist."""
     for key in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if environ.get(key):
             return expand_user(environ[key])
@@ -59,27 +60,30 @@ def hub_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def cached_models(environ: Mapping[str, str] = os.environ) -> list[ListedModel]:
-    """The whole models in the cache, by name; half-fetched ones are left out."""
+    """Return the whole models in the cache, by name; half-fetched ones are left out."""
     rows = []
     for folder in hub_cache_dir(environ).glob("models--*--*"):
         if (snapshot := _whole(folder)) is not None:
             name = "/".join(folder.name.split("--")[1:3])
             config = _object(snapshot / "config.json")
-            made = "quantization" in config or "mlx" in name.lower()
+            is_for_mlx = "quantization" in config or "mlx" in name.lower()
             size = folder_bytes(snapshot)
-            rows.append(ListedModel(name, "huggingface", True, size, snapshot, made))
+            rows.append(ListedModel(name, "huggingface", True, size, snapshot, is_for_mlx))
     return sorted(rows, key=lambda row: row.name)
 
 
 def cached_snapshots(environ: Mapping[str, str] = os.environ) -> Iterator[tuple[str, Path]]:
-    """What the cache holds of each repository, by name, whether it is a whole model or not."""
+    """Yield name and newest snapshot of each repository, also of half-fetched ones."""
     for folder in sorted(hub_cache_dir(environ).glob("models--*--*")):
         if (snapshot := next(_snapshots(folder), None)) is not None:
             yield "/".join(folder.name.split("--")[1:3]), snapshot
 
 
 def cached_model(name: str, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The folder of the model ``owner/name``, a `REPOSITORY`, if the cache holds all of it."""
+    """Return the folder of the model ``owner/name``.
+
+    None if the cache does not hold all of it.
+    """
     return _whole(_folder_of(name, environ))
 
 
@@ -88,34 +92,34 @@ def _folder_of(name: str, environ: Mapping[str, str]) -> Path:
 
 
 def _whole(folder: Path) -> Path | None:
-    """The first snapshot that mlx-lm can be asked to load."""
+    """Return the first snapshot that mlx-lm can load, None if there is none."""
     for snapshot in _snapshots(folder):
         config = _object(snapshot / "config.json")
         tokenizers = (snapshot / "tokenizer.json", snapshot / "tokenizer.model")
-        known = isinstance(config.get("model_type"), str)
-        if known and any(path.is_file() for path in tokenizers) and _has_weights(snapshot):
+        has_type = isinstance(config.get("model_type"), str)
+        if has_type and any(path.is_file() for path in tokenizers) and _has_weights(snapshot):
             return snapshot
     return None
 
 
 def _snapshots(folder: Path) -> Iterator[Path]:
-    """The snapshot that ``main`` names, then the others, newest first."""
+    """Yield the snapshot that ``main`` names, then the others, newest first."""
     try:
-        named = read_regular(folder / "refs" / "main").decode("utf-8").strip()
+        main = read_regular(folder / "refs" / "main").decode("utf-8").strip()
     except (OSError, UnicodeDecodeError):
-        named = ""
-    if re.fullmatch(r"[\w-]+", named) and (folder / "snapshots" / named).is_dir():
-        yield folder / "snapshots" / named
+        main = ""
+    if re.fullmatch(r"[\w-]+", main) and (folder / "snapshots" / main).is_dir():
+        yield folder / "snapshots" / main
     try:
-        others = [path for path in (folder / "snapshots").iterdir() if path.is_dir()]
-        others.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+        folders = [path for path in (folder / "snapshots").iterdir() if path.is_dir()]
+        folders.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     except OSError:
         return
-    yield from (path for path in others if path.name != named)
+    yield from (path for path in folders if path.name != main)
 
 
 def _has_weights(snapshot: Path) -> bool:
-    """Whether every weight file that there should be is there (a link to nothing is not)."""
+    """Return True if every weight file is there (a link to nothing is not)."""
     index = snapshot / "model.safetensors.index.json"
     if index.is_file():
         places = _object(index).get("weight_map")
@@ -135,14 +139,16 @@ def _object(path: Path) -> dict[str, Any]:
 def pull_from_hub(
     name: str, report: Report = lambda progress: None, environ: Mapping[str, str] = os.environ
 ) -> Path:
-    """Fetch the repository ``owner/name`` into the Hugging Face cache; give its snapshot's folder.
+    """Fetch the repository ``owner/name`` into the Hugging Face cache.
 
-    What is there already is not fetched again, and a fetch that was broken off goes on where it
-    stopped.
+    Return its snapshot's folder.
+
+    Files that are already there are not fetched again, and a fetch that was broken off continues
+    where it stopped.
 
     Raises:
-        UsageError: that is no repository's name.
-        MissingDependency: the ``huggingface_hub`` package (which mlx-lm brings) is not here.
+        UsageError: this is no repository's name.
+        MissingDependency: the ``huggingface_hub`` package (which mlx-lm brings) is not installed.
         ModelError: no such model, no network, no access, no space, or no weights for mlx-lm in it.
     """
     if not REPOSITORY.fullmatch(name):
@@ -156,21 +162,24 @@ def pull_from_hub(
         )
     cache = private_dir(hub_cache_dir(environ))
     blobs = _folder_of(name, environ) / "blobs"
-    before, total = folder_bytes(blobs), 0
+    old_bytes, total = folder_bytes(blobs), 0
 
     def watch() -> None:
         nonlocal total
         if not total:
-            said = re.search(r"(?m)^total (\d+)$", log.read_text(errors="replace"))
-            total = int(said[1]) if said else 0
-        done = folder_bytes(blobs) - (0 if total else before)
+            match = re.search(r"(?m)^total (\d+)$", log.read_text(errors="replace"))
+            total = int(match[1]) if match else 0
+        done = folder_bytes(blobs) - (0 if total else old_bytes)
         report(PullProgress("fetch", min(done, total) if total else max(done, 0), total))
 
     with tempfile.TemporaryDirectory(prefix="mlx-tools-") as work:
         log = Path(work) / "log"
-        own = dict(environ) | {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+        environment = dict(environ) | {
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+        }
         command = [*SUPERVISED, _SCRIPT, name, str(cache), *_FILES]
-        run(command, log, own, watch, lambda said: _not_pulled(name, said))
+        run(command, log, environment, watch, lambda text: _not_pulled(name, text))
     path = cached_model(name, environ)
     if path is None:
         raise ModelError(
@@ -181,7 +190,6 @@ def pull_from_hub(
 
 
 _REASONS: Final = (
-    # a class that huggingface_hub or what it is built on raises, what it means, what to do
     (
         "GatedRepoError",
         "its owner asks for consent first",
@@ -196,14 +204,17 @@ _REASONS: Final = (
     ("TimeoutError", "the hub does not answer", "check the network, then pull again"),
     ("JSONDecodeError", "what answers is not the hub", "is there a page to log in at first?"),
 )
+"""Classes of errors that huggingface_hub or its libraries raise, the reason, and what to do."""
 
 
 def _not_pulled(name: str, log: str) -> ModelError:
-    found = re.search(r"(?m)^failed (\{.*\})$", log)
-    said: dict[str, Any] = json.loads(found[1]) if found else {"kinds": [], "message": log[-300:]}
-    if said.get("disk_full"):
+    match = re.search(r"(?m)^failed (\{.*\})$", log)
+    report: dict[str, Any] = json.loads(match[1]) if match else {"kinds": [], "message": log[-300:]}
+    if report.get("disk_full"):
         return ModelError("the disk is full", hint="free some space, then pull again")
-    for kind, what, hint in _REASONS:
-        if kind in said["kinds"]:
-            return ModelError(f"{name} cannot be fetched: {what}", hint=hint)
-    return ModelError(f"{name} cannot be fetched: {clean(said['message'], 200)}", hint="pull again")
+    for kind, reason, hint in _REASONS:
+        if kind in report["kinds"]:
+            return ModelError(f"{name} cannot be fetched: {reason}", hint=hint)
+    return ModelError(
+        f"{name} cannot be fetched: {clean(report['message'], 200)}", hint="pull again"
+    )

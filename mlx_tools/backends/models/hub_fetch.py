@@ -1,9 +1,9 @@
 """Fetches a repository into the Hugging Face cache.
 
 Run as a script, ``python -P hub_fetch.py OWNER/NAME CACHE PATTERN…``, in a process of its own, so
-that it can be ended at any moment. Prints ``total BYTES`` when the size is known, and where it
-fails a line ``failed JSON``: the names of the error's classes, causes included, and its words.
-Imports nothing of mlx_tools.
+that it can be ended at any moment. It prints ``total BYTES`` when the size is known. If it fails it
+prints a line ``failed JSON``: the names of the error's classes, causes included, and its message.
+It imports nothing of mlx_tools.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 
 
 def main(name: str, cache: str, patterns: list[str]) -> None:
-    """Fetch, or print why not and end with code 1."""
+    """Fetch the repository, or print why it failed and end with code 1."""
     try:
         from huggingface_hub import HfApi, snapshot_download
 
@@ -24,14 +24,14 @@ def main(name: str, cache: str, patterns: list[str]) -> None:
         snapshot_download(name, cache_dir=cache, allow_patterns=patterns)
     except Exception as error:
         chain: list[BaseException] = []
-        seen: BaseException | None = error
-        while seen is not None and len(chain) < 8:
-            chain.append(seen)
-            seen = seen.__cause__ or seen.__context__
+        cause: BaseException | None = error
+        while cause is not None and len(chain) < 8:
+            chain.append(cause)
+            cause = cause.__cause__ or cause.__context__
         kinds = [cls.__name__ for link in chain for cls in type(link).__mro__]
-        full = any(isinstance(link, OSError) and link.errno in (28, 122) for link in chain)
-        said = {"kinds": kinds, "message": str(error)[:1000], "disk_full": full}
-        print("failed", json.dumps(said), flush=True)
+        is_disk_full = any(isinstance(link, OSError) and link.errno in (28, 122) for link in chain)
+        report = {"kinds": kinds, "message": str(error)[:1000], "disk_full": is_disk_full}
+        print("failed", json.dumps(report), flush=True)
         sys.exit(1)
 
 

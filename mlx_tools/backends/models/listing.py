@@ -1,5 +1,7 @@
-"""Models by name: what there is, where it stands, having it fetched, what identifies it, and which
-suits this machine's memory."""
+"""Models by name.
+
+Find, list, fetch and identify them, and suggest one for this machine.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ from mlx_tools.process import clean
 
 
 class ModelMissing(ModelError):
-    """The model is known by name, and could be pulled; ``name`` says which."""
+    """The model is known by name, and can be pulled; ``name`` says which one."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -47,7 +49,7 @@ class ModelMissing(ModelError):
 
 
 def list_models(environ: Mapping[str, str] = os.environ) -> list[ListedModel]:
-    """The embedded model, pulled or not, then what the Hugging Face cache holds."""
+    """Return the embedded model, pulled or not, and those in the Hugging Face cache."""
     rows = []
     for model in EMBEDDED.values():
         folder = model_folder(model, best_precision(), environ)
@@ -58,10 +60,12 @@ def list_models(environ: Mapping[str, str] = os.environ) -> list[ListedModel]:
 
 
 def find_model(name: str, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The folder of the model called ``name``, or None where it is not on this machine.
+    """Return the folder of the model called ``name``.
 
-    ``name`` is the embedded model's, a folder, or ``owner/name`` of the Hugging Face cache; a name
-    that could be both is the folder only if it starts with ``/``, ``.`` or ``~``.
+    None if it is not on this machine.
+
+    ``name`` is the embedded model's, a folder, or ``owner/name`` of the Hugging Face cache. A name
+    that could be both is a folder only if it starts with ``/``, ``.`` or ``~``.
     """
     embedded = EMBEDDED.get(name)
     if embedded is not None:
@@ -79,15 +83,15 @@ def find_model(name: str, environ: Mapping[str, str] = os.environ) -> Path | Non
 
 
 def model_path(name: str, environ: Mapping[str, str] = os.environ) -> Path:
-    """As `find_model`.
+    """Return the folder of the model called ``name``; see `find_model`.
 
     Raises:
-        UsageError: ``name`` can be no model's.
+        UsageError: no model can have this name.
         ModelMissing: the model is not on this machine; says how to fetch it.
     """
-    found = find_model(name, environ)
-    if found is not None:
-        return found
+    folder = find_model(name, environ)
+    if folder is not None:
+        return folder
     if name in EMBEDDED or REPOSITORY.fullmatch(name):
         raise ModelMissing(name)
     raise _unknown(name)
@@ -96,21 +100,21 @@ def model_path(name: str, environ: Mapping[str, str] = os.environ) -> Path:
 def pull_model(
     name: str, report: Report = lambda progress: None, environ: Mapping[str, str] = os.environ
 ) -> PullResult:
-    """Have the model called ``name`` on this machine, whole.
+    """Fetch the model called ``name``, unless it is already whole on this machine.
 
     Raises:
-        UsageError: ``name`` can be no model's.
-        MissingDependency: a package that fetching or converting needs is not here.
-        ModelError: it cannot be had; says why, and what to do.
+        UsageError: no model can have this name.
+        MissingDependency: a package for fetching or converting is not installed.
+        ModelError: it cannot be fetched; says why, and what to do.
     """
     embedded = EMBEDDED.get(name)
     if embedded is not None:
         return pull_embedded(embedded, report, environ=environ)
     if not REPOSITORY.fullmatch(name):
         raise _unknown(name)
-    before = cached_model(name, environ)
+    old_path = cached_model(name, environ)
     path = pull_from_hub(name, report, environ)
-    return PullResult(path, fetched=before != path)
+    return PullResult(path, fetched=old_path != path)
 
 
 def _unknown(name: str) -> UsageError:
@@ -123,20 +127,28 @@ def _unknown(name: str) -> UsageError:
 # --- what identifies a model, whatever the machine and the path it stands under ---------------
 
 SAMPLES: Final = 64
-"""So many places of a large file go into its digest: a fine-tuned model differs from the one it was
-made of in all of its weights, or in those of many layers."""
+"""Places of a large file that go into its digest.
+
+A choice: a fine-tuned model differs from its base in all of its weights, or in those of many
+layers. So 64 places find a difference, and gigabytes need not be read.
+"""
 
 SAMPLE_BYTES: Final = 4096
+"""Bytes read at each place: one page of a disk."""
 
 _READ: Final = ("*.safetensors", "*.json", "*.model", "*.jinja")
+"""The files of a model that go into its digest: those that decide what it writes."""
 
 
 def model_identity(name: str | None, folder: Path | None = None) -> str | None:
-    """The model's identity, or None where nothing tells which one it is.
+    """Return the model's identity, None if unknown.
 
-    With its ``folder`` on this machine: the embedded model's name, ``owner/name`` of the Hugging
-    Face cache, or ``sha256:`` and a digest of what stands there. Else ``name``, which is what a
-    server calls it, or the embedded model's where that means it.
+    Args:
+        name: the server's name for the model. It is the identity if there is no folder, unless it
+            means
+            the embedded model.
+        folder: the model's folder on this machine. Then the identity is the embedded model's name,
+            ``owner/name`` of the Hugging Face cache, or ``sha256:`` and a digest of the files.
     """
     if folder is not None:
         return folder_identity(folder)
@@ -144,26 +156,34 @@ def model_identity(name: str | None, folder: Path | None = None) -> str | None:
 
 
 def known_model(name: str) -> str | None:
-    """The embedded model that a server calls ``name``: by the model's own name, its folder's, or
-    that of the file which it was made from. None for any other, and for what is on Hugging Face."""
+    """Return the embedded model that a server calls ``name``.
+
+    None if it is another model.
+
+    A server may use the model's own name, its folder's, or that of the file it was made from. A
+    name on Hugging Face is never the embedded model's.
+    """
     if REPOSITORY.fullmatch(name):
         return None
-    last = last_part(name)
+    tail = last_part(name)
     for model in EMBEDDED.values():
         folders = [f"{model.name}-{precision}" for precision in get_args(Precision)]
         file = last_part(model.member)
-        if last in (model.name, *folders, file, file.removesuffix(".gguf")):
+        if tail in (model.name, *folders, file, file.removesuffix(".gguf")):
             return model.name
     return None
 
 
 def last_part(name: str) -> str:
-    """What stands last in a path of any system's, or in ``owner/name``."""
+    """Return the last part of a path of any system, or of ``owner/name``."""
     return re.split(r"[/\\]", name.rstrip("/\\"))[-1]
 
 
 def folder_identity(folder: Path) -> str | None:
-    """The identity of the model in ``folder``; None where the folder cannot be read."""
+    """Return the identity of the model in ``folder``.
+
+    None if the folder cannot be read.
+    """
     manifest = read_manifest(folder)
     for model in EMBEDDED.values():
         if manifest is not None and manifest.source == model.gguf_sha256:
@@ -174,13 +194,16 @@ def folder_identity(folder: Path) -> str | None:
         if REPOSITORY.fullmatch(name):
             return name
     try:
-        return _sampled(path for pattern in _READ for path in folder.glob(pattern))
+        return _digest_samples(path for pattern in _READ for path in folder.glob(pattern))
     except OSError:
         return None
 
 
-def _sampled(paths: Iterable[Path]) -> str:
-    """A digest of names, sizes and samples of the model's files: weights are gigabytes."""
+def _digest_samples(paths: Iterable[Path]) -> str:
+    """Return a digest of names, sizes and samples of the model's files.
+
+    Weights are gigabytes.
+    """
     digest = hashlib.sha256()
     for path in sorted(set(paths)):
         with open_regular(path) as file:
@@ -207,7 +230,6 @@ class Suggestion(NamedTuple):
 
 
 _METAL: Final = (
-    # weights in GB, model: 4-bit versions published for MLX, all of one family that calls tools
     (0.4, "mlx-community/Qwen3-0.6B-4bit"),
     (1.0, "mlx-community/Qwen3-1.7B-4bit"),
     (2.3, "mlx-community/Qwen3-4B-4bit"),
@@ -216,14 +238,21 @@ _METAL: Final = (
     (17.2, "mlx-community/Qwen3-30B-A3B-4bit"),
     (132.3, "mlx-community/Qwen3-235B-A22B-4bit"),
 )
+"""Gigabytes of weights, and the model: 4-bit versions for MLX, of one family that calls tools."""
 
 SHARE: Final = 0.4
-"""Of the memory, for weights: macOS lets the GPU hold about two thirds, and the key-value cache
-and other programs need their part."""
+"""Share of the memory for a model's weights.
+
+A choice: macOS lets the GPU hold about two thirds, and the key-value cache and other programs need
+their part.
+"""
 
 
 def memory_bytes() -> int | None:
-    """This machine's memory, or what a container allows of it; None where it cannot be told."""
+    """Return the bytes of this machine's memory, or of its container's limit.
+
+    None if unknown.
+    """
     total = None
     try:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -233,9 +262,9 @@ def memory_bytes() -> int | None:
 
 
 def suggest_model(memory: int | None, platform: str = sys.platform) -> Suggestion:
-    """The largest model that leaves room for the rest, for ``memory`` bytes of it.
+    """Return the largest model that leaves room for the rest in ``memory`` bytes.
 
-    Without Metal (any platform but macOS) only small models are quick enough to talk to.
+    Without Metal (any platform but macOS) only small models are quick enough for a chat.
     """
     share, metal = SHARE * (memory or 0), platform == "darwin"
     where = f"{memory / 2**30:.0f} GB of memory" if memory else "memory of unknown size"
