@@ -28,6 +28,8 @@ SCRIPTS: Final[Mapping[str, tuple[str, ...]]] = {
         answer("It is written."),
     ),
     "built-in: ": (call("calculator", expression="34 * 24"), answer("816 hours are left.")),
+    "decoding: ": _SUM,
+    "prompts: ": _SUM,
     "cookbook: Change a file": (
         call("edit_file", path="plan.md", old="kale", new="lettuce"),
         answer("Bed 2 has lettuce now."),

@@ -14,7 +14,8 @@ PAGES = [
         ROOT / "docs" / f"{name}.md"
         for name in (
             *("README", "approvals", "backends", "built-in", "chat", "commands", "compared"),
-            *("configuration", "cookbook", "golden", "library", "macos", "policy", "tools", "web"),
+            *("configuration", "cookbook", "decoding", "golden", "library", "macos", "policy"),
+            *("prompts", "tools", "web"),
         )
     ),
 ]
