@@ -32,7 +32,7 @@ class VirtualClock:
     def now(self) -> float:
         return self.time
 
-    async def sleep(self, seconds: float) -> None:
+    async def elapse(self, seconds: float) -> None:
         await self._alarm(seconds).wait()
 
     async def wait(self, event: anyio.Event, seconds: float) -> bool:
@@ -77,7 +77,7 @@ class SlowBackend:
     async def complete(self, request: CompletionRequest) -> AsyncIterator[Chunk]:
         self.requests.append(request)
         for seconds, piece in self._completions.pop(0):
-            await self._clock.sleep(seconds)
+            await self._clock.elapse(seconds)
             if isinstance(piece, Exception):
                 raise piece
             yield Chunk(piece)
