@@ -557,6 +557,10 @@ class GatewaySettings(Section):
     concurrency: int = setting(
         "never", "Requests that are served at the same time", ge=1, le=10_000
     )
+    catalog: Literal["whole", "compact"] = setting(
+        "never",
+        "What the model is told of a client's tools: all descriptions, or one line of each tool",
+    )
     approvals: Literal["person", "client"] = setting(
         "never",
         "Who decides about the calls of a run that a client asked for: a person, elsewhere, or the "

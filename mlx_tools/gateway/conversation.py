@@ -15,7 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -98,7 +98,8 @@ class PromptProfile(Struct, frozen=True, kw_only=True):
 
     ``settings`` are those of a run of the gateway's own, with the model, its context and its format
     as they were found; ``style`` and ``strategy`` are those that they come to. ``weak_model``: the
-    model's verdict says that it rarely calls tools correctly.
+    model's verdict says that it rarely calls tools correctly. ``catalog``: whether the model is
+    told all descriptions of a client's tools, or a line of each.
     """
 
     settings: RunSettings
@@ -107,6 +108,7 @@ class PromptProfile(Struct, frozen=True, kw_only=True):
     strategy: Strategy
     words: PromptWords
     weak_model: bool = False
+    catalog: Literal["whole", "compact"] = "whole"
 
     def header(self, request: TurnRequest, limits: Limits) -> Header:
         """The header of the session that this request is a turn of.
@@ -135,6 +137,7 @@ class PromptProfile(Struct, frozen=True, kw_only=True):
                 catalog_budget=NO_BUDGET,
                 output_schema=request.schema,
                 weak_model=self.weak_model,
+                whole_descriptions=self.catalog == "whole",
             )
             openings = Openings(frame, lambda: None)
             opening = openings.opening("")

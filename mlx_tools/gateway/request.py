@@ -62,6 +62,7 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     ``sampling`` goes to the server as it is (temperature, top_p, seed …). ``stop`` are texts that
     end the answer, ``max_tokens`` is a ceiling, None for the settings' own. ``left_out`` are the
     fields and tools that were accepted and have no effect, by the names that the client gave.
+    ``catalog_note`` says how much of the tools' descriptions is left, empty if all of it is.
     ``size`` is how many bytes the body has that it was read of; ``streamed``: the client sees the
     text as it comes.
     ``prompt`` is one that goes to the model as it is, in place of all messages; ``top_logprobs`` is
@@ -80,6 +81,7 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     max_tokens: int | None = None
     left_out: tuple[str, ...] = ()
+    catalog_note: str = ""
     top_logprobs: int = 0
     size: int = 0
     streamed: bool = True
@@ -117,7 +119,7 @@ class TurnDone(Struct, frozen=True, kw_only=True):
 
     @property
     def notes(self) -> JsonObject:
-        """What is known of the turn only at its end, for headers or the last event."""
+        """The details that are known only at the end, for headers or the last event."""
         notes = {"repairs": [*self.repairs], "echoed": [*self.echoed], "call_like": self.call_like}
         return {name: value for name, value in notes.items() if value}
 
@@ -142,7 +144,7 @@ class ThoughtAdded(Struct, frozen=True):
 
 
 class CallAdded(Struct, frozen=True):
-    """A call of a tool that exists; ``index`` is its place among the calls of the turn."""
+    """A new call; ``index`` is its place among the calls of the turn."""
 
     index: int
     id: str
@@ -269,7 +271,7 @@ def unsupported(param: str, problem: str) -> ApiError:
 
 
 def as_api_error(error: MlxToolsError) -> ApiError:
-    """What a client is told of an error of ours."""
+    """Return the error that a client gets for an error of ours."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, StorageError):  # the disk is full, the database is away
@@ -307,7 +309,7 @@ def server_sent(data: Mapping[str, Any], kind: str = "") -> str:
 
 
 class Reply(Protocol):
-    """How one interface answers one request.
+    """The answer of one interface to one request.
 
     ``streamed`` is whether the client wants events. Each text that a method gives is one
     server-sent event, whole, with its blank line. The texts are made in the order in which they

@@ -322,6 +322,7 @@ def _tools_of(tools: Sequence[JsonObject], items: Sequence[JsonObject]) -> Offer
     definitions: list[ToolDefinition] = []
     described: list[JsonObject] = []
     hosted: list[str] = []
+    groups: set[str] = set()
     for at, namespace, tool in _flat(tools, items):
         if not isinstance(kind := tool.get("type"), str):
             raise missing(place(at, "type"))
@@ -331,7 +332,11 @@ def _tools_of(tools: Sequence[JsonObject], items: Sequence[JsonObject]) -> Offer
         param = read(FunctionParam, tool, at)
         space = namespace.name if namespace else ""
         client_tool = ClientTool(param.name, space, kind == "custom")
-        description = param.description or (namespace.description if namespace else None)
+        description = param.description
+        if namespace is not None and namespace.name not in groups:  # the first one of its group
+            groups.add(namespace.name)
+            texts = (namespace.description, param.description)
+            description = "\n".join(filter(None, texts)) or None
         grammar = custom_grammar(param.format)
         definitions.append(ToolDefinition(client_tool, description, param.parameters, grammar))
         described.append(_describe_tool(param, kind, description))

@@ -174,6 +174,7 @@ class ServedModels:
             strategy=setup.decided.strategy,
             words=load_words(),
             weak_model=setup.decided.weak,
+            catalog=options.configuration.settings.gateway.catalog,
         )
         limits = replace(  # a long prompt is read for minutes, and clients are told that we live
             options.configuration.limits(),

@@ -197,8 +197,11 @@ class _TurnEndpoint:
     async def _answer(
         self, speaker: TurnRunner, turn: TurnRequest, reply: Reply, sender: Sender
     ) -> None:
-        headers = {"x-mlx-tools-left-out": header_of(turn.left_out)} if turn.left_out else {}
         gateway = self._gateway
+        turn = await speaker.fit_tools(turn)
+        headers = {"x-mlx-tools-left-out": header_of(turn.left_out)} if turn.left_out else {}
+        if turn.catalog_note:
+            headers["x-mlx-tools-shortened"] = turn.catalog_note
 
         async def take(emit: Emit) -> TurnDone:
             began = anyio.current_time()

@@ -1,5 +1,4 @@
-"""One turn for a client: the prompt of its conversation, the model's turn held and mended as in any
-run, and what came of it as events.
+"""One turn for a client, from the prompt of its conversation to the events of its answer.
 
 A turn that cannot be read, or calls nothing that may be called, is corrected inside the request, up
 to two times. What a client was told by then stays: text stands before what the model says next, and
@@ -37,6 +36,7 @@ from mlx_tools.decoding import RepetitionWatch
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.gateway.answer_sender import AnswerSender, PlainText, StopTextFound, StopTexts
 from mlx_tools.gateway.call_sender import CallSender, SentCall
+from mlx_tools.gateway.catalog_fit import CatalogFit
 from mlx_tools.gateway.conversation import ConversationFold, PromptProfile, TurnMemory, next_key
 from mlx_tools.gateway.exchange import in_thread_if_large
 from mlx_tools.gateway.request import (
@@ -116,6 +116,23 @@ class TurnRunner:
     counter: TokenCounter
     memory: TurnMemory = field(default_factory=TurnMemory)
     _count_lock: anyio.Lock = field(default_factory=anyio.Lock, init=False)
+    _fit: CatalogFit | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        """Fit tools into the context, if its size is known and all is told of them."""
+        context = self.profile.settings.context
+        if context is not None and self.profile.catalog == "whole":
+            self._fit = CatalogFit(context, self._count)
+
+    async def fit_tools(self, request: TurnRequest) -> TurnRequest:
+        """Shorten the descriptions of a request's tools to what the context can hold.
+
+        Raises `ApiError` for a conversation that the model cannot go on with.
+        """
+        try:
+            return request if self._fit is None else await self._fit.fit(request)
+        except MlxToolsError as error:
+            raise as_api_error(error) from error
 
     async def run(self, request: TurnRequest, emit: Emit, new_id: Callable[[], str]) -> TurnDone:
         """Take the turn that a client asks for, and tell of it as it forms.
@@ -178,7 +195,10 @@ class TurnRunner:
         )
 
     async def count(self, request: TurnRequest) -> int:
-        """How many tokens the prompt of this request has."""
+        """Return the number of tokens of the prompt of a request."""
+        return await self._count(await self.fit_tools(request))
+
+    async def _count(self, request: TurnRequest) -> int:
         taking = await self._begin(request, lambda event: None, str)
         return await self.measure((await taking.pending_request()).prompt)
 
@@ -310,8 +330,10 @@ class _TurnInProgress:
     def _unfinished_calls(
         self, step: Complete, result: CompletionResult
     ) -> list[ClientCall | None] | None:
-        """Return the calls that the client was told of, None for each that the model's turn does
-        not end as it was told; None if there is no such, or nothing can be done about it."""
+        """Return the calls that were begun for the client, if the turn does not finish all of them.
+
+        Each that it does not finish is None. A server that cannot go on from a text finishes none.
+        """
         can_go_on = not (step.rules.parted and step.strategy == "free")
         if not self._calls.calls or result.finish_reason == "length" or not can_go_on:
             return None

@@ -36,7 +36,7 @@ class Clock(Struct, frozen=True):
 
 
 class TurnStream:
-    """Sends a turn's events as they come, and the interface's own event where none does.
+    """Sends the events of a turn as they come, and breaks a long silence.
 
     The head and the opening events go out with the model's first token.
     """

@@ -15,6 +15,11 @@ from mlx_tools.prompt.compaction import (
     may_leave,
     replacements,
 )
+from mlx_tools.prompt.descriptions import (
+    ShorterTools,
+    parameter_descriptions,
+    shorten_descriptions,
+)
 from mlx_tools.prompt.finder import (
     HUMP,
     READER,

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct
 
 from mlx_tools.messages import TOOL_NAME, ToolSpec
+from mlx_tools.prompt.descriptions import with_descriptions
 from mlx_tools.schema import (
     branches,
     dereferenced,
@@ -38,6 +39,18 @@ _HEAD: Final = re.compile(rf"^({TOOL_NAME.pattern})\(", re.ASCII | re.MULTILINE)
 _BLANK: Final = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+")
 
 
+class _Limits(NamedTuple):
+    """The bounds of one signature: parts, items of a list, characters of a value."""
+
+    nodes: int = MAX_NODES
+    items: int = MAX_ITEMS
+    chars: int = MAX_VALUE_CHARS
+
+
+_LIMITS: Final = _Limits()
+_WHOLE_LIMITS: Final = _Limits(nodes=5_000, items=500, chars=1_000)
+
+
 class _Detail(NamedTuple):
     """A measure of how much of a tool is told."""
 
@@ -46,6 +59,8 @@ class _Detail(NamedTuple):
     hints: bool = False
     optional: bool = True
 
+
+_WHOLE: Final = _Detail(depth=8, description=0)
 
 _DETAILS: Final = (
     _Detail(depth=3, description=MAX_DESCRIPTION_CHARS, hints=True),
@@ -169,6 +184,11 @@ def signature(spec: ToolSpec, detail: int = 0) -> str:
     return _cut(line, MAX_LINE_CHARS)
 
 
+def whole_signature(spec: ToolSpec) -> str:
+    """Return a tool's line in all detail, and what is said of its parameters."""
+    return with_descriptions(_format_tool(spec, _WHOLE, _WHOLE_LIMITS), spec)
+
+
 def one_line(text: str, limit: int) -> str:
     """``text`` with white space and invisible characters as single spaces, cut to ``limit``."""
     line = _BLANK.sub(" ", text[: 8 * limit]).strip()
@@ -179,9 +199,9 @@ def _cut(text: str, limit: int) -> str:
     return f"{text[: limit - 1].rstrip()}…" if limit else ""
 
 
-def _format_tool(spec: ToolSpec, detail: _Detail) -> str:
+def _format_tool(spec: ToolSpec, detail: _Detail, limits: _Limits = _LIMITS) -> str:
     schema = dereferenced(spec.parameters, spec.parameters)
-    writer = _TypeWriter(spec.parameters)
+    writer = _TypeWriter(spec.parameters, limits)
     arguments = writer.members(schema, detail.depth, optional=detail.optional)
     first = re.split(r"\n[ \t]*\n", spec.description[: 8 * MAX_LINE_CHARS].strip(), maxsplit=1)[0]
     said = [one_line(first, detail.description)]
@@ -207,9 +227,9 @@ def _hints(schema: Any, root: Mapping[str, Any]) -> list[str]:
 class _TypeWriter:
     """Writes schemas as types; stops at a bound on the parts of one signature."""
 
-    def __init__(self, root: Mapping[str, Any]) -> None:
-        self._root = root
-        self._depth_left = MAX_NODES
+    def __init__(self, root: Mapping[str, Any], limits: _Limits) -> None:
+        self._root, self._limits = root, limits
+        self._depth_left = limits.nodes
         self._root_definitions: list[str] = []
 
     def members(self, schema: Any, depth: int, *, optional: bool = True) -> list[str]:
@@ -220,7 +240,7 @@ class _TypeWriter:
         names += [name for name in needed if name not in named]
         written: list[str] = []
         for name in names:
-            if self._depth_left <= 0 or len(written) >= 4 * MAX_ITEMS:
+            if self._depth_left <= 0 or len(written) >= 4 * self._limits.items:
                 written.append("…")
                 break
             member = named.get(name, {})
@@ -243,15 +263,16 @@ class _TypeWriter:
             self._root_definitions.pop()
             return written
         if "const" in schema:
-            return _value(schema["const"])
-        values, parts = schema.get("enum"), schema.get("allOf")
+            return _value(schema["const"], self._limits.chars)
+        values, parts, most = schema.get("enum"), schema.get("allOf"), self._limits.items
         if isinstance(values, list) and values:
-            return _union(map(_value, values))
+            return _union((_value(value, self._limits.chars) for value in values), most)
         if found := branches(schema):
-            return _union([self._type(branch, depth) for branch in found[:MAX_ITEMS]])
+            return _union([self._type(branch, depth) for branch in found[:most]], most)
         if isinstance(parts, list) and parts and "properties" not in schema:
             return self._type(parts[0], depth)
-        return _union([self._render_type(name, schema, depth) for name in types(schema)]) or "any"
+        names = [self._render_type(name, schema, depth) for name in types(schema)]
+        return _union(names, self._limits.items) or "any"
 
     def _render_type(self, name: str, schema: Mapping[str, Any], depth: int) -> str:
         if name == "array":
@@ -281,15 +302,15 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
 
 
-def _union(names: Iterable[str]) -> str:
+def _union(names: Iterable[str], limit: int) -> str:
     some = list(dict.fromkeys(names))
-    return "|".join(some[:MAX_ITEMS]) + ("|…" if len(some) > MAX_ITEMS else "")
+    return "|".join(some[:limit]) + ("|…" if len(some) > limit else "")
 
 
-def _value(value: Any) -> str:
+def _value(value: Any, limit: int = MAX_VALUE_CHARS) -> str:
     """A JSON value in one short line; a number beyond 4,300 digits cannot be written."""
     if isinstance(value, str):
-        return json.dumps(one_line(value, MAX_VALUE_CHARS), ensure_ascii=False)
+        return json.dumps(one_line(value, limit), ensure_ascii=False)
     if isinstance(value, bool | None) or _number(value):
         return json.dumps(value)
     return "object" if isinstance(value, Mapping) else "any"

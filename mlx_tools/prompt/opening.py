@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from mlx_tools.errors import ConfigError
 from mlx_tools.messages import ToolObservation, ToolSpec, replace
-from mlx_tools.prompt.catalog import build_catalog, count_tokens, signature
+from mlx_tools.prompt.catalog import build_catalog, count_tokens, signature, whole_signature
 from mlx_tools.prompt.chat_format import ToolFormat
 from mlx_tools.prompt.finder import Finder
 from mlx_tools.prompt.neutralise import Composer, Neutraliser
@@ -60,6 +60,7 @@ class Frame(Struct, frozen=True, kw_only=True):
     ``prompts/``; without a ``response_mode`` nothing is added to it. ``catalog_budget`` is in
     tokens. ``native`` is used by the style of that name. ``output_schema`` is what answers must
     fit, None where they are text. ``weak_model``: the model needs many examples.
+    ``whole_descriptions``: all that is said of tools and parameters stands in the catalog.
     """
 
     words: PromptWords
@@ -73,6 +74,7 @@ class Frame(Struct, frozen=True, kw_only=True):
     catalog_budget: int = CATALOG_BUDGET
     output_schema: Mapping[str, Any] | None = None
     weak_model: bool = False
+    whole_descriptions: bool = False
 
     @property
     def result(self) -> ToolSpec | None:
@@ -124,7 +126,12 @@ class Openings:
         key = (
             *(json.dumps(described), frame.words, frame.neutraliser.control_tokens, frame.style),
             *(frame.native, frame.response_mode, frame.project_context, frame.persona),
-            *(frame.catalog_budget, json.dumps(frame.output_schema), frame.weak_model),
+            *(
+                frame.catalog_budget,
+                json.dumps(frame.output_schema),
+                frame.weak_model,
+                frame.whole_descriptions,
+            ),
         )
         if (kept := _parts_cache.get(key)) is None:
             whole = build_system(frame)
@@ -204,11 +211,13 @@ def build_system(
     def cost(line: str) -> int:
         return count_tokens(neutraliser.plain(line))  # as it stands in the prompt
 
+    forms: tuple[Callable[[ToolSpec], str], ...] = ()
+    if native is not None:
+        forms = (native.written, partial(native.written, brief=True))
+    elif frame.whole_descriptions:
+        forms = (whole_signature,)
     catalog = build_catalog(
-        *(frame.tools, frame.catalog_budget, cost),
-        best=best,
-        search=search,
-        write=() if native is None else (native.written, partial(native.written, brief=True)),
+        *(frame.tools, frame.catalog_budget, cost), best=best, search=search, write=forms
     )
     lines, result = [*catalog.lines], frame.result
     if result is not None:

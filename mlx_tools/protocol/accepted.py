@@ -20,6 +20,7 @@ from mlx_tools.schema import (
     CheckTooLong,
     dereferenced,
     faults,
+    fits_plainly,
     limit_steps,
     properties,
     types,
@@ -184,6 +185,8 @@ class AcceptedArguments:
     def _fits(self, value: Any, schema: Any) -> bool:
         if isinstance(schema, bool):
             return schema
+        if "type" in schema and fits_plainly(value, schema):
+            return True
         try:
             with limit_steps():
                 validator = validator_for(self._parameters).evolve(schema=schema)

@@ -9,6 +9,7 @@ from mlx_tools.schema.resolve import (
     anchors,
     branches,
     check_parameters,
+    children,
     dereferenced,
     follow,
     is_of_objects,
