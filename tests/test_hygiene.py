@@ -26,7 +26,8 @@ SECRETS = re.compile(
 )
 HISTORY = re.compile(
     r"\bissue[ ]\d+\b|\bsub-?agent{1}s?\b|\bsh{1}ared/|\bCONTRAC{1}T\.md"
-    r"|\bclaud{1}e\b(?![ ](?:Code|Desktop)\b|-(?:code\b|\*)|/claud{1}e_desktop|\.json)",
+    r"|\bclaud{1}e\b(?![ ](?:Code|Desktop|-p)\b|-(?:code\b|\*)|\x22\)|/settings|/claud{1}e_desktop"
+    r"|\.json)",
     re.IGNORECASE,
 )
 """Programs that keep servers, and that chat stands beside, are named as such."""

@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, str] = {
     "sessions": "List and show the sessions that are kept, go on with one, remove old ones.",
     "store": "Copy all that is kept, between files and a database.",
     "serve": "Serve the interfaces that clients and agents speak.",
+    "connect": "Have an agent or editor use the gateway: print or write its settings.",
     "worker": "Do the runs that gateways are asked for, where sessions are in PostgreSQL.",
     "approvals": "List, add and revoke standing yeses for calls of some shape.",
     "undo": "Bring back what a session's calls replaced, deleted and made.",

@@ -22,8 +22,23 @@ class AnswerSender:
     if it is the same text again, it is gone on with.
     """
 
-    def __init__(self, stops: Sequence[str], emit: Callable[[str], None], *, is_seen: bool) -> None:
-        """``is_seen``: the client sees the text as it comes."""
+    def __init__(
+        self,
+        stops: Sequence[str],
+        emit: Callable[[str], None],
+        *,
+        is_seen: bool,
+        beginning: str = "",
+    ) -> None:
+        """Make the sender of one turn.
+
+        Args:
+            stops: The client's stop texts.
+            emit: Takes the text that is sent.
+            is_seen: The client sees the text as it comes.
+            beginning: Text that the client wrote for the model; what follows it is sent.
+        """
+        self._beginning = self._expected = beginning
         self._stop_texts, self._emit, self._is_seen = stops, emit, is_seen
         self._stops = StopTexts(stops)
         self._sent_pieces: list[str] = []
@@ -48,6 +63,7 @@ class AnswerSender:
 
     def begin_anew(self) -> None:
         """Begin the text of a corrected turn."""
+        self._beginning = self._expected = ""
         if not self._is_seen:
             self._sent_pieces.clear()
         elif self._attempt:
@@ -56,6 +72,7 @@ class AnswerSender:
 
     def say(self, text: str, *, is_last: bool = False) -> None:
         """Send more text. Raises `StopTextFound`."""
+        text = self._after_beginning(text)
         if said := self._stops.feed(text, is_last=is_last):
             self._attempt.append(said)
             self._tell(said)
@@ -68,6 +85,7 @@ class AnswerSender:
         ``prefix`` may have been told before it. If a mend put the text in the place of another,
         what a client has seen of that stays.
         """
+        text = text.removeprefix(self._beginning)
         said = "".join(self._attempt) + self._stops.pending_text
         whole = next((t for t in (text, prefix + text) if t.startswith(said.rstrip())), None)
         if whole is not None:
@@ -79,6 +97,15 @@ class AnswerSender:
             self._sent_pieces.clear()
             self._attempt, self._stops = [], StopTexts(self._stop_texts)
             self.say(text, is_last=True)
+
+    def _after_beginning(self, text: str) -> str:
+        """The text without what of the client's beginning is still due."""
+        expected = self._expected
+        if text and expected.startswith(text):
+            self._expected = expected[len(text) :]
+            return ""
+        self._expected = ""
+        return text.removeprefix(expected)
 
     def _tell(self, text: str) -> None:
         if self._repeated is not None:

@@ -50,7 +50,6 @@ from mlx_tools.gateway.request import (
     TurnRequest,
     missing,
     server_sent,
-    unsupported,
 )
 from mlx_tools.messages import Usage
 
@@ -239,8 +238,6 @@ def _messages(body: CountedBody, history: HistoryReader) -> Iterator[ClientMessa
             yield ClientMessage("system", _instructions(message.content, at, history.content))
         else:
             yield from _block_messages(message, at, history)
-    if body.messages[-1].role == "assistant":
-        raise unsupported("messages", "the last one is the model's own, which it cannot go on with")
 
 
 def _block_messages(

@@ -1,4 +1,4 @@
-"""A client's tools: the names that the model knows them by, schemas made usable, and choices."""
+"""A client's tools: names for the model, usable schemas, and choices."""
 
 from __future__ import annotations
 
@@ -88,8 +88,10 @@ class ClientTools:
         return _with_digest(found, name, namespace) if found in self._tools else found
 
     def find(self, name: str, namespace: str = "") -> ClientTool | None:
-        """The client's tool of this name, or of this name with its namespace; None if there is
-        none."""
+        """Return the client's tool of this name, or None.
+
+        The name may stand with its namespace, or be the model's.
+        """
         return self._by_key.get((namespace, name))
 
     def client_tool(self, model_name: str) -> ClientTool:
@@ -145,7 +147,7 @@ def custom_input(arguments: str) -> str:
 
 
 def custom_grammar(form: Any) -> tuple[str, str] | None:
-    """Syntax and definition of a custom tool's ``format``; None if any text may be written."""
+    """Syntax and definition in a custom tool's ``format``; None if there is none."""
     inner = form.get("grammar", form) if isinstance(form, dict) else {}
     definition = inner.get("definition") if isinstance(inner, dict) else None
     if not isinstance(definition, str):
@@ -184,7 +186,7 @@ def _model_names(tools: Sequence[ClientTool]) -> dict[ClientTool, str]:
 
 
 def readable_name(name: str, namespace: str = "") -> str:
-    """A name of 1 to 64 of ``A-Z a-z 0-9 _ -`` that reads like a client's, always the same."""
+    """Make a client's name one of 1 to 64 of ``A-Z a-z 0-9 _ -``."""
     full = _full_name(name, namespace)
     if _MODEL_NAME.fullmatch(full):
         return full

@@ -1,4 +1,4 @@
-"""Content of any kind as text: what a client sends besides text becomes a line that names it."""
+"""Content of any kind as text: what is no text becomes a line that names it."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class ContentReader:
         return self.value(part) or None
 
     def value(self, value: Any, depth: int = 0) -> str:
-        """Return what any JSON value says: its texts, without data that only machines read."""
+        """Return the texts of any JSON value, without data for machines."""
         if value is None:
             return ""
         if isinstance(value, str):

@@ -116,7 +116,7 @@ class PromptProfile(Struct, frozen=True, kw_only=True):
         Where there are neither tools nor a schema for the answer, nothing of ours stands in the
         prompt: the model answers as it does.
         """
-        system = "\n\n".join(m.content for m in _preamble(request.messages) if m.content)
+        system = "\n\n".join(m.content for m in _preamble(request.conversation) if m.content)
         said = system
         plain, settings = request.is_plain, self.settings
         chat_format, style = self.chat_format, self.style
@@ -305,7 +305,7 @@ def _merge_calls(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
 
 
 def _told_strays(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
-    """The messages, with results whose calls the client did not send as messages of the user."""
+    """Make messages of the user of results whose calls the client did not send."""
     found: list[ClientMessage] = []
     waiting = 0
     for message in messages:

@@ -1,4 +1,4 @@
-"""Calls and results of any kind in a client's conversation, as messages that a model can be told.
+"""Calls and results of any kind in a client's conversation, as messages.
 
 Clients send back what other servers gave them: calls of tools that those ran, results with
 pictures, snapshots. A call is told by its name and arguments, a result by its text; nothing is an
@@ -79,7 +79,7 @@ class HistoryReader:
     def function_call(
         self, id_: str, name: str, arguments: str | JsonObject | None, namespace: str = ""
     ) -> ClientCall:
-        """A call of a function, whose arguments are the text or the object that a client sends."""
+        """A call of a function with the arguments that a client sends."""
         text = (
             arguments
             if isinstance(arguments, str)
@@ -143,7 +143,7 @@ class HistoryReader:
         return ClientMessage("tool", text, call_id=call_id(item), failed=failed)
 
     def messages(self, item: JsonObject) -> Iterator[ClientMessage]:
-        """What an item or block of a kind without a reading of its own comes to.
+        """Read an item or block of a kind that has no reading of its own.
 
         Its kind is noted as left out: at the least its form is another one for the model.
         """
@@ -160,7 +160,7 @@ class HistoryReader:
             yield ClientMessage(_ROLES.get(item.get("role"), "user"), text)
 
     def text(self, item: JsonObject) -> str:
-        """The text of an item that is neither call nor result, such as a compaction's summary."""
+        """The text of an item that is neither call nor result, such as a summary."""
         for key in ("content", "summary", "text"):
             if item.get(key):
                 return self.content.value(item[key])
@@ -168,7 +168,7 @@ class HistoryReader:
 
 
 class ConversationBuilder:
-    """Gathers texts and calls into messages: what the model said and called in one turn is one."""
+    """Gathers texts and calls into messages, one for each turn of the model."""
 
     def __init__(self) -> None:
         self._messages: list[ClientMessage] = []
@@ -177,7 +177,7 @@ class ConversationBuilder:
         self._calls: list[ClientCall] = []
 
     def say(self, role: Role, text: str) -> None:
-        """Add a text, to the message before if that is by the same speaker and was not ended."""
+        """Add a text, to the message before if the same speaker is not done."""
         if self._calls or role != self._role:
             self.end_message()
         self._role = role

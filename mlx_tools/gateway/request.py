@@ -54,7 +54,7 @@ class ClientMessage(Struct, frozen=True):
 
 
 class TurnRequest(Struct, frozen=True, kw_only=True):
-    """What a client asks for.
+    """A turn that a client asks for.
 
     ``tool_choice`` is ``auto``, ``none``, ``required`` or a tool's name. ``allowed`` are the tools
     that may be called now where these are not all, ``parallel`` is whether the turn may hold
@@ -85,6 +85,21 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     top_logprobs: int = 0
     size: int = 0
     streamed: bool = True
+
+    @property
+    def conversation(self) -> tuple[ClientMessage, ...]:
+        """The messages before the turn, without a last one of the model's own."""
+        return self.messages[:-1] if self._ends_with_model else self.messages
+
+    @property
+    def beginning(self) -> str:
+        """The text of a last message of the model's own, which the turn begins with."""
+        return self.messages[-1].content if self._ends_with_model else ""
+
+    @property
+    def _ends_with_model(self) -> bool:
+        last = self.messages[-1] if len(self.messages) > 1 else None
+        return last is not None and last.role == "assistant" and not last.calls
 
     @property
     def is_plain(self) -> bool:
@@ -171,7 +186,7 @@ class SentCalls:
         self._names: list[str] = []
 
     def begin(self, name: str) -> None:
-        """Take in that the next call was begun, of a tool that the turn knows by this name."""
+        """Take in that the next call was begun, of the tool of this name."""
         self._sizes.append(0)
         self._names.append(name)
 

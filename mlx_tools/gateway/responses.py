@@ -261,8 +261,11 @@ def _told_format(answer_format: AnswerFormat | None) -> JsonObject:
 
 
 def _messages_of(items: Sequence[JsonObject], history: HistoryReader) -> list[ClientMessage]:
-    """The conversation that these items are. What the model said and called in one turn is one
-    message. Raises `ApiError` for an item that cannot be told to a model of text."""
+    """Read the items as messages, one for each turn of the model.
+
+    Raises:
+        ApiError: an item cannot be told to a model of text.
+    """
     built = ConversationBuilder()
     for index, item in enumerate(items):
         for message in _item_messages(item, place("input", index), history):
@@ -318,7 +321,7 @@ class OfferedTools(Struct, frozen=True):
 
 
 def _tools_of(tools: Sequence[JsonObject], items: Sequence[JsonObject]) -> OfferedTools:
-    """The tools that a client offers, also by items of its conversation. Raises `ApiError`."""
+    """Read the tools that a client offers, some by items. Raises `ApiError`."""
     definitions: list[ToolDefinition] = []
     described: list[JsonObject] = []
     hosted: list[str] = []

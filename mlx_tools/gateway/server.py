@@ -351,6 +351,9 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
         note(f"{models.rows()[0]['id']} is served at {address(host, port)}v1")
         if sys.stderr.isatty():  # a file would keep the key
             note(f"its page is at {page_link(options.configuration, host, port)}")
+        else:
+            note(f"its page is at {address(host, port)}; mlx-tools serve page prints its key")
+        note("mlx-tools connect CLIENT sets up an agent or editor, such as codex or zed")
         await _Server(config, runs.leave).serve(sockets=[listening])
 
 

@@ -63,6 +63,7 @@ from mlx_tools.messages import (
 )
 from mlx_tools.policy import Limits
 from mlx_tools.process import AWAKE
+from mlx_tools.prompt import Neutraliser
 from mlx_tools.protocol import JudgedCall, Reading, judge
 from mlx_tools.transcript import (
     AnswerRecord,
@@ -243,15 +244,20 @@ class _TurnInProgress:
     ) -> None:
         self._runner, self._request, self._new_id = runner, request, new_id
         self._emit, self._backend = emit, backend
+        self._beginning = self._begin_text()
         self._answer = AnswerSender(
-            request.stop, lambda text: emit(TextAdded(text)), is_seen=request.streamed
+            request.stop,
+            lambda text: emit(TextAdded(text)),
+            is_seen=request.streamed,
+            beginning="" if request.is_plain else self._beginning,
         )
         self._thoughts: list[str] = []
         self._turned: list[tuple[Record, Reading | None]] = []
         self._usages: list[Usage] = []
         self._attempts = 0
         self._restarts = 0  # of the model's turn
-        self._is_kept = True  # the turn is one that the memory can bring back
+        # The turn is one that the memory can bring back.
+        self._is_kept = not self._beginning
         limits = replace(
             runner.limits,
             max_tokens=1_000_000,
@@ -264,7 +270,7 @@ class _TurnInProgress:
         specs = {spec.name: spec for spec in request.tools}
         self._session = Session.from_header(header, specs=specs, words=runner.profile.words)
         self._conversed = ConversationFold(self._session, runner.memory)
-        self._conversed.fold(request.messages)
+        self._conversed.fold(request.conversation)
         # What a call copies out of a result is for the client to know, not for us to refuse.
         self._results, self._session.calls_seen_in_outputs = (
             self._session.calls_seen_in_outputs,
@@ -276,6 +282,17 @@ class _TurnInProgress:
             self._session.specs = {n: s for n, s in self._session.specs.items() if n in allowed}
         self._calls = CallSender(self._session.specs, emit, new_id)
         self._completer = Completer(backend, self._session, streams_prose=True)
+
+    def _begin_text(self) -> str:
+        """The client's beginning of the turn, without control tokens.
+
+        A schema and a call that is required have beginnings of their own.
+        """
+        request = self._request
+        if request.schema is not None or request.tool_choice not in ("auto", "none"):
+            return ""
+        tokens = self._runner.profile.chat_format.control_tokens
+        return Neutraliser(tokens).plain(request.beginning)
 
     async def pending_request(self) -> Complete:
         """The completion that is asked for now."""
@@ -290,6 +307,10 @@ class _TurnInProgress:
             catalog = {n: s for n, s in rules.catalog.items() if n in callable_now}
             tools = {n: s for n, s in step.tools.items() if n in catalog}
             step = replace(step, tools=tools, rules=replace(rules, catalog=catalog))
+        if self._beginning and not self._attempts:
+            rules = replace(step.rules, prefix=self._beginning, in_thought=False)
+            prompt = self._session.prompt.render(self._beginning)
+            step = replace(step, prompt=prompt, rules=rules, thought=None, messages=None)
         return step
 
     async def run(self) -> TurnDone:

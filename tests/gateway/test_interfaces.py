@@ -139,7 +139,7 @@ messages | messages | {"messages": []}
 messages | model | {"model": null}
 messages | messages[0].content | {"messages": [{"role": "user"}]}
 messages | messages[0].role | {"messages": [{"role": "tool", "content": "a"}]}
-messages | messages | {"messages": [$HI, {"role": "assistant", "content": "I am"}]}
+messages | messages | {"messages": [{"role": "assistant", "content": "I am"}]}
 messages | system | {"system": 5}
 messages | tools[0].input_schema | {"tools": [{"name": "f"}]}
 messages | tools | {"tools": [$OWN, $OWN]}
