@@ -120,6 +120,7 @@ class PromptProfile(Struct, frozen=True, kw_only=True):
         said = system
         plain, settings = request.is_plain, self.settings
         chat_format, style = self.chat_format, self.style
+        schema = _with_example(request.schema)
         tools: tuple[Mapping[str, Any], ...] = ()
         examples: tuple[Mapping[str, str], ...] = ()
         if plain:
@@ -135,7 +136,7 @@ class PromptProfile(Struct, frozen=True, kw_only=True):
                 response_mode="",
                 persona=system or None,
                 catalog_budget=NO_BUDGET,
-                output_schema=request.schema,
+                output_schema=schema,
                 weak_model=self.weak_model,
                 whole_descriptions=self.catalog == "whole",
             )
@@ -163,9 +164,16 @@ class PromptProfile(Struct, frozen=True, kw_only=True):
             tools=tools,
             policy=_POLICY.to_json(),
             limits=limits.to_json(),
-            output_schema=request.schema,
+            output_schema=schema,
             weak_model=self.weak_model,
         )
+
+
+def _with_example(schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The schema of an answer, with an example if it says nothing of an object's members."""
+    if schema is None or schema.keys() != {"type"} or schema["type"] != "object":
+        return schema
+    return {**schema, "examples": [{"name": "text", "count": 2}]}
 
 
 def _preamble(messages: Sequence[ClientMessage]) -> Iterator[ClientMessage]:

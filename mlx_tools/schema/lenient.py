@@ -63,7 +63,8 @@ def lenient_parameters(schema: Any) -> LenientSchema:
         except (ValueError, RecursionError):
             return LenientSchema(_any_object(), ("",))
     try:
-        return _read(schema_text(schema))
+        text = schema_text(schema)
+        return _read_cached(text) if len(text) <= _MAX_CACHED_CHARS else _read(text)
     except ToolDefinitionError:
         return LenientSchema(_any_object(), ("",))
 
@@ -72,7 +73,15 @@ def _any_object() -> dict[str, Any]:
     return {"type": "object", "properties": {}}
 
 
-@lru_cache(maxsize=2048)
+_MAX_CACHED_CHARS: Final = 20_000
+"""Larger schemas are read again each time: agents' tools have a tenth of that."""
+
+
+@lru_cache(maxsize=512)
+def _read_cached(text: str) -> LenientSchema:
+    return _read(text)
+
+
 def _read(text: str) -> LenientSchema:
     root = json.loads(text)
     kinds = _types(root.get("type"))
@@ -202,6 +211,10 @@ _COMPANIONS: Final = {
 
 _MAX_REFERENCES: Final = 500
 """Definitions that are copied from unusual places; documents of OpenAPI have some hundreds."""
+
+
+_MAX_CYCLES: Final = 20
+"""Circles of references that are broken, each at the cost of another look at the whole schema."""
 
 
 class _Reader:
@@ -436,7 +449,8 @@ class _Reader:
                         copied[target] = name = self._free_name(str(target[-1]))
                         place: Path = ("$defs", name)
                         self._root.setdefault("$defs", {})[name] = self._read_child(schema, place)
-                        below = [(p, n) for p, n in walk(self._root) if p[:2] == place]
+                        copy = self._root["$defs"][name]
+                        below = [((*place, *inner), child) for inner, child in walk(copy)]
                         places |= dict(below)
                         pending += below
                     node[keyword] = f"#/$defs/{pointer((copied[target],))[1:]}"
@@ -464,8 +478,11 @@ class _Reader:
         return name
 
     def _drop_cycles(self) -> None:
-        """Drop the references by which a schema is applied to one value for ever."""
-        while True:
+        """Drop the references by which a schema is applied to one value for ever.
+
+        Raises ToolDefinitionError if there are too many.
+        """
+        for _ in range(_MAX_CYCLES):
             try:
                 check_endless(self._root)
             except CycleError as error:
@@ -480,6 +497,7 @@ class _Reader:
                             self._loosen(narrowing)
             else:
                 return
+        raise ToolDefinitionError("the schema refers to itself without end in many places")
 
     # --- dropping what a dropped keyword would narrow ---
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, SupportsIndex
@@ -14,9 +15,11 @@ from mlx_tools.controller import prior_from_messages
 from mlx_tools.gateway.body import MAX_MESSAGES, MAX_TOOLS
 from mlx_tools.gateway.conversation import WaitingCalls
 from mlx_tools.gateway.exchange import LARGE, json_body
+from mlx_tools.gateway.responses import read_responses
 from mlx_tools.gateway.run_events import SessionEventReader
 from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt import build_catalog
+from mlx_tools.schema import lenient_parameters
 from mlx_tools.transcript import (
     AnswerRecord,
     CallRecord,
@@ -218,3 +221,69 @@ async def test_a_large_body_is_read_in_a_thread(size: int) -> None:
     scope = {"type": "http", "method": "POST", "headers": headers}
     assert await json_body(Request(scope, receive), read) == len(content)
     assert (threads == [threading.get_ident()]) is (size <= LARGE)
+
+
+def python_calls(work: Callable[[], object]) -> int:
+    """The Python functions that are called in some work: a measure of time that no load changes."""
+    count = 0
+
+    def count_call(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(count_call)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def schema_of_references(count: int) -> dict[str, Any]:
+    members = {f"m{n}": {"$ref": f"#/components/schemas/s{n}"} for n in range(count)}
+    found = {f"s{n}": {"type": "STRING", "nullable": True} for n in range(count)}
+    return {"properties": members, "components": {"schemas": found}}
+
+
+def schema_of_circles(count: int) -> dict[str, Any]:
+    return {"properties": {f"m{n}": {"$ref": f"#/properties/m{n}"} for n in range(count)}}
+
+
+def schema_of_faults(count: int) -> dict[str, Any]:
+    faulty = {"oneOf": [{"pattern": "("}, {"type": 5}], "not": {"enum": 5}, "required": [1]}
+    return {"properties": {f"m{n}": faulty for n in range(count)}}
+
+
+def items_of(count: int) -> dict[str, Any]:
+    kinds: list[Any] = [
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": ""},
+        {"type": "web_search_call", "id": "w", "status": "completed", "action": {"query": "q"}},
+        {"type": "local_shell_call_output", "id": "gone", "output": "x"},
+        {"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png,AAAA"}]},
+    ]
+    return {"input": [kinds[n % 4] | {"x": n} for n in range(count)]}
+
+
+def odd_tools(count: int) -> dict[str, Any]:
+    tools = [
+        {"type": "function", "name": f"tool/{n}", "parameters": {"type": "x"}} for n in range(count)
+    ]
+    return {"input": "a", "tools": tools}
+
+
+@pytest.mark.parametrize(
+    ("make", "read"),
+    [
+        (schema_of_references, lambda schema: lenient_parameters(schema)),
+        (schema_of_circles, lambda schema: lenient_parameters(schema)),
+        (schema_of_faults, lambda schema: lenient_parameters(schema)),
+        (items_of, lambda body: read_responses(body, new_id=lambda: "x", now=lambda: 0.0)),
+        (odd_tools, lambda body: read_responses(body, new_id=lambda: "x", now=lambda: 0.0)),
+    ],
+)
+def test_reading_what_a_client_sends_takes_time_that_grows_as_its_length(
+    make: Callable[[int], Any], read: Callable[[Any], object]
+) -> None:
+    small, large = make(100), make(400)
+    read(make(3))  # what is loaded and cached once
+    assert python_calls(lambda: read(large)) < 6 * python_calls(lambda: read(small))
