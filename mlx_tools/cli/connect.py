@@ -72,7 +72,7 @@ def connect(
     url: Annotated[
         str | None, option("--url URL", "The gateway's address, as serve says it at its start.")
     ] = None,
-    write: Annotated[bool, option("--write", "ValueChange the client's files.")] = False,
+    write: Annotated[bool, option("--write", "Change the client's files.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print or write the settings with which a client asks the gateway.
