@@ -86,7 +86,8 @@ class Block(Struct, frozen=True):
 @dataclass(slots=True)
 class ReportStep:
     """One step. ``notes`` are said beside its ``title``, ``words`` below it. ``bad``: something
-    went wrong."""
+    went wrong. ``call`` is the call that it is about, ``whole`` all that a person or the model
+    said."""
 
     kind: Kind
     label: str
@@ -96,6 +97,8 @@ class ReportStep:
     blocks: Sequence[Block] = ()
     bad: bool = False
     timestamp: str = ""
+    call: str = ""
+    whole: str = ""
 
 
 def steps_of(records: Sequence[Record]) -> list[ReportStep]:
@@ -114,6 +117,10 @@ def steps_of(records: Sequence[Record]) -> list[ReportStep]:
         if isinstance(record, MendRecord):
             step.words = f"{dropped(mends) or 'nothing'} → {record.replacement or 'written anew'}"
         step.timestamp = getattr(record, "at", "")
+        said = record.record if isinstance(record, CarriedRecord) else record
+        step.call = getattr(said, "call", None) or ""
+        if isinstance(said, UserRecord | AnswerRecord):
+            step.whole = said.content
         if isinstance(record, CallRecord):
             calls[record.call] = step
         steps.append(step)

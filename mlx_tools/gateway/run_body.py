@@ -69,6 +69,7 @@ class RunBody(_Strict):
     profile: Name | None = None
     preset: Annotated[str, Field(json_schema_extra={"enum": [*PRESETS]})] | None = None
     tools: Annotated[list[Name], Field(max_length=MAX_TOOLS)] | None = None
+    roots: Annotated[list[Name], Field(max_length=100)] | None = None
     client_tools: Annotated[list[JsonObject], Field(max_length=_MOST_TOOLS)] | None = None
     limits: JsonObject | None = None
     answer_schema: JsonObject | None = Field(None, alias="schema")

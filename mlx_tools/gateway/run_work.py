@@ -21,6 +21,7 @@ from mlx_tools.app import (
     config,
     jobs_of,
     registry_of,
+    roots_of,
     session_store,
 )
 from mlx_tools.controller import (
@@ -50,7 +51,7 @@ from mlx_tools.gateway.turn import TurnRunner
 from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.messages import replace
 from mlx_tools.policy import Limits, Policy, restriction
-from mlx_tools.store import SessionFiles, SessionStore
+from mlx_tools.store import RootName, SessionFiles, SessionStore
 from mlx_tools.tools import Registry, Tool, ToolError
 from mlx_tools.transcript import (
     ApprovalRecord,
@@ -201,8 +202,24 @@ class RunExecution:
         own = {rows[key].setting.run for key in self.configuration.profiles[profile].values}
         return found.policy(), found.limits(), {key: said[key] for key in own & said.keys()}
 
-    def _registry(self, header: Header | None) -> Registry:
-        return registry_of(self.configuration, jobs_of(self.configuration, header))
+    def _registry(self, header: Header | None, roots: Sequence[str] | None = None) -> Registry:
+        configuration = self.configuration
+        if roots is not None:
+            configuration = configuration.over({"tools.roots": roots})
+        return registry_of(configuration, jobs_of(configuration, header))
+
+    @property
+    def roots(self) -> list[RootName]:
+        """The folders of this server."""
+        return [RootName.parse(root) for root in roots_of(self.configuration)]
+
+    def _named_roots(self, paths: Sequence[str]) -> tuple[str, ...]:
+        """The server's folders that a run names. Raises `ApiError` for one that is none of them."""
+        roots = {RootName.parse(root).path: root for root in roots_of(self.configuration)}
+        for path in paths:
+            if path not in roots:
+                raise invalid("roots", f"{path[:200]} is no folder of this server")
+        return tuple(roots[path] for path in dict.fromkeys(paths))
 
     def _controller(
         self,
@@ -214,7 +231,9 @@ class RunExecution:
         """What a run goes by: the server's policy and limits, narrowed as its client says, and the
         client's own tools besides. Raises `MlxToolsError`."""
         configuration, given, own = self.configuration, run_request.given, run_request.own_names
-        registry, policy = self.make_registry(header), configuration.policy()
+        roots = None if given.roots is None else self._named_roots(given.roots)
+        made = self.make_registry(header) if roots is None else self._registry(header, roots)
+        registry, policy = made, configuration.policy()
         named = [registry.named(name) for name in given.tools or ()]
         for name in named if header is None else ():
             if (why := registry.lacks(name, policy)) is not None:
@@ -225,6 +244,8 @@ class RunExecution:
             except ToolDefinitionError as error:
                 raise invalid("client_tools", str(error)) from None
         limits, settings = configuration.limits(), speaker.profile.settings
+        if roots is not None:
+            settings = replace(settings, roots=roots)
         policy = _admitting(policy, own)
         if given.profile is not None and header is None:  # else the header says it
             narrowed, lower, said = self._narrowed_by(given.profile)

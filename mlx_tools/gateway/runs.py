@@ -20,12 +20,14 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Container,
+    Iterator,
     Mapping,
     Sequence,
 )
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -88,6 +90,18 @@ class _LiveRun:
     taken: anyio.Event = field(default_factory=anyio.Event)
     rested: anyio.Event = field(default_factory=anyio.Event)
     task: asyncio.Task[None] | None = None
+    forming: list[JsonObject] = field(default_factory=list)
+    """The deltas since the last record."""
+    formed_at: int = 0
+    """How many records there were before them."""
+
+    def take_note(self, forms: JsonObject | None) -> None:
+        """Keep a delta until there is a record of what it is a part of."""
+        if self.formed_at != (count := len(self.records)):
+            self.forming.clear()
+            self.formed_at = count
+        if forms is not None:
+            self.forming.append(forms)
 
     @property
     def records(self) -> Sequence[Record]:
@@ -299,12 +313,21 @@ class Runs:
         self._tell(row.id, len(records))
 
     async def follow(
-        self, row: RunRow, last_number: int, ends: Container[str] = ENDED
+        self,
+        row: RunRow,
+        last_number: int,
+        ends: Container[str] = ENDED,
+        *,
+        with_formed: bool = False,
     ) -> AsyncGenerator[Numbered | None]:
         """The events of a run behind the record ``last_number``, and what forms meanwhile, until it
-        stands as one of ``ends``; None now and then, where nothing happens."""
+        stands as one of ``ends``; None now and then, where nothing happens. ``with_formed``: what
+        has formed since the last record comes first, in events that are marked as ``whole``."""
         follower, reader, size, quiet = _Follower(), SessionEventReader(last_number), -2, 0
         self._followers.setdefault(row.id, set()).add(follower)
+        if with_formed and (at_work := self._live.get(row.id)) is not None:
+            for delta in _joined(at_work.forming):
+                follower.tell(at_work.formed_at, delta | {"whole": True})
         try:
             while not self._ending:
                 ended, live = False, self._live.get(row.id)
@@ -413,6 +436,7 @@ class Runs:
             live.taken.set()
         self._meters.happened(event, live.model, live.tools)
         forms = None if isinstance(event, events.OF_RECORDS) else event.to_json()
+        live.take_note(forms)
         self._tell(row.id, len(live.records), forms)
 
     async def _go_on(self, row: RunRow, act: RunAct, records: Sequence[Record]) -> None:
@@ -590,6 +614,14 @@ def _view(row: RunRow, records: Sequence[Record], status: str) -> JsonObject:
 
 _MOST: Final = 2_000
 """Deltas that are held for somebody who is slow; of more the oldest are left out."""
+
+
+def _joined(deltas: Sequence[JsonObject]) -> Iterator[JsonObject]:
+    """Deltas, with those of one text as one."""
+    for _, run in groupby(deltas, lambda one: {**one, "text": ""}):
+        pieces = [*run]
+        text = "".join(str(one["text"]) for one in pieces if "text" in one)
+        yield pieces[0] | ({"text": text} if "text" in pieces[0] else {})
 
 
 class _Follower:

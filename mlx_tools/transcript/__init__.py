@@ -28,6 +28,7 @@ from mlx_tools.transcript.outcome import (
     Stopped,
     Unfinished,
     at_rest,
+    context_used,
     count,
     last_run,
     outcome_of,

@@ -427,7 +427,8 @@ async def test_a_long_transcript_is_shown_in_parts(begin: Any, tmp_path: Path, s
     for query, first in (("", 2 + many - RECORDS), ("?from=0", 0)):
         got = await one.client.get(SESSION.format(id=session) + query)
         assert f"records {first + 1} to {first + RECORDS} of {many + 2}" in got.text
-        assert got.text.count('<li class="step') == RECORDS
+        questions = 1 if query else 0
+        assert got.text.count('<li class="step') == RECORDS - questions, query
         assert len(got.content) < 5_000_000
 
 

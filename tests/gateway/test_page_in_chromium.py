@@ -167,9 +167,9 @@ def test_sessions_are_found_opened_and_kept_and_tools_and_models_are_told(
     page.press("Enter")
     page.until(lambda: "Greet me." not in page.text, "what was found")
     page.click("link", "What is six times seven?")
-    page.sees('{"expression": "6*7"}')
-    page.click("summary", "Save as a golden transcript")
-    page.type("sums", into="Name")
+    page.sees("calculator 6*7 42")
+    page.click("summary", "This session")
+    page.type("sums", into="Golden transcript")
     page.click("button", "Save")
     page.sees("golden_transcripts/sums.jsonl")
     assert "It is 42." in (tmp_path / "golden_transcripts" / "sums.jsonl").read_text()
@@ -177,6 +177,38 @@ def test_sessions_are_found_opened_and_kept_and_tools_and_models_are_told(
     page.sees("run_command is not among the allowed tools")
     page.click("link", "Models")
     page.sees("chatml")
+
+
+def test_a_session_is_copied_from_undone_named_and_deleted(drive: Any) -> None:
+    drawn = "**New** [plan](https://plan.example/x)\n\n| a |\n| --- |\n| 1 |"
+    one = drive(writes("new\n"), answer(drawn))
+    page = one.browser
+    allowed = ["clipboardReadWrite", "clipboardSanitizedWrite"]
+    page.send("Browser.grantPermissions", permissions=allowed, origin=one.url.rstrip("/"))
+    page.send("Emulation.setFocusEmulationEnabled", enabled=True)
+    one.put("Write it.")
+    page.sees("Approve")
+    page.click("button", "Approve")
+    one.rests("New plan (plan.example)")
+    assert page.run("document.querySelectorAll('.drawn strong, .drawn table').length") == 2
+    page.click("button", "Copy")
+    page.sees("Copied")
+    assert one.plan == "new\n"
+    page.click("summary", "This session")
+    page.type("The plan", into="Title")
+    page.click("button", "Rename")
+    page.until(lambda: page.run("document.title").startswith("The plan"), "the title")
+    page.click("summary", "This session")
+    page.click("link", "Undo what it changed")
+    page.sees("gets its old content again")
+    page.click("button", "Undo 1 change")
+    page.sees("Undone: 1 of 1")
+    assert one.plan == PLAN
+    page.click("link", "Back to the session")
+    page.click("summary", "This session")
+    page.type("yes", into="Type yes to delete it for good")
+    page.click("button", "Delete")
+    page.sees("There are no sessions yet.")
 
 
 def test_what_others_wrote_does_nothing_in_a_browser(drive: Any) -> None:
@@ -213,7 +245,8 @@ def axe(pytestconfig: pytest.Config) -> str:
 def test_every_page_is_fit_for_whoever_reads_it_in_both_schemes_and_on_a_small_screen(
     drive: Any, axe: str, step: int
 ) -> None:
-    one = drive(answer("Hello."), writes("new\n"))
+    drawn = "# Hello\n\n| a |\n| --- |\n| 1 |\n\n```\ncode\n```\n\n[x](https://x.example)"
+    one = drive(call("calculator", expression="6*7"), answer(drawn), writes("new\n"))
     page = one.browser
     one.put("Greet me.")
     one.rests()
@@ -222,12 +255,14 @@ def test_every_page_is_fit_for_whoever_reads_it_in_both_schemes_and_on_a_small_s
     one.put("Write it.")
     page.sees("Approve")
     waits = page.run("location.pathname").lstrip("/")
-    paths = ["", "page/sessions", answered, waits, "page/tools", "page/models", "page/nothing"]
+    paths = ["", "?tools", "page/sessions", answered, f"{answered}/undo", waits]
+    paths += ["page/tools", "page/models", "page/nothing"]
     looks = [(path, look) for path in [*paths, "key"] for look in LOOKS]
     for path, due in groupby(looks[step - 1 :: step], itemgetter(0)):
         if path == "key":
             page.send("Network.clearBrowserCookies")
         page.open(one.url + path.removeprefix("key"))
+        page.run("document.querySelectorAll('details').forEach(one => (one.open = true))")
         page.run(axe + "; 0")
         for _, look in due:
             page.look(**look)

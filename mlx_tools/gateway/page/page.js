@@ -1,5 +1,6 @@
 // What the page does beyond links and forms: it takes the key out of its own address, sends a
-// question with Enter, shows times as they are here, and brings the steps of a run at work.
+// question with Enter, shows times as they are here, copies answers, and brings the steps of a run
+// at work.
 
 const main = () => document.querySelector("main");
 const say = (text) => (document.getElementById("said").textContent = text);
@@ -45,7 +46,8 @@ function follow() {
   source.addEventListener("piece", ({ data }) =>
     keepingAtEnd(() => {
       const piece = JSON.parse(data);
-      if (forming.hidden || label.textContent !== piece.label) text.textContent = "";
+      const begins = forming.hidden || label.textContent !== piece.label || piece.whole;
+      if (begins) text.textContent = "";
       label.textContent = piece.label;
       text.append(piece.text);
       forming.hidden = false;
@@ -70,8 +72,27 @@ function follow() {
   });
 }
 
+/** Shows the buttons that copy, which need the script, and has each copy the text as it was written. */
+function offerCopies() {
+  if (!navigator.clipboard) return;
+  for (const button of main().querySelectorAll("[data-copy]")) {
+    const source = button.closest(".answer").querySelector(".source");
+    button.hidden = false;
+    button.addEventListener("click", async () => {
+      try {
+        await navigator.clipboard.writeText(source.value);
+        button.textContent = "Copied";
+        say("The answer is copied");
+      } catch {
+        button.textContent = "The browser does not allow it";
+      }
+    });
+  }
+}
+
 function begin() {
   showTimes();
+  offerCopies();
   follow();
 }
 

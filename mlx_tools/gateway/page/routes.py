@@ -33,7 +33,7 @@ from mlx_tools.app import (
     templates,
 )
 from mlx_tools.controller import ApprovalAnswer
-from mlx_tools.errors import MlxToolsError, UsageError
+from mlx_tools.errors import MlxToolsError, TranscriptError, UsageError
 from mlx_tools.gateway.body import json_object
 from mlx_tools.gateway.exchange import (
     BODY_SECONDS,
@@ -43,6 +43,8 @@ from mlx_tools.gateway.exchange import (
     EventStream,
     body_of,
 )
+from mlx_tools.gateway.page.markdown import draw_markdown
+from mlx_tools.gateway.page.session_titles import SessionTitles
 from mlx_tools.gateway.page.shown import (
     WaitingCall,
     diff_lines,
@@ -52,6 +54,7 @@ from mlx_tools.gateway.page.shown import (
     search_sessions,
     session_shown,
     tool_rows,
+    undo_rows,
     written_out,
 )
 from mlx_tools.gateway.page.shown_sessions import PageSessions
@@ -59,7 +62,7 @@ from mlx_tools.gateway.request import ApiError, server_sent
 from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.runs import ENDED, Runs
 from mlx_tools.gateway.served_models import ServedModels
-from mlx_tools.paths import package_file
+from mlx_tools.paths import package_file, state_dir
 from mlx_tools.policy import equal_digests
 
 PATH: Final = "/page/"
@@ -79,7 +82,8 @@ _HEADERS: Final = {
     "referrer-policy": "same-origin",
     "x-content-type-options": "nosniff",
 }
-_FIELDS: Final = 20
+_FIELDS: Final = 250
+"""Of a form: one for each tool that may be chosen, and some more."""
 
 COOKIE: Final = "mlx_tools_person"
 HOLDS: Final = 30 * 86_400
@@ -126,8 +130,16 @@ class Person:
 class Page:
     """The page of one gateway, for one person. ``keep`` keeps sessions as golden transcripts."""
 
-    def __init__(self, runs: Runs, models: ServedModels, person: Person, keep: Keep) -> None:
+    def __init__(
+        self,
+        runs: Runs,
+        models: ServedModels,
+        person: Person,
+        keep: Keep,
+        titles: SessionTitles | None = None,
+    ) -> None:
         self._runs, self._models, self._person, self._keep = runs, models, person, keep
+        self._titles = titles or SessionTitles(state_dir() / "page_titles.json")
         self._owner = runs.owner(person.key)
         self._sessions = PageSessions(runs, self._owner)
 
@@ -138,6 +150,7 @@ class Page:
             f"{PATH}sessions": self._search,
             f"{PATH}sessions/{{id}}": self._session,
             f"{PATH}sessions/{{id}}/transcript": self._transcript,
+            f"{PATH}sessions/{{id}}/undo": self._undo_offered,
             f"{PATH}tools": self._tools,
             f"{PATH}models": self._models_told,
         }
@@ -148,6 +161,9 @@ class Page:
             f"{PATH}sessions/{{id}}/continue": self._continue,
             f"{PATH}sessions/{{id}}/cancel": self._cancel,
             f"{PATH}sessions/{{id}}/golden": self._golden,
+            f"{PATH}sessions/{{id}}/undo": self._undo,
+            f"{PATH}sessions/{{id}}/rename": self._rename,
+            f"{PATH}sessions/{{id}}/delete": self._delete,
         }
         return [
             *(Route(path, self._for_person(page), methods=["GET"]) for path, page in seen.items()),
@@ -206,9 +222,13 @@ class Page:
 
     async def _first(self, request: Request, problem: str = "", question: str = "") -> Response:
         found = await anyio.to_thread.run_sync(search_sessions, self._runs.sessions, "", "")
+        tools = await self._tool_rows() if "tools" in request.query_params else None
         return _html(
             "ask.html.j2",
             400 if problem else 200,
+            titles=await anyio.to_thread.run_sync(self._titles.all),
+            tools=None if tools is None else [row for row in tools if not row["off"]],
+            roots=self._runs.work.roots,
             models=[row["id"] for row in self._models.rows()],
             waiting=[one for one in found.rows if one.status.state == "paused"],
             last=found.rows[:8],
@@ -217,7 +237,13 @@ class Page:
         )
 
     async def _ask(self, request: Request, fields: Fields) -> Response:
-        body = {name: fields[name] for name in ("question", "model") if fields.get(name)}
+        body: dict[str, Any] = {n: fields[n] for n in ("question", "model") if fields.get(n)}
+        if fields.get("root"):
+            body["roots"] = [fields["root"]]
+        offered = [name for name in fields.get("offered", "").split(",") if name]
+        chosen = [name for name in offered if f"tool.{name}" in fields]
+        if chosen != offered:
+            body["tools"] = chosen
         try:
             row, _ = await self._runs.create(self._owner, body, None)
         except ApiError as error:
@@ -228,8 +254,10 @@ class Page:
 
     async def _search(self, request: Request) -> Response:
         query, after = (request.query_params.get(name, "") for name in ("q", "after"))
-        found = await anyio.to_thread.run_sync(search_sessions, self._runs.sessions, query, after)
-        return _html("sessions.html.j2", query=query, found=found)
+        titles = await anyio.to_thread.run_sync(self._titles.all)
+        search = functools.partial(search_sessions, titles=titles)
+        found = await anyio.to_thread.run_sync(search, self._runs.sessions, query, after)
+        return _html("sessions.html.j2", query=query, found=found, titles=titles)
 
     async def _session(
         self,
@@ -240,7 +268,9 @@ class Page:
         look: WaitingCall | None = None,
     ) -> Response:
         start = _number(request.query_params.get("from"))
-        shown = await session_shown(self._sessions, request.path_params["id"], start)
+        session = request.path_params["id"]
+        titles = await anyio.to_thread.run_sync(self._titles.all)
+        shown = await session_shown(self._sessions, session, start, titles.get(session, ""))
         waiting = [look if look and look.call == one.call else one for one in shown.waiting]
         return await anyio.to_thread.run_sync(
             lambda: _html(
@@ -270,7 +300,9 @@ class Page:
         return EventStream(steps, _HEADERS)
 
     async def _steps(self, row: RunRow, step_count: int) -> AsyncGenerator[str | None]:
-        async with aclosing(self._runs.follow(row, step_count, ends=(*ENDED, "paused"))) as follows:
+        ends = (*ENDED, "paused")
+        events = self._runs.follow(row, step_count, ends, with_formed=True)
+        async with aclosing(events) as follows:
             async for told in follows:
                 if told is None:
                     yield None
@@ -346,18 +378,68 @@ class Page:
             return await self._session(request, problem=str(error))
         return await self._session(request, done=f"Kept as a golden transcript: {path}")
 
+    async def _undo_offered(self, request: Request) -> Response:
+        return await self._undo_shown(request, act=False)
+
+    async def _undo(self, request: Request, fields: Fields) -> Response:
+        return await self._undo_shown(request, act=True)
+
+    async def _undo_shown(self, request: Request, *, act: bool) -> Response:
+        """Show what can be undone of a session; with ``act`` undo it, and show what came of it."""
+        session, rows, problem = request.path_params["id"], list[dict[str, str]](), ""
+        await self._sessions.stands(session)
+        undo = functools.partial(undo_rows, self._runs.sessions, session, act=act)
+        try:
+            rows = await anyio.to_thread.run_sync(undo)
+        except TranscriptError as error:
+            problem = str(error)
+        states = [row["status"] for row in rows]
+        undone = states.count("undone")
+        return _html(
+            "undo.html.j2",
+            409 if problem else 200,
+            session=session,
+            steps=rows,
+            due=states.count("due"),
+            problem=problem,
+            done=f"Undone: {undone} of {len(rows)}" if act and rows else "",
+        )
+
+    async def _rename(self, request: Request, fields: Fields) -> Response:
+        session, title = request.path_params["id"], fields.get("title", "")
+        await self._sessions.stands(session)
+        await anyio.to_thread.run_sync(self._titles.set, session, title)
+        return _redirect(f"{PATH}sessions/{session}")
+
+    async def _delete(self, request: Request, fields: Fields) -> Response:
+        session = request.path_params["id"]
+        await self._sessions.stands(session)
+        if fields.get("sure", "").strip().lower() != "yes":
+            return await self._session(request, problem="Type yes to delete the session")
+        remove = functools.partial(self._runs.sessions.remove, session, force=True)
+        try:
+            removed = await anyio.to_thread.run_sync(remove)
+        except TranscriptError as error:
+            return await self._session(request, problem=str(error))
+        if not removed:
+            return await self._session(request, problem="It is in use: stop it first")
+        await anyio.to_thread.run_sync(self._titles.set, session, "")
+        return _redirect(f"{PATH}sessions")
+
     # --- what there is ---
 
     async def _tools(self, request: Request) -> Response:
+        return _html("tools.html.j2", tools=await self._tool_rows())
+
+    async def _tool_rows(self) -> list[dict[str, Any]]:
         registry, policy = (
             self._runs.work.make_registry(None),
             self._runs.work.configuration.policy(),
         )
         try:
-            rows = await anyio.to_thread.run_sync(tool_rows, registry, policy)
+            return await anyio.to_thread.run_sync(tool_rows, registry, policy)
         finally:
             await registry.aclose()
-        return _html("tools.html.j2", tools=rows)
 
     async def _models_told(self, request: Request) -> Response:
         return _html("models.html.j2", models=model_rows(self._models.known()))
@@ -374,12 +456,15 @@ def _steps(records: Any) -> tuple[str, str]:
 _FORMS: Final = {"answer_piece": "Answer", "thought_piece": "Thought", "arguments_piece": "Call"}
 
 
-def _piece(event: Mapping[str, Any]) -> dict[str, str] | None:
-    """What forms at the moment, as a text under a label."""
+def _piece(event: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What forms at the moment, as a text under a label; it replaces what is there if ``whole``."""
+    whole = {"whole": True} if event.get("whole") and event["type"] != "arguments_piece" else {}
     if event["type"] == "call_opened":
-        return {"label": "Call", "text": f"{escape_invisible(event['name'])} "}
+        return {"label": "Call", "text": f"{escape_invisible(event['name'])} ", **whole}
     label = _FORMS.get(event["type"])
-    return None if label is None else {"label": label, "text": escape_invisible(event["text"])}
+    if label is None:
+        return None
+    return {"label": label, "text": escape_invisible(event["text"]), **whole}
 
 
 async def _fields(
@@ -423,6 +508,7 @@ def _redirect(path: str) -> Response:
 def _templates() -> Any:
     environment = templates(_FOLDER)
     environment.globals |= {"diff_lines": diff_lines, "utc": _utc}
+    environment.filters["drawn"] = draw_markdown
     environment.filters["typed"] = lambda text: Html(escape(text))  # the person's own, as it is
     return environment
 

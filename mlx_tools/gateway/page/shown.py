@@ -8,27 +8,33 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 from msgspec import Struct
 
-from mlx_tools.app import as_json, escape_invisible, steps_of
+from mlx_tools.app import ReportStep, as_json, escape_invisible, steps_of
 from mlx_tools.controller import ApprovalRequest
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.gateway.body import json_object
 from mlx_tools.gateway.page.shown_sessions import PageSessions
+from mlx_tools.gateway.page.turns import Turn, turns_of
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.turn import TurnRunner
 from mlx_tools.policy import Policy
 from mlx_tools.store import ListedSession, SessionStatus, SessionStore, session_status, to_json
+from mlx_tools.toolbox import Undo, UndoStep
 from mlx_tools.tools import Registry
 from mlx_tools.transcript import (
+    Header,
     MendRecord,
     PauseRecord,
     PendingCall,
     Record,
     RepairRecord,
+    UserRecord,
     at_rest,
+    context_used,
 )
 
 RECORDS: Final = 60
@@ -52,10 +58,14 @@ class SessionSearch(Struct, frozen=True):
 
 
 def search_sessions(
-    store: SessionStore, query: str, cursor: str, clock: Callable[[], float] = time.monotonic
+    store: SessionStore,
+    query: str,
+    cursor: str,
+    clock: Callable[[], float] = time.monotonic,
+    titles: Mapping[str, str] = MappingProxyType({}),
 ) -> SessionSearch:
-    """The sessions in which the query stands, in whatever was said, called or answered; all of them
-    where it is empty. Reads files."""
+    """The sessions in which the query stands, in their titles or in whatever was said, called or
+    answered; all of them where it is empty. Reads files."""
     ids, until, rows = store.by_last_update(), clock() + SECONDS, list[ListedSession]()
     if cursor in ids:
         ids = ids[ids.index(cursor) + 1 :]
@@ -63,7 +73,8 @@ def search_sessions(
     for number, session in enumerate(ids):
         if number and (len(rows) == FOUND or clock() > until):
             return SessionSearch(rows, ids[number - 1])
-        if not text or text in session or _holds(store, session, text):
+        named = f"{session} {titles.get(session, '').casefold()}"
+        if not text or text in named or _holds(store, session, text):
             rows.append(store.listed(session))
     return SessionSearch(rows)
 
@@ -117,6 +128,7 @@ class SessionView:
     run: bool
     waiting: Sequence[WaitingCall] = ()
     problem: str = ""
+    title: str = ""
     session_status: SessionStatus = field(init=False)
 
     def __post_init__(self) -> None:
@@ -142,9 +154,29 @@ class SessionView:
         """Where the next page begins."""
         return self.end if self.end < len(self.records) else None
 
-    def steps(self) -> Any:
-        """The steps on this page."""
-        return steps_of(self.records[self.start : self.end])
+    def turns(self) -> list[Turn]:
+        """The questions on this page, each with what came of it."""
+        return turns_of(steps_of(self.records[self.start : self.end]))
+
+    def setup(self) -> list[ReportStep]:
+        """The steps that say how the session was set up, if they are on this page."""
+        steps = steps_of(self.records[self.start : self.end][:2])
+        return [step for step in steps if step.kind == "setup"]
+
+    @property
+    def last_question(self) -> str:
+        """The last question of the session, empty if there is none."""
+        asked = (one.content for one in reversed(self.records) if isinstance(one, UserRecord))
+        return next(asked, "")
+
+    @property
+    def context_share(self) -> str:
+        """How much of the model's context is in use, in words; empty if it is not known."""
+        size = next((one.context for one in self.records if isinstance(one, Header)), None)
+        used = context_used(self.records)
+        if not size or used is None:
+            return "" if used is None else f"{used:,} tokens in the context"
+        return f"{used:,} of {size:,} tokens of the context ({100 * used / size:.0f} %)"
 
 
 def written_out(records: Sequence[Record]) -> bytes:
@@ -153,7 +185,9 @@ def written_out(records: Sequence[Record]) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode(errors="surrogatepass")
 
 
-async def session_shown(sessions: PageSessions, session: str, start: int | None) -> SessionView:
+async def session_shown(
+    sessions: PageSessions, session: str, start: int | None, title: str = ""
+) -> SessionView:
     """A session from a record on, by default its end. Raises `ApiError` where there is none."""
     status, records, problem = await sessions.stands(session)
     waiting: list[WaitingCall] = []
@@ -163,7 +197,7 @@ async def session_shown(sessions: PageSessions, session: str, start: int | None)
         except (ApiError, UsageError) as error:
             problem = str(error)
     begin, run = _begin(records, start), await sessions.run(session) is not None
-    return SessionView(session, status, records, begin, run, waiting, problem)
+    return SessionView(session, status, records, begin, run, waiting, problem, title)
 
 
 def _begin(records: Sequence[Record], start: int | None) -> int:
@@ -172,6 +206,35 @@ def _begin(records: Sequence[Record], start: int | None) -> int:
     while 0 < begin < len(records) and isinstance(records[begin], RepairRecord | MendRecord):
         begin -= 1
     return begin
+
+
+def undo_rows(store: SessionStore, session: str, *, act: bool) -> list[dict[str, str]]:
+    """Return the changes of a session that can be undone, or were with ``act``, and the others.
+
+    Raises `TranscriptError` where the session is in use.
+    """
+    with Undo(store, session) as undoing:
+        steps = undoing.steps()
+        if act:
+            steps = [undoing.undo(step) if step.status == "due" else step for step in steps]
+    return [
+        {"path": step.change.path, "status": step.status, "words": _in_words(step)}
+        for step in steps
+    ]
+
+
+_WORDS: Final = {
+    "restore": ("gets its old content again", "has its old content again"),
+    "bring_back": ("comes back", "is back"),
+    "remove": ("is removed, since the run made it", "was removed"),
+}
+
+
+def _in_words(step: UndoStep) -> str:
+    """What becomes of a file, or why nothing does."""
+    if step.status == "refused":
+        return f"stays as it is: {step.reason}"
+    return _WORDS[step.action][step.status == "undone"]
 
 
 # --- calls that wait ------------------------------------------------------------------------------
