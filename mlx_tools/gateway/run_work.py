@@ -214,7 +214,11 @@ class RunExecution:
         return [RootName.parse(root) for root in roots_of(self.configuration)]
 
     def _named_roots(self, paths: Sequence[str]) -> tuple[str, ...]:
-        """The server's folders that a run names. Raises `ApiError` for one that is none of them."""
+        """The server's folders that a run names.
+
+        Raises:
+            ApiError: one is none of them.
+        """
         roots = {RootName.parse(root).path: root for root in roots_of(self.configuration)}
         for path in paths:
             if path not in roots:

@@ -326,7 +326,7 @@ class Runs:
         follower, reader, size, quiet = _Follower(), SessionEventReader(last_number), -2, 0
         self._followers.setdefault(row.id, set()).add(follower)
         if with_formed and (at_work := self._live.get(row.id)) is not None:
-            for delta in _joined(at_work.forming):
+            for delta in _join_deltas(at_work.forming):
                 follower.tell(at_work.formed_at, delta | {"whole": True})
         try:
             while not self._ending:
@@ -616,7 +616,7 @@ _MOST: Final = 2_000
 """Deltas that are held for somebody who is slow; of more the oldest are left out."""
 
 
-def _joined(deltas: Sequence[JsonObject]) -> Iterator[JsonObject]:
+def _join_deltas(deltas: Sequence[JsonObject]) -> Iterator[JsonObject]:
     """Deltas, with those of one text as one."""
     for _, run in groupby(deltas, lambda one: {**one, "text": ""}):
         pieces = [*run]

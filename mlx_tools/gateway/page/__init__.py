@@ -1,4 +1,4 @@
-"""The page of the gateway: a person asks, watches, decides and looks back in a browser."""
+"""The page of the gateway, where a person asks, decides and looks back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Markdown of a model as HTML of the page: no tags of its own, no pictures, no hidden addresses."""
+"""Markdown as HTML of the page: no foreign tags or pictures, no hidden address."""
 
 from __future__ import annotations
 

@@ -385,7 +385,7 @@ class Page:
         return await self._undo_shown(request, act=True)
 
     async def _undo_shown(self, request: Request, *, act: bool) -> Response:
-        """Show what can be undone of a session; with ``act`` undo it, and show what came of it."""
+        """Show what of a session can be undone, or with ``act`` what was."""
         session, rows, problem = request.path_params["id"], list[dict[str, str]](), ""
         await self._sessions.stands(session)
         undo = functools.partial(undo_rows, self._runs.sessions, session, act=act)
@@ -457,7 +457,7 @@ _FORMS: Final = {"answer_piece": "Answer", "thought_piece": "Thought", "argument
 
 
 def _piece(event: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What forms at the moment, as a text under a label; it replaces what is there if ``whole``."""
+    """A delta as a text under a label, which is all of it so far if ``whole``."""
     whole = {"whole": True} if event.get("whole") and event["type"] != "arguments_piece" else {}
     if event["type"] == "call_opened":
         return {"label": "Call", "text": f"{escape_invisible(event['name'])} ", **whole}

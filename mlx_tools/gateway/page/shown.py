@@ -18,7 +18,7 @@ from mlx_tools.controller import ApprovalRequest
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.gateway.body import json_object
 from mlx_tools.gateway.page.shown_sessions import PageSessions
-from mlx_tools.gateway.page.turns import Turn, turns_of
+from mlx_tools.gateway.page.turns import TurnView, turns_of
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.turn import TurnRunner
 from mlx_tools.policy import Policy
@@ -136,7 +136,7 @@ class SessionView:
 
     @property
     def live(self) -> bool:
-        """Whether it is at work, and its end is on this page."""
+        """Return whether it is at work, and its end is on this page."""
         return self.run and self.status in ("queued", "running") and not self.later
 
     @property
@@ -154,7 +154,7 @@ class SessionView:
         """Where the next page begins."""
         return self.end if self.end < len(self.records) else None
 
-    def turns(self) -> list[Turn]:
+    def turns(self) -> list[TurnView]:
         """The questions on this page, each with what came of it."""
         return turns_of(steps_of(self.records[self.start : self.end]))
 
@@ -171,7 +171,7 @@ class SessionView:
 
     @property
     def context_share(self) -> str:
-        """How much of the model's context is in use, in words; empty if it is not known."""
+        """The share of the model's context in use, in words; empty if unknown."""
         size = next((one.context for one in self.records if isinstance(one, Header)), None)
         used = context_used(self.records)
         if not size or used is None:
@@ -209,7 +209,7 @@ def _begin(records: Sequence[Record], start: int | None) -> int:
 
 
 def undo_rows(store: SessionStore, session: str, *, act: bool) -> list[dict[str, str]]:
-    """Return the changes of a session that can be undone, or were with ``act``, and the others.
+    """Return the changes of a session, and undo them with ``act``.
 
     Raises `TranscriptError` where the session is in use.
     """
@@ -231,7 +231,7 @@ _WORDS: Final = {
 
 
 def _in_words(step: UndoStep) -> str:
-    """What becomes of a file, or why nothing does."""
+    """Return in words what becomes of a file, or why it stays."""
     if step.status == "refused":
         return f"stays as it is: {step.reason}"
     return _WORDS[step.action][step.status == "undone"]

@@ -1,4 +1,4 @@
-"""The steps of a session as a person reads them: question, answer, a line for each call."""
+"""The steps of a session in turns: question, answer, and a line for each call."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Act:
 
     @property
     def bad(self) -> bool:
-        """Whether it went wrong."""
+        """Return whether it went wrong."""
         return (self.result or self.step).bad
 
     @property
@@ -46,7 +46,7 @@ class Act:
 
     @property
     def outcome(self) -> str:
-        """How the call ended, in its first line; what a person said, or that it is not known."""
+        """The first line of the result, else what a person decided; empty without both."""
         if self.result is not None:
             text = self.result.words or (self.result.blocks[0].text if self.result.blocks else "")
             return text.strip().partition("\n")[0] or "done"
@@ -54,7 +54,7 @@ class Act:
 
 
 @dataclass(slots=True)
-class Turn:
+class TurnView:
     """A question and what came of it.
 
     Attributes:
@@ -75,16 +75,16 @@ class Turn:
         return sum(act.step.kind == "call" for act in self.acts)
 
 
-def turns_of(steps: Sequence[ReportStep]) -> list[Turn]:
+def turns_of(steps: Sequence[ReportStep]) -> list[TurnView]:
     """Return the turns of a session's steps, or of a part of them, without its setup."""
-    turns = [Turn()]
+    turns = [TurnView()]
     acts: dict[str, Act] = {}
     for step in steps:
         turn = turns[-1]
         if step.kind == "setup":
             continue
         if step.kind == "user":
-            turns.append(Turn(question=step))
+            turns.append(TurnView(question=step))
             acts = {}
         elif step.kind in ("answer", "end"):
             if turn.answer is not None:  # it had stopped before, and was gone on with
@@ -104,4 +104,4 @@ def turns_of(steps: Sequence[ReportStep]) -> list[Turn]:
                 act.person = step
         else:
             turn.acts.append(Act(step))
-    return [turn for turn in turns if turn != Turn()]
+    return [turn for turn in turns if turn != TurnView()]
