@@ -1,7 +1,8 @@
 """From a typed function to the schema of its arguments, and from JSON to the values it takes.
 
-Pydantic does both. It is imported when a schema is first needed, not when a tool is declared: what
-can be wrong with a signature itself is found at once, without it.
+Pydantic does both where annotations are not plain (`mlx_tools.tools.plain_types`). It is imported
+when it is first needed, not when a tool is declared: what can be wrong with a signature itself is
+found at once, without it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -19,6 +21,7 @@ from msgspec import Struct, field
 from mlx_tools.errors import ToolDefinitionError, UsageError, for_message
 from mlx_tools.schema import pointer, walk
 from mlx_tools.tools.context import ToolContext
+from mlx_tools.tools.plain_types import NotPlain, PlainArguments, schema_of
 
 _FIRST: Final = ("type", "description", "properties", "required")
 """The keys that a reader looks for first in a schema."""
@@ -71,7 +74,9 @@ class Arguments:
         self.schema: Any = source  # held to what it must be where the tool is registered
         self.context: str | None = None
         self._model: Any = None
-        self._keys: tuple[str, ...] = ()
+        self._plain: PlainArguments | None = None
+        self._fields: dict[str, tuple[Any, Any]] = {}
+        self._is_given = source is not None
         if source is not None:
             return
         parameters = parameters_of(function, name)
@@ -87,21 +92,28 @@ class Arguments:
                 hint="a call has one: leave the other out",
             )
         self.context = contexts[0] if contexts else None
-        fields = {
+        self._fields = {
             key: (hints[key], parameter.default)
             for key, parameter in parameters.items()
             if key != self.context
         }
-        self._keys = tuple(fields)
-        try:
-            self._model, schema = _build(fields)
-        except Exception as error:  # a type may be somebody else's code
-            why = f"a parameter has no JSON Schema: {_describe_error(error)}"
-            raise ToolDefinitionError(f"{name}: {why}") from None
+        schema = self._make_schema(name)
         for key, text in parse_docstring(inspect.getdoc(function)).parameters.items():
             if key in schema["properties"]:
                 schema["properties"][key].setdefault("description", text)
         self.schema = compact(schema)
+
+    def _make_schema(self, name: str) -> dict[str, Any]:
+        with suppress(NotPlain):
+            schema = schema_of(self._fields)
+            self._plain = PlainArguments(self._fields)
+            return schema
+        try:
+            self._model, schema = _build(self._fields)
+        except Exception as error:  # a type may be somebody else's code
+            why = f"a parameter has no JSON Schema: {_describe_error(error)}"
+            raise ToolDefinitionError(f"{name}: {why}") from None
+        return schema
 
     def convert(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The keyword arguments for a call. Raises InvalidArguments, which names every fault."""
@@ -109,10 +121,15 @@ class Arguments:
             raise InvalidArguments(
                 f"the arguments are {for_message(arguments)}, and must be an object"
             )
-        if self._model is None:
+        if self._is_given:
             return dict(arguments)
+        if self._plain is not None:
+            with suppress(NotPlain):
+                return self._plain.convert(arguments)
         from pydantic import ValidationError
 
+        if self._model is None:
+            self._model, _ = _build(self._fields)
         try:
             made = self._model.model_validate(dict(arguments))
         except ValidationError as error:
@@ -121,7 +138,7 @@ class Arguments:
                 path = ".".join(map(str, one["loc"]))
                 parts.append(f"{path}: {one['msg']}" if path else one["msg"])
             raise InvalidArguments("; ".join(parts)) from None
-        return {key: getattr(made, _field(at)) for at, key in enumerate(self._keys)}
+        return {key: getattr(made, _field(at)) for at, key in enumerate(self._fields)}
 
 
 def compact(schema: dict[str, Any]) -> dict[str, Any]:
