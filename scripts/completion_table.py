@@ -1,7 +1,7 @@
-"""Writes what a Tab completes, mlx_tools/cli/completions.json, from the commands themselves.
+"""Write tables of the commands: mlx_tools/cli/completions.json for a Tab, help.json for --help.
 
-python scripts/completion_table.py            write the file
-python scripts/completion_table.py --check    exit 1 where it is out of date
+python scripts/completion_table.py            write the files
+python scripts/completion_table.py --check    exit 1 if one is out of date
 """
 
 from __future__ import annotations
@@ -15,16 +15,36 @@ from typing import Any
 from typer.core import TyperArgument, TyperGroup, TyperOption
 from typer.main import get_command
 
-from mlx_tools.cli import completion
-from mlx_tools.cli.root import app
+from mlx_tools.cli import completion, help_screen
+from mlx_tools.cli.root import app, page_of
 
 
 def table() -> str:
-    """The file's text."""
+    """Return the text of the table for a Tab."""
     rows: dict[str, Any] = {}
-    root = get_command(app)
-    _add(rows, "", root, root.make_context("mlx-tools", [], resilient_parsing=True))
+    root, context = _root()
+    _add(rows, "", root, context)
     return "{\n" + ",\n".join(f"{_json(path)}: {_lines(row)}" for path, row in rows.items()) + "}\n"
+
+
+def help_table() -> str:
+    """Return the text of the table of help screens, a command a line."""
+    pages: dict[str, Any] = {}
+    root, context = _root()
+    for name in root.list_commands(context):
+        command = root.get_command(context, name)
+        inner = command.make_context(name, [], parent=context, resilient_parsing=True)
+        pages[name] = page_of(inner)
+        for below, one in getattr(command, "commands", {}).items():
+            deeper = one.make_context(below, [], parent=inner, resilient_parsing=True)
+            pages[f"{name} {below}"] = page_of(deeper)
+    rows = (f"{_json(path)}: {_json(page)}" for path, page in pages.items())
+    return "{\n" + ",\n".join(rows) + "}\n"
+
+
+def _root() -> tuple[Any, Any]:
+    root = get_command(app)
+    return root, root.make_context("mlx-tools", [], resilient_parsing=True)
 
 
 def _lines(row: dict[str, Any]) -> str:
@@ -94,11 +114,12 @@ def _completers(command: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    file, text = Path(completion.TABLE), table()
-    if "--check" not in sys.argv[1:]:
-        file.write_text(text, encoding="utf-8")
-    elif file.read_text(encoding="utf-8") != text:
-        raise SystemExit(f"{file.name} is out of date: make docs")
+    for path, text in ((completion.TABLE, table()), (help_screen.TABLE, help_table())):
+        file = Path(path)
+        if "--check" not in sys.argv[1:]:
+            file.write_text(text, encoding="utf-8")
+        elif file.read_text(encoding="utf-8") != text:
+            raise SystemExit(f"{file.name} is out of date: make docs")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The command line. Wiring only: one file a command group.
 
-This file is all that `mlx-tools --help` and `--version` load, so it imports nothing that takes
-time; each command's own file is imported when that command runs.
+This file and tables of what the commands take are all that `--help`, `--version` and a Tab load, so
+it imports nothing that takes time; each command's own file is imported when that command runs.
 """
 
 from __future__ import annotations
@@ -66,6 +66,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _print(help_text(columns_of(stream)), code=0 if arguments else 2)
         if arguments[0] == "--version":
             return _print(f"mlx-tools {version()}\n")
+        if arguments[-1] in ("--help", "-h", "--help-all"):
+            from mlx_tools.cli.help_screen import find_page, help_text_of
+            from mlx_tools.cli.output import columns_of
+
+            if (page := find_page(arguments[:-1])) is not None:
+                show_all = arguments[-1] == "--help-all"
+                return _print(help_text_of(page, columns_of(sys.stdout), show_all=show_all) + "\n")
     from mlx_tools.cli.root import run
 
     return run(arguments, is_nested=argv is not None)

@@ -18,7 +18,7 @@ import sys
 import termios
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, cast
@@ -28,16 +28,8 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from mlx_tools.cli import COMMANDS, COMPLETION_VARIABLE, output
-from mlx_tools.cli.output import (
-    LINES,
-    columns_of,
-    complain,
-    for_terminal,
-    join_columns,
-    print_text,
-    stdout,
-    wrap_line,
-)
+from mlx_tools.cli.help_screen import Page, help_text_of, on_a_line
+from mlx_tools.cli.output import LINES, columns_of, complain, for_terminal, print_text, stdout
 from mlx_tools.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -312,22 +304,6 @@ def _keep(text: str) -> Path:
 # --- help -----------------------------------------------------------------------------------------
 
 
-ROWS: Final = 23
-"""Rows of a small terminal (80x24) above the line that is typed next."""
-
-_COLUMNS: Final = 80
-
-MOST_USED: Final = (
-    *("--continue", "--session", "--model", "--url", "--system", "--tools", "--preset"),
-    *("--root", "--approve", "--max-iterations", "--max-tokens"),
-    *("--batch", "--when", "--timezone"),
-    *("--live", "--samples", "--models", "--report", "--into", "--expect"),
-    *("--category", "--limit", "--out", "--host", "--port", "--api-key-file", "--probe"),
-    *("--observations", "--format", "--yes", "--json"),
-)
-"""Options that the screen shows of a command with more than fit on it, in this order."""
-
-
 def give_help(command: Any, context: Any) -> None:
     """Have a command, and all below it, print its help from here."""
     for one in (command, *getattr(command, "commands", {}).values()):
@@ -341,63 +317,41 @@ def give_help(command: Any, context: Any) -> None:
 
 def _print_help(show_all: bool, context: Any, _: Any, requested: bool) -> None:
     if requested and not context.resilient_parsing:
-        columns = columns_of(stdout()) or _COLUMNS
-        print_text(help_of(context, columns, show_all=show_all))
+        print_text(help_of(context, columns_of(stdout()), show_all=show_all))
         context.exit()
 
 
-def help_of(context: Any, columns: int = _COLUMNS, *, show_all: bool) -> str:
-    """The help of a context's command, as wide as that. All of it where it fits on a screen."""
-    parameters = context.command.get_params(context)
-    options = [one for one in parameters if one.param_type_name == "option"]
-    panels: dict[str, Rows] = {"Options": []}
-    for one in options:
-        record = one.get_help_record(context)
-        row = (_head(one), _on_a_line(record[1] if record else ""))
-        panels.setdefault(getattr(one, "rich_help_panel", None) or "Options", []).append(row)
-    text = _text(context, panels, columns)
-    if show_all or text.count("\n") < ROWS:
-        return text
-    named = {name: one for one in options for name in one.opts}
-    used = [named[name] for name in (*MOST_USED, "--help-all", "--help") if name in named]
-    brief = [(_head(one), _in_brief(one.help, columns - _HEAD - 4)) for one in used]
-    return _text(context, {"Options": brief}, columns)
+def help_of(context: Any, columns: int | None = None, *, show_all: bool) -> str:
+    """Return the help of a context's command."""
+    return help_text_of(page_of(context), columns, show_all=show_all)
 
 
-Rows = list[tuple[str, str]]
-"""What stands in columns of its own, and a text beside it."""
-
-
-def _text(context: Any, panels: Mapping[str, Rows], columns: int) -> str:
+def page_of(context: Any) -> Page:
+    """Return the page of a context's command, for the table of help screens."""
     command = context.command
+    parameters = command.get_params(context)
+    options = [one for one in parameters if one.param_type_name == "option"]
     arguments = [one for one in command.params if one.param_type_name == "argument"]
-    said = [one.metavar if one.required else f"[{one.metavar}]" for one in arguments]
+    words = [one.metavar if one.required else f"[{one.metavar}]" for one in arguments]
     below = getattr(command, "commands", {})
-    usage = ["[OPTIONS]", *said, *(["COMMAND …"] if below else ())]
-    parts = [
-        [wrap_line(f"Usage: {context.command_path} {' '.join(usage)}", columns, "  ")],
-        [wrap_line(_on_a_line(command.help), columns)],
-    ]
-    if arguments:
-        parts.append(_rows([(one.metavar, one.help or "") for one in arguments], columns))
-    if below:
-        rows = [(name, _on_a_line(one.help)) for name, one in below.items()]
-        parts.append(["Commands:", *_rows(rows, columns)])
-    parts += [[f"{name}:", *_rows(rows, columns)] for name, rows in panels.items()]
-    return "\n\n".join("\n".join(part) for part in parts)
-
-
-_HEAD: Final = 24
-"""Columns for an option's names; longer ones stand out."""
-
-
-def _rows(rows: Rows, columns: int) -> list[str]:
-    width = min(max(len(head) for head, _ in rows), _HEAD)
-    return [join_columns(f"  {head:<{width}} ", text, columns) for head, text in rows]
-
-
-def _on_a_line(text: str | None) -> str:
-    return " ".join((text or "").split())
+    usage = ["[OPTIONS]", *words, *(["COMMAND …"] if below else ())]
+    records = [one.get_help_record(context) for one in options]
+    return {
+        "usage": f"Usage: {context.command_path} {' '.join(usage)}",
+        "help": on_a_line(command.help),
+        "arguments": [(one.metavar, one.help or "") for one in arguments],
+        "commands": [(name, on_a_line(one.help)) for name, one in below.items()],
+        "options": [
+            {
+                "names": sorted(one.opts),
+                "head": _head(one),
+                "text": on_a_line(record[1] if record else ""),
+                "panel": getattr(one, "rich_help_panel", None) or "Options",
+                "help": on_a_line(one.help),
+            }
+            for one, record in zip(options, records, strict=True)
+        ],
+    }
 
 
 def _head(option: Any) -> str:
@@ -405,13 +359,3 @@ def _head(option: Any) -> str:
     *short, long = sorted(option.opts, key=len)
     names = f"{', '.join(short)}, {long}" if short else f"    {long}"
     return names if option.is_flag else f"{names} {option.metavar or ''}".rstrip()
-
-
-def _in_brief(text: str | None, room: int) -> str:
-    """The first clause of an option's help; with the values that it lists, where there is room."""
-    text = _on_a_line(text)
-    first = re.split(r"[;:(]|\.(?:\s|$)", text, maxsplit=1)[0].strip()
-    listed = re.search(r"\(([^()]+)\)$", text)
-    values = re.sub(r", | or ", "|", listed[1].split(";")[0]) if listed else ""
-    more = f"{first} ({values})" if values and " " not in values else first
-    return f"{more if len(more) < room else first}."

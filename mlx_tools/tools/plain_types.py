@@ -172,7 +172,7 @@ def _converter(annotation: Any) -> Convert:
 
 
 def _union_converter(parts: tuple[Any, ...]) -> Convert:
-    """Return the converter of a union, which takes the one part for a value of its type.
+    """Return the converter of a union: of the one part for values of a type.
 
     Where several parts might take a value pydantic decides between them.
     """

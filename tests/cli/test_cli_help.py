@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 from typer.main import get_command
 
-from mlx_tools.cli.root import MOST_USED, ROWS, app, help_of
+from mlx_tools.cli.help_screen import MOST_USED, ROWS, find_page
+from mlx_tools.cli.root import app, help_of, page_of
 
 
 def commands() -> Iterator[tuple[str, Any]]:
@@ -56,3 +60,19 @@ def test_on_the_screen_an_option_is_one_line_with_its_values_where_there_is_room
     assert any(row.endswith("Calls that need approval (never|auto|ask|always).") for row in rows)
     at = rows.index("Options:")
     assert all(row.lstrip().startswith("-") for row in rows[at + 1 :])
+
+
+def test_the_table_of_help_screens_says_what_the_commands_say() -> None:
+    """`make docs` writes it. A command's help is printed from it without loading the command."""
+    for path, context in commands():
+        assert find_page(path.split()) == json.loads(json.dumps(page_of(context))), path
+    assert find_page(["ask", "a question"]) is None and find_page([]) is None
+
+
+def test_help_loads_no_command() -> None:
+    code = (
+        "import sys; from mlx_tools.cli import main; main(['ask', '--help'])\n"
+        "assert not {'typer', 'pydantic', 'asyncio', 'mlx_tools.cli.ask'} & {*sys.modules}"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.startswith("Usage: mlx-tools ask ") and not done.stderr

@@ -9,7 +9,7 @@ import sys
 from typing import Any, Literal, Optional, Union
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.tools import signature
@@ -53,6 +53,7 @@ FIELDS = st.dictionaries(
 )
 
 
+@settings(max_examples=30)
 @given(FIELDS, st.data())
 def test_schemas_and_values_are_those_of_pydantic(fields: Any, data: Any) -> None:
     try:
