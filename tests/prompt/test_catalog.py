@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from cProfile import Profile
 from typing import Any
 
 import pytest
@@ -216,3 +217,19 @@ def test_any_schema_comes_to_one_bounded_line(schema: Any, text: str) -> None:
         line = signature(tool("f", text, properties=properties, **{"$defs": {"a": schema}}))
         assert len(line) <= MAX_LINE_CHARS and len(line.splitlines()) == 1
         assert line.startswith("f(")
+
+
+def test_the_line_of_a_tool_is_written_once_for_all_sessions() -> None:
+    def describe() -> ToolSpec:  # a new one each time, as of a client's request
+        properties = {f"p{n}": {"type": "string", "description": "One."} for n in range(9)}
+        schema = {"type": "object", "properties": properties}
+        return ToolSpec(name="kept_line", description="Does it.", parameters=schema)
+
+    def write() -> tuple[str, int]:
+        spec, profile = describe(), Profile()
+        spec.digest()
+        line = profile.runcall(signature, spec)
+        return line, sum(entry.callcount for entry in profile.getstats())
+
+    (first, work), (second, less) = write(), write()
+    assert first == second and less < work / 10
