@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, Self
 
 from msgspec import Struct, field
 
-from mlx_tools.controller.state import OF_A_CALL, CallState, SessionInputs, SessionState
+from mlx_tools.controller.state import OF_A_CALL, CallState, SessionInputs, SessionState, Turn
 from mlx_tools.controller.turn import follow, is_over_turn_limit, refusal
 from mlx_tools.errors import MlxToolsError, TranscriptError
 from mlx_tools.messages import ErrorInfo, FinishReason, Strategy, ToolSpec, replace
@@ -239,10 +239,15 @@ class Session(SessionState):
         at_end = self.state is State.READING and record.type in _BEGINS_CALLING
         return at_end and bool(self.current.open_calls)
 
-    def fold(self, record: Record, reading: Reading | None = None) -> None:
+    def fold(
+        self, record: Record, reading: Reading | None = None, *, is_past: bool = False
+    ) -> None:
         """Fold a record that `check` let pass, and that nothing has come after.
 
-        ``reading`` is how a completion was read, if that was done already.
+        Args:
+            record: the record.
+            reading: how a completion was read, if that was done already.
+            is_past: what follows from a completion is known: no call of it is decided about.
         """
         if self.state is State.READING and record.type in _BEGINS_CALLING:
             self.current.all_written()
@@ -255,7 +260,7 @@ class Session(SessionState):
             case UserRecord():
                 self._ask(record)
             case CompletionRecord():
-                self._complete(record, reading)
+                self._complete(record, reading, is_past=is_past)
             case StoppedRecord():
                 self.state = State.STOPPED
             case AnswerRecord():
@@ -318,7 +323,9 @@ class Session(SessionState):
         self.run_history = RunHistory()
         self.state = State.COMPLETING
 
-    def _complete(self, record: CompletionRecord, reading: Reading | None) -> None:
+    def _complete(
+        self, record: CompletionRecord, reading: Reading | None, *, is_past: bool
+    ) -> None:
         if reading is None and record.error is not None:
             reading = Reading(error=record.error)
         elif reading is None:
@@ -329,7 +336,7 @@ class Session(SessionState):
         if record.context is not None:
             self.filling = self.filling or fills(self.header.context, record.context)
         self.iterations += 1
-        self.current = follow(reading, record, self)
+        self.current = Turn(()) if is_past else follow(reading, record, self)
         self.corrected_call_like = reading.call_like
         self.state = State.READING
 

@@ -275,9 +275,8 @@ class ConversationFold:
         turned = self.memory.get(self.key) or _message_to_turn(message, session)
         keys: list[str] = []
         for record, reading in turned:
-            session.fold(record, reading)
+            session.fold(record, reading, is_past=True)
             if isinstance(record, CompletionRecord):
-                session.current.all_written()
                 keys = []
             elif isinstance(record, CallRecord):
                 keys.append(record.call)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from cProfile import Profile
 from typing import Any, Final
 
 import anyio
@@ -99,3 +100,19 @@ def test_a_prompt_grows_at_its_end_alone_and_is_the_same_anywhere(
         assert dones[0].calls or dones[0].text
         remembered, before = prompts[0] + raw, fresh[0]
         told = [*told, *sent_back(draw, dones[0])]
+
+
+def test_the_past_calls_of_a_client_are_not_decided_about_again() -> None:
+    called = {"name": "get_weather", "arguments": '{"city": "Paris"}'}
+    messages: list[Any] = [{"role": "user", "content": "How is it there?"}]
+    for number in range(9):
+        call = {"id": f"c{number}", "type": "function", "function": called}
+        messages += [
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": f"c{number}", "content": "It rains."},
+        ]
+    body = {"model": "m", "messages": messages, "tools": [WEATHER]}
+    speaker, profile = speaker_of(ScriptedBackend()), Profile()
+    profile.runcall(asked, speaker, write_answer("It rains.", "jsonl"), body)
+    names = [getattr(entry.code, "co_qualname", "") for entry in profile.getstats()]
+    assert "ConversationFold._speak" in names and "decide" not in names
