@@ -1,9 +1,9 @@
 """What each count that a client chooses costs the gateway, as it doubles.
 
-``python benchmarks/growth.py [PART OF A NAME …]`` sends requests to a gateway in this process. It
-grows one count of a body at a time: tools, messages, parts, enum values, depth and the like. A line
-for each says the processor time at the largest size, the factor of the last doubling (2 is linear,
-4 is quadratic), and the longest time for which the event loop served nobody else.
+``python benchmarks/request_growth.py [PART OF A NAME …]`` sends requests to a gateway in this
+process. It grows one count of a body at a time: tools, messages, parts, enum values, depth and the
+like. A line for each says the processor time at the largest size, the factor of the last doubling
+(2 is linear, 4 is quadratic), and the longest time for which the event loop served nobody else.
 A factor over 2.8 is marked, and so is a time on the loop over 50 ms.
 """
 
