@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -22,6 +22,7 @@ from mlx_tools.backends import (
     NativeVerdict,
     SelectedBackend,
     ServerBackend,
+    ServerPool,
     StrategyChoice,
     StyleChoice,
     UpstreamPool,
@@ -96,7 +97,7 @@ async def check_all(
 
 
 async def check_server(
-    backend: CompletionsBackend | ServerBackend | UpstreamPool,
+    backend: CompletionsBackend | ServerBackend | ServerPool,
 ) -> tuple[list[Check], CompletionsBackend | None]:
     """Return whether the server answers, or each of a pool; and the client of the one that is asked
     first, None where it does not."""
@@ -110,7 +111,7 @@ async def check_server(
             checks.append(Check("server", "warn", detail, "it is asked for those alone"))
         return checks, backend.current
     try:
-        client = await backend.get_client() if backend.kind == "server" else backend
+        client: Any = await backend.get_client() if backend.kind == "server" else backend
         health = await client.health()
         if dead := health.as_error(str(client.address)):
             raise dead

@@ -23,18 +23,19 @@ if TYPE_CHECKING:
     from mlx_tools.backends.capabilities import (
         has_logprobs,
         honours_stop,
-        obeys_grammar,
         probe_native,
         reports_cache,
         single_tokens,
     )
-    from mlx_tools.backends.choose import (
+    from mlx_tools.backends.choose import choose_backend
+    from mlx_tools.backends.completions import CompletionsBackend, Health
+    from mlx_tools.backends.grammar_option import obeys_grammar
+    from mlx_tools.backends.inspection import (
         SelectedBackend,
-        choose_backend,
+        ServerPool,
         inspect_server,
         native_markers,
     )
-    from mlx_tools.backends.completions import CompletionsBackend, Health
     from mlx_tools.backends.interface import (
         Backend,
         BackendKind,
@@ -114,13 +115,14 @@ __getattr__, __dir__ = names_of(
         "capabilities": (
             "has_logprobs",
             "honours_stop",
-            "obeys_grammar",
             "probe_native",
             "reports_cache",
             "single_tokens",
         ),
-        "choose": ("SelectedBackend", "choose_backend", "inspect_server", "native_markers"),
+        "choose": ("choose_backend",),
+        "inspection": ("SelectedBackend", "ServerPool", "inspect_server", "native_markers"),
         "completions": ("CompletionsBackend", "Health"),
+        "grammar_option": ("obeys_grammar",),
         "interface": (
             "Backend",
             "BackendKind",

@@ -6,19 +6,19 @@ No test uses the server's name or version: a server that answers as wished has t
 from __future__ import annotations
 
 import json
-import secrets
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, cast
 
 from mlx_tools.backends.adapters import complete_one
 from mlx_tools.backends.chat_wire import chat_body
 from mlx_tools.backends.completions import CompletionsBackend
-from mlx_tools.backends.interface import Backend, CompletionRequest, GrammarText
+from mlx_tools.backends.grammar_option import short_request
+from mlx_tools.backends.interface import Backend, CompletionRequest
 from mlx_tools.backends.transport import ConnectionDropped, ServerFailed, json_object
 from mlx_tools.backends.verdicts import NativeVerdict
-from mlx_tools.backends.wire import GRAMMAR_HINT, GrammarOption, grammar_fields, read_usage
+from mlx_tools.backends.wire import read_usage
 from mlx_tools.errors import (
     BackendBroken,
     BackendDead,
@@ -26,7 +26,6 @@ from mlx_tools.errors import (
     BackendRefused,
     BackendTimeout,
     BackendUnreachable,
-    UsageError,
     attribute_of,
 )
 from mlx_tools.messages import Style, ToolCall, ToolSpec, replace
@@ -34,12 +33,6 @@ from mlx_tools.paths import read_data
 from mlx_tools.process import clean
 from mlx_tools.prompt import NAMED_FORMATS, ChatFormat
 from mlx_tools.protocol import Reading, ReadingRules, judge, read
-
-
-def _request(prompt: str, max_tokens: int = 1) -> CompletionRequest:
-    """Return a short request of which the server's cache holds nothing."""
-    prompt = f"{secrets.token_hex(4)} {prompt}"
-    return CompletionRequest(prompt=prompt, max_tokens=max_tokens, timeout=30.0)
 
 
 async def single_tokens(
@@ -51,7 +44,7 @@ async def single_tokens(
 
     Three of them in a row must make the prompt three tokens longer.
     """
-    start = _request("x").prompt
+    start = short_request("x").prompt
     lengths = []
     for token in ("", *tokens):
         request = CompletionRequest(prompt=start + token * 3, max_tokens=1, timeout=30.0)
@@ -63,7 +56,7 @@ async def single_tokens(
 
 async def has_logprobs(backend: CompletionsBackend) -> bool:
     """Return True if answers come with the likeliest next tokens."""
-    request = replace(_request("1, 2,"), top_logprobs=2)
+    request = replace(short_request("1, 2,"), top_logprobs=2)
     async with aclosing(backend.complete(request)) as chunks:
         return any([chunk.scores async for chunk in chunks])
 
@@ -74,7 +67,7 @@ async def honours_stop(backend: CompletionsBackend) -> Literal["yes", "edits", "
     ``yes``: it ends the text. ``edits``: it cuts the text and runs on. ``no``: nothing. The stop
     text is a piece from the middle of what the model writes without it.
     """
-    request = _request("\nOne, two, three, four, five, six, seven,", 16)
+    request = short_request("\nOne, two, three, four, five, six, seven,", 16)
     full_text = (await backend.ask_whole(request)).chunk.text
     words = [word for word in full_text.split() if full_text.count(word) == 1]
     if len(words) < 3:
@@ -88,46 +81,10 @@ async def honours_stop(backend: CompletionsBackend) -> Literal["yes", "edits", "
 
 async def reports_cache(backend: CompletionsBackend) -> bool:
     """Return True if usage says how much of the prompt was cached."""
-    request = _request("one two three four five six seven eight")
+    request = short_request("one two three four five six seven eight")
     # the very same request twice: a longer one could match a cached completion instead
     await backend.ask_whole(request)
     return (await backend.ask_whole(request)).usage.cached_tokens is not None
-
-
-async def obeys_grammar(backend: CompletionsBackend) -> GrammarOption | None:
-    """Return the field by which the server takes a grammar.
-
-    llama.cpp's, vLLM's, or None.
-
-    The backend uses it from then on.
-
-    Raises:
-        BackendError: the server cannot be asked.
-    """
-    request = _request("The sky is", 4)
-    only = GrammarText('root ::= "zq7"', 'start: "zq7"')
-    option: GrammarOption
-    for option in get_args(GrammarOption):
-        try:
-            answer = await backend.ask_whole(request, **grammar_fields(option, only))
-        except (BackendRefused, BackendBroken):
-            continue
-        if answer.chunk.text.strip() == "zq7":
-            backend.grammar_option = option
-            return option
-    return None
-
-
-async def find_grammar_option(backend: CompletionsBackend) -> None:
-    """Find the field by which the server takes a grammar, as `obeys_grammar` does.
-
-    Raises:
-        UsageError: the server takes no grammars.
-        BackendError: the server cannot be asked.
-    """
-    if await obeys_grammar(backend) is None:
-        message = f"the server at {backend.address} does not take grammars"
-        raise UsageError(message, hint=GRAMMAR_HINT)
 
 
 # --- the chat format of a server that does not say its model ----------------------------------

@@ -220,7 +220,7 @@ class CompletionsBackend:
         check_request(request)
         limits = self._limits(request)
         if request.grammar is not None and self.grammar_option is None:
-            from mlx_tools.backends.capabilities import find_grammar_option
+            from mlx_tools.backends.grammar_option import find_grammar_option
 
             with limits.step(silent=True):
                 await find_grammar_option(self)

@@ -171,3 +171,7 @@ class Backend(Protocol):
     """
 
     def complete(self, request: CompletionRequest) -> AsyncIterator[Chunk]: ...
+
+
+class RequestCancelled(Exception):
+    """The request was cancelled."""

@@ -16,7 +16,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self
 
-from mlx_tools.backends.interface import MODEL_FOLDER, BackendTraits, Chunk, CompletionRequest
+from mlx_tools.backends.interface import (
+    MODEL_FOLDER,
+    BackendTraits,
+    Chunk,
+    CompletionRequest,
+    RequestCancelled,
+)
 from mlx_tools.backends.openblas import find_openblas, load_openblas
 from mlx_tools.backends.transport import Deadlines
 from mlx_tools.backends.wire import check_request
@@ -41,10 +47,6 @@ PATIENCE: Final = 10.0
 
 A choice: a pass over 512 tokens of a large model can take seconds.
 """
-
-
-class RequestCancelled(Exception):
-    """The request was cancelled."""
 
 
 class LocalRequest:

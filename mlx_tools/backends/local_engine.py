@@ -14,8 +14,12 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mlx_tools.backends.interface import Chunk, CompletionRequest, TokenScore
-from mlx_tools.backends.local import RequestCancelled
+from mlx_tools.backends.interface import (
+    Chunk,
+    CompletionRequest,
+    RequestCancelled,
+    TokenScore,
+)
 from mlx_tools.backends.scores import spelled_bytes
 from mlx_tools.backends.wire import check_request
 from mlx_tools.errors import BackendBroken, MissingDependency, ModelError, UsageError

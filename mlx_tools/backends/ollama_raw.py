@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from mlx_tools.backends.transport import Exchange, json_object
-
-if TYPE_CHECKING:
-    from mlx_tools.backends.completions import CompletionsBackend
 
 _OPTIONS: Final = (
     *("temperature", "seed", "top_k", "top_p", "min_p", "stop"),
@@ -37,6 +34,14 @@ _FORMATS: Final = (
     ("<|end|>", "phi"),
 )
 """Marks in Ollama's templates, which are in Go's language, and the named chat formats they show."""
+
+
+class JsonServer(Protocol):
+    """A server that answers a path with a JSON object: a `CompletionsBackend`."""
+
+    async def get_object(
+        self, path: str, timeout: float, content: bytes | None = None, /
+    ) -> dict[str, Any]: ...
 
 
 class OllamaExchange(Exchange):
@@ -101,15 +106,15 @@ def _event(line: bytes, thinks: bool) -> tuple[bytes, bool]:
 # --- what Ollama says of itself -------------------------------------------------------------------
 
 
-async def is_ollama(backend: CompletionsBackend, timeout: float) -> bool:
+async def is_ollama(server: JsonServer, timeout: float) -> bool:
     """Return True if a server is Ollama, by its ``/api/version``."""
-    version_row = await backend.get_object("/api/version", timeout)
+    version_row = await server.get_object("/api/version", timeout)
     return isinstance(version_row.get("version"), str)
 
 
-async def loaded_models(backend: CompletionsBackend, timeout: float) -> dict[str, int | None]:
+async def loaded_models(server: JsonServer, timeout: float) -> dict[str, int | None]:
     """Return the models in Ollama's memory, with their contexts in tokens."""
-    rows = (await backend.get_object("/api/ps", timeout)).get("models")
+    rows = (await server.get_object("/api/ps", timeout)).get("models")
     sizes = {}
     for row in rows if isinstance(rows, list) else []:
         name = row.get("model") or row.get("name") if isinstance(row, dict) else None
@@ -119,12 +124,12 @@ async def loaded_models(backend: CompletionsBackend, timeout: float) -> dict[str
     return sizes
 
 
-async def format_name(backend: CompletionsBackend, model: str, timeout: float) -> str | None:
+async def format_name(server: JsonServer, model: str, timeout: float) -> str | None:
     """Return the name of the chat format that an Ollama model's template shows.
 
     None if unknown.
     """
     content = json.dumps({"model": model}).encode()
-    details = await backend.get_object("/api/show", timeout, content)
+    details = await server.get_object("/api/show", timeout, content)
     template = str(details.get("template") or "")
     return next((name for mark, name in _FORMATS if mark in template), None)

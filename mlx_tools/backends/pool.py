@@ -13,16 +13,15 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from mlx_tools.backends.choose import (
+from mlx_tools.backends.completions import CompletionsBackend, Health
+from mlx_tools.backends.inspection import (
     CALL_MARKERS,
-    PROBE_TIMEOUT,
     SelectedBackend,
     inspect_server,
-    match_model,
     which_runs,
 )
-from mlx_tools.backends.completions import CompletionsBackend, Health
 from mlx_tools.backends.interface import BackendTraits, Chunk, CompletionRequest
+from mlx_tools.backends.local_servers import PROBE_TIMEOUT, match_model
 from mlx_tools.backends.running_model import Pick
 from mlx_tools.backends.transport import (
     MORE_TIME_HINT,

@@ -41,7 +41,7 @@ from mlx_tools.messages import replace
 from mlx_tools.prompt import NAMED_FORMATS, ChatFormat, format_for_name, format_from_template
 
 if TYPE_CHECKING:
-    from mlx_tools.backends.choose import SelectedBackend
+    from mlx_tools.backends.inspection import SelectedBackend
 
 
 @contextmanager
@@ -470,7 +470,7 @@ async def find_setup(backend: Backend, wishes: PromptPreferences) -> ModelSetup:
 
 
 async def _look_at(backend: Any) -> SelectedBackend:
-    from mlx_tools.backends.choose import inspect_server
+    from mlx_tools.backends.inspection import inspect_server
 
     return await inspect_server(backend)
 
@@ -523,7 +523,7 @@ async def takes_grammar(backend: Any) -> bool:
     traits = traits_of(backend)
     if not traits.asks_server:
         return traits.takes_grammar
-    from mlx_tools.backends.capabilities import obeys_grammar
+    from mlx_tools.backends.grammar_option import obeys_grammar
 
     try:
         return await obeys_grammar(backend) is not None

@@ -17,7 +17,7 @@ from mlx_tools.cli.call_text import TextLine, as_name, in_words, on_one_line, sh
 from mlx_tools.cli.inputs import confirm, parse_json
 from mlx_tools.cli.options import AsJsonLines, Yes, argument, option
 from mlx_tools.cli.output import complain, count_noun, note, print_json, print_text
-from mlx_tools.cli.sessions import kept_sessions
+from mlx_tools.cli.saved_sessions import kept_sessions
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
 from mlx_tools.policy import ApprovalTemplate, compute_pin
 from mlx_tools.store import RootName

@@ -123,7 +123,7 @@ def _pick_session(
 ) -> tuple[SavedSession | NewSession, str | None]:
     """The session that a question is asked in, and the tool choice of this question alone."""
     if go_on or session is not None:
-        from mlx_tools.cli.resume import refuse_beside, resolve_session
+        from mlx_tools.cli.saved_sessions import refuse_beside, resolve_session
 
         refuse_beside(schema=schema, require_tools=require_tools)
         return resolve_session(

@@ -57,7 +57,7 @@ def chat(
 ) -> int:
     """Talk until the input ends."""
     if go_on or session is not None:
-        from mlx_tools.cli.resume import refuse_beside, resolve_session
+        from mlx_tools.cli.saved_sessions import refuse_beside, resolve_session
 
         choice = "" if tool_choice == "auto" else tool_choice
         refuse_beside(tool_choice=choice, require_tools=require_tools)

@@ -33,8 +33,9 @@ from mlx_tools.cli.output import (
     steerable,
     warn_all,
 )
-from mlx_tools.cli.sessions import kept_sessions, tell_undone, undo_steps
+from mlx_tools.cli.saved_sessions import kept_sessions
 from mlx_tools.cli.talk import ChatSession, folders
+from mlx_tools.cli.undoing import tell_undone, undo_steps
 from mlx_tools.errors import UsageError, did_you_mean
 from mlx_tools.messages import ToolSpec, json_line, replace
 from mlx_tools.paths import expand_user

@@ -5,98 +5,18 @@ only take power away.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
 
-from mlx_tools.app import RunOptions, SavedSession, as_options, config, header_of, job_store
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.background import answer
+from mlx_tools.cli.chat import talk_on
 from mlx_tools.cli.inputs import parse_object
-from mlx_tools.cli.output import note, print_json
-from mlx_tools.cli.sessions import kept_sessions
+from mlx_tools.cli.output import print_json
+from mlx_tools.cli.saved_sessions import kept_sessions, load_session, resolve_session
 from mlx_tools.cli.view import LiveView, tell
 from mlx_tools.controller import ApprovalAnswer, Approvals
-from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.gateway import RunRows
-from mlx_tools.policy import Policy, restriction
-from mlx_tools.store import RootName, SessionStore, session_status
-
-_GO_WITH: Final = frozenset(
-    (
-        *("backend.url", "backend.api_key", "policy.allow", "policy.dry_run"),
-        *("policy.local_only", "policy.approve"),
-    )
-)
-"""The options that a session is gone on with: where its server is now, what takes power away for
-the time being, and who approves."""
-
-_FEW: Final = 20
-"""Sessions among which a person's last conversation is looked for first."""
-
-
-def resolve_session(
-    session: str | None, last: bool, options_given: options.Options
-) -> SavedSession:
-    """The session that is named, or the last conversation, to go on with under these options.
-
-    Raises `UsageError` where there is none, and for an option that would make another one of it:
-    one that says what the session was begun with says nothing new.
-    """
-    if session is not None and last:
-        raise UsageError("--continue goes without --session", hint="leave one of them out")
-    kept = _load_session(last_talk() if session is None else session, options_given)
-    begun = as_options(kept.header)
-    for key, value in options_given.items():
-        if key not in _GO_WITH and _plain(key, value) != _plain(key, begun.get(key)):
-            raise UsageError(
-                f"{config.table()[key].setting.flag} goes with no session that was begun without",
-                hint="leave it out: a session keeps its own; in chat /model, /root and /system go "
-                "on with another",
-            )
-    return kept
-
-
-def _plain(key: str, value: object) -> object:
-    """The value of an option, in the form in which a header has it."""
-    if key == "tools.roots" and isinstance(value, Sequence):
-        return sorted(RootName.parse(str(root)).absolute() for root in value)
-    return str(value)
-
-
-def refuse_beside(**options: object) -> None:
-    """Raise `UsageError` for an option of a command, by its name, that was given and goes with no
-    session."""
-    for name, value in options.items():
-        if value:
-            raise UsageError(
-                f"--{name.replace('_', '-')} goes with no session that was begun without",
-                hint="leave it out: a session keeps its own",
-            )
-
-
-def last_talk() -> str:
-    """The id of the conversation that was last written to: one of a person's, not of a job's, of a
-    gateway's client or of a run within a call. Raises `UsageError` where there is none."""
-    store = kept_sessions()
-    jobs, runs = job_store(store), RunRows(store)
-    for session in _by_last_update(store):
-        try:
-            summary = store.summary(session)
-        except TranscriptError:
-            note(f"{session} cannot be read, and is passed over: mlx-tools sessions show {session}")
-            continue
-        is_own = summary.status.questions and not summary.parent
-        if is_own and not jobs.is_of_a_run(session) and not runs.holds(session):
-            return session
-    raise UsageError("there is no conversation to go on with", hint='mlx-tools ask "QUESTION"')
-
-
-def _by_last_update(store: SessionStore) -> Iterator[str]:
-    """Yield ids, the one first that was last written to."""
-    yield from (first := store.by_last_update(_FEW))
-    if len(first) == _FEW:
-        yield from store.by_last_update()[_FEW:]
+from mlx_tools.errors import UsageError
+from mlx_tools.store import session_status
 
 
 def approvals_of(
@@ -140,7 +60,7 @@ def resume_session(
     Shows what happens and returns the exit code of how it ended. One in which nothing waits is
     talked on in, at a terminal.
     """
-    kept = _load_session(session, options_given)
+    kept = load_session(session, options_given)
     records = kept_sessions().read(kept.place).transcript
     if not isinstance(approvals, Mapping) and session_status(records).ended:
         if approvals is not None or not inputs.at_terminal() or as_json:
@@ -148,8 +68,6 @@ def resume_session(
                 "nothing waits in the session: it has ended",
                 hint=f"go on in it: mlx-tools chat --session {kept.header.session}",
             )
-        from mlx_tools.cli.chat import talk_on
-
         return talk_on(resolve_session(session, False, options_given))
     outcome = answer(
         kept,
@@ -160,36 +78,3 @@ def resume_session(
         print_json(outcome.to_json())
     tell(outcome, plain=not as_json)
     return outcome.exit_code
-
-
-def _load_session(session: str, options_given: options.Options) -> SavedSession:
-    """A session, read without holding it, and how its header says to go on with it."""
-    store = kept_sessions()
-    place = session if os.sep in session else store.find(session)
-    records = store.read(place).transcript
-    header = header_of(place, records, store.secret)
-    begun = as_options(header)
-    run = options.run_options({**begun, **options_given})
-    other = None
-    if "backend.url" in begun and "backend.url" not in options_given:
-        # Where the model runs is no part of what was approved: the environment is asked first, as
-        # it is said for this command; the user's file where the recorded address does not answer.
-        origins = config.load().origins.get("backend.url", ())
-        kind = origins[-1].kind if origins else ""
-        if kind in ("environment", "user"):
-            elsewhere = {key: value for key, value in begun.items() if key != "backend.url"}
-            other = options.run_options({**elsewhere, **options_given})
-        if other is not None and kind == "environment":
-            run, other = other, run
-    return SavedSession(place, header, run, note, _narrowing_policy(run, options_given), other)
-
-
-def _narrowing_policy(run: RunOptions, options_given: options.Options) -> Policy | None:
-    """What the session's policy is narrowed by, as these options say."""
-    own = run.configuration.settings.policy
-    allow = own.allow if "policy.allow" in options_given and own.allow is not None else ("*",)
-    switches = ("local_only", "dry_run")
-    rules = {
-        one: True for one in switches if f"policy.{one}" in options_given and getattr(own, one)
-    }
-    return restriction(allow, **rules) if rules or allow != ("*",) else None

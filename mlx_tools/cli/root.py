@@ -27,7 +27,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from mlx_tools.cli import COMMANDS, COMPLETION_VARIABLE, output
+from mlx_tools.cli import output
+from mlx_tools.cli.command_table import COMMANDS, COMPLETION_VARIABLE
 from mlx_tools.cli.help_screen import Page, help_text_of, on_a_line
 from mlx_tools.cli.output import LINES, columns_of, complain, for_terminal, print_text, stdout
 from mlx_tools.errors import (

@@ -23,11 +23,11 @@ from mlx_tools.app import (
 )
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.completion import job_ids
+from mlx_tools.cli.installing import note_left_out, program, tell_left
 from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, cut, note, print_json, print_prose, print_row, print_text
 from mlx_tools.cli.root import Interrupted, internal_error
-from mlx_tools.cli.serve import note_left_out, program, tell_left
-from mlx_tools.cli.sessions import kept_sessions
+from mlx_tools.cli.saved_sessions import kept_sessions
 from mlx_tools.controller import PauseApprover
 from mlx_tools.errors import (
     EXIT_BACKEND,

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import gc
-import sys
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,8 +14,9 @@ import typer
 
 from mlx_tools.app import config
 from mlx_tools.cli import options
-from mlx_tools.cli.output import complain, note, print_text
-from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MissingDependency, UsageError
+from mlx_tools.cli.installing import note_left_out, program, tell_left
+from mlx_tools.cli.output import note, print_text
+from mlx_tools.errors import MissingDependency, UsageError
 from mlx_tools.paths import expand_user, to_install
 from mlx_tools.store import RootName
 
@@ -103,29 +102,6 @@ def _autostart() -> Autostart:
     from mlx_tools.app import Autostart
 
     return Autostart(name="serve")
-
-
-def note_left_out(autostart: Autostart) -> None:
-    """Say which variables of the shell what starts by itself does not get."""
-    if names := autostart.left_out:
-        note(f"it does not get {', '.join(names)}, which hold secrets: name them in your file")
-
-
-def tell_left(remaining: list[str]) -> int:
-    """Say what the system refused, and is left for the user to do."""
-    for command in remaining:
-        complain(f"this did not work, and is left to do: {command}", kind="warning")
-    return EXIT_STOPPED if remaining else EXIT_OK
-
-
-def program() -> list[str]:
-    """The words that start this very program, wherever the user stands."""
-    script = Path(sys.argv[0])
-    if script.name == "mlx-tools":
-        return [str(script.absolute())]
-    if zipfile.is_zipfile(script):  # started by `python mlx-tools.pyz`
-        return [sys.executable, str(script.absolute())]
-    return [sys.executable, "-P", "-m", "mlx_tools"]
 
 
 def _flags(options_given: options.Options) -> list[str]:

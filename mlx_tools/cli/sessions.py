@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import typer
 
-from mlx_tools.app import config, session_store, steps_of
+from mlx_tools.app import steps_of
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.call_text import as_name, in_words, on_one_line
 from mlx_tools.cli.completion import session_ids
@@ -32,6 +32,8 @@ from mlx_tools.cli.output import (
     stdout,
 )
 from mlx_tools.cli.root import fails_as_json
+from mlx_tools.cli.saved_sessions import kept_sessions
+from mlx_tools.cli.undoing import tell_undone, undo_steps
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, TranscriptError, UsageError
 from mlx_tools.paths import expand_user
 from mlx_tools.store import (
@@ -45,7 +47,7 @@ from mlx_tools.store import (
     copy_store,
     to_json,
 )
-from mlx_tools.toolbox import SCHEDULE, Undo, UndoStep, outermost, undoable
+from mlx_tools.toolbox import SCHEDULE, Undo, outermost, undoable
 from mlx_tools.transcript import PREVIEW_CHARS, Record
 
 app = typer.Typer(add_completion=False)
@@ -54,11 +56,6 @@ store_app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 DEFAULT_LIMIT: Final = 50
 _DAY: Final = 86_400.0
-
-
-def kept_sessions() -> SessionStore:
-    """Where the user's sessions are kept."""
-    return session_store(config.load())
 
 
 SessionId = Annotated[
@@ -238,12 +235,6 @@ def _now() -> datetime:
 
 # --- undo ---------------------------------------------------------------------------------------
 
-_DO: Final = {
-    "restore": ("restore", "restored"),
-    "bring_back": ("bring back", "brought back"),
-    "remove": ("remove", "removed"),
-}
-
 
 @undo_app.command()
 def undo(session: SessionId = LAST, yes: Yes = False, as_json: AsJson = False) -> int:
@@ -270,38 +261,6 @@ def undo(session: SessionId = LAST, yes: Yes = False, as_json: AsJson = False) -
     if refused:
         complain(f"{count_noun(refused, 'change')} of {len(ended)} could not be undone")
     return EXIT_STOPPED if refused else EXIT_OK
-
-
-def undo_steps(
-    undoing: Undo, steps: Sequence[UndoStep], *, yes: bool = False, hint: str
-) -> list[UndoStep] | None:
-    """Undo what the user agrees to; what became of each change, None where that is not wanted.
-    Raises `UsageError` with the ``hint`` where nobody can be asked."""
-    due = count_noun(sum(step.status == "due" for step in steps), "change")
-    if not yes and any(step.status == "due" for step in steps):
-        for step in steps:
-            print(_change(step), file=sys.stderr)
-        alone, undone = f"{due} would be undone, and ", "nothing was undone"
-        if not inputs.confirm(
-            f"Undo {due}?", yes, warning=undone, no_terminal_hint=alone, hint=hint
-        ):
-            return None
-    return [undoing.undo(step) if step.status == "due" else step for step in steps]
-
-
-def tell_undone(steps: Iterable[UndoStep]) -> None:
-    """Print what became of changes."""
-    for step in steps:
-        print_text(_change(step))
-
-
-def _change(step: UndoStep) -> str:
-    """A step on one line: what will become of the file, or what has."""
-    will, did = _DO[step.action]
-    path = in_words(step.change.path)
-    if step.status == "refused":
-        return f"cannot {will} {path}: {in_words(step.reason)}"
-    return f"{did if step.status == 'undone' else will} {path}"
 
 
 # --- the store ---------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import typer
 from mlx_tools.cli.call_text import as_name, in_words
 from mlx_tools.cli.options import AsJson, option
 from mlx_tools.cli.output import count_noun, note, print_json, print_text, progress_counter, table
-from mlx_tools.cli.sessions import kept_sessions
+from mlx_tools.cli.saved_sessions import kept_sessions
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.store import SessionStore, asked_at
 from mlx_tools.transcript import Counters, CounterSum, Record, UserRecord, count

@@ -25,7 +25,7 @@ from mlx_tools.cli.background import Turns
 from mlx_tools.cli.call_text import in_words
 from mlx_tools.cli.inputs import ctrl_c_later
 from mlx_tools.cli.output import note
-from mlx_tools.cli.sessions import kept_sessions
+from mlx_tools.cli.saved_sessions import kept_sessions
 from mlx_tools.cli.view import LiveView, StatusLine, describe_compaction, tell
 from mlx_tools.controller import Controller, Conversation
 from mlx_tools.errors import StorageError, TranscriptError, UsageError

@@ -43,6 +43,10 @@ _SLOTTED: Final = {
 MAX_DESCRIPTION: Final = 1000
 
 
+class TemplateRefused(Exception):
+    """The template itself refuses a conversation, by ``raise_exception``."""
+
+
 class ToolFormat(Struct, frozen=True, kw_only=True):
     """The texts that a template writes around tools, calls and results.
 

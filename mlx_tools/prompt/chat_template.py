@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.messages import replace
-from mlx_tools.prompt.chat_format import HINT, ChatFormat, empty_thought, gaps
+from mlx_tools.prompt.chat_format import HINT, ChatFormat, TemplateRefused, empty_thought, gaps
 from mlx_tools.prompt.neutralise import BUILTIN_TOKENS, REASONING_MARKERS, TOOL_MARKERS
-from mlx_tools.prompt.tool_probe import TemplateRefused, ToolsUnknown, tools_from_template
+from mlx_tools.prompt.tool_probe import ToolsUnknown, tools_from_template
 from mlx_tools.protocol import DIALECTS
 
 if TYPE_CHECKING:

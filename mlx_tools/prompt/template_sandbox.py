@@ -27,8 +27,7 @@ from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 from mlx_tools.errors import ChatFormatError
-from mlx_tools.prompt.chat_format import HINT
-from mlx_tools.prompt.tool_probe import TemplateRefused
+from mlx_tools.prompt.chat_format import HINT, TemplateRefused
 
 MAX_TEMPLATE_CHARS: Final = 1_000_000
 MAX_TEXT_CHARS: Final = 200_000

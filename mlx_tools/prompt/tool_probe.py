@@ -20,6 +20,7 @@ from mlx_tools.messages import replace
 from mlx_tools.prompt.chat_format import (
     ChatFormat,
     Slots,
+    TemplateRefused,
     ToolFormat,
     fill_slots,
     gaps,
@@ -38,10 +39,6 @@ _RESULT: Final = 'xq{}Resultxq "'
 _ORDINALS: Final = ("First", "Second", "Third")
 
 Message = Mapping[str, Any]
-
-
-class TemplateRefused(Exception):
-    """The template itself refuses a conversation, by ``raise_exception``."""
 
 
 class ToolsUnknown(Exception):

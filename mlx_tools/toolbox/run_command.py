@@ -20,10 +20,10 @@ from mlx_tools.toolbox.sandbox import (
     NoSandbox,
     ProcessResult,
     Sandbox,
-    SandboxView,
     run,
     sandbox,
 )
+from mlx_tools.toolbox.sandbox_view import SandboxView
 from mlx_tools.tools import Preview, Tool, ToolError, current_context, words_of
 
 EFFECTS: Final[Effects] = frozenset(("read", "write", "execute"))

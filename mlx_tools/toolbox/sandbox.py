@@ -26,8 +26,8 @@ from typing import Any, Final, Literal
 from msgspec import Struct, field
 
 from mlx_tools.process import Pipes, end
-from mlx_tools.toolbox.command_rules import HiddenPaths
 from mlx_tools.toolbox.program_files import program, trusted_folders
+from mlx_tools.toolbox.sandbox_view import SandboxView
 from mlx_tools.toolbox.seatbelt import seatbelt_profile
 
 PROBE_SECONDS: Final = 10.0
@@ -41,25 +41,6 @@ PROCESSES: Final = 256
 
 class NoSandbox(Exception):
     """Nothing here can confine a program; the message says why."""
-
-
-class SandboxView(Struct, frozen=True):
-    """The part of the system that a program sees: the roots, each with whether it may write there,
-    and of what is below them not what is ``hidden``. ``replaced`` has other contents for some
-    hidden files. It runs in ``folder``; ``starts`` is whether it may start other programs.
-    ``programs`` are folders with programs that it may read and run besides the system's."""
-
-    folder: str
-    roots: Sequence[tuple[str, bool]]
-    hidden: HiddenPaths = field(default_factory=HiddenPaths)
-    replaced: Mapping[str, bytes] = field(default_factory=dict)
-    starts: bool = True
-    programs: Sequence[str] = ()
-
-    @property
-    def outermost_first(self) -> list[tuple[str, bool]]:
-        """The roots in an order in which one within another keeps its own rights."""
-        return sorted(self.roots, key=lambda root: (root[0].count("/"), root[1]))
 
 
 class SandboxCommand(Struct, frozen=True):

@@ -23,7 +23,6 @@ from mlx_tools.tools.executor import (
     ReadCallCache,
     ToolResult,
     execute,
-    submit,
     to_text,
     whole_characters,
 )
@@ -44,6 +43,7 @@ from mlx_tools.tools.host_tools import (
 )
 from mlx_tools.tools.registry import NO_SUCH, EntryPointTools, Registry
 from mlx_tools.tools.signature import InvalidArguments
+from mlx_tools.tools.threads import submit
 from mlx_tools.tools.tool import EffectsBy, Preview, Tool, ToolLike, preview_of, tool
 
 if TYPE_CHECKING:

@@ -12,17 +12,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from math import isnan
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
 from mlx_tools.errors import ErrorCode
+from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import Policy
 from mlx_tools.store import UndoStore
 from mlx_tools.transcript import FileView
-
-if TYPE_CHECKING:
-    from mlx_tools.tools.registry import Registry
 
 MAX_PROGRESS_CHARS: Final = 200
 MAX_ERROR_CHARS: Final = 500
@@ -91,6 +89,19 @@ Confirm = Callable[
 were agreed to, None where nobody did."""
 
 
+class RunTools(Protocol):
+    """The tools of a run: its `Registry`."""
+
+    def all_specs(self) -> Mapping[str, ToolSpec]:
+        """Return the specs of all tools by name, disabled ones too."""
+        ...
+
+    @property
+    def disabled(self) -> Mapping[str, str]:
+        """The names of the disabled tools, each with the reason."""
+        ...
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class ToolContext:
     """Handed to a tool whose function has a parameter annotated with this class.
@@ -115,7 +126,7 @@ class ToolContext:
 
     timeout: float | None = None
     policy: Policy = field(default_factory=Policy)
-    tools: Registry | None = None
+    tools: RunTools | None = None
     expected: str | None = None
     artifacts: Artifacts | None = None
     undo: UndoStore | None = None

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import enum
 import functools
 import inspect
-import itertools
 import json
-import os
-import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
 from pathlib import PurePath
 from time import perf_counter
@@ -34,6 +30,7 @@ from mlx_tools.tools.context import (
     ToolError,
 )
 from mlx_tools.tools.signature import InvalidArguments
+from mlx_tools.tools.threads import Outcome, TooManyThreads, settle, submit
 from mlx_tools.tools.tool import ToolLike, member_of
 from mlx_tools.transcript import FileView, Sources, render_sources, sources_of
 
@@ -47,10 +44,6 @@ _GRACE: Final = 1.0
 
 _LOOK: Final = 0.05
 """Seconds between two looks at whether a person is still waited for."""
-
-_MOMENT: Final = 0.001
-"""Seconds that the event loop itself waits for a function in a thread: most end sooner, and to be
-called back by a thread costs more than most of them take."""
 
 
 class ToolResult(Struct, frozen=True):
@@ -281,109 +274,6 @@ def _words(error: BaseException, clean: Callable[[str], str]) -> tuple[ErrorCode
 def _cut(text: str, max_chars: int = MAX_ERROR_CHARS) -> str:
     text = whole_characters(text)
     return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
-
-
-# --- threads for functions that block ------------------------------------------------------------
-#
-# A thread cannot be stopped from outside. These are daemon threads, so one that hangs holds up
-# neither its call nor the end of the program, as the threads of `concurrent.futures` would. They
-# are kept for the next call, and left behind where one never ends.
-
-MAX_THREADS: Final = 64
-"""Calls at one time, those included that were given up and still run."""
-
-Outcome = tuple[Any, BaseException | None]
-"""The value that a function returned, or the exception that it raised."""
-
-
-class TooManyThreads(Exception):
-    """So many calls were given up and still run that no further one is started."""
-
-
-class _Pool:
-    """Threads that wait for bytes in a pipe, one for each job.
-
-    The system wakes the reader of a pipe on the processor of the writer, who is about to wait;
-    whoever waits for a lock or a queue may be woken on another one that sleeps, which takes several
-    times as long as most calls.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.threads = 0
-        self.running = 0  # calls: the other threads wait
-        self.jobs: deque[Callable[[], None]] = deque()
-        self._read, self._wake = os.pipe()
-
-    def serve(self) -> None:
-        """Does one job after the other, in a thread of its own."""
-        while os.read(self._read, 1):
-            self.jobs.popleft()()
-
-    def start(self, job: Callable[[], None]) -> None:
-        """Has a thread do ``job``, which says when it is `over`. Raises TooManyThreads."""
-        with self.lock:
-            if self.running == MAX_THREADS:
-                raise TooManyThreads(f"{MAX_THREADS} calls are still running")
-            if self.running == self.threads:
-                try:
-                    threading.Thread(target=self.serve, name="mlx-tools", daemon=True).start()
-                except RuntimeError as error:  # the system has no more
-                    raise TooManyThreads(str(error)) from None
-                self.threads += 1
-            self.running += 1
-        self.jobs.append(job)
-        os.write(self._wake, b"j")
-
-    def over(self) -> None:
-        """A job has ended."""
-        with self.lock:
-            self.running -= 1
-
-
-_pool = functools.cache(_Pool)
-os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of its parent's threads
-
-
-def submit(work: Callable[[], Any]) -> asyncio.Future[Outcome | None]:
-    """Starts ``work`` in a thread, in a copy of the current context.
-
-    The future never holds an exception: it gives what was returned and what was raised. Who waits
-    may settle it with None, or cancel it; the function then runs on. Raises TooManyThreads.
-    """
-    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
-    future: asyncio.Future[Outcome | None] = loop.create_future()
-    outcome: Outcome = None, None
-    ended, turns = threading.Lock(), itertools.count()
-    ended.acquire()
-    try:
-        pool = _pool()
-    except OSError as error:  # there are no more files
-        raise TooManyThreads(f"no thread can be started: {error.strerror}") from None
-
-    def job() -> None:
-        nonlocal outcome
-        try:
-            outcome = (context.run(work), None)
-        except BaseException as error:  # carried over to whoever waits
-            outcome = (None, error)
-        pool.over()
-        if not next(turns):
-            ended.release()
-            return
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, future, outcome)
-
-    pool.start(job)
-    if ended.acquire(timeout=_MOMENT) or next(turns):  # the second: it ended just now
-        settle(future, outcome)
-    return future
-
-
-def settle(future: asyncio.Future[Outcome | None], outcome: Outcome | None) -> None:
-    """Gives a future its outcome, unless it has one or was given up."""
-    if not future.done():
-        future.set_result(outcome)
 
 
 # --- calls that only read, made again -------------------------------------------------------------

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -14,11 +14,8 @@ from mlx_tools.messages import Effects, ToolSpec
 from mlx_tools.paths import read_data
 from mlx_tools.policy import BUILTIN, Policy, can_be_allowed
 from mlx_tools.prompt import READER, SEARCH, Finder, build_catalog, is_on_demand, one_line
-from mlx_tools.tools.context import ToolError, current_context
+from mlx_tools.tools.context import RunTools, ToolError, current_context
 from mlx_tools.tools.tool import Tool
-
-if TYPE_CHECKING:
-    from mlx_tools.tools.registry import Registry
 
 
 class Words(Struct, frozen=True):
@@ -70,7 +67,7 @@ class ToolSearch(Struct, frozen=True):
 
 
 def find_tools(
-    tools: Registry,
+    tools: RunTools,
     policy: Policy,
     query: str,
     limit: int = DEFAULT_LIMIT,

@@ -21,6 +21,7 @@ from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effects, ErrorInfo, ToolS
 from mlx_tools.policy import Policy
 from mlx_tools.tools.context import CONTEXT, KnownFile, ToolContext, ToolError, current_context
 from mlx_tools.tools.signature import METHOD, Arguments, parameters_of, parse_docstring
+from mlx_tools.tools.threads import submit
 
 Run = Callable[[Mapping[str, Any]], Any]
 """The function behind a tool: it gets the arguments, and may return an awaitable."""
@@ -176,8 +177,6 @@ class Tool:
         """
         if self.is_async:
             return await self._run(arguments)
-        from mlx_tools.tools.executor import submit
-
         value, error = await submit(functools.partial(self._run, arguments)) or (None, None)
         if error is not None:
             raise error

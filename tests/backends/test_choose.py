@@ -23,7 +23,7 @@ from mlx_tools.backends import (
     choose_backend,
     find_verdict,
 )
-from mlx_tools.backends.choose import match_model
+from mlx_tools.backends.local_servers import match_model
 from mlx_tools.backends.models.embedded import SMOLLM2, best_precision, model_folder
 from mlx_tools.backends.models.listing import known_model
 from mlx_tools.errors import (

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mlx_tools.errors import ChatFormatError
+from mlx_tools.prompt.chat_format import TemplateRefused
 from mlx_tools.prompt.template_sandbox import ChatTemplate
-from mlx_tools.prompt.tool_probe import TemplateRefused
 from tests.tables import table
 
 MESSAGES = [{"role": "user", "content": " hi "}, {"role": "assistant", "content": "yo"}]

@@ -17,7 +17,8 @@ from mlx_tools.messages import replace
 from mlx_tools.store.roots import Root, RootName
 from mlx_tools.toolbox.command_rules import hidden, plan, repository_state, rules
 from mlx_tools.toolbox.program_files import trusted_folders
-from mlx_tools.toolbox.sandbox import SandboxView, run, sandbox
+from mlx_tools.toolbox.sandbox import run, sandbox
+from mlx_tools.toolbox.sandbox_view import SandboxView
 from tests.tools.sandboxed import called, needs_sandbox, printed, refusal, tool
 
 ENVIRONMENT = {

@@ -23,7 +23,6 @@ from mlx_tools.toolbox.sandbox import (
     NoSandbox,
     Sandbox,
     SandboxCommand,
-    SandboxView,
     Seatbelt,
     bwrap_options,
     find,
@@ -32,6 +31,7 @@ from mlx_tools.toolbox.sandbox import (
     seatbelt_profile,
     status_of,
 )
+from mlx_tools.toolbox.sandbox_view import SandboxView
 from mlx_tools.tools.folder.folder_tool import without_network
 from tests.tables import table
 from tests.tools.file_calls import written

@@ -20,9 +20,9 @@ from urllib.parse import quote, urlencode, urlsplit
 from mlx_tools.errors import UsageError
 from mlx_tools.tools.bound import BoundSource, BoundTool, is_here
 from mlx_tools.tools.context import ToolError
-from mlx_tools.tools.executor import submit
 from mlx_tools.tools.openapi.address import is_reserved, join_url
 from mlx_tools.tools.openapi.document import BODY, FORM, JSON
+from mlx_tools.tools.threads import submit
 from mlx_tools.tools.tool import Preview, Tool
 
 if TYPE_CHECKING:

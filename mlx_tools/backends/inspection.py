@@ -1,0 +1,309 @@
+"""The model behind a backend that was chosen: its name and its files."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+
+from msgspec import Struct
+
+from mlx_tools.backends.capabilities import hides_its_model
+from mlx_tools.backends.completions import CompletionsBackend, Health, list_names
+from mlx_tools.backends.interface import Chunk, CompletionRequest
+from mlx_tools.backends.local import LocalBackend
+from mlx_tools.backends.local_servers import (
+    find_program,
+    folder_here,
+    match_model,
+    served_model,
+)
+from mlx_tools.backends.models.embedded import EMBEDDED
+from mlx_tools.backends.models.files import ModelFiles, read_model_files
+from mlx_tools.backends.models.hub import REPOSITORY
+from mlx_tools.backends.models.listing import (
+    find_model,
+    known_model,
+    model_identity,
+)
+from mlx_tools.backends.running_model import Pick, RunningModel, find_running_model, is_path
+from mlx_tools.backends.scores import MAX_SCORES
+from mlx_tools.backends.server import ServerBackend
+from mlx_tools.backends.transport import Address
+from mlx_tools.errors import BackendError, BackendUnreachable, ModelError, UsageError
+from mlx_tools.messages import Style
+from mlx_tools.process import clean
+
+if TYPE_CHECKING:
+    from mlx_tools.backends.vendors import VendorBackend
+
+Source = Literal["named", "found", "embedded", "started", "loaded"]
+
+ALIKE: Final = 0.25
+"""The most that a model's likelihoods may differ from those recorded, as natural logarithms.
+
+A choice: precision and hardware move them a little (in float16 the logits move by up to 0.4, so
+float32 is used); another model differs by more on some of the recorded tokens.
+"""
+
+CALL_MARKERS: Final = frozenset(
+    (
+        *("<tool_call>", "<|tool_call>", "<|tool_call_start|>", "<|tool_calls_section_begin|>"),
+        *("<|tool_call_begin|>", "<start_function_call>", "<minimax:tool_call>"),
+        *("<longcat_tool_call>", "[TOOL_CALLS]", "<|python_tag|>"),
+    )
+)
+"""Tokens with which models open a native call, as mlx-lm's server knows them.
+
+The server cuts what stands between such markers out of a completion's text. If the model's ids for
+them are known they can be forbidden, and the model then writes its calls in the protocol's form.
+"""
+
+
+def native_markers(style: Style) -> frozenset[str]:
+    """Return the model's own markers that are forbidden in this style.
+
+    See `choose_backend`.
+    """
+    are_used = style in ("xml", "native")  # in these styles calls are written with them
+    return frozenset() if are_used else CALL_MARKERS
+
+
+def marker_ids(files: ModelFiles, markers: Collection[str]) -> tuple[int, ...]:
+    """Return the ids of those markers that are one token of the model."""
+    return tuple(number for text, number in files.added_tokens.items() if text in markers)
+
+
+class ServerPool(Protocol):
+    """Several servers as one backend: `mlx_tools.backends.pool.UpstreamPool`."""
+
+    kind: Literal["completions"]
+    forbidden_tokens: Any
+
+    @property
+    def addresses(self) -> tuple[Address, ...]: ...
+    def complete(self, request: CompletionRequest, /) -> AsyncGenerator[Chunk, None]: ...
+    def __getattr__(self, name: str, /) -> Any: ...
+
+
+class SelectedBackend(Struct, frozen=True, kw_only=True):
+    """A backend, and how it was chosen."""
+
+    backend: CompletionsBackend | ServerPool | ServerBackend | LocalBackend | VendorBackend
+    source: Source
+    """How it was chosen.
+
+    - ``named``: by an address, in an option or in a configuration.
+    - ``found``: at one of the usual addresses.
+    - ``embedded``: the embedded model, since no server was found.
+    - ``started``: a server of our own, as requested.
+    - ``loaded``: a model in this process, as requested.
+    """
+    note: str = ""
+    """One line for a person, or empty."""
+    suggestion: str = ""
+    """One line on the model that suits this machine, if the embedded one is used."""
+    model: str | None = None
+    """The name of the served model, None if the server does not say it."""
+    files: ModelFiles | None = None
+    """The model's files, None if they are not on this machine."""
+    health: Health | None = None
+    alike: tuple[str, ...] = ()
+    """The models that it may be, if only their common chat template is known."""
+
+    @property
+    def template(self) -> str | None:
+        """The model's chat template, None if unknown."""
+        return self.files.chat_template if self.files is not None else None
+
+    def identity(self, name: str | None = None) -> str | None:
+        """Return the model's identity, None if unknown.
+
+        Args:
+            name: the name that somebody gave the model, if its server says none.
+        """
+        is_exact = self.files is not None and not self.alike
+        folder = self.files.path if is_exact and self.files is not None else None
+        return model_identity(self.model or name, folder)
+
+    def header_fields(self) -> dict[str, str]:
+        """Return the fields that a session's header has about the backend."""
+        fields: dict[str, str] = {"kind": self.backend.kind, "how": self.source}
+        if self.backend.kind == "completions":
+            fields["url"] = ",".join(address.url for address in self.backend.addresses)
+        elif self.backend.kind == "native":
+            fields["url"] = self.backend.address.url
+        return fields
+
+    def free_markers(self, style: Style) -> None:
+        """Allow the model its own markers of calls if ``style`` uses them."""
+        if not native_markers(style):
+            self.backend.forbidden_tokens = ()
+
+
+async def inspect_server(
+    backend: CompletionsBackend,
+    *,
+    forbid: Collection[str] = CALL_MARKERS,
+    pick: Pick | None = None,
+) -> SelectedBackend:
+    """Find out which server and model are behind a backend.
+
+    Set the model's name if one must be sent.
+
+    Raises:
+        BackendUnreachable: the server does not answer.
+        UsageError: the server does not know the backend's model. Or it does not say which model it
+            runs,
+            and ``pick`` is None; the message names the possible ones.
+    """
+    health = await backend.health()
+    if health.status == "unreachable":
+        raise BackendUnreachable(health.detail, hint=health.hint)
+    return await inspect_found(backend, health, forbid, pick=pick)
+
+
+# --- the model that a server runs -------------------------------------------------------------
+
+
+async def inspect_found(
+    backend: CompletionsBackend,
+    health: Health,
+    forbid: Collection[str] = CALL_MARKERS,
+    *,
+    source: Source = "named",
+    pick: Pick | None = None,
+) -> SelectedBackend:
+    """Find out which model is behind ``backend``.
+
+    The named one, else the one that its server runs.
+
+    It sets the name that is sent. No name is sent if mlx-lm's server would then load its model
+    again.
+
+    Raises:
+        UsageError: the server does not know the model, or does not say which one it runs. The
+            message
+            lists its models.
+    """
+    listed, name, doubt = await backend.models(), backend.model, ""
+    running, program = RunningModel(), await find_program(backend, health)
+    entry: str | None
+    if name is not None:
+        entry = await _settle_model(backend, name, health, listed)
+    elif health.is_gateway:
+        entry = listed[0] if listed else None
+        backend.model = entry
+    else:
+        if health.is_mlx_lm:
+            running = await find_running_model(backend, listed, pick=pick)
+            entry, doubt = running.name, running.doubt
+        else:
+            entry, doubt = await served_model(backend, program, listed)
+        if not listed and entry is None and health.is_mlx_lm:
+            entry = await _recognised(backend)
+        backend.model = None if health.is_mlx_lm else entry  # others may insist on a name
+    folder, files, broken = None, running.files, ""
+    if entry is not None:
+        folder = folder_here(entry, loopback=backend.address.loopback)
+        known_name = known_model(entry) if folder is None else None
+        folder = find_model(known_name) if known_name is not None else folder
+    try:
+        files = files if folder is None else read_model_files(folder, entry)
+    except ModelError as error:
+        broken = str(error)  # a note says it; the run goes on
+    if entry is not None and not (name and is_path(entry)):
+        name = entry
+    if files is not None and health.is_mlx_lm:
+        backend.forbidden_tokens = marker_ids(files, forbid)
+    suffix = f" (model {name})" if name else ""
+    names = {"mlx-lm": "the server", "other": "the server", "gateway": "the gateway"}
+    using = (
+        f"using {names.get(program, program)} at {backend.address}{suffix}"
+        if source == "found"
+        else ""
+    )
+    note = "; ".join(filter(None, (using, doubt, broken)))
+    return SelectedBackend(
+        backend=backend,
+        source=source,
+        note=note,
+        model=name,
+        files=files,
+        health=health,
+        alike=running.alike,
+    )
+
+
+async def _settle_model(
+    backend: CompletionsBackend, name: str, health: Health, model_names: tuple[str, ...]
+) -> str:
+    """Return the server's name for the model ``name``; set the name that is sent."""
+    loopback = backend.address.loopback
+    entry = match_model(name, model_names, loopback=loopback)
+    if entry is not None:
+        # the only path in its list is the folder that it was started with
+        is_running_model = health.is_mlx_lm and is_path(entry)
+        backend.model = None if is_running_model else entry
+        return entry
+    if not health.is_mlx_lm:
+        if model_names:
+            raise UsageError(
+                f"the server at {backend.address} does not know the model {clean(name, 100)}: "
+                f"it knows {list_names(model_names)}",
+                hint="name one of these with --model, or leave it out",
+            )
+        return name
+    recognised = None if model_names else await _recognised(backend)
+    if recognised is not None and match_model(name, (recognised,), loopback=True):
+        backend.model = None
+        return recognised
+    # mlx-lm's server also loads models that it does not list: one without an index, a folder.
+    folder = find_model(name) if loopback else None
+    backend.model = name if folder is None or REPOSITORY.fullmatch(name) else str(folder)
+    return backend.model
+
+
+async def _recognised(backend: CompletionsBackend) -> str | None:
+    """Return the embedded model's name if likelihoods show that the server runs it.
+
+    It is used if mlx-lm's server lists nothing, since there is no Hugging Face cache folder.
+    """
+    if not await hides_its_model(backend):
+        return None
+    old_model, backend.model = backend.model, None
+    try:
+        for model in EMBEDDED.values():
+            request = CompletionRequest(
+                prompt=model.probe_prompt, max_tokens=1, top_logprobs=MAX_SCORES
+            )
+            async with aclosing(backend.complete(request)) as chunks:
+                scores = [row async for chunk in chunks for row in chunk.scores]
+            logprobs = {score.text: score.logprob for score in scores[0]} if scores else {}
+            expected = model.likelihoods
+            if all(abs(logprobs.get(text, -99.0) - expected[text]) < ALIKE for text in expected):
+                return model.name
+    except BackendError:
+        pass  # the run's own request will show the failure
+    finally:
+        backend.model = old_model
+    return None
+
+
+def which_runs(model_names: Sequence[str], *, mlx_lm: bool) -> tuple[str | None, str]:
+    """Return the listed model that is in use.
+
+    None if unknown, and a line if it is in doubt.
+
+    mlx-lm's server lists the whole Hugging Face cache, and last the folder it was started with.
+    """
+    if len(model_names) < 2:
+        return (model_names[0] if model_names else None), ""
+    if not mlx_lm:
+        return model_names[0], f"the server has {len(model_names)} models: name one with --model"
+    if is_path(model_names[-1]):
+        return model_names[-1], ""
+    return None, (
+        f"the server lists {len(model_names)} models and not which it runs: "
+        "name it with --model, for its chat format"
+    )

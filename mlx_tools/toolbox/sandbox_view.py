@@ -1,0 +1,31 @@
+"""The view that a sandboxed program has of the system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct, field
+
+from mlx_tools.toolbox.command_rules import HiddenPaths
+
+
+class SandboxView(Struct, frozen=True):
+    """The part of the system that a program sees."""
+
+    folder: str
+    """The folder that it runs in."""
+    roots: Sequence[tuple[str, bool]]
+    """The folders that it sees, each with whether it may write there."""
+    hidden: HiddenPaths = field(default_factory=HiddenPaths)
+    """The places below the roots that it does not see."""
+    replaced: Mapping[str, bytes] = field(default_factory=dict)
+    """Other contents of some hidden files."""
+    starts: bool = True
+    """It may start other programs."""
+    programs: Sequence[str] = ()
+    """Folders with programs that it may read and run besides the system's."""
+
+    @property
+    def outermost_first(self) -> list[tuple[str, bool]]:
+        """The roots in an order in which one within another keeps its own rights."""
+        return sorted(self.roots, key=lambda root: (root[0].count("/"), root[1]))
