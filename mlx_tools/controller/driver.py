@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Final, Literal, Protocol
 
 import anyio
+import anyio.to_thread
 from msgspec import Struct
 
 from mlx_tools.controller.approver import ApprovalOutdated, Approver, StepApprover
@@ -155,6 +156,8 @@ class DriverParts(Struct, frozen=True, kw_only=True):
     outputs: Outputs
     clock: RunClock
     summaries: Summaries | None = None
+    in_thread: bool = False
+    """The conversation is long: steps are worked out in a thread, so that others are served."""
 
 
 def never(step: Step) -> bool:
@@ -216,10 +219,15 @@ class Driver:
         ``stop_before`` says of a step that it is not to be taken.
         """
         while True:
-            step = self.session.next_step()
+            step = await self._next_step()
             if isinstance(step, Idle) or stop_before(step):
                 return step
             await self.take(step)
+
+    async def _next_step(self) -> Step:
+        if self.parts.in_thread:
+            return await anyio.to_thread.run_sync(self.session.next_step)
+        return self.session.next_step()
 
     async def take_turn(self) -> None:
         """Have the model write one turn, and write down what follows from it; run nothing.

@@ -38,7 +38,7 @@ from mlx_tools.gateway.answer_sender import AnswerSender, PlainText, StopTextFou
 from mlx_tools.gateway.call_sender import CallSender, SentCall
 from mlx_tools.gateway.catalog_fit import CatalogFit
 from mlx_tools.gateway.conversation import ConversationFold, PromptProfile, TurnMemory, next_key
-from mlx_tools.gateway.exchange import in_thread_if_large
+from mlx_tools.gateway.exchange import LARGE, in_thread_if_large
 from mlx_tools.gateway.request import (
     ApiError,
     ClientCall,
@@ -52,6 +52,7 @@ from mlx_tools.gateway.request import (
     TurnRequest,
     as_api_error,
 )
+from mlx_tools.gateway.turn_parts import TurnWriter, turn_driver
 from mlx_tools.messages import (
     ErrorInfo,
     FinalAnswer,
@@ -70,7 +71,6 @@ from mlx_tools.transcript import (
     CallRecord,
     CompletionRecord,
     DecisionRecord,
-    MendRecord,
     Record,
     RepairRecord,
     State,
@@ -231,6 +231,15 @@ class TurnRunner:
             return self.counter.count(prompt)
 
 
+class _CallsUnfinished(Exception):
+    """The model's turn does not end calls as the client was told of them."""
+
+    def __init__(self, result: CompletionResult, calls: list[ClientCall | None]) -> None:
+        super().__init__()
+        self.result = result
+        self.calls = calls
+
+
 class _TurnInProgress:
     """One request under way."""
 
@@ -252,9 +261,10 @@ class _TurnInProgress:
             beginning="" if request.is_plain else self._beginning,
         )
         self._thoughts: list[str] = []
-        self._turned: list[tuple[Record, Reading | None]] = []
         self._usages: list[Usage] = []
         self._attempts = 0
+        self._step: Complete | None = None  # that the model took last
+        self._result: CompletionResult | None = None  # what came of it
         self._restarts = 0  # of the model's turn
         # The turn is one that the memory can bring back.
         self._is_kept = not self._beginning
@@ -282,6 +292,10 @@ class _TurnInProgress:
             self._session.specs = {n: s for n, s in self._session.specs.items() if n in allowed}
         self._calls = CallSender(self._session.specs, emit, new_id)
         self._completer = Completer(backend, self._session, streams_prose=True)
+        self._writer = TurnWriter(self._session)
+        self._driver = turn_driver(
+            self._writer, self._fit, self._complete_turn, in_thread=request.size > LARGE
+        )
 
     def _begin_text(self) -> str:
         """The client's beginning of the turn, without control tokens.
@@ -301,6 +315,10 @@ class _TurnInProgress:
     def _next_completion(self) -> Complete:
         step = self._session.next_step()
         assert isinstance(step, Complete)
+        return self._as_asked(step)
+
+    def _as_asked(self, step: Complete) -> Complete:
+        """Limit a step to the client's tools, and begin the first one with the client's text."""
         if self._request.allowed is not None:
             rules = step.rules
             callable_now = self._request.allowed | {rules.result}
@@ -319,14 +337,13 @@ class _TurnInProgress:
             return await self._run_plain()
         problem = ""
         while self._attempts < ATTEMPTS:
-            step = await self._limit_tokens(await self.pending_request())
             try:
-                result = await self._complete(step)
+                await self._driver.take_turn()
             except StopTextFound:
-                return await self._cut_off(step)
-            if (ends := self._unfinished_calls(step, result)) is not None:
-                return await self._finish_sent_calls(result, ends)
-            done, problem = self._finish_turn(step, result)
+                return await self._cut_off()
+            except _CallsUnfinished as unfinished:
+                return await self._finish_sent_calls(unfinished.result, unfinished.calls)
+            done, problem = self._finish_turn()
             if done is not None:
                 return done
             if self._answer.has_said and self._request.schema is not None:
@@ -335,6 +352,18 @@ class _TurnInProgress:
                 break  # the model means it so
             self._answer.begin_anew()
         raise ApiError(502, "model_output_invalid", f"the model wrote no turn that fits: {problem}")
+
+    async def _fit(self, step: Complete) -> Complete:
+        """The step with the tools that the client allows now, and the tokens that it may have."""
+        self._step = await self._limit_tokens(self._as_asked(step))
+        return self._step
+
+    async def _complete_turn(self, step: Complete) -> CompletionResult:
+        """Let the model write a turn for the driver. Raises `StopTextFound`, `_CallsUnfinished`."""
+        self._result = result = await self._complete(step)
+        if (calls := self._unfinished_calls(step, result)) is not None:
+            raise _CallsUnfinished(result, calls)
+        return result
 
     async def _complete(self, step: Complete, first_call: int = 0) -> CompletionResult:
         """Let the model write one turn. Raises `StopTextFound`."""
@@ -451,19 +480,12 @@ class _TurnInProgress:
             self._thoughts.append(text)
             self._emit(ThoughtAdded(text))
 
-    def _fold(self, record: Record, reading: Reading | None = None) -> None:
-        self._session.fold(record, reading)
-        if not isinstance(record, MendRecord):
-            self._turned.append((record, reading))
-
-    def _finish_turn(self, step: Complete, result: CompletionResult) -> tuple[TurnDone | None, str]:
-        """The end of the turn, or what is wrong with it."""
-        reading = result.reading
-        completion = result.record(step, self._session.last_prompt)
-        self._fold(completion, reading)
-        follow = self._session.current.unwritten
-        for record in follow:
-            self._fold(record)
+    def _finish_turn(self) -> tuple[TurnDone | None, str]:
+        """The end of the turn that the model wrote, or what is wrong with it."""
+        result = self._result
+        if result is None or self._session.state is State.STOPPED:
+            return None, "it repeats itself"
+        reading, follow = result.reading, self._session.current.records
         answer = next((r for r in follow if isinstance(r, AnswerRecord)), None)
         allowed = {r.call for r in follow if isinstance(r, DecisionRecord) and r.decision != "deny"}
         calls = [r for r in follow if isinstance(r, CallRecord) and r.call in allowed]
@@ -548,7 +570,7 @@ class _TurnInProgress:
         if self._is_kept and not self._answer.stopped_by and (calls or finish == "stop"):
             message = ClientMessage("assistant", text, calls)
             key = next_key(self._conversed.key, message)
-            self._runner.memory.keep(key, tuple(self._turned))
+            self._runner.memory.keep(key, tuple(self._writer.turned))
         # What the whole turn cost: the last prompt, and all that was written.
         written = total_usage(self._usages).completion_tokens
         return TurnDone(
@@ -579,8 +601,10 @@ class _TurnInProgress:
         if not usages or usages[0].prompt_tokens is None:
             await self._runner.measure(step.prompt)
 
-    async def _cut_off(self, step: Complete) -> TurnDone:
+    async def _cut_off(self) -> TurnDone:
         """The end of a turn at a stop text: its stream was closed before it said what it cost."""
+        step = self._step
+        assert step is not None
         await self._count_prompt(step)
         prompt = self._runner.counter.count(step.prompt)
         tokens = self._runner.counter.count(self._answer.text)
@@ -617,7 +641,7 @@ class _TurnInProgress:
                 self._think(text.take_thought())
                 self._answer.say(said, is_last=True)
         except StopTextFound:
-            return await self._cut_off(step)
+            return await self._cut_off()
         written.usages.append(usage)
         await self._count_prompt(step, written.usages)
         self._usages.append(self._billed_usage(step, written))
@@ -631,9 +655,10 @@ class _TurnInProgress:
             reasoning=text.thought,
             prompt=step.prompt,
         )
-        self._fold(record, Reading(messages=(FinalAnswer(content),), counted=content))
-        for one in self._session.current.unwritten:
-            self._fold(one)
+        self._writer.append(
+            record, reading=Reading(messages=(FinalAnswer(content),), counted=content)
+        )
+        self._writer.append_all(self._session.current.unwritten)
         return self._done(finish)
 
 

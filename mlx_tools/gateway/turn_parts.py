@@ -1,0 +1,159 @@
+"""The parts of the driver in a turn for a client, who makes the calls and remembers the records."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import NoReturn
+
+from mlx_tools.controller import (
+    Complete,
+    CompletionResult,
+    Driver,
+    DriverParts,
+    FittedStep,
+    Outputs,
+    PauseApprover,
+    RunClock,
+    Session,
+    SessionWriter,
+)
+from mlx_tools.policy import Decision
+from mlx_tools.protocol import Reading
+from mlx_tools.tools import Preview, Progress
+from mlx_tools.transcript import (
+    ApprovalRecord,
+    CallRecord,
+    CompletionRecord,
+    MendRecord,
+    PendingCall,
+    Record,
+)
+
+WriteTurn = Callable[[Complete], Awaitable[CompletionResult]]
+
+
+class TurnWriter(SessionWriter):
+    """Keeps the records of a turn in memory, each completion with how it was read."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session, [], secret=b"", now=lambda: datetime.now(UTC))
+        self.turned: list[tuple[Record, Reading | None]] = []
+        """The records of the turn, without its mends."""
+
+    def append(
+        self, record: Record, later_records: Sequence[Record] = (), reading: Reading | None = None
+    ) -> None:
+        super().append(record, later_records, reading)
+        if not isinstance(record, MendRecord):
+            self.turned.append((record, reading))
+
+
+class _TurnWindow:
+    """Fits a step as the client and the context allow."""
+
+    def __init__(self, fit: Callable[[Complete], Awaitable[Complete]]) -> None:
+        self._fit = fit
+
+    async def fit(self, step: Complete) -> FittedStep:
+        return FittedStep(await self._fit(step))
+
+    async def count_sent(self, step: FittedStep, record: CompletionRecord) -> None:
+        return None
+
+
+class _TurnCompletions:
+    """Has the model write, on a server that runs already."""
+
+    received_any = True
+    partial = ""
+
+    def __init__(self, complete: WriteTurn) -> None:
+        self._complete = complete
+
+    async def start(self) -> None:
+        """Start nothing."""
+
+    async def complete(self, step: Complete, emit: object) -> CompletionResult:
+        return await self._complete(step)
+
+
+class _ClientRunner:
+    """Runs nothing: the client makes the calls."""
+
+    def begin(self) -> None: ...
+
+    def end(self) -> None: ...
+
+    def spec_of(self, call: CallRecord) -> NoReturn:
+        raise AssertionError(f"the client makes the call {call.call}")
+
+    def denial_of(self, call: CallRecord) -> Decision | None:
+        raise AssertionError(f"the client makes the call {call.call}")
+
+    async def run(self, call: CallRecord, expected_state: str | None) -> NoReturn:
+        raise AssertionError(f"the client makes the call {call.call}")
+
+    def waiting(self) -> tuple[PendingCall, ...]:
+        return ()
+
+    def is_in_doubt(self, sessions: object) -> bool:
+        return False
+
+    def report(self, call: CallRecord, progress: Progress) -> None: ...
+
+
+class _ClientDecisions:
+    """Decides nothing: the client asks whom it wants about its calls."""
+
+    def __init__(self, writer: TurnWriter) -> None:
+        self._writer = writer
+
+    async def write(self, records: Sequence[Record]) -> None:
+        self._writer.append_all(records)
+
+    async def decide_again(self) -> None: ...
+
+    async def preview(self, call: CallRecord) -> Preview:
+        return Preview("", "")
+
+    async def approve_by_template(self, calls: Sequence[CallRecord]) -> bool:
+        return False
+
+    async def ask(self, calls: Sequence[CallRecord]) -> None: ...
+
+    async def pause(self, calls: Sequence[CallRecord], nested_calls: object) -> None: ...
+
+    async def consume_approval(self, call: CallRecord, approval: ApprovalRecord) -> NoReturn:
+        raise AssertionError(f"the client makes the call {call.call}")
+
+    async def check_template(self, call: CallRecord, rule: str) -> NoReturn:
+        raise AssertionError(f"the client makes the call {call.call}")
+
+
+def turn_driver(
+    writer: TurnWriter,
+    fit: Callable[[Complete], Awaitable[Complete]],
+    complete: WriteTurn,
+    *,
+    in_thread: bool,
+) -> Driver:
+    """The driver of one turn for a client.
+
+    Args:
+        writer: keeps the records.
+        fit: gives a step the tokens that it may have.
+        complete: has the model take it.
+        in_thread: the conversation is long: steps are worked out in a thread.
+    """
+    parts = DriverParts(
+        completer=_TurnCompletions(complete),
+        window=_TurnWindow(fit),
+        runner=_ClientRunner(),
+        approvals=_ClientDecisions(writer),
+        approver=PauseApprover(),
+        outputs=Outputs(writer.session, None),
+        clock=RunClock(),
+        in_thread=in_thread,
+    )
+    return Driver(writer, parts)
