@@ -196,7 +196,7 @@ class TurnRunner:
         )
 
     async def count(self, request: TurnRequest) -> int:
-        """Return the number of tokens of the prompt of a request."""
+        """Return the tokens of the prompt of this request."""
         return await self._count(await self.fit_tools(request))
 
     async def _count(self, request: TurnRequest) -> int:
@@ -222,8 +222,10 @@ class TurnRunner:
         return await in_thread_if_large(request.size, begun)
 
     async def measure(self, prompt: str) -> int:
-        """How many tokens a prompt has. One that is long is counted in steps, and others are served
-        between them."""
+        """Return the tokens of a prompt.
+
+        One that is long is counted in steps, and others are served between them.
+        """
         async with self._count_lock:  # the counter goes on from the text before
             for end in range(self.counter.count_known(prompt) + STEP, len(prompt), STEP):
                 self.counter.count(prompt[:end])
@@ -354,12 +356,15 @@ class _TurnInProgress:
         raise ApiError(502, "model_output_invalid", f"the model wrote no turn that fits: {problem}")
 
     async def _fit(self, step: Complete) -> Complete:
-        """The step with the tools that the client allows now, and the tokens that it may have."""
+        """The step as the client asked for it, with the tokens it may have."""
         self._step = await self._limit_tokens(self._as_asked(step))
         return self._step
 
     async def _complete_turn(self, step: Complete) -> CompletionResult:
-        """Let the model write a turn for the driver. Raises `StopTextFound`, `_CallsUnfinished`."""
+        """Let the model write a turn for the driver.
+
+        Raises `StopTextFound`, `_CallsUnfinished`.
+        """
         self._result = result = await self._complete(step)
         if (calls := self._unfinished_calls(step, result)) is not None:
             raise _CallsUnfinished(result, calls)
@@ -585,8 +590,11 @@ class _TurnInProgress:
         )
 
     def _billed_usage(self, step: Complete, result: CompletionResult) -> Usage:
-        """What a turn cost, for whoever gauges by it how full the context is: the prompt once,
-        though a mend asks with it again. What the server does not say is counted here."""
+        """The cost of a turn, for whoever gauges by it how full the context is.
+
+        It has the prompt once, though a mend asks with it again. What the server does not say is
+        counted here.
+        """
         asked = result.usages[0] if result.usages else Usage()
         completion = total_usage(result.usages).completion_tokens
         prompt = asked.prompt_tokens
@@ -602,7 +610,10 @@ class _TurnInProgress:
             await self._runner.measure(step.prompt)
 
     async def _cut_off(self) -> TurnDone:
-        """The end of a turn at a stop text: its stream was closed before it said what it cost."""
+        """The end of a turn at a stop text, whose stream was closed early.
+
+        It was closed before it said what it cost.
+        """
         step = self._step
         assert step is not None
         await self._count_prompt(step)

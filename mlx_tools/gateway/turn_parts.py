@@ -1,4 +1,4 @@
-"""The parts of the driver in a turn for a client, who makes the calls and remembers the records."""
+"""The parts of the driver in a turn for a client, who makes the calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WriteTurn = Callable[[Complete], Awaitable[CompletionResult]]
 
 
 class TurnWriter(SessionWriter):
-    """Keeps the records of a turn in memory, each completion with how it was read."""
+    """Keeps the records of a turn in memory, with the readings of completions."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session, [], secret=b"", now=lambda: datetime.now(UTC))
@@ -63,7 +63,7 @@ class _TurnWindow:
 
 
 class _TurnCompletions:
-    """Has the model write, on a server that runs already."""
+    """Lets the model write, on a server that runs already."""
 
     received_any = True
     partial = ""
