@@ -5,8 +5,10 @@
     python scripts/counts.py --of DIRECTORY  print the counts of another checkout
 
 A *class name used twice* is one that two modules define; a *file name that recurs* one that two
-folders of the package have (``__init__.py`` aside). Functions and files are those of the package
-that one question with one call walks through, with a scripted model, when asked the second time.
+folders of the package have (``__init__.py`` aside). A walk counts the functions and files of the
+package that something goes through, and the pairs of functions in two files of which one calls the
+other, when it is done the second time. A driver is a function that takes a session's steps in a
+loop; before, the replayer's and the direct call's had no such loop, and are counted by hand.
 What an addition touches is `scripts/additions.py`'s, and what takes time the benchmarks'.
 """
 
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from scripts.additions import ADDITIONS
+from scripts.import_diagram import circles
 from scripts.stretch import ROOT, Stretch
 
 BEFORE: Final = {
@@ -29,8 +32,6 @@ BEFORE: Final = {
     "files of the package": 411,
     "class names used twice": 46,
     "file names that recur": 33,
-    "functions that a question with one call walks through": 608,
-    "files that it walks through": 94,
     "settings": 60,
     "options over all commands": 279,
     "lines of tests": 56988,
@@ -38,10 +39,20 @@ BEFORE: Final = {
 }
 """What this script counted before the rooms were put in order."""
 
-WALK: Final = """
+WALKED: Final = """
 import sys
-from mlx_tools import Controller, Policy, tool
+from pathlib import Path
+from mlx_tools import Controller, Policy, RunSettings, tool
+from mlx_tools.backends import TokenCounter
+from mlx_tools.gateway.conversation import PromptProfile
+from mlx_tools.gateway.request import ClientMessage, TurnRequest
+from mlx_tools.gateway.turn import TurnRunner
+from mlx_tools.golden import read_golden, replay
+from mlx_tools.policy import Limits
+from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.store import load_words
 from mlx_tools.testing import ScriptedBackend
+import anyio
 
 @tool(effects={"read"})
 def area(width: float, height: float) -> float:
@@ -56,19 +67,55 @@ def ask():
     policy = Policy(allow=["area"])
     return Controller(backend, tools=[area], policy=policy).run_sync("How large?")
 
-ask()
-seen = set()
+def serve():
+    form = NAMED_FORMATS["chatml"]
+    settings = RunSettings(chat_format=form, style="jsonl", model="m")
+    profile = PromptProfile(
+        settings=settings, chat_format=form, style="jsonl", strategy="auto", words=load_words()
+    )
+    runner = TurnRunner(ScriptedBackend(CALL), profile, Limits(), TokenCounter())
+    request = TurnRequest(messages=(ClientMessage("user", "How large?"),), tools=(area.spec,))
+    anyio.run(runner.run, request, lambda event: None, lambda: "call_1")
 
-def note(frame, event, _):
-    if event == "call" and "mlx_tools" in frame.f_code.co_filename:
-        seen.add((frame.f_code.co_filename, frame.f_code.co_qualname))
+def again():
+    replay(read_golden(Path("golden_transcripts/approvals/always-asked.jsonl")))
 
-sys.setprofile(note)
-ask()
-sys.setprofile(None)
-named = {one for one in seen if "<" not in one[1].rpartition(".")[2]}
-print(len(named), len({file for file, _ in named}))
+for work in (ask, serve, again):
+    work()
+    seen, crossings = set(), set()
+
+    def note(frame, event, _):
+        caller, code = frame.f_back, frame.f_code
+        if event != "call" or "mlx_tools" not in code.co_filename:
+            return
+        seen.add((code.co_filename, code.co_qualname))
+        if caller is None or "mlx_tools" not in caller.f_code.co_filename:
+            return
+        if caller.f_code.co_filename != code.co_filename:
+            crossings.add((caller.f_code.co_qualname, code.co_qualname))
+
+    sys.setprofile(note)
+    work()
+    sys.setprofile(None)
+    named = {one for one in seen if "<" not in one[1].rpartition(".")[2]}
+    print(len(named), len({file for file, _ in named}), len(crossings))
 """
+
+WALKS: Final = (
+    "a question with one call",
+    "a turn of the gateway with one call",
+    "a replay of a golden transcript with one call",
+)
+WALKS_BEFORE: Final = ("299 / 48 / 197", "210 / 37 / 132", "202 / 30 / 144")
+SIZES_BEFORE: Final = ("25,176 / 77", "20,946 / 74", "37,439 / 142")
+"""What this script counted of walks and rooms before there was one driver."""
+
+PURE: Final = (
+    *("errors", "messages", "schema", "protocol", "policy", "transcript", "prompt", "decoding"),
+    "controller",
+)
+RUN: Final = ("lazy", "macos", "paths", "process", "store", "backends", "tools", "testing")
+"""What a run needs besides the pure rooms; the others are applications, or come in by hooks."""
 
 
 def counts(root: Path) -> dict[str, int]:
@@ -85,7 +132,6 @@ def counts(root: Path) -> dict[str, int]:
         }
     )
     names = Counter(path.name for path in files if path.name != "__init__.py")
-    functions, walked = map(int, _python(root, WALK).split())
     settings, options = map(int, _python(root, OPTIONS).split())
     entries = {path.relative_to(package).parts[0] for path in files}
     return {
@@ -94,8 +140,6 @@ def counts(root: Path) -> dict[str, int]:
         "files of the package": len(files),
         "class names used twice": sum(count > 1 for count in classes.values()),
         "file names that recur": sum(count > 1 for count in names.values()),
-        "functions that a question with one call walks through": functions,
-        "files that it walks through": walked,
         "settings": settings,
         "options over all commands": options,
         "lines of tests": sum(map(_lines, (root / "tests").rglob("*.py"))),
@@ -159,6 +203,46 @@ def ratios() -> dict[str, float]:
     return dict(zip(RATIOS, shares, strict=True))
 
 
+def sizes(root: Path) -> dict[str, str]:
+    """The lines and files of the pure rooms with the controller, of a run, and of all else."""
+    parts = {"the pure rooms and the controller": PURE, "the rest of a run": RUN}
+    found: dict[str, list[Path]] = {name: [] for name in (*parts, "applications and tools")}
+    for path in (root / "mlx_tools").rglob("*.py"):
+        room = path.relative_to(root / "mlx_tools").parts[0].removesuffix(".py")
+        part = next((name for name, rooms in parts.items() if room in rooms), None)
+        found[part or "applications and tools"].append(path)
+    return {
+        f"{name}: lines / files": f"{sum(map(_lines, files)):,} / {len(files)}"
+        for name, files in found.items()
+    }
+
+
+def walks(root: Path) -> dict[str, str]:
+    """The functions, files and calls between files that three ordinary things walk through."""
+    rows = _python(root, WALKED).splitlines()
+    return {
+        f"{name}: functions / files / crossings": row.replace(" ", " / ")
+        for name, row in zip(WALKS, rows, strict=True)
+    }
+
+
+def drivers(root: Path) -> int:
+    """How many functions take a session's steps in a loop."""
+    return sum(
+        any(_asks_for_steps(loop) for loop in ast.walk(function) if isinstance(loop, ast.While))
+        for path in (root / "mlx_tools").rglob("*.py")
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+
+
+def _asks_for_steps(loop: ast.While) -> bool:
+    return any(
+        isinstance(node, ast.Attribute) and node.attr in ("next_step", "_next_step")
+        for node in ast.walk(loop)
+    )
+
+
 def table() -> str:
     """The counts as Markdown, beside those of before."""
     rows = [(name, f"{BEFORE[name]:,}", f"{count:,}") for name, count in counts(ROOT).items()]
@@ -167,6 +251,18 @@ def table() -> str:
         for kind, one in ADDITIONS.items()
     ]
     rows += [(name, RATIOS[name], f"{share:.2g}") for name, share in ratios().items()]
+    rows += [
+        (name, before, now)
+        for (name, now), before in zip(sizes(ROOT).items(), SIZES_BEFORE, strict=True)
+    ]
+    rows += [
+        (name, before, now)
+        for (name, now), before in zip(walks(ROOT).items(), WALKS_BEFORE, strict=True)
+    ]
+    rows += [
+        ("circles of files inside rooms", "10", str(len(circles()))),
+        ("drivers of a session", "5", str(drivers(ROOT))),
+    ]
     lines = [("", "before", "now"), ("---", "---", "---"), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("|  |", "| |")
 
@@ -175,7 +271,11 @@ STRETCH: Final = Stretch("architecture.md", "counts", "counts.py", table)
 
 if __name__ == "__main__":
     if "--of" in sys.argv:
-        for name, count in counts(Path(sys.argv[sys.argv.index("--of") + 1])).items():
+        of = Path(sys.argv[sys.argv.index("--of") + 1])
+        for name, count in counts(of).items():
             print(f"{count:8,}  {name}")
+        for name, text in {**sizes(of), **walks(of)}.items():
+            print(f"{text:>20}  {name}")
+        print(f"{drivers(of):8,}  drivers of a session")
     else:
         STRETCH.main()

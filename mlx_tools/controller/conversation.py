@@ -32,7 +32,7 @@ from mlx_tools.controller.earlier import PriorConversation
 from mlx_tools.controller.nested import NestedRuns, NestedSessions, RunContext
 from mlx_tools.controller.outputs import Outputs
 from mlx_tools.controller.run_clock import RunClock
-from mlx_tools.controller.session import Complete, Session, Step, Write
+from mlx_tools.controller.session import Complete, Session, Step
 from mlx_tools.controller.state import SessionInputs
 from mlx_tools.controller.summaries import Summariser
 from mlx_tools.controller.token_count import PromptCounter
@@ -353,7 +353,7 @@ class Conversation:
             live.nested.answers = within
             with self._resumable():
                 self._append_resumed()
-                self._write_read()
+                await self._write_read()
                 if session.state is State.CALLING:
                     await live.approvals.decide_again()
                     await live.approvals.take(answers)
@@ -389,7 +389,7 @@ class Conversation:
         while it is paused.
         """
         live, session = self._open, self.session_state
-        self._write_read()
+        await self._write_read()
         if not self._is_cancelled:
             if session.state is State.STOPPED and session.calls_in_doubt:
                 self._append_resumed()
@@ -413,17 +413,15 @@ class Conversation:
             live.outputs.begin()
             with self._resumable():
                 self._append_resumed()
-                self._write_read()
+                await self._write_read()
                 await live.approvals.decide_again()
                 await live.driver.drive(_asks_model)
         return self._outcome()
 
-    def _write_read(self) -> None:
+    async def _write_read(self) -> None:
         """Write down what follows from the last completion."""
-        while self.session_state.state is State.READING and isinstance(
-            step := self.session_state.next_step(), Write
-        ):
-            self._open.writer.append_all(step.records)
+        session = self.session_state
+        await self.driver.take_steps(lambda step: session.state is not State.READING)
 
     async def go_on(self, question: str, approvals: Approvals) -> Outcome:
         """Go on with a session in which this question was asked.
