@@ -78,11 +78,13 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 markers."""
 
 
-class ErrorInfo(Struct, frozen=True, forbid_unknown_fields=True):
+class ErrorInfo(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A fault in words that a model or a program can act on: at most 500 characters."""
 
     code: ErrorCode
     message: str
+    form: str = ""
+    """The call at fault as the model should write it; empty if that is unknown."""
 
 
 class ToolCall(Struct, frozen=True):

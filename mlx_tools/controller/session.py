@@ -449,7 +449,7 @@ class Session(SessionState):
             return Write((notice,))
         if self.iterations > self.max_iterations:
             return Write((StoppedRecord(reason="iteration_limit"),))
-        style, choice, tools = self.header.style, self.choice, self._offered
+        style, choice, tools = self.header.style, self.choice, self.offered_tools
         native, strategy = self._asks_natively(choice), self.header.strategy
         messages, prefix, thought = None, "", None
         if native:
@@ -486,13 +486,6 @@ class Session(SessionState):
             return False
         forced = choice not in ("auto", "none") and not route.get("obeys", True)
         return not (route.get("completes", True) and (self.format_errors or forced))
-
-    @property
-    def _offered(self) -> Mapping[str, ToolSpec]:
-        """The tools that the model may call now, the one whose call is the answer last."""
-        if self.result is None or self.must_act:
-            return self.known_tools.tools
-        return {**self.known_tools.tools, self.result.spec.name: self.result.spec}
 
     def _said_of_result(self, key: str) -> str:
         return self.words.text(f"result.{key}", name=self.result_name)
@@ -535,7 +528,7 @@ class Session(SessionState):
             tool_choice=choice,
             mutates=self._mutates,
             reasoning_markers=self.reasoning_markers,
-            catalog={name: spec.parameters for name, spec in self._offered.items()},
+            catalog={name: spec.parameters for name, spec in self.offered_tools.items()},
             native=self.call_marks,
             call=self.call_form,
             ends=self.chat_format.turn_ends,

@@ -305,6 +305,13 @@ class SessionState:
         return self.result_name if answers else "required"
 
     @property
+    def offered_tools(self) -> Mapping[str, ToolSpec]:
+        """The tools that the model may call now, the one whose call is the answer last."""
+        if self.result is None or self.must_act:
+            return self.known_tools.tools
+        return {**self.known_tools.tools, self.result.spec.name: self.result.spec}
+
+    @property
     def must_act(self) -> bool:
         """True if a tool must be called before there may be an answer."""
         due = self.tool_choice not in ("auto", "none") and not self.run_history.acted

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from mlx_tools.controller.corrections import explain_call, explain_reading
 from mlx_tools.controller.state import CallState, SessionState, Turn
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, FinalAnswer, json_bytes
@@ -62,7 +63,8 @@ def follow(reading: Reading, completion: CompletionRecord, session: SessionState
     if reading.error is not None and not stopped:
         forged = not calls and bool(reading.dropped) and not reading.counted.strip()
         forged = forged and session.run_history.answered
-        records.append(CorrectionRecord(turn=turn, error=reading.error, forged=forged))
+        error = explain_reading(reading, session)
+        records.append(CorrectionRecord(turn=turn, error=error, forged=forged))
     return Turn(records)
 
 
@@ -106,7 +108,7 @@ def _calls(
         elif repeated:
             verdicts.append(_repetition(record, session, history.fault(record)))
         elif call.error is not None and record.name not in session.disabled:
-            verdicts.append(_refusal(record, call.error))
+            verdicts.append(_refusal(record, explain_call(call.call, call.error, session)))
         elif len(json_bytes(record.arguments)) > session.limits.max_argument_bytes:
             verdicts.append(refusal(record, session, "payload_too_large"))
         else:
@@ -218,7 +220,7 @@ def _repetition(
     if fault.code == "invalid_arguments" and spec is not None:
         said.append(words.text("turns.takes", tool=signature(spec).partition(" - ")[0]))
     text = one_line(" ".join(filter(None, said)), _MOST_CHARS)
-    return _refusal(call, ErrorInfo("repeated_call", text))
+    return _refusal(call, ErrorInfo("repeated_call", text, fault.form))
 
 
 def not_started(call: CallRecord, session: SessionState) -> ObservationRecord:

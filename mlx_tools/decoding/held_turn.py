@@ -125,6 +125,8 @@ _TO_CALL: Final = re.compile(r"[^{>(\n]*+[{>(\n]?+")
 _ARGUMENTS_KEY: Final = re.compile(r'"(\w+)"\s*:\s*\Z')
 _NAME: Final = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*)"')
 _NAME_WRITTEN: Final = re.compile(r"[\w$./-]++\"")
+_SCRAP: Final = re.compile(r"\s*[.,;:!?)\]}…]")
+"""How no turn begins: a small model that was begun for goes on so where it has nothing to say."""
 _KEY_BEGUN: Final = re.compile(r"[ \t\r\n]*+[\"}]")
 _TYPE_KEY: Final = re.compile(r'"type"[ \t\r\n]*+:[ \t\r\n]*+')
 _OTHER_KEY: Final = re.compile(
@@ -677,7 +679,8 @@ class ConstrainedTurn:
         is_long = native.own_reader.speech_chars >= longest
         if is_long and not any(name in self.text for name in self._tools):
             return self._give_own_up(native)
-        return self._give_own_up(native) if native.is_decided else []
+        is_scrap = native.own_reader.in_prose and _SCRAP.match(self.text)
+        return self._give_own_up(native) if native.is_decided or is_scrap else []
 
     def _continues_opening(self) -> bool:
         """Return whether the text goes on where the host's beginning breaks off.

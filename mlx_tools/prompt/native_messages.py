@@ -123,11 +123,16 @@ class _Chat:
     def _result(self, record: ObservationRecord | None) -> str:
         if record is None:  # nobody will say how it ended
             return self._words.texts["turns.unanswered"]
-        return observation_text(record)
+        error = record.shown_error
+        form = error.form if error is not None else ""
+        lines = (self._words.asked_form(form), form) if form else ()
+        return "\n".join((observation_text(record), *lines))
 
     def _advised(self, error: ErrorInfo) -> str:
         advice = self._words.correction(error.code, "native")
-        return error.message if advice in error.message else f"{error.message} {advice}".strip()
+        said = [error.message, *((advice,) if advice not in error.message else ())]
+        said += [self._words.asked_form(error.form), error.form] if error.form else []
+        return " ".join(filter(None, said))
 
 
 def neutral(value: Any, neutraliser: Neutraliser) -> Any:

@@ -268,7 +268,15 @@ class Prompt:
         else:
             written = write_observation(ToolObservation(CORRECTION, error=advised), self._style)
             note = self._json_in(written)
-        self._open.notes.append(note)
+        form = () if record.forged else self._asked_form(record.error)
+        self._open.notes += (note, *form)
+
+    def _asked_form(self, error: ErrorInfo | None) -> tuple[str, ...]:
+        """The lines that show how the call at fault is asked for; none where nobody knows."""
+        if error is None or not error.form:
+            return ()
+        form = neutral_speech(error.form, self._style, self.neutraliser, self._native)
+        return self._plain(self._words.asked_form(error.form)), form
 
     @property
     def _unanswered(self) -> str:
@@ -321,6 +329,7 @@ class Prompt:
                 error = None if error is None else self._advised(error)
                 observed = ToolObservation(record.name, record.content, error=error, id=given)
                 lines.append(self._json_in(write_observation(observed, self._style)))
+                lines += self._asked_form(error)
         lines = [*lines, *turn.notes] or [self._plain(self._words.texts["turns.go_on"])]
         before, after = self._format.user
         opened = native is not None and not self._is_started  # the template's opening does it
@@ -357,7 +366,8 @@ class Prompt:
             said = record.content or ""
             if (error := record.shown_error) is not None:
                 advised = self._advised(error)
-                fault = {"code": advised.code, "message": advised.message}
+                words = " ".join((advised.message, *self._asked_form(error)))
+                fault = {"code": advised.code, "message": words}
                 said = json.dumps({"error": fault}, ensure_ascii=False)
             text.untrusted(native.result(said, self.neutraliser))
             slots, last = native.between, (key, name)
@@ -392,7 +402,8 @@ class Prompt:
         advice = self._words.correction(error.code, self._style)
         stop = "" if error.message[-1:] in (*".!?…", "") else "."
         said = f"{error.message}{stop} {advice}".strip()
-        return error if advice in error.message or len(said) > 500 else ErrorInfo(error.code, said)
+        fits = advice not in error.message and len(said) <= 500
+        return replace(error, message=said) if fits else error
 
     def _json_in(self, text: str) -> str:
         """An observation's line with its JSON neutralised; the style's own wrapping stays.

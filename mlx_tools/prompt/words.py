@@ -19,6 +19,7 @@ from msgspec import Struct
 from mlx_tools.errors import ConfigError, ErrorCode
 from mlx_tools.messages import Style
 from mlx_tools.prompt.catalog import one_line
+from mlx_tools.protocol import GAP
 
 STYLES: Final[tuple[Style, ...]] = get_args(Style)
 WRITTEN_STYLES: Final = tuple(style for style in STYLES if style != "native")
@@ -51,6 +52,9 @@ _TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
     "turns.not_started": ("name",),
     "turns.refused_before": ("reason",),
     "turns.takes": ("tool",),
+    "turns.wrote": ("text", "reason"),
+    "turns.write": (),
+    "turns.write_filled": (),
     "turns.forged": (),
     "turns.native_forged": (),
     "turns.no_calls": ("question",),
@@ -150,6 +154,10 @@ class PromptWords:
         stop = "" if not reason or reason[-1] in ".!?…" else "."
         text = fill(self.errors[code], {"name": name, "reason": reason + stop})
         return one_line(text, _MOST_CHARS)
+
+    def asked_form(self, form: str) -> str:
+        """The words before the asked form of a call."""
+        return self.texts["turns.write_filled" if GAP in form else "turns.write"]
 
     def correction(self, code: str, style: str = "") -> str:
         """Advice on a line that was refused with this code; empty where there is none."""

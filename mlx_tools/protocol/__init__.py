@@ -8,6 +8,7 @@ in docs/protocol.md.
 from __future__ import annotations
 
 from mlx_tools.protocol.accepted import AcceptedArguments
+from mlx_tools.protocol.attempts import GAP, AttemptedCall, asked_form, attempted_call
 from mlx_tools.protocol.delimiters import (
     ANSWER_TAG,
     CALL_TAG,
@@ -42,6 +43,7 @@ from mlx_tools.protocol.strict import HOOKS, Unreadable, canonical, decode, load
 from mlx_tools.protocol.unmarked import CallBeginning, call_beginning
 from mlx_tools.protocol.validate import (
     JudgedCall,
+    closest_tool,
     judge,
     resolve,
     unknown_tool,

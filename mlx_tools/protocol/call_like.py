@@ -6,23 +6,28 @@ spelt like a control token, an element that is named for calls. So it knows no f
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
-from mlx_tools.protocol.catalog import ToolCatalog
+from mlx_tools.protocol.catalog import LONG_NAME, ToolCatalog
 from mlx_tools.protocol.delimiters import CONTROL_TOKEN, any_of
 from mlx_tools.protocol.dialects import DIALECTS
 from mlx_tools.protocol.judging import Candidate, Extent, outcome
-from mlx_tools.protocol.objects import arguments_of, object_calls
+from mlx_tools.protocol.literals import keywords
+from mlx_tools.protocol.objects import NAME_KEYS, arguments_of, object_calls
 from mlx_tools.protocol.scan import CLOSED, ObjectScanner
+from mlx_tools.protocol.source import CutOff, Fault, TextSource, finished
 from mlx_tools.protocol.strict import Unreadable
+from mlx_tools.schema import properties
 
 _REREADS: Final = 4
 """So many times its length is read of a text at most, where what begins like objects is none."""
 
+BESIDE_TEXT: Final = "a call beside text is no call"
 _NEAR: Final = 40  # characters between a control token and a tool's name, as rule 8a has it
-LONG_NAME: Final = 6  # a name of so many characters is found within a word as well
 _MOST_LINE: Final = 200  # characters before an object that are looked at for a line's beginning
 
 _MARK_WORDS: Final = r"(?:tool|function|call|python|action|message|channel|recipient|plugin)"
@@ -39,6 +44,30 @@ _MARKS: Final = (
 )
 """Marks of calls, whole or damaged."""
 
+_PARAMETER: Final = re.compile(
+    r"<[\w:|｜]{0,40}(?:parameter|param|argument|arg_key|arg)(?:=|>|\s+(?:name|key)=)[\"']?"
+    r"(?P<key>[\w.-]{1,64})"
+)
+_LINE: Final = re.compile(r"[^\n]+")
+_MOST_CALL_LINE: Final = 4_000  # characters; what is longer is data
+_CALL_END: Final = re.compile(
+    r"\s*<[/|｜][\w|｜:]{0,40}(?:tool|function|call|invoke|action)[\w|｜:]{0,40}>"
+)
+_NAME_AND_BRACKET: Final = re.compile(
+    r"[\s\[]*<?[\w$.:/-]+[^\w(\[{<>]{0,20}(?:[A-Za-z ]{0,20}:\s*)?([({<>])"
+)
+_CODE_WORDS: Final = frozenset(("await", "return", "yield", "new", "assert", "not", "from", "in"))
+_MARK_BEFORE: Final = re.compile(r"(?:</?[\w|｜:]{1,40}>\s*)+")
+_MARK_WORD: Final = re.compile(r"(?:tool|function|code|calls?|python|json|name)_?", re.IGNORECASE)
+_MARK_BEHIND: Final = re.compile(r"(?:\s*</?[\w|｜:]{1,40}>)+\Z")
+_LAST_WORD: Final = re.compile(r"[A-Za-z_][\w.-]{0,200}\Z")
+_LINE_HEAD: Final = re.compile(r"[\s\[*]{0,8}(?:[A-Za-z_ ]{1,24}:[\s*]{0,4})?")
+_KEY_AND_VALUE: Final = re.compile(
+    r"(?P<quote>[\"']?)(?P<key>[A-Za-z_]\w*?)(?:[\"']?\s*[:=]|[\"'](?=\s*[\"'\d])|(?=[\"'\d]))\s*(?:[\"'\d\[{-]|true|false|null"
+    r"|True|False|None)"
+)
+"""A key and a value, of which one mark between them may be missing."""
+
 _BETWEEN: Final = (
     r"(?:[^A-Za-z{]|ARGS|json|arguments?|args|params|parameters|input|action|tool|function|code|"
     r"commentary|content|constrain|message|call|name|sep|id|call_id)"
@@ -48,6 +77,7 @@ _NAME_BEFORE: Final = re.compile(
     rf"(?P<name>[A-Za-z_$][\w$.-]*){_BETWEEN}{{0,24}}\Z",
     re.IGNORECASE,
 )
+_GLUED: Final = re.compile(rf"[A-Za-z]{{1,12}}{_BETWEEN}{{0,24}}", re.IGNORECASE)
 _KEYS: Final = r"[\"']?(?:name|tool|tool_name|function|action)[\"']?\s*:\s*[\"']"
 _CALL_KEY: Final = re.compile(r"[\"'](?:tool_calls|tool_use|arguments|parameters|args|\w*input)\b")
 _NAME_KEY: Final = re.compile(
@@ -84,6 +114,7 @@ class CallLikeText:
         self._said = said
         self._catalog = catalog
         self._names = catalog.pattern(LONG_NAME)
+        self._word_starts = catalog.pattern(LONG_NAME, glued=True)
         self._left = _REREADS * len(text)
 
     def reason(self) -> str:
@@ -91,12 +122,18 @@ class CallLikeText:
         return next(filter(None, self._reasons()), "")
 
     def _reasons(self) -> Iterator[str]:
+        yield from self._call_lines()
+        if any(found["key"] in self._keys for found in _PARAMETER.finditer(self._said)):
+            yield "its marks are not those of a call"
+        if not self._names.search(self._text):
+            yield from self._objects()
+            return
         for found in (*_NAME_KEY.finditer(self._said), *_HEADER.finditer(self._said)):
             if self._catalog.find(found["name"]):
                 yield "a call that names a tool cannot be read"
         yield from self._objects()
         if self._is_marked():
-            yield "the text looks like a call, and is none"
+            yield "its marks are not those of a call"
 
     # --- objects ------------------------------------------------------------------------------
 
@@ -112,8 +149,9 @@ class CallLikeText:
                 ahead = said[pos : pos + _MOST_LINE]
                 if begins and _CALL_KEY.search(ahead) and self._names.search(ahead):
                     yield "an object that names a tool cannot be read"
-            elif self._is_call(value, pos, "line" if begins else "inline"):
-                yield "the text looks like a call, and is none"
+            elif self._is_call(value, pos, end, "line" if begins else "inline"):
+                is_alone = not (said[:pos].strip() or said[end:].strip())
+                yield "its keys are not those of a call" if is_alone else BESIDE_TEXT
             pos = said.find("{", max(end if value is not None else pos + 1, pos + 1))
 
     def _object_at(self, begin: int) -> tuple[dict[str, Any] | None, int]:
@@ -128,7 +166,7 @@ class CallLikeText:
         except Unreadable:
             return None, scanner.pos
 
-    def _is_call(self, value: Mapping[str, Any], pos: int, extent: Extent) -> bool:
+    def _is_call(self, value: Mapping[str, Any], pos: int, end: int, extent: Extent) -> bool:
         """Return whether an object is a call, holds one, or stands behind a tool's name."""
         for call, _ in object_calls(value):
             has_arguments = "missing_arguments" not in call.repairs
@@ -138,14 +176,102 @@ class CallLikeText:
                 return True
         if self._said[pos - 1 : pos] == "[" and any(self._fits(k, v) for k, v in value.items()):
             return True  # keyed by the tool's name
-        if any(names_and_fits(self._catalog, one) for one in _objects_in(value)):
+        if any(fitting_calls(self._catalog, value)):
             return True
-        before = _NAME_BEFORE.search(self._said, max(0, pos - 100), pos)
-        return before is not None and self._fits(before["name"], value)
+        if _CALL_END.match(self._said, end) and self._catalog.takes(value):
+            return True
+        window = max(0, pos - 100)
+        before = _NAME_BEFORE.search(self._said, window, pos)
+        if before is not None and self._fits(before["name"], value):
+            return True
+        if before is not None and (glued := self._glued_name(before["name"])):
+            return self._fits(glued, value)
+        for found in self._word_starts.finditer(
+            self._said, window, pos
+        ):  # glued to the word behind it
+            if _GLUED.fullmatch(self._said, found.end(), pos):
+                return self._fits(found[0], value)
+        return False
 
     def _fits(self, name: str, value: Any) -> bool:
         is_object = isinstance(value, Mapping) and bool(value)
-        return is_object and self._catalog.fits_closely(name, value)
+        return is_object and self._catalog.fits_closely(self._catalog.find_nearly(name), value)
+
+    # --- lines --------------------------------------------------------------------------------
+
+    def _call_lines(self) -> Iterator[str]:
+        """Why each line looks like a call in Python, or what is left of one."""
+        lines = [*_LINE.finditer(self._said)]
+        all_chars = len(
+            _MARK_BEFORE.sub("", _MARK_BEHIND.sub("", self._said.strip(" \t\r\n`"))).strip()
+        )
+        for number, found in enumerate(lines):
+            line = found[0].rstrip(" \t`")
+            is_code = line.startswith("    ")
+            is_whole = all_chars <= len(line)
+            if is_code and not is_whole:
+                continue
+            if len(line) > _MOST_CALL_LINE or not line.endswith((")", "]", "}", ">")):
+                continue
+            if reason := self._call_line(line, is_whole=is_whole):
+                yield reason
+            before = lines[number - 1][0].strip() if number else ""
+            name = self._catalog.find(before)
+            if name and self._begins_with_key(line.lstrip(), name, is_quoted=True):
+                yield "the brackets of a call are missing"
+
+    def _call_line(self, line: str, *, is_whole: bool) -> str:
+        """Return why a line is like a call in Python.
+
+        A word may stand before it if it is the whole text. A line that is sound Python, and no
+        such call, is code.
+        """
+        line = _MARK_BEHIND.sub("", line).rstrip()
+        head, bracket, rest = line.partition("(")
+        word = _LAST_WORD.search(head)
+        if word is not None and bracket:
+            before, name = head[: word.start()], self._named_by(word[0], is_whole=is_whole)
+            prefix = before.strip(" \t[")
+            begins = not prefix or (is_whole and " " not in prefix and prefix not in _CODE_WORDS)
+            with suppress(Unreadable):
+                arguments = keywords(rest.rstrip("]} \t").removesuffix(")"))
+                if name and begins and arguments and self._catalog.fits_wholly(name, arguments):
+                    return BESIDE_TEXT
+                return ""
+        found = self._word_starts.search(line)
+        if found is None or not _LINE_HEAD.fullmatch(line, 0, found.start()):
+            return ""
+        behind = line[found.end() :].lstrip(" \t([{")
+        is_damaged = self._begins_with_key(behind, self._catalog.find(found[0]))
+        is_code = not is_whole and _is_python(line)
+        is_call = is_damaged and not is_code and not _text_behind(line)
+        return "a call cannot be read" if is_call else ""
+
+    def _named_by(self, word: str, *, is_whole: bool) -> str:
+        """Return the tool that a word names, be it glued to a mark before it.
+
+        In code another case is another name.
+        """
+        name = self._catalog.find_nearly(word)
+        if self._catalog.own_name(name)[:1] == word[:1] or (name and name != word):
+            return name
+        return self._glued_name(word) if is_whole and not name else ""
+
+    def _glued_name(self, word: str) -> str:
+        """Return the tool whose name ends a word, behind one that only marks have."""
+        names = (self._catalog.find(word[one.end() :]) for one in _MARK_WORD.finditer(word))
+        return next(filter(None, names), "")
+
+    def _begins_with_key(self, text: str, name: str, *, is_quoted: bool = False) -> bool:
+        """Return whether a parameter of this tool and a value stand there.
+
+        The mark between them may be missing.
+        """
+        key = _KEY_AND_VALUE.match(text)
+        keys = sorted(properties(self._catalog.parameters(name)), key=len, reverse=True)
+        if key is None or (is_quoted and not key["quote"]):
+            return False
+        return any(key["key"] == one or key["key"].rstrip("0123456789") == one for one in keys)
 
     # --- marks --------------------------------------------------------------------------------
 
@@ -177,6 +303,32 @@ class CallLikeText:
         return self._catalog.all_parameters
 
 
+def may_be_call(text: str) -> bool:
+    """Return whether a text that begins with a tool's name may be a call alone."""
+    name = _NAME_AND_BRACKET.match(text)
+    return name is not None and not (name[1] == "(" and _text_behind(text))
+
+
+def _text_behind(text: str) -> bool:
+    """Return whether more than brackets and marks follows the first bracket that is closed."""
+    begin = text.find("(")
+    source = TextSource(text, pos=max(begin, 0), final=True)
+    try:
+        finished(source.bracketed("'\""))
+    except (Fault, CutOff):
+        return False
+    return begin >= 0 and bool(_MARK_BEHIND.sub("", text[source.pos :]).strip("()[]{}`; \t\n"))
+
+
+def _is_python(line: str) -> bool:
+    """Return whether a line is sound Python: code is no damaged call."""
+    try:
+        ast.parse(line.strip())
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return False
+    return True
+
+
 def _objects_in(value: Any) -> Iterator[Mapping[str, Any]]:
     """All objects in a value, itself among them."""
     todo = [value]
@@ -189,14 +341,18 @@ def _objects_in(value: Any) -> Iterator[Mapping[str, Any]]:
             todo += item
 
 
-def names_and_fits(catalog: ToolCatalog, value: Mapping[str, Any]) -> bool:
-    """Return whether an object names a tool, under whatever key, and holds its arguments: under
-    another key, beside the name, or under the name itself."""
-    for key, named in value.items():
-        if not isinstance(named, str) or not catalog.find(named):
-            continue
-        rest = {k: item for k, item in value.items() if k not in (key, "type", "id")}
-        held = [rest, *(arguments_of(item)[0] for item in rest.values())]
-        if any(one and catalog.fits_closely(named, one) for one in held):
-            return True
-    return False
+def fitting_calls(catalog: ToolCatalog, value: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield tool and arguments of each object in a value that fits a tool.
+
+    The name stands under whatever key, the arguments under another, beside it or under the name.
+    """
+    for found in _objects_in(value):
+        for key, named in found.items():
+            find = catalog.find_nearly if key in NAME_KEYS else catalog.find
+            tool = find(named) if isinstance(named, str) else ""
+            if not tool:
+                continue
+            others = {k: item for k, item in found.items() if k not in (key, "type", "id")}
+            for held in (others, *(arguments_of(item)[0] for item in others.values())):
+                if held and catalog.fits_closely(tool, held):
+                    yield tool, held

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 
 from mlx_tools.messages import ToolCall, replace
-from mlx_tools.protocol.catalog import ToolCatalog
+from mlx_tools.protocol.catalog import LONG_NAME, ToolCatalog
 from mlx_tools.protocol.delimiters import END_TOKENS
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
 from mlx_tools.protocol.literals import keywords, literal_object
@@ -600,12 +600,22 @@ class CallSequenceReader:
         recipient = recipients[-1] if recipients else ""
         self.end = self.source.pos
         self.header = MessageHeader(recipient, channels[-1] if channels else "")
+        if not recipient and self._catalog.pattern(LONG_NAME).search(head):
+            self._fail_header("the recipient of the message cannot be read")
         if not recipient or recipient in ("user", "assistant", "all"):
             return
         yield from self.source.space()
-        if (yield from self.source.peek()) == "{":
+        char = yield from self.source.peek()
+        if char == "{":
             if not self._catalog:
                 raise Fault("there are no tools")
             self.header = None
             self.is_explicit = True
             yield from self._json_arguments(recipient.removeprefix("functions."))
+        elif char == '"' and self._catalog.find(recipient):
+            self._fail_header("arguments are due")
+
+    def _fail_header(self, reason: str) -> NoReturn:
+        """Fail where a message is for a tool and no call can be read."""
+        self.header, self.names_tool = None, True
+        raise Fault(reason)

@@ -17,6 +17,7 @@ from mlx_tools.schema import (
     fits_plainly,
     limit_steps,
     properties,
+    required,
     validator_for,
 )
 
@@ -24,6 +25,8 @@ Catalog = Mapping[str, Mapping[str, Any]]
 
 _MOST_FAULTS: Final = 40
 _MOST_NAME: Final = 200
+LONG_NAME: Final = 6  # a name of so many characters is found within a word as well
+_LEAST_NEAR: Final = 3  # characters of a name that can be told although one is wrong
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_-]{1,64}(?:\.|:|/|__)(?=[A-Za-z])")
 """What a server or a namespace puts before a tool's name."""
 
@@ -73,14 +76,27 @@ class ToolCatalog:
         names = (*without_prefixes(name), *without_prefixes(name.removesuffix(".call")))
         return next((one for one in names if loose_name(one) in self._by_loose_name), "")
 
+    def find_nearly(self, name: str) -> str:
+        """Return the tool whose name differs in one character that is lost or wrong."""
+        if meant := self.find(name):
+            return meant
+        if not _LEAST_NEAR <= len(name) <= _MOST_NAME:
+            return ""
+        return next((tool for tool in self._tools if _is_near(name, tool)), "")
+
     @cached_property
     def all_parameters(self) -> frozenset[str]:
         """The names of the parameters of all tools."""
         return frozenset(key for schema in self._tools.values() for key in properties(schema))
 
-    def pattern(self, long_name: int) -> re.Pattern[str]:
-        """Return a pattern of the tools' names: of those with fewer characters as a word alone."""
+    def pattern(self, long_name: int, *, glued: bool = False) -> re.Pattern[str]:
+        """Return a pattern of the tools' names: of those with fewer characters as a word alone.
+
+        ``glued``: a name of any length begins a word, and may go on.
+        """
         names = sorted(self._tools, key=len, reverse=True)
+        if glued:
+            return re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, names)) or '(?!)'})")
         short = "|".join(re.escape(name) for name in names if len(name) < long_name)
         long = [re.escape(name) for name in names if len(name) >= long_name]
         words = [rf"(?<![\w-])(?:{short})(?![\w-])"] if short else []
@@ -88,8 +104,11 @@ class ToolCatalog:
 
     def parameters(self, name: str) -> Mapping[str, Any]:
         """Return the schema of a tool's parameters, empty if the tool is unknown."""
-        own = name if name in self._tools else self._by_loose_name.get(loose_name(name), "")
-        return self._tools.get(own, {})
+        return self._tools.get(self.own_name(name), {})
+
+    def own_name(self, name: str) -> str:
+        """Return a tool's name as the tool has it, empty if the tool is unknown."""
+        return name if name in self._tools else self._by_loose_name.get(loose_name(name), "")
 
     def has_parameter(self, name: str, key: str) -> bool:
         """Return whether a tool's schema names this parameter."""
@@ -119,3 +138,21 @@ class ToolCatalog:
         """Return whether the arguments fit and every key of them is a parameter of the tool."""
         known = properties(self.parameters(self.find(name)))
         return arguments.keys() <= known.keys() and self.fits(name, arguments)
+
+    def takes(self, arguments: Mapping[str, Any]) -> bool:
+        """Return whether any tool could take the arguments, and needs no others."""
+        return bool(arguments) and any(self.fits_wholly(name, arguments) for name in self._tools)
+
+    def fits_wholly(self, name: str, arguments: Mapping[str, Any]) -> bool:
+        """Return whether the arguments fit closely, and none that is required is missing."""
+        due = required(self.parameters(name))
+        return arguments.keys() >= set(due) and self.fits_closely(name, arguments)
+
+
+def _is_near(name: str, tool: str) -> bool:
+    """Return whether two names differ in one character that is lost, added or another."""
+    if abs(len(name) - len(tool)) > 1:
+        return False
+    long, short = sorted((name, tool), key=len, reverse=True)
+    at = next((n for n, char in enumerate(short) if long[n] != char), len(short))
+    return long[at + 1 :] in (short[at:], short[at + 1 :])

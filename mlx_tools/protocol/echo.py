@@ -86,9 +86,9 @@ def calls_in(observation: str) -> frozenset[str]:
             continue
         seen.add(text)
         left -= len(text)
-        for value in _objects(text):
+        for value in objects_in(text):
             todo += _strings_and_calls(value, found)
-        for run in (*_runs(text), *_elements(text)):
+        for run in call_sequences(text):
             keys = _untyped_key if run.is_tagged else echo_key
             found.update(
                 keys(name, call.arguments)
@@ -132,7 +132,7 @@ def _strings_and_calls(value: Any, found: set[str]) -> Iterator[str]:
             yield item
 
 
-def _objects(text: str) -> Iterator[Any]:
+def objects_in(text: str) -> Iterator[Any]:
     """The objects in ``text`` that are not part of another."""
     left = _REREADS * len(text)
     pos, tried = text.find("{"), -1
@@ -165,8 +165,14 @@ _MARKS: Final = re.compile(
 """Where a call may begin in any dialect, and a name that is followed by its arguments."""
 
 
-def _runs(text: str) -> Iterator[CallSequenceReader]:
-    """The runs of calls in ``text``, wherever they stand."""
+def call_sequences(text: str) -> Iterator[CallSequenceReader]:
+    """The calls in ``text`` in any dialect, wherever they stand."""
+    yield from _marked_sequences(text)
+    yield from _element_sequences(text)
+
+
+def _marked_sequences(text: str) -> Iterator[CallSequenceReader]:
+    """Calls behind a mark, or behind a name and its bracket."""
     left = _REREADS * len(text)
     found = _MARKS.search(text)
     while found is not None and left > 0:
@@ -194,8 +200,8 @@ _ELEMENT: Final = re.compile(
 """An element that may be named as a tool, with one for each parameter in it."""
 
 
-def _elements(text: str) -> Iterator[CallSequenceReader]:
-    """The runs of calls in ``text`` that are elements named as a tool."""
+def _element_sequences(text: str) -> Iterator[CallSequenceReader]:
+    """Calls that are elements named as a tool."""
     left = _REREADS * len(text)
     found = _ELEMENT.search(text)
     while found is not None and left > 0:

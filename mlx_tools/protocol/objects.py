@@ -113,7 +113,7 @@ def _answer(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Judgement:
     return Judgement("answer", answer, dropped=_dropped(value, known))
 
 
-_NAMES: Final = ("name", "tool_name", "tool", "function", "action")
+NAME_KEYS: Final = ("name", "tool_name", "tool", "function", "action")
 _ARGUMENTS: Final = ("arguments", "parameters", "args", "input", "action_input", "tool_input")
 _IDS: Final = ("id", "tool_call_id", "call_id")
 _LISTS: Final = ("tool_calls", "function_calls", "calls")
@@ -136,7 +136,7 @@ def object_calls(value: Mapping[str, Any], repairs: tuple[str, ...] = ()) -> lis
     holder = next((key for key in _HOLDERS if isinstance(value.get(key), Mapping)), "")
     if holder:
         value = {**value[holder], **{key: value[key] for key in _IDS if key in value}}
-    name = next((key for key in _NAMES if isinstance(value.get(key), str)), "")
+    name = next((key for key in NAME_KEYS if isinstance(value.get(key), str)), "")
     held = [key for key in _ARGUMENTS if value.get(key) is not None]
     if not (name and value[name]) or len(held) > 1:
         return []
@@ -185,7 +185,7 @@ def possible_calls(value: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str,
     held = [value[key] for key in _ARGUMENTS if value.get(key) is not None]
     if not held and value.get("type", "tool_call") == "tool_call":
         held = [{}]
-    names = [value[key] for key in _NAMES if isinstance(value.get(key), str)]
+    names = [value[key] for key in NAME_KEYS if isinstance(value.get(key), str)]
     for arguments in [arguments_of(given)[0] for given in held] if names else ():
         if arguments is not None:
             yield from ((name, arguments) for name in names)

@@ -41,7 +41,11 @@ _SPARE: Final = 2_000
 """So many times the text before, and so many characters more, are read again of forms that need no
 mark, where they were no call."""
 
+_WORDS: Final = re.compile(r"[ \t]*[^\W\d_]+ [^\W\d_]+[ .,;:]")
 _MOST_WRAPPING: Final = 1000
+_FORGED: Final = re.compile(r"(?:Observation|Result):[^`]*+`{0,16}\s*")
+"""A result that the model made up behind its call, up to the end of the fence that holds both."""
+
 _MOST_BULLET: Final = 6  # characters of a numbered bullet, and the brace behind it
 _MOST_AHEAD: Final = 200  # characters behind a mark in which a tool may be named
 _NAME_LINE: Final = re.compile(r"[ \t]*(?P<name>[\w.$-]+)[ \t\r]*(?:\n|\Z)")
@@ -525,7 +529,8 @@ class Reader:
         must_be_last = self._fence or dialect.open == "[" or dialect.open[:1] == "`"
         while must_be_last and run.calls and run.cut is None:
             found = delimiters.AFTER_MESSAGES.match(source.text, source.pos)
-            is_all = found is not None and found.end() == len(source.text)
+            end = found.end() if found is not None else source.pos
+            is_all = end == len(source.text) or bool(_FORGED.fullmatch(source.text, end))
             if source.final or not is_all or source.left > _MOST_WRAPPING:
                 is_shown = not (source.final and is_all)
                 if is_shown:
@@ -602,6 +607,7 @@ class Reader:
         draft = self._draft
         is_first = not (self._spoken or self._objects) and not weak
         names = self._names_tool(run) or (run.names_tool and not run.dialect.line)
+        is_first = is_first and not self._is_said_of(run)
         if run.cut is not None and (names or is_first or run.names_tool):
             self._cut(run)
         elif (names or is_first) and not (run.calls and self._outcome(run) == "text"):
@@ -610,6 +616,11 @@ class Reader:
             draft.call_like = True
         else:
             self._as_text(run)
+
+    def _is_said_of(self, run: CallSequenceReader) -> bool:
+        """Return whether words follow a mark, which speak of it."""
+        begin = run.begin + len(run.dialect.open)
+        return not run.calls and _WORDS.match(self._source.text, begin) is not None
 
     def _as_text(self, run: CallSequenceReader) -> None:
         """What began like a call is text: it is read again as such."""

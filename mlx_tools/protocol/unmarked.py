@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from mlx_tools.messages import ErrorInfo, FinishReason, Message, ToolCall, replace
-from mlx_tools.protocol.call_like import LONG_NAME, CallLikeText
+from mlx_tools.protocol.call_like import BESIDE_TEXT, CallLikeText, may_be_call
 from mlx_tools.protocol.call_sequence import CallSequenceReader
-from mlx_tools.protocol.catalog import ToolCatalog
+from mlx_tools.protocol.catalog import LONG_NAME, ToolCatalog
 from mlx_tools.protocol.delimiters import AFTER_MESSAGES, CONTROL_TOKEN, END_TOKENS, any_of
 from mlx_tools.protocol.dialects import BARE
 from mlx_tools.protocol.judging import Candidate, Extent, Kind, Place, outcome
@@ -74,7 +74,7 @@ class ProseJudgement(Struct, frozen=True, kw_only=True):
 PROSE: Final = ProseJudgement()
 
 
-def _call_like(reason: str = "the text looks like a call, and is none") -> ProseJudgement:
+def _call_like(reason: str) -> ProseJudgement:
     return ProseJudgement(error=ErrorInfo("invalid_json", reason[:500]), is_call_like=True)
 
 
@@ -116,15 +116,17 @@ class _Prose:
         yield self._last_fence()
         if not self._catalog:
             return
-        is_data = (fence := only_fence(self._text)) and fence.inside.lstrip()[:1] in ("{", "[")
-        self._said = self._text if is_data else without_quoted(self._text)
+        fence = only_fence(self._text)
+        is_data = fence is not None and fence.inside.lstrip()[:1] in ("{", "[")
+        is_own = fence is not None and fence.info.startswith("tool_code")
+        self._said = self._text if is_data or is_own else without_quoted(self._text)
         if self._catalog.pattern(LONG_NAME).search(self._text):
             yield self._last_lines()
             yield self._headers()
             yield self._envelopes()
             yield self._begun_lines()
-            reason = CallLikeText(self._text, self._said, self._catalog).reason()
-            yield _call_like(reason) if reason else None
+        reason = CallLikeText(self._text, self._said, self._catalog).reason()
+        yield _call_like(reason) if reason else None
 
     def _known(self, word: str) -> bool:
         """Return whether calls may begin with this word."""
@@ -249,7 +251,7 @@ class _Prose:
         if outcome(candidate, "said") != "call":
             return None
         if first == "<" and fence is not None:
-            return _call_like()  # elements in a fence may be a document
+            return _call_like("elements in a fence are no call")  # they may be a document
         return self._taken(sequence, 0, is_alone=True)
 
     def _unreadable(
@@ -268,7 +270,7 @@ class _Prose:
         if is_json and '"description"' in rest:
             return None  # it describes a tool
         is_code = rest.startswith("print") or "\n\n" in rest
-        if not is_json and (is_code or not any(bracket in rest for bracket in "({<")):
+        if not is_json and (is_code or not may_be_call(rest)):
             return None
         if sequence.cut is not None and sequence.names_tool:
             return ProseJudgement(error=ErrorInfo("truncated_output", "the output was cut off"))
@@ -306,8 +308,10 @@ class _Prose:
         except (Fault, CutOff):
             return _call_like("the arguments cannot be read")
         name = self._catalog.find(found["name"])
-        if self._text[source.pos :].strip() or not self._catalog.fits(name, value):
-            return _call_like()
+        if self._text[source.pos :].strip():
+            return _call_like("text follows the call")
+        if not self._catalog.fits(name, value):
+            return _call_like("the arguments do not fit the tool")
         call = ToolCall(name, value, None, ("dialect", *repairs))
         return ProseJudgement(messages=(call,), begin=found.start(), end=source.pos, is_alone=False)
 
@@ -347,7 +351,7 @@ class _Prose:
             if candidate.kind == "python" and not sequence.calls[0].arguments:
                 continue  # a tool that is only mentioned
             if outcome(candidate, "said") == "call_like":
-                return _call_like()
+                return _call_like(BESIDE_TEXT)
         return None
 
     def _last_fence(self) -> ProseJudgement | None:
@@ -372,7 +376,8 @@ class _Prose:
         if not calls:
             return None
         candidate = Candidate("python" if is_python else "marked", True, self._fits(calls[0]))
-        return _call_like() if outcome(candidate, place) == "call_like" else None
+        is_call_like = outcome(candidate, place) == "call_like"
+        return _call_like("a call in a fence behind text is no call") if is_call_like else None
 
 
 _HEAD_WORDS: Final = ("action:", "tool:", "call:", "function:", "final answer:", "thought:")

@@ -114,16 +114,21 @@ def resolve(
 
 
 def unknown_tool(name: str, tools: Mapping[str, ToolSpec]) -> ErrorInfo:
-    """The error of a call whose name no tool has, with the closest one there is."""
+    """Return the error of a call whose name no tool has, with the closest tool."""
+    text = f"{name[:_SHOWN_NAME]!a} is no tool"
+    if close := closest_tool(name, tools):
+        text += f"; did you mean {close}?"
+    return ErrorInfo("unknown_tool", text)
+
+
+def closest_tool(name: str, tools: Mapping[str, ToolSpec]) -> str:
+    """Return the tool whose name is most like ``name``, empty if none is close."""
     from difflib import get_close_matches
 
-    text = f"{name[:_SHOWN_NAME]!a} is no tool"
-    if len(name) <= _SHOWN_NAME:
-        by_loose = {loose_name(known): known for known in tools}
-        close = get_close_matches(loose_name(name), by_loose, n=1)
-        if close:
-            text += f"; did you mean {by_loose[close[0]]}?"
-    return ErrorInfo("unknown_tool", text)
+    by_loose = {loose_name(known): known for known in tools}
+    loose = loose_name(name) if len(name) <= _SHOWN_NAME else ""
+    close = get_close_matches(loose, by_loose, n=1)
+    return by_loose[close[0]] if close else ""
 
 
 # --- the arguments ----------------------------------------------------------------------------

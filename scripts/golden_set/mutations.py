@@ -619,8 +619,8 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     (
         "call-like",
         "protocol/unmarked",
-        "the text looks like a call, and is none",
-        "this looks like a call, and is none",
+        "reason[:500]), is_call_like=True",
+        "reason[:500]), is_call_like=False",
         has("call-like"),
         "those with prose that is like a call",
     ),
@@ -643,8 +643,8 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     (
         "unknown-tool",
         "protocol/validate",
-        "; did you mean {by_loose[close[0]]}?",
-        "; do you mean {by_loose[close[0]]}?",
+        "; did you mean {close}?",
+        "; do you mean {close}?",
         lambda facts: any(
             isinstance(r, ObservationRecord) and r.error and "did you mean" in r.error.message
             for r in facts.golden.records
