@@ -41,7 +41,7 @@ _SPARE: Final = 2_000
 """So many times the text before, and so many characters more, are read again of forms that need no
 mark, where they were no call."""
 
-_WORDS: Final = re.compile(r"[ \t]*[^\W\d_]+ [^\W\d_]+[ .,;:]")
+_WORDS: Final = re.compile(r"[ \t]+[^\W\d_]+ [^\W\d_]+[ .,;:]")
 _MOST_WRAPPING: Final = 1000
 _FORGED: Final = re.compile(r"(?:Observation|Result):[^`]*+`{0,16}\s*")
 """A result that the model made up behind its call, up to the end of the fence that holds both."""

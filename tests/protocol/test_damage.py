@@ -1,7 +1,7 @@
 """Every family's form, damaged: no value takes in a mark, no call stands in an answer unseen, and
 none is read out of code, quotations or documents.
 
-``python -m tests.protocol.test_damage`` prints the counts by kind that docs/evaluation.md holds.
+``python benchmarks/damaged_calls.py`` writes the counts by kind into docs/evaluation.md.
 """
 
 from __future__ import annotations
@@ -187,23 +187,3 @@ def test_no_call_is_read_out_of_code_quotations_or_diffs() -> None:
 
 def test_whole_forms_are_read() -> None:
     assert [name for name, text in FORMS.items() if outcome(text) != "exact"] == []
-
-
-def main() -> None:
-    """Print the table of docs/evaluation.md."""
-    kinds = (
-        "exact",
-        "another call",
-        "corrected",
-        "refused",
-        "shown",
-        "hidden",
-        "a mark in a value",
-    )
-    for kind, found in (*counts(damaged()).items(), *counts(quoted()).items()):
-        cells = " | ".join(str(found[one]) for one in kinds)
-        print(f"| {kind} | {found.total()} | {cells} |")
-
-
-if __name__ == "__main__":
-    main()

@@ -34,7 +34,7 @@ def _functions(vector: Vector) -> list[dict[str, Any]]:
     return [tool["function"] for tool in vector["tools"]]
 
 
-def _rules(vector: Vector) -> ReadingRules:
+def rules_of(vector: Vector) -> ReadingRules:
     return ReadingRules(
         catalog={one["name"]: one.get("parameters") or {} for one in _functions(vector)},
         in_thought=bool(vector["in_thought"]),
@@ -42,7 +42,7 @@ def _rules(vector: Vector) -> ReadingRules:
     )
 
 
-def _calls(reading: Reading, vector: Vector) -> list[tuple[str, str]]:
+def read_calls(reading: Reading, vector: Vector) -> list[tuple[str, str]]:
     """The calls, their arguments as validation takes them."""
     schemas = {one["name"]: one.get("parameters") or {} for one in _functions(vector)}
     found = []
@@ -54,7 +54,7 @@ def _calls(reading: Reading, vector: Vector) -> list[tuple[str, str]]:
     return found
 
 
-def _expected(vector: Vector) -> list[tuple[str, str]]:
+def expected_calls(vector: Vector) -> list[tuple[str, str]]:
     calls = vector["calls"] or []
     return [(call["name"], json.dumps(call["arguments"], sort_keys=True)) for call in calls]
 
@@ -63,8 +63,10 @@ def test_calls_are_read_as_they_were_meant_and_none_is_wrong_or_invented() -> No
     exact = due = 0
     wrong = []
     for vector in all_vectors():
-        found = _calls(read(vector["text"], vector.get("finish", "stop"), _rules(vector)), vector)
-        expected = _expected(vector)
+        found = read_calls(
+            read(vector["text"], vector.get("finish", "stop"), rules_of(vector)), vector
+        )
+        expected = expected_calls(vector)
         due += len(expected)
         exact += sum(one == other for one, other in zip(found, expected, strict=False))
         if vector["calls"] is not None and found != expected[: len(found)]:
@@ -76,7 +78,7 @@ def test_calls_are_read_as_they_were_meant_and_none_is_wrong_or_invented() -> No
 def test_no_call_is_taken_for_an_answer() -> None:
     taken = []
     for vector in all_vectors():
-        reading = read(vector["text"], vector.get("finish", "stop"), _rules(vector))
+        reading = read(vector["text"], vector.get("finish", "stop"), rules_of(vector))
         if (vector["calls"] or vector.get("expect") == "error") and reading.bare_text:
             taken.append(vector["id"])
     assert taken == []
@@ -87,7 +89,7 @@ def test_an_answer_is_shown_without_what_its_family_puts_around_it() -> None:
     for vector in all_vectors():
         if vector["kind"] != "none":
             continue
-        reading = read(vector["text"], vector.get("finish", "stop"), _rules(vector))
+        reading = read(vector["text"], vector.get("finish", "stop"), rules_of(vector))
         shown = [m.content for m in reading.messages if isinstance(m, FinalAnswer)]
         if not shown:
             corrected.append(vector["id"])
@@ -99,7 +101,7 @@ def test_an_answer_is_shown_without_what_its_family_puts_around_it() -> None:
 
 def test_a_text_reads_the_same_however_it_is_split() -> None:
     for vector in all_vectors():
-        text, rules = vector["text"], _rules(vector)
+        text, rules = vector["text"], rules_of(vector)
         whole = read(text, "stop", rules)
         for sizes in ((1,), (2, 1, 3), (17, 5, 11)):
             assert streamed(text, rules, sizes=sizes) == whole, vector["id"]
@@ -118,7 +120,7 @@ def _planted(text: str) -> Iterator[str]:
 def test_a_call_that_stands_in_an_observation_does_not_run_when_the_model_obeys() -> None:
     ran = []
     for vector in all_vectors():
-        rules = _rules(vector)
+        rules = rules_of(vector)
         reading = read(vector["text"], "stop", rules)
         calls = [m for m in reading.messages if isinstance(m, ToolCall)]
         # The model copies the text, or writes the call in the protocol's own form.
@@ -135,6 +137,6 @@ def test_a_call_that_stands_in_an_observation_does_not_run_when_the_model_obeys(
 
 def test_a_call_that_an_answer_quotes_is_part_of_the_answer() -> None:
     for vector in all_vectors():
-        rules = replace(_rules(vector), in_thought=False)
+        rules = replace(rules_of(vector), in_thought=False)
         reading = read(write_answer(vector["text"]), "stop", rules)
         assert reading.messages == (FinalAnswer(vector["text"]),)

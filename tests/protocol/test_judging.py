@@ -52,6 +52,11 @@ NAMED = 'get_weather\n{"city": "Paris"}'
 ELEMENT = "<get_weather>\n<city>Paris</city>\n</get_weather>"
 
 
+def answers() -> list[str]:
+    """The answers of coding agents, none of which is a call."""
+    return ANSWERS.read_text(encoding="utf-8").rstrip("\n").split("\n%%\n")
+
+
 def told(reading: Reading) -> str:
     """``call`` for the one call that is meant, else what comes of the text."""
     calls = [(m.name, m.arguments) for m in reading.messages if isinstance(m, ToolCall)]
@@ -151,7 +156,7 @@ def test_what_is_named_and_whether_it_fits_decides(text: str, expected: str) -> 
 def test_answers_of_coding_agents_are_shown_though_tools_are_named_as_words() -> None:
     """The texts were written before the code that reads them was run on them."""
     corrected, other = [], []
-    for text in ANSWERS.read_text(encoding="utf-8").rstrip("\n").split("\n%%\n"):
+    for text in answers():
         reading = read(text, "stop", CODING)
         if not reading.bare_text:
             corrected.append(text)
