@@ -93,6 +93,7 @@ class Row:
     streamed: bool = True
     shuffled: bool = False
     stubborn: bool = False
+    thinks_as: str = ""
 
     @property
     def habits(self) -> str:
@@ -109,10 +110,15 @@ HABITS: Mapping[str, Mapping[str, Any]] = {
     "whole": {"streamed": False},
     "shuffled": {"shuffled": True},
     "stubborn": {"dialect": "hermes", "stubborn": True},
+    "stubborn tags": {"dialect": "qwen3-coder", "stubborn": True},
+    "thinks as OpenAI": {"thinks_as": "OpenAI"},
+    "thinks as Anthropic": {"thinks_as": "Anthropic"},
+    "thinks as Gemma": {"thinks_as": "Gemma"},
 }
 """Habits of models and servers: another dialect, blanks after ``:`` and ``,``, one member a line,
 ``\\u`` for what is not ASCII, a server without likelihoods or that does not stream, keys in any
-order, and another dialect that it begins anew on a new line, whatever the host began."""
+order, another dialect that it begins anew on a new line, whatever the host began, and thoughts in
+the form of one of three families."""
 
 ALL = {"dialect": "hermes", "spacing": "blank", "likelihoods": False, "shuffled": True}
 """Several at once."""
@@ -189,6 +195,8 @@ def model_for(case: Case, row: Row, options: argparse.Namespace) -> Served:
         spacing=row.spacing,  # type: ignore[arg-type]
         escapes=row.escapes,
         stubborn=row.stubborn,
+        thought="The user wants something, and a tool may help." if row.thinks_as else "",
+        thinks_as=row.thinks_as,
         probability=options.probability,
         seed=options.seed,
         serving=serving,

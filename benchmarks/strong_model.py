@@ -36,6 +36,7 @@ from strong_text import (
     BETWEEN,
     DIALECTS,
     FIXED,
+    THOUGHTS,
     Ending,
     Pen,
     Spacing,
@@ -311,10 +312,10 @@ class StrongModel(Served):
     ``wish`` is what it wants, or a function from the prompt to that. ``probability`` is that of
     each token that it wants; the rest is spread over words of the request, quotes and commas. At
     temperature 0 it takes the likeliest. ``lead`` stands before its calls, and ``thought`` is
-    thought before all; ``assistant`` is what opens its turn in the prompt, ``observed`` what shows
-    that its calls were answered, so that it answers too. What it writes after a whole call in a
-    form that the host began is in its own form again; where it is ``stubborn`` it knows no other
-    form, and begins its own on a new line.
+    thought before all, in the form of `THOUGHTS` that ``thinks_as`` names; ``assistant`` is what
+    opens its turn in the prompt, ``observed`` what shows that its calls were answered, so that it
+    answers too. What it writes after a whole call in a form that the host began is in its own form
+    again; where it is ``stubborn`` it knows no other form, and begins its own on a new line.
     """
 
     def __init__(
@@ -328,6 +329,7 @@ class StrongModel(Served):
         stubborn: bool = False,
         lead: str = "",
         thought: str = "",
+        thinks_as: str = "",
         seed: int = 0,
         assistant: str = "<|im_start|>assistant\n",
         observed: Sequence[str] = ("tool_observation", "tool_response", "[TOOL_RESULTS]"),
@@ -341,6 +343,7 @@ class StrongModel(Served):
         self._writer = Writer(Pen(spacing, escapes))
         self._probability = probability
         self._stubborn, self._lead, self._thought = stubborn, lead, thought
+        self._thinks = THOUGHTS[thinks_as]
         self._seed = seed
         self._assistant, self._observed = assistant, observed
 
@@ -353,16 +356,19 @@ class StrongModel(Served):
         last = before.rpartition(self._assistant)[2]
         if any(mark in last for mark in self._observed):
             wish = Wish((), wish.answer)
-        thought = f"<think>\n{self._thought}\n</think>\n\n" if self._thought else ""
-        if turn.count("<think>") > turn.count("</think>"):
-            thought = thought or "<think>\n</think>\n\n"
-            begun = turn[turn.rfind("<think>") :]
-            left = thought[len(begun) :] if thought.startswith(begun) else "\n</think>\n\n"
+        opens, closes = self._thinks
+        begins, ends = opens.strip("\n"), closes.strip("\n")
+        thought = f"{opens}{self._thought}{closes}" if self._thought else ""
+        if turn.count(begins) > turn.count(ends):
+            thought = thought or opens + closes.lstrip("\n")
+            begun = turn[turn.rfind(begins) :]
+            left = thought[len(begun) :] if thought.startswith(begun) else closes
             return left + self._own(wish)
-        if "</think>" in turn:
-            turn = turn.rpartition("</think>")[2]
+        if ends in turn:
+            turn = turn.rpartition(ends)[2]
+            blank = len(closes) - len(closes.rstrip("\n"))
             if not turn.strip("\n"):
-                return "\n" * (2 - len(turn)) + self._own(wish)
+                return "\n" * (blank - len(turn)) + self._own(wish)
             turn = turn.lstrip("\n")
         elif thought.startswith(turn) and thought:
             return thought[len(turn) :] + self._own(wish)

@@ -153,6 +153,17 @@ DIALECTS: Final[Mapping[str, Dialect]] = {
 }
 """The forms in which models write calls. An answer is bare text where a form has no other."""
 
+THOUGHTS: Final[Mapping[str, tuple[str, str]]] = {
+    "": ("<think>\n", "\n</think>\n\n"),
+    "OpenAI": (
+        "<|channel|>analysis<|message|>",
+        "<|end|><|start|>assistant<|channel|>final<|message|>",
+    ),
+    "Anthropic": ("<thinking>\n", "\n</thinking>\n\n"),
+    "Gemma": ("<|channel>thought\n", "<channel|>"),
+}
+"""By whose form it is, what opens a thought and what closes it."""
+
 BEGUN_BY_HOST: Final = ("jsonl", "markdown-json", "xml", "hermes", "bare")
 """Those that a host may begin, and that the model goes on with."""
 

@@ -268,8 +268,19 @@ class Reader:
     def _is_quoted(self) -> bool:
         """True if what stands here is shown, not said: within code, in a quotation or a table, or
         in a fence beside text."""
+        return self._for_user or self._is_in_quotation
+
+    @property
+    def _is_in_quotation(self) -> bool:
         is_fenced = self._fence and (self._spoken or self._objects)
-        return bool(self._ticks) or self._for_user or self._shown_line or is_fenced
+        return bool(self._ticks) or self._shown_line or is_fenced
+
+    def _is_asked_form(self, mark: str) -> bool:
+        """Return whether a mark opens calls in the form that the model was asked for.
+
+        Those count in a message for the user too: a model may answer every prompt in one.
+        """
+        return mark in self._rules.native or (self._is_xml and mark == delimiters.CALL_TAG)
 
     @property
     def _hides_messages(self) -> bool:
@@ -478,7 +489,8 @@ class Reader:
 
     def _dialect_mark(self, what: str) -> Steps[None]:
         source, dialects = self._source, self._marks.dialects
-        if self._is_quoted or self._is_worn:
+        is_hidden = self._is_in_quotation or (self._for_user and not self._is_asked_form(what))
+        if is_hidden or self._is_worn:
             self._text_of_mark(what)
             return
         if what != delimiters.CALL_TAG or not (self._is_xml or self._draft.messages):

@@ -199,3 +199,22 @@ def test_what_a_family_puts_around_an_answer_is_left_out(
 ) -> None:
     reading = read(text, "stop", RULES)
     assert (reading.messages[0].content, reading.reasoning) == (answer, thought)  # type: ignore[union-attr]
+
+
+@table(
+    ("style", "native", "comes"),
+    [
+        ("xml", frozenset(), "call"),
+        ("native", frozenset({"<tool_call>"}), "call"),
+        ("jsonl", frozenset(), "text"),
+    ],
+)
+def test_the_asked_form_counts_in_a_message_for_the_user_and_no_other(
+    style: Any, native: frozenset[str], comes: str
+) -> None:
+    header = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>"
+    rules = ReadingRules(style=style, native=native, catalog=CITY)
+    for text in (header + HERMES, f"{header}\n{HERMES}"):
+        reading = read(text, "stop", rules)
+        assert ("call" if reading.messages[0].type == "tool_call" else "text") == comes
+        assert streamed(text, rules) == reading
