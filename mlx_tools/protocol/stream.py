@@ -272,8 +272,8 @@ class Reader:
 
     @property
     def _is_in_quotation(self) -> bool:
-        is_fenced = self._fence and (self._spoken or self._objects)
-        return bool(self._ticks) or self._shown_line or is_fenced
+        is_in_fence = self._fence and (self._spoken or self._objects)
+        return bool(self._ticks) or self._shown_line or is_in_fence
 
     def _is_asked_form(self, mark: str) -> bool:
         """Return whether a mark opens calls in the form that the model was asked for.
