@@ -205,7 +205,7 @@ class RunExecution:
     def _registry(self, header: Header | None, roots: Sequence[str] | None = None) -> Registry:
         configuration = self.configuration
         if roots is not None:
-            configuration = configuration.over({"tools.roots": roots})
+            configuration = configuration.with_options({"tools.roots": roots})
         return registry_of(configuration, jobs_of(configuration, header))
 
     @property
