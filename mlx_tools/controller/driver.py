@@ -239,7 +239,7 @@ class Driver:
         turn = self.session.turn
 
         def is_over(step: Step) -> bool:
-            return self.session.turn > turn and not isinstance(step, Write)
+            return self.session.turn > turn and self.session.state is not State.READING
 
         with AWAKE:
             await self.take_steps(is_over)

@@ -339,10 +339,12 @@ class _TurnInProgress:
             return await self._run_plain()
         problem = ""
         while self._attempts < ATTEMPTS:
+            self._result = None
             try:
                 await self._driver.take_turn()
             except StopTextFound:
-                return await self._cut_off()
+                assert self._step is not None  # it came while the model took a step
+                return await self._cut_off(self._step)
             except _CallsUnfinished as unfinished:
                 return await self._finish_sent_calls(unfinished.result, unfinished.calls)
             done, problem = self._finish_turn()
@@ -488,8 +490,7 @@ class _TurnInProgress:
     def _finish_turn(self) -> tuple[TurnDone | None, str]:
         """The end of the turn that the model wrote, or what is wrong with it."""
         result = self._result
-        if result is None or self._session.state is State.STOPPED:
-            return None, "it repeats itself"
+        assert result is not None  # what the driver took was a turn
         reading, follow = result.reading, self._session.current.records
         answer = next((r for r in follow if isinstance(r, AnswerRecord)), None)
         allowed = {r.call for r in follow if isinstance(r, DecisionRecord) and r.decision != "deny"}
@@ -609,13 +610,11 @@ class _TurnInProgress:
         if not usages or usages[0].prompt_tokens is None:
             await self._runner.measure(step.prompt)
 
-    async def _cut_off(self) -> TurnDone:
+    async def _cut_off(self, step: Complete) -> TurnDone:
         """The end of a turn at a stop text, whose stream was closed early.
 
         It was closed before it said what it cost.
         """
-        step = self._step
-        assert step is not None
         await self._count_prompt(step)
         prompt = self._runner.counter.count(step.prompt)
         tokens = self._runner.counter.count(self._answer.text)
@@ -652,7 +651,7 @@ class _TurnInProgress:
                 self._think(text.take_thought())
                 self._answer.say(said, is_last=True)
         except StopTextFound:
-            return await self._cut_off()
+            return await self._cut_off(step)
         written.usages.append(usage)
         await self._count_prompt(step, written.usages)
         self._usages.append(self._billed_usage(step, written))
