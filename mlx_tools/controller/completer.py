@@ -44,6 +44,7 @@ from mlx_tools.protocol import (
     ResultTool,
     ThoughtDelta,
     call_beginning,
+    loose_name,
     writable,
 )
 from mlx_tools.schema import compilable, is_large
@@ -144,11 +145,12 @@ class AnswerStreamFilter:
     Held text is told once it is known to be text. White space at the end is held too.
     """
 
-    def __init__(self, names: Collection[str], is_text: Callable[[], bool]) -> None:
-        """``is_text`` returns whether the turn is an answer in plain text if it ends here."""
-        self._names, self._is_text = names, is_text
+    def __init__(self, names: Collection[str], is_text: Callable[[str], bool]) -> None:
+        """``is_text`` returns whether a text is an answer in plain text if it ends there."""
+        self._loose_names, self._is_text = frozenset(map(loose_name, names)), is_text
         self._pending_text, self._pieces = "", list[str]()
         self._size = 0  # of both
+        self._unread: list[str] = []  # text since the last line that is known to be text
         self._emitted: list[str] = []
         self._text_end = 0  # what ends before it in the pending text is no call
         self._call_begin: CallBeginning | None = None
@@ -157,6 +159,7 @@ class AnswerStreamFilter:
     def feed(self, prose: str) -> str:
         """Take in more prose; return the text that can be shown now."""
         self._pieces.append(writable(prose))
+        self._unread.append(self._pieces[-1])
         self._size += len(prose)
         if self._call_begin is not None and self._size <= self._next_look:
             return ""
@@ -168,7 +171,7 @@ class AnswerStreamFilter:
             return ""
         before = "".join(self._emitted[-TAIL:])[-TAIL:]
         start = len(before) + self._text_end
-        found = call_beginning(before + self._pending_text, self._names, start)
+        found = call_beginning(before + self._pending_text, self._loose_names, start)
         size = len(self._pending_text)
         if found is not None:
             size = max(0, found.offset - len(before))
@@ -187,14 +190,18 @@ class AnswerStreamFilter:
 
     def _is_released(self) -> bool:
         """Return whether what was held is text after all: it ended, and text follows."""
-        begin, text = self._call_begin, self._pending_text
+        begin, pending = self._call_begin, self._pending_text
         assert begin is not None
-        self._next_look = len(text) + max(len(text) // 4, LOOK_CHARS)
-        if begin.is_frame or text.rstrip().find("\n", begin.offset) < 0:
+        text = "".join(self._unread)
+        self._unread = [text]
+        self._next_look = len(pending) + max(len(text) // 4, LOOK_CHARS)
+        if begin.is_frame or pending.rstrip().find("\n", begin.offset) < 0:
             return False
-        if not self._is_text():
+        if not self._is_text(text):
             return False
-        self._call_begin, self._text_end = None, len(text)
+        self._call_begin, self._text_end = None, len(pending)
+        if text.count("```") % 2 == 0:  # no code is open
+            self._unread = [text[text.rfind("\n") + 1 :]]
         return True
 
     def remainder(self, reading: Reading) -> str:

@@ -297,9 +297,9 @@ class ConstrainedTurn:
         """The prose before the first message."""
         return "" if self._line is not None else self._reader.commentary
 
-    def is_text(self) -> bool:
-        """Return whether the turn would be an answer in plain text if it ended here."""
-        reading = read(self.text, "stop", self._rules)
+    def is_text(self, text: str) -> bool:
+        """Return whether some lines of the turn are an answer in plain text."""
+        reading = read(text, "stop", replace(self._rules, prefix="", in_thought=False))
         return reading.bare_text and reading.error is None
 
     @property

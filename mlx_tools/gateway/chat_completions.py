@@ -368,7 +368,7 @@ class ChatReply:
         yield DONE
 
     def fail(self, error: ApiError) -> Iterator[str]:
-        yield server_sent(openai_error(error))
+        yield server_sent(_stream_error(error))
 
     def whole(self, done: TurnDone) -> JsonObject:
         message: JsonObject = {"role": "assistant", "content": done.text}
@@ -434,7 +434,7 @@ class CompletionReply:
         yield DONE
 
     def fail(self, error: ApiError) -> Iterator[str]:
-        yield server_sent(openai_error(error))
+        yield server_sent(_stream_error(error))
 
     def whole(self, done: TurnDone) -> JsonObject:
         choice = self._choice(done.text, done.finish)
@@ -451,6 +451,14 @@ class CompletionReply:
         if done.usage.cached_tokens is None:
             del said["prompt_tokens_details"]
         return said
+
+
+def _stream_error(error: ApiError) -> JsonObject:
+    """Return the error event of a stream; some clients repeat each server error."""
+    told = openai_error(error)
+    if error.should_retry is False:
+        told["error"]["type"] = "invalid_request_error"
+    return told
 
 
 def _row(scores: Sequence[TokenScore]) -> JsonObject:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
+import anyio.to_thread
 
 from mlx_tools.app import RunOptions, open_selected_backend, with_route_tried
 from mlx_tools.backends import (
@@ -23,6 +24,7 @@ from mlx_tools.gateway.conversation import PromptProfile
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.turn import TurnRunner
 from mlx_tools.messages import replace
+from mlx_tools.schema import validator_for
 from mlx_tools.store import load_words
 
 DEFAULT: Final = "default"
@@ -87,6 +89,8 @@ class ServedModels:
             others = await speaker.backend.models()  # type: ignore[attr-defined]
         if (start := getattr(speaker.backend, "start", None)) is not None:
             await start()  # the first client does not wait for it
+        # What checks arguments takes long to import: no stream should stand still for it.
+        await anyio.to_thread.run_sync(validator_for, {"type": "object"})
         self._names = tuple(dict.fromkeys((own, *others)))
 
     async def aclose(self) -> None:

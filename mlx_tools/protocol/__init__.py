@@ -39,7 +39,7 @@ from mlx_tools.protocol.reading import (
 from mlx_tools.protocol.result import ResultText, ResultTool, holds_result, settled
 from mlx_tools.protocol.scan import CLOSED, FAULT, MORE, ObjectScanner
 from mlx_tools.protocol.stream import Reader, line_deltas, read, read_line
-from mlx_tools.protocol.strict import HOOKS, Unreadable, canonical, decode, loads
+from mlx_tools.protocol.strict import HOOKS, Unreadable, canonical, decode, loads, loose_name
 from mlx_tools.protocol.unmarked import CallBeginning, call_beginning
 from mlx_tools.protocol.validate import (
     JudgedCall,

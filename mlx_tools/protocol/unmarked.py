@@ -407,6 +407,12 @@ _TAIL_BEGUN: Final = re.compile(
 _LONGEST_TAIL: Final = 120
 """Characters at the end of a text in which a call may begin."""
 
+_LONGEST_WORD: Final = 40
+"""The same where no mark stands: a word that may be a tool's name, or a heading such as Action."""
+
+_MARK: Final = re.compile(r"[({<>\[|｜:=\"']")
+"""A character without which nothing begins but a tool's name or a heading."""
+
 
 class CallBeginning(NamedTuple):
     """Where something begins that may go on to be a call, or the frame of an answer.
@@ -422,31 +428,31 @@ class CallBeginning(NamedTuple):
     is_frame: bool = False
 
 
-def call_beginning(text: str, names: Collection[str], start: int = 0) -> CallBeginning | None:
+def call_beginning(text: str, loose_names: Collection[str], start: int = 0) -> CallBeginning | None:
     """Return what in a text may go on to be a call or an answer's frame, or None.
 
     Args:
         text: The text of an answer so far.
-        names: The names of the tools.
+        loose_names: The names of the tools, as `loose_name` writes them.
         start: Nothing that ends before this offset counts.
     """
-    known = {loose_name(name) for name in names}
-    for match in _CALL_BEGUN.finditer(text):
+    is_marked = _MARK.search(text, start) is not None
+    for match in _CALL_BEGUN.finditer(text) if is_marked else ():
         name = match["name"] or match["tag"]
-        is_named = name is None or bool({loose_name(name), _last_part(name)} & known)
+        is_named = name is None or not _loose_forms(name).isdisjoint(loose_names)
         if match.end() >= start and is_named:
             return CallBeginning(match.start(), is_frame=match["frame"] is not None)
-    tail = max(0, len(text) - _LONGEST_TAIL)
+    tail = max(0, len(text) - (_LONGEST_TAIL if is_marked else _LONGEST_WORD))
     for match in _TAIL_BEGUN.finditer(text, tail):
-        if _may_go_on(
-            match, known, begins_line=text[max(0, match.start() - 1) : match.start()] in ("", "\n")
-        ):
+        begins_line = text[max(0, match.start() - 1) : match.start()] in ("", "\n")
+        if _may_go_on(match, loose_names, begins_line=begins_line):
             return CallBeginning(match.start(), is_open=True)
     return None
 
 
-def _last_part(name: str) -> str:
-    return loose_name(name.rpartition(".")[2])
+def _loose_forms(name: str) -> set[str]:
+    """The loose forms of a name: the whole of it, and its part behind the last dot."""
+    return {loose_name(name), loose_name(name.rpartition(".")[2])}
 
 
 def _may_go_on(match: re.Match[str], names: Collection[str], *, begins_line: bool) -> bool:
@@ -457,8 +463,8 @@ def _may_go_on(match: re.Match[str], names: Collection[str], *, begins_line: boo
     name = match["name"]
     if name is None:
         return match["head"] is None
-    begun = {loose_name(name), _last_part(name)}
+    forms = _loose_forms(name)
     if match["space"]:
-        return bool(begun & set(names))
-    words = filter(None, begun)
+        return not forms.isdisjoint(names)
+    words = filter(None, forms)
     return any(one.startswith(word) for word in words for one in (*names, "to", "print"))

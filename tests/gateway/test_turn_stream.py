@@ -297,7 +297,7 @@ async def test_the_numbers_of_events_rise_by_one_from_the_first(serving: Any, ti
 @pytest.mark.parametrize(
     ("interface", "final"),
     [
-        ("chat/completions", {"type": "server_error", "code": "model_output_invalid"}),
+        ("chat/completions", {"type": "invalid_request_error", "code": "model_output_invalid"}),
         ("responses", {"code": "invalid_prompt"}),
         ("messages", {"type": "invalid_request_error"}),
     ],
