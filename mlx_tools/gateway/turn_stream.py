@@ -9,10 +9,26 @@ import anyio
 from msgspec import Struct
 
 from mlx_tools.gateway.exchange import Sender
-from mlx_tools.gateway.request import ApiError, Emit, FirstToken, Reply, TurnDone, TurnEvent
+from mlx_tools.gateway.request import (
+    ApiError,
+    ArgumentsAdded,
+    CallAdded,
+    Emit,
+    FirstToken,
+    Reply,
+    TurnDone,
+    TurnEvent,
+)
 
 EVENT_SECONDS: Final = 9.0
 """The longest silence within a stream: clients that wait 10 seconds for an event are known."""
+
+CALL_SECONDS: Final = 0.5
+"""How long the beginning of a call waits to be sent.
+
+A call that is written at once is sent whole, and of one that the token limit cuts off as fast
+nothing is. Nobody sees half a second.
+"""
 
 HEAD_SECONDS: Final = 50.0
 """How long the response's head waits for the model's first token, which a long prompt delays.
@@ -26,6 +42,9 @@ async def wait_for(event: anyio.Event, seconds: float) -> bool:
     with anyio.move_on_after(max(0.0, seconds)):
         await event.wait()
     return event.is_set()
+
+
+_CALL_EVENTS: Final = (CallAdded, ArgumentsAdded)
 
 
 class Clock(Struct, frozen=True):
@@ -46,6 +65,7 @@ class TurnStream:
     ) -> None:
         self._reply, self._sender, self._headers, self._clock = reply, sender, headers, clock
         self._sent_at = clock.now()
+        self._call_at: float | None = None  # when the calls that wait are due
         self._waiting: list[TurnEvent] = []
         self._news, self._is_ended = anyio.Event(), False
 
@@ -63,6 +83,9 @@ class TurnStream:
                 done = error
             self._is_ended = True
             self._news.set()
+        if not isinstance(done, TurnDone) or done.finish == "length":
+            self._waiting = [one for one in self._waiting if not isinstance(one, _CALL_EVENTS)]
+        self._call_at = self._clock.now()
         if isinstance(done, TurnDone):
             await self._send(self._reply.end(done), last=True)
             return
@@ -71,19 +94,29 @@ class TurnStream:
         raise done
 
     def _take(self, event: TurnEvent) -> None:
+        if self._call_at is None and isinstance(event, CallAdded):
+            self._call_at = self._clock.now() + CALL_SECONDS
         self._waiting.append(event)
         self._news.set()
 
-    def _waiting_events(self) -> Iterator[str]:
-        waiting, self._waiting = self._waiting, []
-        for event in waiting:
+    def _due_events(self) -> Iterator[str]:
+        """The events that are to be sent now."""
+        size = len(self._waiting)
+        if self._call_at is None or self._clock.now() < self._call_at:
+            is_call = (isinstance(event, CallAdded) for event in self._waiting)
+            size = next((index for index, found in enumerate(is_call) if found), size)
+        due, self._waiting = self._waiting[:size], self._waiting[size:]
+        for event in due:
             if not isinstance(event, FirstToken):
                 yield from self._reply.tell(event)
 
     async def _send_waiting(self) -> None:
         while True:
             seconds = EVENT_SECONDS if self._sender.begun else HEAD_SECONDS
-            left = self._sent_at + seconds - self._clock.now()
+            due = self._sent_at + seconds
+            if self._waiting and self._call_at is not None:
+                due = min(due, self._call_at)
+            left = due - self._clock.now()
             if await self._clock.wait(self._news, left) and not self._is_ended:
                 self._news = anyio.Event()
             if self._is_ended:
@@ -98,7 +131,7 @@ class TurnStream:
         if not self._sender.begun:
             await self._sender.head(dict(self._headers))
             texts += self._reply.begin()
-        texts += self._waiting_events()
+        texts += self._due_events()
         texts += events
         if texts or last:
             self._sent_at = self._clock.now()

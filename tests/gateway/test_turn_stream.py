@@ -120,7 +120,7 @@ async def ask(
     """The status of a streamed turn, its events with their times, and the headers."""
     clock = VirtualClock()
     extra = options.pop("body", {})
-    one = serving(backend=SlowBackend(clock, *timed), **options)
+    one = serving(**{"backend": SlowBackend(clock, *timed), **options})
     one.gateway.clock = Clock(now=clock.now, wait=clock.wait)
     body = {"model": "scripted", "stream": True, **BODIES[interface], **extra}
     data = json.dumps({name: value for name, value in body.items() if value is not None}).encode()
@@ -270,6 +270,19 @@ async def test_a_long_prompt_does_not_look_like_a_dead_gateway(
     gaps = [b - a for a, b in itertools.pairwise(times)]
     assert status == 200 and max(gaps) <= 50 and max(gaps[1:]) < 10
     assert "".join(text for _, text in pieces_of("text", interface, events)) == "Done."
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("interface", BODIES)
+async def test_of_a_call_that_is_cut_off_at_once_nothing_is_sent(
+    serving: Any, interface: str
+) -> None:
+    text = 'I look.\n{"type":"tool_call","name":"write","arguments":{"path":"a","content":"b'
+    backend = ScriptedBackend(Script(text, "length", pieces=3))
+    _, events, _ = await ask(serving, interface, [], backend=backend)
+    assert not pieces_of("name", interface, events)
+    assert not pieces_of("arguments", interface, events)
+    assert "".join(text for _, text in pieces_of("text", interface, events)) == "I look."
 
 
 def numbers(events: Sequence[Event]) -> list[int]:
