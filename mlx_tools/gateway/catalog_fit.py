@@ -11,8 +11,10 @@ import json
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
+from mlx_tools.gateway.exchange import in_thread_if_large
 from mlx_tools.gateway.request import ClientMessage, TurnRequest
 from mlx_tools.messages import replace
 from mlx_tools.prompt import ShorterTools, shorten_descriptions
@@ -44,26 +46,28 @@ class CatalogFit:
         first = _first_messages(request.messages)
         if not request.tools or first is None:
             return request
-        key = _key(request, first)
-        if key not in self._max_chars:
+        key = await in_thread_if_large(request.size, partial(_key, request, first))
+        if key in self._max_chars:
+            max_chars = self._max_chars[key]
+        else:
             max_chars = await self._room(replace(request, messages=first))
             self._max_chars[key] = max_chars
             while len(self._max_chars) > _MOST_CACHED:
                 self._max_chars.popitem(last=False)
-        max_chars = self._max_chars[key]
-        return request if max_chars is None else _shorten(request, max_chars)
+        return request if max_chars is None else await _shorten(request, max_chars)
 
     async def _room(self, first: TurnRequest) -> int | None:
         """Return the most characters of descriptions, or None if all of them fit."""
         whole, most = await self.count(first), self.context * 3 // 4
         if whole <= most:
             return None
-        base = await self.count(_shorten(first, 0))
+        base = await self.count(await _shorten(first, 0))
         most = max(most, min(base + self.context // 4, self.context * 15 // 16))
-        size = shorten_descriptions(first.tools, 0).original_chars
+        shortest = partial(shorten_descriptions, first.tools, 0)
+        size = (await in_thread_if_large(first.size, shortest)).original_chars
         max_chars = max(0, size * (most - base) // max(1, whole - base))
         for _ in range(_TRIES):
-            if not max_chars or await self.count(_shorten(first, max_chars)) <= most:
+            if not max_chars or await self.count(await _shorten(first, max_chars)) <= most:
                 break
             max_chars = max_chars * 9 // 10
         return max_chars
@@ -86,7 +90,8 @@ def _key(request: TurnRequest, first: Sequence[ClientMessage]) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-def _shorten(request: TurnRequest, max_chars: int) -> TurnRequest:
-    shorter: ShorterTools = shorten_descriptions(request.tools, max_chars)
+async def _shorten(request: TurnRequest, max_chars: int) -> TurnRequest:
+    work = partial(shorten_descriptions, request.tools, max_chars)
+    shorter: ShorterTools = await in_thread_if_large(request.size, work)
     note = f"{shorter.size_chars} of {shorter.original_chars} characters of descriptions"
     return replace(request, tools=shorter.tools, catalog_note=note)
