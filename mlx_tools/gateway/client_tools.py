@@ -7,7 +7,7 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -25,6 +25,9 @@ _MODEL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_STEM_CHARS: Final = 55  # with a digest of 8 digits behind it a name has 64
 _MAX_PLACES: Final = 4
 """Dropped places that are named of one tool; a header has little room."""
+
+_MAX_TOOLS_WITH_PLACES: Final = 20
+"""Tools of which places are named: with 4 places of 50 characters they fill a header of 4,000."""
 
 
 class ClientTool(Struct, frozen=True):
@@ -77,8 +80,9 @@ class ClientTools:
             **{("", _full_name(tool.name, tool.namespace)): tool for tool in self._model_names},
             **{(tool.namespace, tool.name): tool for tool in self._model_names},
         }
-        self.left_out: list[str] = []
+        self._dropped: dict[str, Sequence[str]] = {}
         self.specs = tuple(self._spec(definition) for definition in definitions)
+        self.left_out = _name_dropped(self._dropped)
 
     def model_name(self, name: str, namespace: str = "") -> str:
         """The name that the model knows a tool by, also one that is no longer among them."""
@@ -108,15 +112,23 @@ class ClientTools:
         else:
             schema = lenient_parameters(definition.parameters)
             parameters = schema.parameters
-            self._note_dropped(tool.name, schema.dropped)
+            if schema.dropped:
+                self._dropped[tool.name] = schema.dropped
         return ToolSpec(
             name=self._model_names[tool], description=description, parameters=parameters
         )
 
-    def _note_dropped(self, name: str, pointers: Sequence[str]) -> None:
-        self.left_out += [f"{name}.parameters{pointer}" for pointer in pointers[:_MAX_PLACES]]
+
+def _name_dropped(dropped: Mapping[str, Sequence[str]]) -> list[str]:
+    """Name the places that were dropped of each tool; of many tools only the tools."""
+    if len(dropped) > _MAX_TOOLS_WITH_PLACES:
+        return [f"{name}.parameters" for name in dropped]
+    named: list[str] = []
+    for name, pointers in dropped.items():
+        named += [f"{name}.parameters{pointer}" for pointer in pointers[:_MAX_PLACES]]
         if len(pointers) > _MAX_PLACES:
-            self.left_out.append(f"{name}.parameters ({len(pointers) - _MAX_PLACES} more)")
+            named.append(f"{name}.parameters ({len(pointers) - _MAX_PLACES} more)")
+    return named
 
 
 _CUSTOM_PARAMETERS: Final = {

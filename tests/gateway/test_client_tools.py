@@ -181,6 +181,14 @@ def test_of_faulty_schemas_none_loses_its_request_or_touches_another_tool(
         assert f"\n{line}\n" in one.backend.prompts[-1]
 
 
+def test_of_many_faulty_tools_each_is_named(serving: Any) -> None:
+    one = serving("Fine.")
+    tools = [{"name": f"tool_{n:03}", "parameters": {"properties": {"a": 5}}} for n in range(150)]
+    response = chat(one, tools=[{"type": "function", "function": tool} for tool in tools])
+    named = response.headers["x-mlx-tools-left-out"].split(", ")
+    assert named == [f"tool_{n:03}.parameters" for n in range(150)]
+
+
 # --- custom tools ---
 
 PATCH = '*** Begin Patch\n*** Add File: h.txt\n+hello "x"\n*** End Patch\n'
