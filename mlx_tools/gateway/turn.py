@@ -625,7 +625,7 @@ class _TurnInProgress:
 
     async def _run_plain(self) -> TurnDone:
         """Let the model write as it does; what it writes is the answer."""
-        step = await self._limit_tokens(await self.pending_request())
+        self._step = step = await self._limit_tokens(await self.pending_request())
         request = request_for(self._session, step.prompt, step.max_tokens)
         if step.messages is not None:
             request = to_chat_request(request, step, self._session.neutraliser)
