@@ -168,6 +168,28 @@ async def test_tools_are_chosen_for_a_question(begin: Any) -> None:
     assert "keep(text: string)" in text and "area(width" not in text
 
 
+async def test_a_run_sees_the_folders_that_it_names_of_the_servers_and_no_other(
+    begin: Any, tmp_path: Path
+) -> None:
+    for name in ("beds", "notes"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text(name)
+    beds, notes = (str(tmp_path / name) for name in ("beds", "notes"))
+    reads = call("file_access", operation="read", path=f"{notes}/a.txt")
+    options = {"tools__roots": [f"{beds}:rw", notes], "policy__allow": "file_access"}
+    one = begin(reads, answer("done"), **options)
+    await opened(one)
+    shown = (await one.client.get("/")).text
+    assert f'<option value="{beds}">' in shown and "(may be changed)" in shown
+    path = (await post(one, "/page/ask", question="Read.", root=beds)).headers["location"]
+    await rested(one, path.rpartition("/")[2])
+    records = (await one.client.get(f"{path}/transcript")).text
+    assert f'"roots": ["{beds}:rw"]' in records.splitlines()[0]
+    assert "outside the folders" in records or "not_allowed" in records
+    wrong = await post(one, "/page/ask", question="Read.", root="/")
+    assert (wrong.status_code, "no folder of this server" in wrong.text) == (400, True)
+
+
 async def test_what_formed_before_a_page_was_loaded_comes_first_and_whole(begin: Any) -> None:
     one, path = await answered(begin, answer("6"))
     row = await one.runs.find(None, path.rpartition("/")[2])
