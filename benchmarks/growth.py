@@ -38,7 +38,7 @@ from mlx_tools.testing import ScriptedBackend, ScriptedServer, answer
 
 HERE = Path(__file__).resolve().parent
 FIGURES, PAGE = HERE / "growth.json", HERE.parent / "docs" / "scaling.md"
-PLOT = HERE.parent / "docs" / "screens" / "growth.svg"
+PLOT = HERE.parent / "docs" / "growth.svg"
 BEGIN: Final = "<!-- growth: written by benchmarks/growth.py -->"
 END: Final = "<!-- end of growth -->"
 
