@@ -7,6 +7,7 @@ Pure. `mlx_tools.controller.session` folds records into it and decides from it w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any, Final, Self
 
 from msgspec import Struct, field
@@ -90,6 +91,11 @@ class Turn(Struct):
             about = (DecisionRecord, ObservationRecord)
             rest = [r for r in rest if not (isinstance(r, about) and r.call in ended)]
         return tuple(rest)
+
+    def copy(self) -> Turn:
+        """A turn that can be gone on with while this one stays."""
+        calls = {key: replace(state, nested={**state.nested}) for key, state in self.calls.items()}
+        return replace(self, calls=calls, open_calls={key: calls[key] for key in self.open_calls})
 
     def all_written(self) -> None:
         """Take it that nothing more follows from the completion than what was noted."""
@@ -181,6 +187,12 @@ class SentPrompt:
     def __str__(self) -> str:
         self._parts = ["".join(self._parts)]
         return self._parts[0]
+
+    def copy(self) -> SentPrompt:
+        """A prompt that can be gone on with while this one stays."""
+        other = copy(self)
+        other._parts = [*self._parts]
+        return other
 
     def take(self, record: CompletionRecord) -> None:
         """Take in a completion, whose prompt begins as the one before; it may be unknown."""
@@ -285,6 +297,15 @@ class SessionState:
             TranscriptError: the header holds what no header can hold.
         """
         return cls(header, SessionInputs(specs=specs, words=words, **inputs))
+
+    def copy(self) -> Self:
+        """A session that can be gone on with while this one stays."""
+        other = copy(self)
+        other.prompt, other.known_tools = self.prompt.copy(), self.known_tools.copy()
+        other.history, other.run_history = self.history.copy(), self.run_history.copy()
+        other.calls_seen_in_outputs = {*self.calls_seen_in_outputs}
+        other.sent_prompt, other.current = self.sent_prompt.copy(), self.current.copy()
+        return other
 
     @property
     def choice(self) -> str:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -42,6 +43,9 @@ NO_BUDGET: Final = 10**9
 _POLICY: Final = Policy(allow=["*"], ask_effects=())
 _MOST_REMEMBERED: Final = 16 << 20
 """About how many bytes of turns are remembered: some thousands of them."""
+
+_MOST_BEGUN: Final = 32 << 20
+"""Characters of conversations whose folds are remembered: eighty as long as any that was seen."""
 
 _OF_A_RECORD: Final = 1500
 """About how many bytes a record takes besides its text."""
@@ -83,6 +87,49 @@ class TurnMemory:
             return self._kept[key][0]
         except KeyError:  # also of one that the event loop's thread forgets at this moment
             return None
+
+
+class _Beginning(Struct, frozen=True):
+    """The fold of a conversation's beginning: nothing goes on with it but a copy."""
+
+    session: Session
+    calls: WaitingCalls
+    has_question: bool
+    chars: int
+
+
+class BeginningMemory:
+    """The folds of beginnings of conversations, by key; the oldest are dropped first.
+
+    One that is missing costs the time to fold the conversation anew, and nothing else.
+    """
+
+    def __init__(self, max_chars: int = _MOST_BEGUN) -> None:
+        self._max_chars = max_chars
+        self._chars = 0
+        self._folds: OrderedDict[str, _Beginning] = OrderedDict()
+        self._lock = threading.Lock()  # large conversations are folded in threads
+
+    def keep(self, key: str, fold: ConversationFold, chars: int) -> None:
+        """Remember a fold of a conversation of so many characters."""
+        size = chars + _OF_A_RECORD
+        kept = _Beginning(fold.session.copy(), fold.calls.copy(), fold.has_question, size)
+        with self._lock:
+            old = self._folds.pop(key, None)
+            self._folds[key] = kept
+            self._chars += size - (old.chars if old is not None else 0)
+            while self._chars > self._max_chars:
+                self._chars -= self._folds.popitem(last=False)[1].chars
+
+    def get(self, key: str, session: Session) -> _Beginning | None:
+        """Return the fold of this key if it began as this session does."""
+        with self._lock:
+            found = self._folds.get(key)
+            if found is not None:
+                self._folds.move_to_end(key)
+        if found is None or found.session.header != session.header:
+            return None
+        return found if found.session.specs == session.specs else None
 
 
 class _NoRepeats(RunHistory):
@@ -196,6 +243,10 @@ class WaitingCalls:
         for number, (id_, _) in self._waiting.items():
             self._numbers.setdefault(id_, deque()).append(number)
 
+    def copy(self) -> WaitingCalls:
+        """Calls that can be taken out while these stay."""
+        return WaitingCalls(self._waiting.values())
+
     def __len__(self) -> int:
         return len(self._waiting)
 
@@ -221,9 +272,10 @@ class ConversationFold:
 
     session: Session
     memory: TurnMemory
+    beginnings: BeginningMemory
     key: str = field(init=False)
     calls: WaitingCalls = field(default_factory=lambda: WaitingCalls(()), init=False)
-    _has_question: bool = field(default=False, init=False)
+    has_question: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         """What was written with tools, or to fit a schema, is no example where there are none."""
@@ -235,18 +287,24 @@ class ConversationFold:
         """Fold a client's messages. Raises `ApiError` where they are no conversation that a model
         can go on with."""
         messages = _told_strays(_merge_calls(messages))
-        begun = sum(1 for _ in _preamble(messages))
-        self._go_on(messages[:begun])
-        for says, group in groupby(messages[begun:], lambda m: m.role in ("user", "system")):
+        keys = [*accumulate(messages, next_key, initial=self.key)]  # by number of messages
+        begin = self._recall(messages, keys)
+        rest = range(begin, len(messages))
+        for says, group in groupby(rest, lambda at: messages[at].role in ("user", "system")):
+            numbers = [*group]
             if says:
-                self._say(list(group))
+                self.key = keys[numbers[-1] + 1]
+                self._say([messages[at] for at in numbers])
                 continue
-            for message in group:
-                self._go_on((message,))
-                if message.role == "assistant":
-                    self._speak(message)
+            for at in numbers:
+                self.key = keys[at + 1]
+                if messages[at].role == "assistant":
+                    self._speak(messages[at])
                 else:
-                    self._observe(message)
+                    self._observe(messages[at])
+        if messages and messages[-1].role != "assistant":
+            chars = sum(len(message.content) for message in messages)
+            self.beginnings.keep(self.key, self, chars)
         while self.calls:  # the client sent no results of them
             self._observe(ClientMessage("tool", gateway_text("no_result")))
         last = messages[-1] if messages else None
@@ -255,23 +313,34 @@ class ConversationFold:
         self.session.run_history = _NoRepeats()
         self.session.iterations = 0  # how long an agent goes on is its own affair
 
-    def _go_on(self, messages: Sequence[ClientMessage]) -> None:
-        for message in messages:
-            self.key = next_key(self.key, message)
+    def _recall(self, messages: Sequence[ClientMessage], keys: Sequence[str]) -> int:
+        """Go on from the longest known beginning; return how many messages it has.
+
+        It ends before a message of the model: no other is folded in one with what comes before.
+        """
+        preamble = sum(1 for _ in _preamble(messages))
+        for at in range(len(messages) - 1, preamble, -1):
+            if messages[at].role != "assistant":
+                continue
+            if (found := self.beginnings.get(keys[at], self.session)) is not None:
+                self.session, self.calls = found.session.copy(), found.calls.copy()
+                self.key, self.has_question = keys[at], found.has_question
+                return at
+        self.key = keys[preamble]
+        return preamble
 
     def _say(self, group: list[ClientMessage]) -> None:
-        self._go_on(group)
         beside = bool(self.session.current.calls) and not self.calls
         self.calls = WaitingCalls(())  # nobody will say how the others ended
         content = "\n\n".join(message.content for message in group)
         self.session.fold(UserRecord(content=content, joined_to_results=beside))
-        self._has_question = True
+        self.has_question = True
 
     def _speak(self, message: ClientMessage) -> None:
         session = self.session
-        if not self._has_question:  # the conversation begins with the model
+        if not self.has_question:  # the conversation begins with the model
             session.fold(UserRecord(content=session.words.texts["turns.go_on"]))
-            self._has_question = True
+            self.has_question = True
         turned = self.memory.get(self.key) or _message_to_turn(message, session)
         keys: list[str] = []
         for record, reading in turned:
@@ -340,7 +409,9 @@ def next_key(key: str, message: ClientMessage) -> str:
     """The key of a conversation that goes on with this message: what matters of it, in whatever
     form a client sends it. Ids are a client's own affair."""
     calls = [[call.name, _value_of(call)] for call in message.calls]
-    said = json.dumps([key, message.role, message.content, calls], sort_keys=True)
+    written_calls = json.dumps(calls, sort_keys=True) if calls else ""
+    size = len(message.content)  # tells the content from the calls behind it
+    said = f"{key} {message.role} {size} {message.content}{written_calls}"
     return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
 
 

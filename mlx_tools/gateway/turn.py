@@ -37,7 +37,13 @@ from mlx_tools.errors import MlxToolsError
 from mlx_tools.gateway.answer_sender import AnswerSender, PlainText, StopTextFound, StopTexts
 from mlx_tools.gateway.call_sender import CallSender, SentCall
 from mlx_tools.gateway.catalog_fit import CatalogFit
-from mlx_tools.gateway.conversation import ConversationFold, PromptProfile, TurnMemory, next_key
+from mlx_tools.gateway.conversation import (
+    BeginningMemory,
+    ConversationFold,
+    PromptProfile,
+    TurnMemory,
+    next_key,
+)
 from mlx_tools.gateway.exchange import LARGE, in_thread_if_large
 from mlx_tools.gateway.request import (
     ApiError,
@@ -116,6 +122,7 @@ class TurnRunner:
     limits: Limits
     counter: TokenCounter
     memory: TurnMemory = field(default_factory=TurnMemory)
+    beginnings: BeginningMemory = field(default_factory=BeginningMemory)
     _count_lock: anyio.Lock = field(default_factory=anyio.Lock, init=False)
     _fit: CatalogFit | None = field(default=None, init=False)
 
@@ -280,9 +287,10 @@ class _TurnInProgress:
         )
         header = runner.profile.header(request, limits)
         specs = {spec.name: spec for spec in request.tools}
-        self._session = Session.from_header(header, specs=specs, words=runner.profile.words)
-        self._conversed = ConversationFold(self._session, runner.memory)
+        session = Session.from_header(header, specs=specs, words=runner.profile.words)
+        self._conversed = ConversationFold(session, runner.memory, runner.beginnings)
         self._conversed.fold(request.conversation)
+        self._session = self._conversed.session
         # What a call copies out of a result is for the client to know, not for us to refuse.
         self._results, self._session.calls_seen_in_outputs = (
             self._session.calls_seen_in_outputs,

@@ -18,6 +18,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from copy import copy
 from typing import Any, Final
 
 from mlx_tools.messages import ToolSpec
@@ -133,6 +134,12 @@ class KnownTools:
             told = {name: spec for name, spec in self._permitted.items() if name in self._names}
             self._announced = told
         return self._announced
+
+    def copy(self) -> KnownTools:
+        """Known tools that can be gone on with while these stay."""
+        other = copy(self)
+        other._names, other._remaining = {*self._names}, {*self._remaining}
+        return other
 
     def offer(self, question: str, tool_choice: str) -> tuple[str, ...]:
         """The lines of the tools that a question brings, none where the catalog holds them all, or

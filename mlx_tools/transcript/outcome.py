@@ -155,6 +155,17 @@ class SessionHistory(Struct):
     consents: dict[tuple[str, Any], ApprovalRecord] = field(default_factory=dict)
     at: str = ""
 
+    def copy(self) -> SessionHistory:
+        """Return a history that can be added to while this one stays."""
+        return replace(
+            self,
+            unknown_ends=UnknownEnds({**self.unknown_ends.calls}),
+            made={**self.made},
+            sources={**self.sources},
+            files={**self.files},
+            consents={**self.consents},
+        )
+
     def observe(self, record: ObservationRecord, spec: ToolSpec | None, run: RunHistory) -> bool:
         """Take in how a call of the tool ``spec`` ended, in ``run`` too; return whether it ran."""
         self.sources.update(sources_in(record))

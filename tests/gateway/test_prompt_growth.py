@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.gateway.chat_completions import read_chat_completion
+from mlx_tools.gateway.conversation import BeginningMemory
 from mlx_tools.gateway.request import TurnDone
 from mlx_tools.gateway.turn import TurnRunner
 from mlx_tools.messages import Style
@@ -116,3 +117,78 @@ def test_the_past_calls_of_a_client_are_not_decided_about_again() -> None:
     profile.runcall(asked, speaker, write_answer("It rains.", "jsonl"), body)
     names = [getattr(entry.code, "co_qualname", "") for entry in profile.getstats()]
     assert "ConversationFold._speak" in names and "decide" not in names
+
+
+def conversation_of(turns: int) -> list[Any]:
+    """So many questions, each with a call, its result and an answer."""
+    messages: list[Any] = []
+    for number in range(turns):
+        arguments = json.dumps({"city": f"City {number}"})
+        function = {"name": "get_weather", "arguments": arguments}
+        messages += [
+            {"role": "user", "content": f"How is it there ({number})?"},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": f"c{number}", "type": "function", "function": function}],
+            },
+            {"role": "tool", "tool_call_id": f"c{number}", "content": f"It rains ({number})."},
+            {"role": "assistant", "content": f"It rains there ({number})."},
+        ]
+    return messages
+
+
+def body_of(messages: list[Any], **more: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": messages, "tools": [WEATHER], **more}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_beginning_that_is_remembered_gives_the_same_prompt_as_one_that_is_not(
+    style: Style,
+) -> None:
+    """In any order: also where an earlier question is asked again, or something is changed."""
+    chat_format = QWEN if style == "native" else NAMED_FORMATS["chatml"]
+    options: dict[str, Any] = {"style": style, "chat_format": chat_format}
+    remembering = speaker_of(ScriptedBackend(), **options)
+    forgetful = speaker_of(ScriptedBackend(), **options)
+    forgetful.beginnings = BeginningMemory(0)
+    whole, raw = conversation_of(4), write_answer("It rains.", style)
+    changed = [*whole[:8], {**whole[8], "content": "Another one?"}, *whole[9:]]
+    for end in (1, 3, 5, 11, 5, 13, 3, 13):
+        for messages in (whole[:end], changed[:end]):
+            for more in ({}, {"temperature": 1}, {"tool_choice": "required"}):
+                body = body_of(messages, **more)
+                text = write_call("get_weather", {"city": "Rome"}, style=style) if more else raw
+                prompts = {asked(one, text, body)[0] for one in (remembering, forgetful)}
+                assert len(prompts) == 1, (end, more)
+
+
+def test_of_a_conversation_that_goes_on_only_what_is_new_is_folded() -> None:
+    def records(turns: int) -> int:
+        messages, profile = conversation_of(turns)[:-3], Profile()  # up to the last question
+        profile.runcall(asked, speaker, write_answer("It rains.", "jsonl"), body_of(messages))
+        folds = (
+            e for e in profile.getstats() if getattr(e.code, "co_qualname", "") == "Session.fold"
+        )
+        return sum(entry.callcount for entry in folds)
+
+    speaker = speaker_of(ScriptedBackend())
+    first = records(20)
+    assert records(21) < 12 < first
+
+
+def test_what_is_remembered_is_bounded_and_shared_with_nobody() -> None:
+    speaker = speaker_of(ScriptedBackend())
+    speaker.beginnings = BeginningMemory(5_000)
+    for turns in range(1, 9):
+        messages = conversation_of(turns)[:-3]
+        asked(speaker, write_answer("It rains.", "jsonl"), body_of(messages))
+    kept = speaker.beginnings._folds.values()
+    assert 0 < sum(one.chars for one in kept) <= 5_000
+    for session in [one.session for one in kept]:
+        other = session.copy()
+        for name, value in vars(session).items():
+            if isinstance(value, frozenset) or name in ("specs", "disabled"):
+                continue
+            if isinstance(value, list | dict | set) or hasattr(value, "copy"):
+                assert getattr(other, name) is not value, name
