@@ -118,7 +118,7 @@ class CompletionResult(Struct):
             turn=step.turn,
             prefix=self.prefix,
             text=self.text,
-            retained_text=reading.counted,
+            retained_text=reading.retained_text,
             finish_reason=self.finish_reason,
             closed_early=self.closed_early,
             usage=total_usage(self.usages),
@@ -514,7 +514,9 @@ class EventEmitter:
         self._prose_end = 0
         # A model whose thought its template opens may have a server that leaves it in the text, or
         # one that told of it first: only then is it prose, and no thought.
-        self._may_begin_in_thought = step.rules.parted and session.chat_format.opens_thought
+        self._may_begin_in_thought = (
+            step.rules.server_split_calls and session.chat_format.opens_thought
+        )
         self._has_call = False
         self._is_answering = False  # by a message of the protocol
         self._emitted = ""
@@ -578,7 +580,7 @@ class EventEmitter:
         first = call.index == 0 and not self._emitted
         held = first and self._turn.tool == result.spec.name
         if held and compilable(result.spec.parameters).is_exact:
-            self._text = ResultText(result.wrapped)
+            self._text = ResultText(result.is_wrapped)
 
     def end(self, reading: Reading) -> None:
         """Tell what is left of the answer, where there is one."""

@@ -26,7 +26,7 @@ def explain_reading(reading: Reading, session: SessionState) -> ErrorInfo:
     if error.code not in _OF_A_TEXT:
         return error
     tools = session.offered_tools
-    attempt = attempted_call(reading.counted, tools)
+    attempt = attempted_call(reading.retained_text, tools)
     name = attempt.name if attempt is not None else session.choice
     if name not in tools:
         return error

@@ -182,7 +182,7 @@ def turn_to_text(content: str, calls: Sequence[CallRecord], session: Session) ->
         if not any(lines):
             lines = [write_call(call.name, call.arguments, style=style) for call in calls]
         return "\n".join(filter(None, (content, *lines)))
-    given = None if result is None else result.said(content)
+    given = None if result is None else result.arguments_in(content)
     if result is None or given is None:
         return write_answer(content, style)
     return write_call(result.spec.name, given, style=style)

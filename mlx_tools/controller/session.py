@@ -31,7 +31,7 @@ from mlx_tools.protocol import (
     forcing_prefix,
     opening,
     read,
-    settled,
+    settle_result,
     with_mended,
 )
 from mlx_tools.transcript import (
@@ -493,7 +493,7 @@ class Session(SessionState):
     def settle_reading(self, reading: Reading, completion: CompletionText) -> Reading:
         """Return how a completion is read where its answer is a call.
 
-        The rules alone read it as ``reading`` (`mlx_tools.protocol.settled`).
+        The rules alone read it as ``reading`` (`mlx_tools.protocol.settle_result`).
         """
         if self.result is None:
             return reading
@@ -504,13 +504,13 @@ class Session(SessionState):
                 read(completion.text, completion.finish_reason or "stop", rules), completion.mended
             )
 
-        return settled(
+        return settle_result(
             self.result,
             reading,
             self.specs,
             again,
-            wanted=self._said_of_result("wanted"),
-            early=self._said_of_result("early") if self.must_act else "",
+            wanted_message=self._said_of_result("wanted"),
+            early_message=self._said_of_result("early") if self.must_act else "",
         )
 
     def _rules(self, prefix: str) -> ReadingRules:
@@ -521,7 +521,7 @@ class Session(SessionState):
         thinking = self.prompt.thought_open and self._thought(prefix) is None
         return ReadingRules(
             style="jsonl" if native else self.header.style,
-            parted=native,
+            server_split_calls=native,
             prefix=prefix,
             in_thought=thinking and not native,
             max_calls=1 if is_one else self._max_calls,

@@ -55,13 +55,13 @@ def follow(reading: Reading, completion: CompletionRecord, session: SessionState
         )
         return Turn((*repairs, record))
     if reading.call_like and session.corrected_call_like:  # it was told, and means it
-        content = reading.counted.strip()
+        content = reading.retained_text.strip()
         return Turn((AnswerRecord(turn=turn, content=content, bare_text=True, call_like=True),))
     calls = judge(reading, session.specs, session.calls_seen_in_outputs, session.choice)
     records = _calls(calls, completion, session)
     stopped = bool(records) and isinstance(records[-1], StoppedRecord)
     if reading.error is not None and not stopped:
-        forged = not calls and bool(reading.dropped) and not reading.counted.strip()
+        forged = not calls and bool(reading.dropped) and not reading.retained_text.strip()
         forged = forged and session.run_history.answered
         error = explain_reading(reading, session)
         records.append(CorrectionRecord(turn=turn, error=error, forged=forged))

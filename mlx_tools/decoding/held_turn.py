@@ -215,7 +215,7 @@ class ConstrainedTurn:
         self._tools, self._number, self._emits_text = tools, number, emits_text
         self._holds = bool(tools) and strategy in ("auto", "guided")
         # A server that is asked by its chat interface alone cannot go on from a text.
-        self._can_continue = not (rules.parted and strategy == "free")
+        self._can_continue = not (rules.server_split_calls and strategy == "free")
         self._watch = RepetitionWatch()
         self._closed_thought = self.repeated = False
         self._guides = strategy == "guided"
@@ -574,7 +574,7 @@ class ConstrainedTurn:
         while self._fed < len(text) and not self.closing:
             part = (_TO_TOKEN if self._reader.in_object else _TO_OBJECT).match(text, self._fed)
             self._read_on(part.end() if part else len(text), deltas)
-            opened = None if self.closing else self._reader.opened
+            opened = None if self.closing else self._reader.open_message
             if opened is not None and self._may_hold(opened[1]):
                 self._hold(opened[0])
                 return True
@@ -923,7 +923,7 @@ class ConstrainedTurn:
         self._object = self._open = None
         self._go_on_from(self._prefix, (self._first or self._whole)[self._prefix :])
         self._read_on(len(self._whole), [])
-        if self._reader.opened is None and self._has_message():
+        if self._reader.open_message is None and self._has_message():
             return self.close(self._first_ended)  # no request asks for another call
         if (
             self.closing

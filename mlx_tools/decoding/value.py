@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from mlx_tools.protocol import CLOSED, FAULT, MORE, ObjectScanner, Unreadable, decode, loads
+from mlx_tools.protocol import CLOSED, FAULT, INCOMPLETE, ObjectScanner, Unreadable, decode, loads
 from mlx_tools.schema import COMPACT, choices_in, coercions, compilable, in_other_case
 from mlx_tools.transcript import MendKind
 
@@ -335,7 +335,7 @@ class ConstrainedObject:
 
     def feed(self, text: str) -> None:
         """Take in the next text of the object; what follows its end is passed over."""
-        if self._walk.status != MORE or self.violation is not None:
+        if self._walk.status != INCOMPLETE or self.violation is not None:
             return
         self.text += text
         if not self._walk.pos and (whole := self.form.fits_whole(self.text)) is not None:
@@ -350,7 +350,7 @@ class ConstrainedObject:
                 self.violation = self.tentative_violation
             else:
                 self._unreadable(self._walk.pos)
-        elif self._walk.status == MORE:
+        elif self._walk.status == INCOMPLETE:
             self._check_open()
 
     @property

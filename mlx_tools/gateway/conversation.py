@@ -439,5 +439,5 @@ def _message_to_turn(message: ClientMessage, session: Session) -> Turned:
     completion, *rest = records
     calls = [ToolCall(r.name, r.arguments) for r in rest if isinstance(r, CallRecord)]
     said = tuple(calls) or (FinalAnswer(message.content),)
-    reading = Reading(messages=said, counted=completion.retained_text, clean=True)
+    reading = Reading(messages=said, retained_text=completion.retained_text, clean=True)
     return (completion, reading), *((record, None) for record in rest)

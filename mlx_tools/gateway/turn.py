@@ -399,7 +399,7 @@ class _TurnInProgress:
 
         Each that it does not finish is None. A server that cannot go on from a text finishes none.
         """
-        can_go_on = not (step.rules.parted and step.strategy == "free")
+        can_go_on = not (step.rules.server_split_calls and step.strategy == "free")
         if not self._calls.calls or result.finish_reason == "length" or not can_go_on:
             return None
         ends = self._calls.final_calls(self._judge(result.reading))
@@ -443,7 +443,7 @@ class _TurnInProgress:
             max_calls=1,
             native=frozenset(),
             call=("", ""),
-            parted=False,
+            server_split_calls=False,
         )
         prompt = self._session.prompt.render(call.prefix)
         # Whatever the strategy was: a call that is held to its schema ends well more often.
@@ -674,7 +674,7 @@ class _TurnInProgress:
             prompt=step.prompt,
         )
         self._writer.append(
-            record, reading=Reading(messages=(FinalAnswer(content),), counted=content)
+            record, reading=Reading(messages=(FinalAnswer(content),), retained_text=content)
         )
         self._writer.append_all(self._session.current.unwritten)
         return self._done(finish)

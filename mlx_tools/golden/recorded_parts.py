@@ -89,7 +89,7 @@ class RecordedCompleter:
         assert record is not None, "the next record is no completion"
         turn = self._redraw(mends, record, step) if mends else None
         if record.error is not None:
-            reading = Reading(error=record.error, counted=record.retained_text)
+            reading = Reading(error=record.error, retained_text=record.retained_text)
             if not could_say(self._session.words, record.error):
                 said = record.error.message
                 self._comparing.texts("prompt", "the words of a fault", said, "", record)

@@ -49,7 +49,7 @@ def result_tool(schema: Mapping[str, Any], names: Container[str], words: PromptW
     while name in names:
         name += "_"
     said, own = words.texts["result.description"], schema.get("description")
-    return ResultTool.of(schema, name, f"{said} {own}" if isinstance(own, str) else said)
+    return ResultTool.from_schema(schema, name, f"{said} {own}" if isinstance(own, str) else said)
 
 
 class Frame(Struct, frozen=True, kw_only=True):

@@ -483,7 +483,7 @@ def closed(completion: CompletionRecord, style: Style, native: ToolFormat | None
 
     def is_whole(text: str) -> bool:
         reading = read(text, reason, rules)
-        return bool(reading.messages) and not reading.bare_text and reading.counted == text
+        return bool(reading.messages) and not reading.bare_text and reading.retained_text == text
 
     for closer in closers:
         if text.endswith(closer.strip()):

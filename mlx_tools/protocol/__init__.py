@@ -36,8 +36,8 @@ from mlx_tools.protocol.reading import (
     with_mended,
     writable,
 )
-from mlx_tools.protocol.result import ResultText, ResultTool, holds_result, settled
-from mlx_tools.protocol.scan import CLOSED, FAULT, MORE, ObjectScanner
+from mlx_tools.protocol.result import ResultText, ResultTool, holds_result, settle_result
+from mlx_tools.protocol.scan import CLOSED, FAULT, INCOMPLETE, ObjectScanner
 from mlx_tools.protocol.stream import Reader, line_deltas, read, read_line
 from mlx_tools.protocol.strict import HOOKS, Unreadable, canonical, decode, loads, loose_name
 from mlx_tools.protocol.unmarked import CallBeginning, call_beginning

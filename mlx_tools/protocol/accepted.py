@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import json_line
-from mlx_tools.protocol.scan import CLOSED, MORE, ObjectScanner
+from mlx_tools.protocol.scan import CLOSED, INCOMPLETE, ObjectScanner
 from mlx_tools.protocol.strict import Unreadable, loads
 from mlx_tools.schema import (
     CheckTooLong,
@@ -81,7 +81,7 @@ class AcceptedArguments:
         before = len(self.text)
         self._raw += raw
         self._is_settled = is_settled
-        if not self._is_over and self._scanner.status == MORE:
+        if not self._is_over and self._scanner.status == INCOMPLETE:
             self._scanner.advance(self._raw)
             has_ended = self._scanner.comma_open or self._scanner.status == CLOSED
             if is_settled or has_ended:

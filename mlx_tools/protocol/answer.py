@@ -1,4 +1,4 @@
-"""The answer in a text without messages: what a person sees of it (reading rule 8c)."""
+"""The answer in a text without messages, as a person sees it (reading rule 8c)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OPENING: Final = re.compile(
 )
 _CLOSING: Final = re.compile(rf"(?:\s*{_TOKEN})+\s*\Z")
 _MOST_CLOSING: Final = 400  # characters at the end of a text in which tokens are looked for
-_WRAPPED: Final = re.compile(
+_WRAPPER: Final = re.compile(
     r"\s*<(?P<tag>answer|response|final_answer|final)>(?P<answer>.*?)(?:</(?P=tag)>\s*)?\Z",
     re.DOTALL | re.IGNORECASE,
 )
@@ -32,8 +32,10 @@ _FINAL_ACTION: Final = re.compile(
 
 
 def answer_in(text: str) -> tuple[str, str]:
-    """Return the answer in ``text`` without what its family puts around it, and the thought that
-    stands before it in the same frame."""
+    """Return the answer in ``text``, and the thought in the same frame before it.
+
+    Left out is what its family puts around an answer.
+    """
     opening = _OPENING.match(text)
     answer = text[opening.end() :] if opening is not None else text
     tail = max(0, len(answer) - _MOST_CLOSING)
@@ -44,7 +46,7 @@ def answer_in(text: str) -> tuple[str, str]:
         if (found := frame.match(answer)) is not None:
             thought, answer = found["thought"], found["answer"]
             break
-    if (wrapped := _WRAPPED.match(answer)) is not None:
+    if (wrapped := _WRAPPER.match(answer)) is not None:
         answer = wrapped["answer"]
     if '"Final Answer"' in answer and (action := _FINAL_ACTION.match(answer)) is not None:
         answer = _final_action(action["object"]) or answer

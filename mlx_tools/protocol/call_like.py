@@ -1,4 +1,4 @@
-"""What looks like a call and was read by no rule: the general net (reading rules 8a and 8b).
+"""Text that looks like a call and that no rule reads (reading rules 8a and 8b).
 
 It looks for a tool's name beside what only calls have: arguments that this tool could take, a mark
 spelt like a control token, an element that is named for calls. So it knows no family.
@@ -68,16 +68,16 @@ _KEY_AND_VALUE: Final = re.compile(
 )
 """A key and a value, of which one mark between them may be missing."""
 
-_BETWEEN: Final = (
+_FILLER: Final = (
     r"(?:[^A-Za-z{]|ARGS|json|arguments?|args|params|parameters|input|action|tool|function|code|"
     r"commentary|content|constrain|message|call|name|sep|id|call_id)"
 )
 _NAME_BEFORE: Final = re.compile(
     rf"(?<![\w.$-])(?<!new )(?<!= )(?<!await )(?<!return )(?:function)?"
-    rf"(?P<name>[A-Za-z_$][\w$.-]*){_BETWEEN}{{0,24}}\Z",
+    rf"(?P<name>[A-Za-z_$][\w$.-]*){_FILLER}{{0,24}}\Z",
     re.IGNORECASE,
 )
-_GLUED: Final = re.compile(rf"[A-Za-z]{{1,12}}{_BETWEEN}{{0,24}}", re.IGNORECASE)
+_GLUED: Final = re.compile(rf"[A-Za-z]{{1,12}}{_FILLER}{{0,24}}", re.IGNORECASE)
 _KEYS: Final = r"[\"']?(?:name|tool|tool_name|function|action)[\"']?\s*:\s*[\"']"
 _CALL_KEY: Final = re.compile(r"[\"'](?:tool_calls|tool_use|arguments|parameters|args|\w*input)\b")
 _NAME_KEY: Final = re.compile(
@@ -107,15 +107,18 @@ _HEADER: Final = re.compile(
 
 
 class CallLikeText:
-    """A text, ``said`` with blanks for what is quoted in it, that may look like a call."""
+    """A text that may look like a call.
 
-    def __init__(self, text: str, said: str, catalog: ToolCatalog) -> None:
+    ``unquoted`` is the same with blanks for what is quoted in it.
+    """
+
+    def __init__(self, text: str, unquoted: str, catalog: ToolCatalog) -> None:
         self._text = text
-        self._said = said
+        self._unquoted = unquoted
         self._catalog = catalog
         self._names = catalog.pattern(LONG_NAME)
         self._word_starts = catalog.pattern(LONG_NAME, glued=True)
-        self._left = _REREADS * len(text)
+        self._budget = _REREADS * len(text)
 
     def reason(self) -> str:
         """Return why the text looks like a call; empty where it does not."""
@@ -123,12 +126,12 @@ class CallLikeText:
 
     def _reasons(self) -> Iterator[str]:
         yield from self._call_lines()
-        if any(found["key"] in self._keys for found in _PARAMETER.finditer(self._said)):
+        if any(found["key"] in self._keys for found in _PARAMETER.finditer(self._unquoted)):
             yield "its marks are not those of a call"
         if not self._names.search(self._text):
             yield from self._objects()
             return
-        for found in (*_NAME_KEY.finditer(self._said), *_HEADER.finditer(self._said)):
+        for found in (*_NAME_KEY.finditer(self._unquoted), *_HEADER.finditer(self._unquoted)):
             if self._catalog.find(found["name"]):
                 yield "a call that names a tool cannot be read"
         yield from self._objects()
@@ -139,8 +142,8 @@ class CallLikeText:
 
     def _objects(self) -> Iterator[str]:
         """Why each object, wherever it stands, looks like a call."""
-        pos, said = self._said.find("{"), self._said
-        while pos >= 0 and self._left > 0:
+        pos, said = self._unquoted.find("{"), self._unquoted
+        while pos >= 0 and self._budget > 0:
             value, end = self._object_at(pos)
             line = said.rfind("\n", max(0, pos - _MOST_LINE), pos) + 1
             before = said[line:pos].strip(" \t[-*0123456789.)")
@@ -158,7 +161,7 @@ class CallLikeText:
         """The object whose brace stands there, None if it cannot be read, and its end."""
         scanner = ObjectScanner(begin)
         scanner.advance(self._text)
-        self._left -= scanner.pos - begin
+        self._budget -= scanner.pos - begin
         try:
             if scanner.status != CLOSED or scanner.bad_reason:
                 raise Unreadable(scanner.reason)
@@ -172,24 +175,27 @@ class CallLikeText:
             has_arguments = "missing_arguments" not in call.repairs
             fits = self._catalog.fits(call.name, call.arguments)
             names = bool(self._catalog.find(call.name))
-            if has_arguments and outcome(Candidate("json", names, fits, extent), "said") != "text":
+            if (
+                has_arguments
+                and outcome(Candidate("json", names, fits, extent), "spoken") != "text"
+            ):
                 return True
-        if self._said[pos - 1 : pos] == "[" and any(self._fits(k, v) for k, v in value.items()):
+        if self._unquoted[pos - 1 : pos] == "[" and any(self._fits(k, v) for k, v in value.items()):
             return True  # keyed by the tool's name
         if any(fitting_calls(self._catalog, value)):
             return True
-        if _CALL_END.match(self._said, end) and self._catalog.takes(value):
+        if _CALL_END.match(self._unquoted, end) and self._catalog.takes(value):
             return True
         window = max(0, pos - 100)
-        before = _NAME_BEFORE.search(self._said, window, pos)
+        before = _NAME_BEFORE.search(self._unquoted, window, pos)
         if before is not None and self._fits(before["name"], value):
             return True
         if before is not None and (glued := self._glued_name(before["name"])):
             return self._fits(glued, value)
         for found in self._word_starts.finditer(
-            self._said, window, pos
+            self._unquoted, window, pos
         ):  # glued to the word behind it
-            if _GLUED.fullmatch(self._said, found.end(), pos):
+            if _GLUED.fullmatch(self._unquoted, found.end(), pos):
                 return self._fits(found[0], value)
         return False
 
@@ -201,9 +207,9 @@ class CallLikeText:
 
     def _call_lines(self) -> Iterator[str]:
         """Why each line looks like a call in Python, or what is left of one."""
-        lines = [*_LINE.finditer(self._said)]
+        lines = [*_LINE.finditer(self._unquoted)]
         all_chars = len(
-            _MARK_BEFORE.sub("", _MARK_BEHIND.sub("", self._said.strip(" \t\r\n`"))).strip()
+            _MARK_BEFORE.sub("", _MARK_BEHIND.sub("", self._unquoted.strip(" \t\r\n`"))).strip()
         )
         for number, found in enumerate(lines):
             line = found[0].rstrip(" \t`")
@@ -277,7 +283,7 @@ class CallLikeText:
 
     def _is_marked(self) -> bool:
         """Return whether a mark that no rule reads stands near a tool's name."""
-        said, names = self._said, self._names
+        said, names = self._unquoted, self._names
         for mark in _MARKS:
             for found in mark.finditer(said):
                 if names.search(said, max(0, found.start() - _NEAR), found.end() + _NEAR):
@@ -310,7 +316,10 @@ def may_be_call(text: str) -> bool:
 
 
 def _text_behind(text: str) -> bool:
-    """Return whether more than brackets and marks follows the first bracket that is closed."""
+    """Return whether text follows the first bracket that is closed.
+
+    Brackets and marks are none.
+    """
     begin = text.find("(")
     source = TextSource(text, pos=max(begin, 0), final=True)
     try:

@@ -1,5 +1,6 @@
-"""A sequence of calls in a dialect: from its opening mark to the end of the last call that belongs
-to it (reading rule 8a).
+"""A sequence of calls in a dialect (reading rule 8a).
+
+It goes from the opening mark to the end of the last call that belongs to it.
 
 What comes next in the text decides which reader goes on, not the mark alone, for models mix the
 forms that they have seen: an object or an array is JSON, a tag is XML, a name is followed by an
@@ -45,7 +46,7 @@ _OPENING: Final = tuple(
 )
 _CLOSES: Final = tuple({one.close: 0 for one in DIALECTS if len(one.close) > 1})
 _CLOSING: Final = (*_CLOSES, *(mark for one in DIALECTS for mark in one.call[1:]))
-_BETWEEN: Final = tuple(
+_ARGUMENT_MARKS: Final = tuple(
     mark
     for one in DIALECTS
     for mark in one.inner
@@ -53,12 +54,12 @@ _BETWEEN: Final = tuple(
 )
 """The marks between a name and its arguments."""
 
-_BEFORE: Final = tuple(mark for mark in _BETWEEN if mark[:2] == "<|")
+_HEADER_MARKS: Final = tuple(mark for mark in _ARGUMENT_MARKS if mark[:2] == "<|")
 
 _CALL_TAGS: Final = tuple(
     {mark: 0 for one in DIALECTS for mark in (one.open, *one.call[:1]) if mark.endswith("=")}
 )
-_TYPED: Final = "tool_call"
+_CALL_TYPE: Final = "tool_call"
 _FOREIGN: Final = re.compile(
     r"<tool_response>|<\|tool_response|^[ \t]*(?:Observation|Result|User)[ \t]*:|[\[{]|<\|", re.M
 )
@@ -66,7 +67,7 @@ _FOREIGN: Final = re.compile(
 
 
 class MessageHeader(NamedTuple):
-    """The header of a message of harmony and its kin: whom it is for, and in which channel."""
+    """The header of a message of harmony and its kin: its recipient and channel."""
 
     recipient: str
     channel: str
@@ -77,7 +78,7 @@ _CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
 
 
 class CallSequenceReader:
-    """One sequence of calls, from the opening mark that stands where ``source`` is read.
+    """One sequence of calls, from the opening mark where ``source`` is read.
 
     `steps` is to be resumed while it yields. Afterwards ``calls`` are those that were read, each up
     to its place in ``ends``; ``end`` is that of the last, closing marks included. ``fault`` says
@@ -100,7 +101,10 @@ class CallSequenceReader:
         max_calls: int | None = None,
         skip: int | None = None,
     ) -> None:
-        """``skip``: the length of what stands before the first call, by default of the mark."""
+        """Begin where ``source`` is read.
+
+        ``skip`` is the length of what stands before the first call, by default of the mark.
+        """
         self.source = source
         self.dialect = dialect
         self.begin = self.end = source.pos
@@ -115,7 +119,7 @@ class CallSequenceReader:
         self.header: MessageHeader | None = None
         self.object_begin = -1
         self._catalog = catalog
-        self._most = max_calls
+        self._max_calls = max_calls
         size = 0 if dialect.opens_tag else len(dialect.open)
         self._skip = size if skip is None else skip
         self._last = 0  # where a call was looked for last
@@ -162,7 +166,7 @@ class CallSequenceReader:
             self.source.pos += is_separator
         if not self._is_full and not self._is_one_array and (yield from self._is_another(char)):
             return True
-        return (yield from self._ended())
+        return (yield from self._is_followed())
 
     def _is_another(self, char: str) -> Steps[bool]:
         """Return whether a call stands here, its mark taken."""
@@ -170,7 +174,7 @@ class CallSequenceReader:
         if self._has_header:
             begun = yield from self.source.mark("<|start|>", "<|channel|>")
             self.source.pos = here
-            ahead = (yield from self.source.ahead(_MOST_HEADER)) if begun else ""
+            ahead = (yield from self.source.lookahead(_MOST_HEADER)) if begun else ""
             header, has_message, _ = ahead.partition("<|message")
             found = _RECIPIENT.search(header) if has_message and "\n" not in header else None
             return found is not None and bool(self._catalog.find(found[1]))
@@ -216,8 +220,11 @@ class CallSequenceReader:
         is_known = bool(self._catalog.find(name)) or name == "print"
         return bool(name) and is_call and (is_known or not self.dialect.line)
 
-    def _ended(self) -> Steps[bool]:
-        """After the last call: whether prose follows in its line, or another call after it."""
+    def _is_followed(self) -> Steps[bool]:
+        """Return False after the last call; note whether prose follows in its line.
+
+        True if another call with the same mark follows behind prose.
+        """
         source, dialect = self.source, self.dialect
         source.pos = self.end
         yield from source.space(lines=False)
@@ -226,7 +233,7 @@ class CallSequenceReader:
         ends = char in ("", "\n") or bool((yield from source.mark(*END_TOKENS)))
         source.pos = here
         if not self._is_full and dialect.close and not dialect.line and not self._is_one_array:
-            ahead = yield from source.ahead(_MOST_PROSE + len(dialect.open))
+            ahead = yield from source.lookahead(_MOST_PROSE + len(dialect.open))
             found = ahead.find(dialect.open)
             is_new = source.pos + found + self._skip > self._last  # else no call stood there
             if found >= 0 and is_new and not _FOREIGN.search(ahead, 0, found):
@@ -262,7 +269,7 @@ class CallSequenceReader:
 
     @property
     def _is_full(self) -> bool:
-        return self._most is not None and len(self.calls) >= self._most
+        return self._max_calls is not None and len(self.calls) >= self._max_calls
 
     def _call(self) -> Steps[None]:
         """One call, or an array of them, whatever its form."""
@@ -277,7 +284,7 @@ class CallSequenceReader:
                 if not (yield from self.source.stands("`")):
                     break
             is_fenced = bool((yield from self.source.mark(*_FENCES)))
-            if not is_fenced and not (yield from self.source.mark(*_OPENING, *_BEFORE)):
+            if not is_fenced and not (yield from self.source.mark(*_OPENING, *_HEADER_MARKS)):
                 break
         char = yield from self.source.peek()
         if not char and self.calls:
@@ -299,13 +306,16 @@ class CallSequenceReader:
         elif char in "<]":
             yield from self._tags()
         else:
-            yield from self._named()
+            yield from self._named_call()
 
     # --- JSON ---------------------------------------------------------------------------------
 
     def _json(self) -> Steps[_Object]:
-        """The object that stands here; at the very end one that lacks closing brackets is read
-        with them, and the sequence is ``cut``."""
+        """Read the object that stands here.
+
+        At the very end one that lacks closing brackets is read with them, and the sequence is
+        ``cut``.
+        """
         try:
             return (yield from self.source.json_object())
         except CutOff as cut:
@@ -362,9 +372,11 @@ class CallSequenceReader:
             raise Fault("a call needs a name and arguments")
         first = found[0][0]
         is_named_alone = not self.dialect.open and "missing_arguments" in first.repairs
-        if is_named_alone and not (self._catalog.find(first.name) or value.get("type") == _TYPED):
+        if is_named_alone and not (
+            self._catalog.find(first.name) or value.get("type") == _CALL_TYPE
+        ):
             raise Fault("a call needs a name and arguments")
-        self.is_typed = self.is_typed or value.get("type") == _TYPED
+        self.is_typed = self.is_typed or value.get("type") == _CALL_TYPE
         self.is_envelope = self.is_envelope or is_envelope(value)
         self.aliases = self.aliases and is_alias(value)
         for call, dropped in found:
@@ -378,7 +390,7 @@ class CallSequenceReader:
 
     def _skip_line(self, fault: Fault) -> Steps[None]:
         """Past something in the wrapper that is no call, where it does not look like one."""
-        rest, mark = yield from self.source.until("\n", *_CLOSES)
+        rest, mark = yield from self.source.read_until("\n", *_CLOSES)
         if any(f'"{head}"' in rest for head in HEADS):
             raise fault
         self.dropped.append(rest.strip())
@@ -387,7 +399,7 @@ class CallSequenceReader:
             yield from self._object()
 
     def _array(self) -> Steps[None]:
-        """What stands in brackets, the first of which is taken: objects, or calls as in Python."""
+        """Read the objects or Python calls in brackets, the first of which is taken."""
         first, self._in_array = len(self.calls), True
         while True:
             yield from self.source.space()
@@ -398,7 +410,7 @@ class CallSequenceReader:
                     return
             elif char == '"':
                 self.source.pos += 1
-                self.dropped.append((yield from self.source.until('"'))[0])
+                self.dropped.append((yield from self.source.read_until('"'))[0])
                 self._has_noise = True
             elif _NAME.match(char):
                 name = yield from self.source.match(_NAME, _MOST_NAME)
@@ -411,7 +423,10 @@ class CallSequenceReader:
                 return
 
     def _after_item(self) -> Steps[str]:
-        """Past the mark behind an item: a comma, or what closes the brackets; none at the end."""
+        """Go past the mark behind an item: a comma, or what closes the brackets.
+
+        The mark is empty at the end.
+        """
         yield from self.source.space()
         char = yield from self.source.peek()
         if not char:
@@ -436,7 +451,7 @@ class CallSequenceReader:
         """The brackets after a name, and what stands in them."""
         self.aliases, self.is_python = False, True
         if name == "print" and not self._catalog.find(name):
-            yield from self._printed()
+            yield from self._print_call()
             return
         self._note(name)
         if self.dialect.line and not self._catalog.find(name) and self.dialect.name != "call":
@@ -457,7 +472,7 @@ class CallSequenceReader:
             value = literal_object(inside)
         self._add(name, value)
 
-    def _printed(self) -> Steps[None]:
+    def _print_call(self) -> Steps[None]:
         """A call within ``print(…)``."""
         self.source.pos += 1
         yield from self.source.space()
@@ -470,7 +485,7 @@ class CallSequenceReader:
             yield from self._fail("the end of the brackets is due")
         self.end = self.ends[-1] = self.source.pos
 
-    def _named(self) -> Steps[None]:
+    def _named_call(self) -> Steps[None]:
         """A name, and its arguments in whatever form."""
         source, is_literal = self.source, self.dialect.body == "literal"
         name = yield from source.match(_NAME, _MOST_NAME)
@@ -498,7 +513,7 @@ class CallSequenceReader:
     def _after_name(self, name: str) -> Steps[None]:
         """Past what parts a name from its arguments, and these."""
         source, dialect = self.source, self.dialect
-        mark = yield from self._between()
+        mark = yield from self._skip_argument_marks()
         char = yield from source.peek()
         if name == "function" and char == "<":
             yield from self._tags()
@@ -506,7 +521,7 @@ class CallSequenceReader:
         if name == "function" and _NAME.match(char or "{"):  # the kind stood first
             name = yield from source.match(_NAME, _MOST_NAME)
             self._note(name)
-            mark = (yield from self._between()) or mark
+            mark = (yield from self._skip_argument_marks()) or mark
         has_own_mark = bool(mark) or not dialect.line
         self.is_explicit = self.is_explicit or bool(mark)
         yield from source.mark(*_FENCES)
@@ -526,12 +541,12 @@ class CallSequenceReader:
         else:
             yield from self._fail("arguments are due")
 
-    def _between(self) -> Steps[str]:
+    def _skip_argument_marks(self) -> Steps[str]:
         """Past white space and the marks behind a name; return the last of these."""
         mark = ""
         while True:
             yield from self.source.space()
-            found = yield from self.source.mark(*_BETWEEN)
+            found = yield from self.source.mark(*_ARGUMENT_MARKS)
             if not found:
                 return mark
             mark = found
@@ -545,11 +560,11 @@ class CallSequenceReader:
         return any(one.body == "pairs" and one.open == opening for one in DIALECTS)
 
     def _after_noise(self) -> Steps[None]:
-        """Words stand between the mark and the call: they are dropped, and the call repaired."""
+        """Drop the words between the mark and the call; the call counts as repaired."""
         if self._has_noise:
             raise Fault("a call is due after the mark")
         self._has_noise = True
-        ahead = yield from self.source.ahead(_MOST_PROSE)
+        ahead = yield from self.source.lookahead(_MOST_PROSE)
         places = [at for mark in (*_OPENING, "[{") if (at := ahead.find(mark)) >= 0]
         line = ahead.find("\n")
         if not places or 0 <= line < min(places) or "`" in ahead[: min(places)]:
@@ -577,16 +592,16 @@ class CallSequenceReader:
             return
         yield from self._json_arguments(found)
 
-    def _add_tagged(self, found: TaggedArguments) -> None:
-        self._add(found.name, found.arguments, *("missing_closers",) * found.is_unclosed)
+    def _add_tagged(self, tagged: TaggedArguments) -> None:
+        self._add(tagged.name, tagged.arguments, *("missing_closers",) * tagged.is_unclosed)
 
     # --- messages with headers ----------------------------------------------------------------
 
     def _message(self) -> Steps[None]:
-        """The header of a message, up to its text: a call where it is for a tool."""
+        """The header of a message of harmony and its kin: its recipient and channel."""
         begin = self.source.pos if self.calls else self.begin  # of the header, with its mark
         try:
-            _, end = yield from self.source.until("<|message|>", "\n")
+            _, end = yield from self.source.read_until("<|message|>", "\n")
         except CutOff:
             found = _RECIPIENT.search(self.source.text, self.begin)
             self.names_tool = found is not None and bool(self._catalog.find(found[1]))

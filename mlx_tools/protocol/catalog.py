@@ -1,4 +1,4 @@
-"""The tools on offer as reading sees them: which one a name means, and which arguments fit it."""
+"""The tools on offer: which one a name means, and which arguments fit it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ unknown. Any other fault, such as a missing key, leaves a call that is meant and
 
 
 def without_prefixes(name: str) -> Iterator[str]:
-    """The names that may be meant by ``name``: itself, then without what stands before it."""
+    """Yield the names that ``name`` may mean: itself, then without its prefixes."""
     while 0 < len(name) <= _MOST_NAME:
         yield name
         prefix = _PREFIX.match(name)
@@ -66,7 +66,7 @@ class ToolCatalog:
         return other | names
 
     def find(self, name: str) -> str:
-        """Return the name of the tool that is meant, as it can be resolved; empty if none is.
+        """Return the name of the tool that is meant, empty if none is.
 
         A name may differ in case and separators, and stand behind that of a server, or before
         ``.call`` as Llama's built-in tools do.
@@ -90,7 +90,7 @@ class ToolCatalog:
         return frozenset(key for schema in self._tools.values() for key in properties(schema))
 
     def pattern(self, long_name: int, *, glued: bool = False) -> re.Pattern[str]:
-        """Return a pattern of the tools' names: of those with fewer characters as a word alone.
+        """Return a pattern of the tools' names; short ones count as words alone.
 
         ``glued``: a name of any length begins a word, and may go on.
         """
@@ -135,7 +135,7 @@ class ToolCatalog:
         return not any(fault.validator in _OF_TYPE for fault in found)
 
     def fits_closely(self, name: str, arguments: Mapping[str, Any]) -> bool:
-        """Return whether the arguments fit and every key of them is a parameter of the tool."""
+        """Return whether the arguments fit, and all of them are parameters."""
         known = properties(self.parameters(self.find(name)))
         return arguments.keys() <= known.keys() and self.fits(name, arguments)
 

@@ -1,5 +1,6 @@
-"""The marks around messages in a completion: white space, fences, tags, bullets, thoughts; and the
-lines that the host writes within them.
+"""The marks around messages, and the lines that the host writes within them.
+
+Marks are white space, fences, tags, bullets and what surrounds thoughts.
 
 Patterns end in ``(?=...)`` or have a twin for their beginnings, so that a text that comes in pieces
 is read as it would be whole: a beginning at the end of a piece waits for more. All are bounded in
@@ -52,7 +53,7 @@ _CLOSER: Final = re.compile(r"[ \t\r\n]*+(?:(\])|(</tool_call>)|(`{3,16}|~{3,16}
 
 
 class Wrapping(NamedTuple):
-    """The wrapping that was open around a message: each is closed by what may follow it."""
+    """The wrapping that was open around a message, each closed behind it."""
 
     array: bool = False
     tag: bool = False
@@ -109,8 +110,11 @@ STRUCK: Final = "<s>"
 
 
 class Marks:
-    """The literal marks to look for: tags, what opens and closes a thought, ends of turns, and
-    what opens a call in a dialect."""
+    """The literal marks to look for.
+
+    They are tags, what opens and closes a thought, ends of turns, and what opens a call in a
+    dialect.
+    """
 
     def __init__(
         self,
@@ -119,8 +123,10 @@ class Marks:
         *,
         dialects: bool = False,
     ) -> None:
-        """The marks for these reasoning markers and ends of a turn, with those of dialects or
-        not."""
+        """Collect the marks for these reasoning markers and ends of a turn.
+
+        Those of dialects are among them with ``dialects``.
+        """
         pairs = [(start, end) for start, end in markers if start and end]
         ends = [end for _, end in pairs]
         self.closers = {start: (end, any_of([end])) for start, end in reversed(pairs)}
@@ -155,7 +161,7 @@ class Marks:
     # Slow to make, and not needed for a turn that is one line of the protocol.
 
     @cached_property
-    def begun(self) -> re.Pattern[str]:
+    def beginnings(self) -> re.Pattern[str]:
         return any_beginning_of(self._all)
 
     @cached_property
@@ -257,7 +263,7 @@ def write_observation(observation: ToolObservation, style: Style = "jsonl") -> s
 
 
 def forcing_prefix(style: Style, tool_choice: str, call: tuple[str, str] = ("", "")) -> str:
-    """Return what the host writes at the start of the model's turn, so that it can only go on so.
+    """Return the host's beginning of the model's turn, which forces how it goes on.
 
     ``tool_choice`` is ``auto`` (nothing is forced), ``none`` (an answer), ``required`` (a call) or
     the name of the tool to call. In style ``native`` ``call`` is what stands before a call's name,
@@ -281,6 +287,8 @@ def forcing_prefix(style: Style, tool_choice: str, call: tuple[str, str] = ("", 
 
 
 def opening(style: Style) -> str:
-    """Return what the host writes at the start of a turn that is to be a message, whichever;
-    nothing where a mark of the style would be split."""
+    """Return the host's beginning of a turn that is to be any message.
+
+    It is empty where a mark of the style would be split.
+    """
     return "" if style in ("xml", "native") else _OPEN[style] + '{"type":"'

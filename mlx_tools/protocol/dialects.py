@@ -1,4 +1,6 @@
-"""The forms in which models were trained to call tools (reading rule 8a): one table of families.
+"""The forms in which models were trained to call tools (reading rule 8a).
+
+One table of families.
 
 Many models share a form, so a family is named by its marks, not by a model. What stands between the
 marks is read by few readers, chosen by what comes next; see `mlx_tools.protocol.call_sequence`.
@@ -51,7 +53,7 @@ class Dialect(Struct, frozen=True):
     tag: bool = False
 
     def skip(self, mark: str) -> int:
-        """Return how much of a mark that opens calls of this family stands before the first."""
+        """Return how many characters of a mark stand before the first call."""
         return 0 if mark.endswith("=") or (self.tag and mark == self.open) else len(mark)
 
     @property
@@ -61,7 +63,7 @@ class Dialect(Struct, frozen=True):
 
     @property
     def is_token(self) -> bool:
-        """True if the mark is spelt like a control token, and so is no part of anyone's prose."""
+        """True if the mark is spelt like a control token, and so is no prose."""
         return any(char in self.open for char in "|｜▁[]✿")
 
 
@@ -75,8 +77,8 @@ def _around(tag: str) -> tuple[str, str]:
     return f"<{tag}>", f"</{tag}>"
 
 
-def _plamo(what: str) -> tuple[str, str]:
-    return _PLAMO.format("begin", what), _PLAMO.format("end", what)
+def _plamo(part: str) -> tuple[str, str]:
+    return _PLAMO.format("begin", part), _PLAMO.format("end", part)
 
 
 DIALECTS: Final[tuple[Dialect, ...]] = (

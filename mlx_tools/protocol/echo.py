@@ -20,7 +20,7 @@ from mlx_tools.protocol.delimiters import HEADERS, NO_OBJECT
 from mlx_tools.protocol.dialects import BARE, BY_MARK, HARMONY
 from mlx_tools.protocol.literals import literal
 from mlx_tools.protocol.objects import possible_calls
-from mlx_tools.protocol.scan import CLOSED, MORE, ObjectScanner
+from mlx_tools.protocol.scan import CLOSED, INCOMPLETE, ObjectScanner
 from mlx_tools.protocol.source import TextSource
 from mlx_tools.protocol.strict import Unreadable, canonical, loads, loose_name
 
@@ -36,7 +36,7 @@ _LETTERS: Final = {**{letter: letter for letter in '"\\/'}, "n": "\n", "r": "\r"
 _ESCAPED: Final = re.compile(r'\\(["\\/])')
 
 
-_OWN: Final[Mapping[str, str]] = {
+_TOOL_BY_ALIAS: Final[Mapping[str, str]] = {
     loose_name(alias): loose_name(tool) for alias, tool in ALIASES.items()
 }
 
@@ -44,12 +44,14 @@ _OWN: Final[Mapping[str, str]] = {
 def echo_key(name: str, arguments: Mapping[str, Any]) -> str:
     """Return what a call and its echo have in common."""
     loose = loose_name(name)
-    return canonical(_OWN.get(loose, loose), arguments)
+    return canonical(_TOOL_BY_ALIAS.get(loose, loose), arguments)
 
 
 def echo_keys(name: str, arguments: Mapping[str, Any]) -> frozenset[str]:
-    """All that a call and its echo may have in common: the second as values between tags are,
-    whose types only a schema tells."""
+    """Return all that a call and its echo may have in common.
+
+    The second key is of values as they stand between tags, whose types only a schema tells.
+    """
     return frozenset((echo_key(name, arguments), _untyped_key(name, arguments)))
 
 
@@ -114,13 +116,13 @@ def _character(escape: str) -> str:
     return chr(int(escape[2:], 16))
 
 
-def _strings_and_calls(value: Any, found: set[str]) -> Iterator[str]:
+def _strings_and_calls(value: Any, keys: set[str]) -> Iterator[str]:
     """Notes the calls in ``value``; yields the strings that may hold more."""
     todo = [value]
     while todo:
         item = todo.pop()
         if isinstance(item, dict):
-            found.update(
+            keys.update(
                 echo_key(name, arguments)
                 for called, arguments in possible_calls(item)
                 for name in (called, *without_prefixes(called))
@@ -142,7 +144,7 @@ def objects_in(text: str) -> Iterator[Any]:
             continue
         scanner = ObjectScanner(pos)
         tried = scanner.take_line(text, tried)
-        if scanner.status == MORE:
+        if scanner.status == INCOMPLETE:
             scanner.advance(text)
         end = scanner.pos
         left -= end - pos

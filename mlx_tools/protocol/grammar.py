@@ -13,7 +13,7 @@ from mlx_tools.protocol.delimiters import ANSWER_END, ANSWER_TAG, write_answer, 
 from mlx_tools.protocol.strict import compact
 from mlx_tools.schema import COMPACT, compilable, walk
 
-_MOST: Final = 900
+_MAX_REPEATS: Final = 900
 """llama.cpp refuses repetitions of 2000 and more, and counts some twice."""
 
 _JSON: Final[Mapping[str, str]] = {
@@ -123,11 +123,13 @@ class _Gbnf:
         ]
         return f'("{{" {self._members(members, other)} "}}")'
 
-    def _members(self, members: Sequence[tuple[str, str, bool]], other: str) -> str:
-        """The members in their order (key, value, whether it must be there), then others. A comma
-        is one with its key, so that a lexer need not go back."""
-        rest = f"(next-key {other})*" if other else ""
-        options = [f"key {other} {rest}"] if other else []
+    def _members(self, members: Sequence[tuple[str, str, bool]], other_values: str) -> str:
+        """Return the members in their order (key, value, is required), then others.
+
+        A comma is one with its key, so that a lexer need not go back.
+        """
+        rest = f"(next-key {other_values})*" if other_values else ""
+        options = [f"key {other_values} {rest}"] if other_values else []
         for key, value, needed in reversed(members):
             begun = f"{self.literal(key)} {value} {rest}"
             options = [begun] if needed else [begun, *options]
@@ -137,14 +139,19 @@ class _Gbnf:
         optional = "" if any(needed for _, _, needed in members) else "?"
         return f"({' | '.join(options)}){optional}" if options else ""
 
-    def _several(self, first: str, more: str, least: int, most: int | None) -> str:
-        more = self.rule(f"{self._tool}-more", more)
-        more = _times(more, max(least - 1, 0), None if most is None else max(most - 1, 0))
-        return f"({first} {more}){'' if least else '?'}"
+    def _several(self, first: str, next_item: str, min_count: int, max_count: int | None) -> str:
+        next_item = self.rule(f"{self._tool}-more", next_item)
+        next_item = _times(
+            next_item, max(min_count - 1, 0), None if max_count is None else max(max_count - 1, 0)
+        )
+        return f"({first} {next_item}){'' if min_count else '?'}"
 
 
 def _tag_end() -> str:
-    """Text up to the first closing tag, with it; the tag's first character comes in it once."""
+    """Text up to the first closing tag, with it.
+
+    The tag's first character comes in it once.
+    """
     opening = [ANSWER_END[:size] for size in range(1, len(ANSWER_END))]
     broken = " | ".join(f'"{one}" [^<{ANSWER_END[len(one)]}]' for one in opening)
     stray = " | ".join(f'"{one}"' for one in opening)
@@ -155,16 +162,19 @@ def _either(options: Sequence[str]) -> str:
     return options[0] if len(options) == 1 else f"({' | '.join(dict.fromkeys(options))})"
 
 
-def _counts(schema: Mapping[str, Any], what: str) -> tuple[int, int | None]:
+def _counts(schema: Mapping[str, Any], noun: str) -> tuple[int, int | None]:
     """The least and the most of something, where they can be said."""
-    least, most = schema.get(f"min{what}", 0), schema.get(f"max{what}")
-    return least if least <= _MOST else 0, most if most is None or most <= _MOST else None
+    least, most = schema.get(f"min{noun}", 0), schema.get(f"max{noun}")
+    return (
+        least if least <= _MAX_REPEATS else 0,
+        most if most is None or most <= _MAX_REPEATS else None,
+    )
 
 
-def _times(item: str, least: int, most: int | None) -> str:
-    if most is None:
-        return f"{item}{{{least},}}" if least else f"{item}*"
-    return f"{item}{{{least},{max(least, most)}}}" if most else ""
+def _times(item: str, min_count: int, max_count: int | None) -> str:
+    if max_count is None:
+        return f"{item}{{{min_count},}}" if min_count else f"{item}*"
+    return f"{item}{{{min_count},{max(min_count, max_count)}}}" if max_count else ""
 
 
 def _character(character: str) -> str:
@@ -183,7 +193,7 @@ def turn_grammar(
     max_calls: int = 1,
     prefix: str = "",
 ) -> str:
-    """The grammar of up to ``max_calls`` calls of these tools, one a line, or of the final answer.
+    """Return the grammar of up to ``max_calls`` calls, one a line, or of the answer.
 
     ``tool_choice`` narrows it: ``none`` leaves the answer, ``required`` the calls, a tool's name
     the calls of that tool. ``prefix`` is what already stands at the start of the turn
@@ -196,7 +206,7 @@ def turn_grammar(
     writer = _Gbnf() if dialect == "gbnf" else _Lark()
     due = len(prefix) - len(repeated_end(prefix))
 
-    def after(ways: Iterable[tuple[str, str, str]]) -> list[str]:
+    def ways_left(ways: Iterable[tuple[str, str, str]]) -> list[str]:
         """Those that begin with what is written, without it."""
         return [
             f"{writer.literal(head[due:])} {inner} {writer.literal(tail)}"
@@ -207,17 +217,17 @@ def turn_grammar(
     head, tail = write_answer(" ", style).split(' "')  # a blank stands in an object in any style
     ways = [(head, writer.string_end, tail), (ANSWER_TAG, writer.tag_end, "")]
     ways = ways if style == "xml" else ways[:1]
-    options = after(ways) if tool_choice in ("auto", "none") else []
+    options = ways_left(ways) if tool_choice in ("auto", "none") else []
     named = []
     head, between, tail = re.split('(?<=")"|{}', write_call("", {}, style=style))
-    for name, spec in _chosen(tools, tool_choice).items():
+    for name, spec in _choose_tools(tools, tool_choice).items():
         named.append((f"{json.dumps(name)[1:]}{between}", writer.arguments(name, _schema(spec))))
     if named:
         tool = writer.rule("tool", " | ".join(f"{writer.literal(n)} {inner}" for n, inner in named))
         whole = f"{writer.literal(head)} {tool} {writer.literal(tail)}"
         more = writer.rule("more", f"{writer.literal(chr(10))} {whole}")
-        first = after([(head, tool, tail)])
-        first = first or after((head + text, inner, tail) for text, inner in named)
+        first = ways_left([(head, tool, tail)])
+        first = first or ways_left((head + text, inner, tail) for text, inner in named)
         options += [f"{one} {more}{{0,{max_calls - 1}}}" if max_calls > 1 else one for one in first]
     if not options:
         raise UsageError(f"no call or answer begins with {prefix!r:.200}")
@@ -225,12 +235,14 @@ def turn_grammar(
 
 
 def repeated_end(prefix: str) -> str:
-    """Return the end of a prefix that a turn's grammar begins with once more, for the brace of the
-    arguments belongs to them: a prompt must end before it."""
+    """Return the end of a prefix that a turn's grammar begins with once more.
+
+    The brace of the arguments belongs to them, so a prompt must end before it.
+    """
     return "{" if prefix.endswith('"arguments":{') else ""
 
 
-def _chosen(tools: Mapping[str, ToolSpec], tool_choice: str) -> Mapping[str, ToolSpec]:
+def _choose_tools(tools: Mapping[str, ToolSpec], tool_choice: str) -> Mapping[str, ToolSpec]:
     if tool_choice == "required" and not tools:
         raise UsageError("a call is required, and there are no tools")
     if tool_choice in ("auto", "required", "none"):
@@ -241,8 +253,11 @@ def _chosen(tools: Mapping[str, ToolSpec], tool_choice: str) -> Mapping[str, Too
 
 
 def _schema(spec: ToolSpec) -> dict[str, Any]:
-    """The arguments as they are held: an object has the properties that its schema names, and no
-    others unless it speaks of them. Where schemas are mixed, one cannot tell which it names."""
+    """Return the schema to which arguments are held.
+
+    An object has the properties that its schema names, and no others unless it speaks of them.
+    Where schemas are mixed, one cannot tell which it names.
+    """
     schema: dict[str, Any] = json.loads(json.dumps(compilable(spec.parameters).schema or {}))
     nodes = [node for _, node in walk(schema) if isinstance(node, dict)]
     naming = [node for node in nodes if node.keys() & {"properties", "required"}]

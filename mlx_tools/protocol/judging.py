@@ -1,4 +1,4 @@
-"""How a text that may be a call is judged: the table of reading rule 8a.
+"""The table of reading rule 8a, by which a text that may be a call is judged.
 
 A candidate is held against the rows from the top; the first that it meets says what comes of it, by
 the place where it stands. The rows are those of docs/protocol.md.
@@ -12,8 +12,8 @@ Outcome = Literal["call", "call_like", "invalid", "text"]
 """``call``: it is judged on by its tool's schema, and an unknown tool is told there. ``call_like``:
 it is corrected once, then shown. ``invalid``: it cannot be read, and an error says so."""
 
-Place = Literal["said", "last_fence", "quoted"]
-"""``said``: outside code, or alone in the output. ``last_fence``: last in the output and alone in
+Place = Literal["spoken", "last_fence", "quoted"]
+"""``spoken``: outside code, or alone in the output. ``last_fence``: last in the output and alone in
 its fence. ``quoted``: in backticks, a fence amid text, a quotation or a table."""
 
 Kind = Literal["marked", "json", "python"]
@@ -26,7 +26,7 @@ a line beside prose, or a part of a line."""
 
 
 class Candidate(NamedTuple):
-    """A text that may be a call: in what form, how much of the output, and what it names.
+    """A text that may be a call.
 
     ``fits`` is None if the arguments cannot be read. ``is_explicit``: its form says that it is a
     call, whatever it names.
@@ -41,9 +41,9 @@ class Candidate(NamedTuple):
 
 
 class TableRow(NamedTuple):
-    """What comes of the candidates that meet a row, by their place."""
+    """The outcomes of the candidates that meet a row, by their place."""
 
-    said: Outcome
+    spoken: Outcome
     last_fence: Outcome
     quoted: Outcome
 
@@ -57,7 +57,7 @@ BARE_LINE_PYTHON_FITS: Final = TableRow("call_like", "text", "text")
 NAMED_MISFIT: Final = TableRow("call", "call_like", "text")
 NAMED_UNREADABLE: Final = TableRow("invalid", "call_like", "text")
 UNKNOWN_NAME: Final = TableRow("call", "text", "text")
-ELSE: Final = TableRow("text", "text", "text")
+ANYTHING_ELSE: Final = TableRow("text", "text", "text")
 
 
 def row_of(candidate: Candidate) -> TableRow:
@@ -75,9 +75,9 @@ def row_of(candidate: Candidate) -> TableRow:
         return NAMED_UNREADABLE if candidate.fits is None else NAMED_MISFIT
     if candidate.is_explicit and candidate.fits is not None:
         return UNKNOWN_NAME
-    return ELSE
+    return ANYTHING_ELSE
 
 
 def outcome(candidate: Candidate, place: Place) -> Outcome:
-    """What comes of a candidate that stands in this place."""
+    """Return the outcome of a candidate that stands in this place."""
     return getattr(row_of(candidate), place)  # type: ignore[no-any-return]

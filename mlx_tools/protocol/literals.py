@@ -1,4 +1,4 @@
-"""Values as Python and its kin write them: a small reader of literals, which runs nothing.
+"""A small reader of literals as Python and its kin write them; it runs nothing.
 
 It reads keyword arguments (``x=1, y=['a']``) and objects with bare keys (``{x:1}``), the strings of
 the latter between marks of their own. What is no literal (a name, a sum, an f-string) is not read.
@@ -49,7 +49,10 @@ _DOUBTFUL: Final = frozenset("abfrtvx")
 
 
 def keywords(text: str) -> dict[str, Any]:
-    """The arguments between a call's brackets. Raises `Unreadable`, also where one has no name."""
+    """Return the arguments between a call's brackets.
+
+    Raises `Unreadable`, also where one has no name.
+    """
     return _Literals(text).members("=", "")
 
 
@@ -152,8 +155,8 @@ class _Literals:
             comma = self.takes(",")
         return found
 
-    def _number(self, found: re.Match[str]) -> int | float:
-        text, self._pos = found[0].replace("_", ""), found.end()
+    def _number(self, match: re.Match[str]) -> int | float:
+        text, self._pos = match[0].replace("_", ""), match.end()
         if "x" in text or "X" in text:
             return int(text, 16)
         if self._text[self._pos : self._pos + 1].isalnum():
@@ -179,7 +182,7 @@ class _Literals:
         text, pos = self._text, self._pos
         for mark in STRING_MARKS:
             if text.startswith(mark, pos):
-                return self._to(text.find(mark, pos + len(mark)), pos + len(mark), len(mark))
+                return self._slice_to(text.find(mark, pos + len(mark)), pos + len(mark), len(mark))
         opening = _OPENING.match(text, pos)
         if opening is None:
             return None
@@ -189,10 +192,10 @@ class _Literals:
             if end >= len(text):
                 raise Unreadable("a string is not closed")
             end += 2 if text[end] == "\\" else 1
-        raw = self._to(end, opening.end(), len(quote))
+        raw = self._slice_to(end, opening.end(), len(quote))
         return raw if opening[1] in ("r", "R") else _unescaped(raw)
 
-    def _to(self, end: int, begin: int, width: int) -> str:
+    def _slice_to(self, end: int, begin: int, width: int) -> str:
         if end < 0:
             raise Unreadable("a string is not closed")
         self._pos = end + width
@@ -216,14 +219,14 @@ def _unescaped(raw: str) -> str:
     return text
 
 
-def _escaped(found: re.Match[str]) -> str:
-    digits = found[1] or found[2] or found[3]
-    if digits or found[4]:
-        code = int(digits, 16) if digits else int(found[4], 8)
+def _escaped(match: re.Match[str]) -> str:
+    digits = match[1] or match[2] or match[3]
+    if digits or match[4]:
+        code = int(digits, 16) if digits else int(match[4], 8)
         if code > 0x10FFFF:
             raise Unreadable("an escape names no character")
         return chr(code)
-    return _ESCAPES.get(found[5], found[0])
+    return _ESCAPES.get(match[5], match[0])
 
 
 # --- text between tags as the value that a tool's schema wants there ----------------------------
@@ -247,7 +250,9 @@ def without_first_line_break(text: str) -> str:
 
 
 def without_line_breaks(text: str) -> str:
-    """``text`` without one line break at each end: a value may stand on lines of its own.
+    """Return ``text`` without one line break at each end.
+
+    A value may stand on lines of its own.
 
     Text of several lines, or indented, that begins right behind its mark keeps the last one: who
     writes so puts none around values, and a file ends in one.
@@ -258,8 +263,8 @@ def without_line_breaks(text: str) -> str:
     return text if is_inline else both
 
 
-def typed(text: str, parameters: Mapping[str, Any], key: str) -> Any:
-    """``text`` as the value of a property, as it stands where that is none but a string.
+def typed_value(text: str, parameters: Mapping[str, Any], key: str) -> Any:
+    """Return ``text`` as the value of a property; as it stands if that is a string.
 
     Never raises: what fits no type stays text, and validation says what was expected.
     """
@@ -283,21 +288,21 @@ def _as_one_of(text: str, kinds: frozenset[str]) -> Any:
     return text
 
 
-def _types(schema: Any, root: Mapping[str, Any], left: int = _MOST_STEPS) -> Iterator[str]:
+def _types(schema: Any, root: Mapping[str, Any], steps: int = _MOST_STEPS) -> Iterator[str]:
     """The JSON types that a schema allows; none where it says nothing of them."""
-    if not isinstance(schema, Mapping) or not left:
+    if not isinstance(schema, Mapping) or not steps:
         return
     values = schema.get("enum", [schema["const"]] if "const" in schema else [])
     if named := types(schema):
         yield from named
     elif isinstance(reference := schema.get("$ref"), str):
-        yield from _types(follow(reference, root), root, left - 1)
+        yield from _types(follow(reference, root), root, steps - 1)
     elif isinstance(values, list):
         yield from (n for value in values for n, kinds in _KINDS.items() if type(value) in kinds)
     for word in ("anyOf", "oneOf", "allOf"):
         parts = schema.get(word)
         for part in parts if isinstance(parts, list) else ():
-            yield from _types(part, root, left - 1)
+            yield from _types(part, root, steps - 1)
 
 
 @dataclass

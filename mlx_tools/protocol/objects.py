@@ -17,7 +17,7 @@ from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, FinalAnswer, ToolCall
 from mlx_tools.protocol.delimiters import Wrapping
 from mlx_tools.protocol.reading import AnswerDelta, ArgumentsDelta, CallStarted, Delta, writable
-from mlx_tools.protocol.scan import CLOSED, CONTROL_ESCAPE, HEADS, MORE, ObjectScanner
+from mlx_tools.protocol.scan import CLOSED, CONTROL_ESCAPE, HEADS, INCOMPLETE, ObjectScanner
 from mlx_tools.protocol.strict import Unreadable, compact, loads
 
 _CALL_KEYS: Final = frozenset(("type", "name", "arguments", "id"))
@@ -27,7 +27,7 @@ _DUE: Final = "arguments: an object"
 _SHOWN_CHARS: Final = 200
 
 
-_What = (
+_Outcome = (
     Literal["call", "answer", "observation", "faulty", "prose"]
     | Literal["again", "broken", "quoted", "stop", "unclosed"]
 )
@@ -45,7 +45,7 @@ class Judgement(Struct, frozen=True):
     unknown keys, each as JSON.
     """
 
-    what: _What
+    outcome: _Outcome
     message: ToolCall | FinalAnswer | None = None
     error: ErrorInfo | None = None
     dropped: tuple[str, ...] = ()
@@ -71,11 +71,11 @@ def _faulty(message: str, code: ErrorCode = "invalid_json") -> Judgement:
     return Judgement("faulty", error=ErrorInfo(code, message))
 
 
-def _dropped(value: Mapping[str, Any], known: frozenset[str]) -> tuple[str, ...]:
+def _dropped(value: Mapping[str, Any], known_keys: frozenset[str]) -> tuple[str, ...]:
     return tuple(
         json.dumps({key: item}, ensure_ascii=False)[1:-1][:_SHOWN_CHARS]
         for key, item in value.items()
-        if key not in known
+        if key not in known_keys
     )
 
 
@@ -121,11 +121,13 @@ _HOLDERS: Final = ("function", "function_call", "functionCall", "tool_call", "to
 _ALIAS_KEYS: Final = frozenset(("name", "arguments", "parameters", "type", *_IDS))
 _KINDS: Final = frozenset(("function", "tool_use", "tool_call", "function_call"))
 
-Found = tuple[ToolCall, tuple[str, ...]]
+FoundCall = tuple[ToolCall, tuple[str, ...]]
 
 
-def object_calls(value: Mapping[str, Any], repairs: tuple[str, ...] = ()) -> list[Found]:
-    """The calls that an object is by the keys of any family, each with the keys that say nothing.
+def object_calls(value: Mapping[str, Any], repairs: tuple[str, ...] = ()) -> list[FoundCall]:
+    """Return the calls that an object is by the keys of any family.
+
+    Each comes with the keys that say nothing.
 
     None where it names no tool, or where two keys hold arguments.
     """
@@ -155,8 +157,10 @@ def object_calls(value: Mapping[str, Any], repairs: tuple[str, ...] = ()) -> lis
 
 
 def is_envelope(value: Mapping[str, Any]) -> bool:
-    """Return whether an object's own keys say that it holds calls, as OpenAI's and Anthropic's
-    do, so that it needs no other mark."""
+    """Return whether an object's own keys say that it holds calls.
+
+    Those of OpenAI and Anthropic do, so that it needs no other mark.
+    """
     if any(isinstance(value.get(key), list) for key in _LISTS[:2]):
         return True
     kind = value.get("type")
@@ -166,8 +170,10 @@ def is_envelope(value: Mapping[str, Any]) -> bool:
 
 
 def is_alias(value: Mapping[str, Any]) -> bool:
-    """Return whether an object is a call by its keys alone, whatever the tools: it holds a name and
-    arguments, and nothing else."""
+    """Return whether an object is a call by its keys alone, whatever the tools.
+
+    It holds a name and arguments, and nothing else.
+    """
     if isinstance(inner := value.get("function"), Mapping) and not (value.keys() - _FUNCTION_KEYS):
         value = inner
     if value.get("type") == "tool_call":
@@ -177,8 +183,10 @@ def is_alias(value: Mapping[str, Any]) -> bool:
 
 
 def possible_calls(value: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Name and arguments of each call that an object may be taken for, whichever of several keys
-    counts (rule 12)."""
+    """Yield name and arguments of each call that an object may be taken for.
+
+    Any of several keys may count (rule 12).
+    """
     read = envelope(value, tagged=True).message
     if isinstance(read, ToolCall):
         yield read.name, read.arguments
@@ -191,22 +199,22 @@ def possible_calls(value: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str,
             yield from ((name, arguments) for name in names)
 
 
-def arguments_of(given: Any) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
+def arguments_of(raw: Any) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
     """Arguments as an object, be it in a string of JSON; and the repair made."""
     named: tuple[str, ...] = ()
-    if given == [] or (isinstance(given, str) and not given.strip()):
+    if raw == [] or (isinstance(raw, str) and not raw.strip()):
         return {}, ("empty_arguments",)
-    if isinstance(given, str):
+    if isinstance(raw, str):
         named = ("arguments_string",)
-        text = given
+        text = raw
         try:
-            given = loads(text)
+            raw = loads(text)
         except Unreadable:
-            given = None
+            raw = None
         if CONTROL_ESCAPE.search(text):
-            plain = compact(given).replace("\\\\", "")
-            given = None if "\\b" in plain or "\\f" in plain else given
-    return (given if isinstance(given, Mapping) else None), named
+            plain = compact(raw).replace("\\\\", "")
+            raw = None if "\\b" in plain or "\\f" in plain else raw
+    return (raw if isinstance(raw, Mapping) else None), named
 
 
 # --- an object in its place -------------------------------------------------------------------
@@ -236,10 +244,10 @@ class OpenObject:
     tagged: bool
     is_alone: bool
     wrapping: Wrapping
-    _told: int = -1  # up to where its call was told of; -1: nothing of it
+    _emitted_end: int = -1  # up to where its call was told of; -1: nothing of it
 
     def deltas(self, index: int, text: str) -> Iterator[Delta]:
-        """What of the message of this number came since the last time."""
+        """Yield what of this message came since the last time."""
         scanner = self.scanner
         if scanner.type == "final_answer" and scanner.answer:
             yield AnswerDelta(writable("".join(scanner.answer)))
@@ -247,21 +255,21 @@ class OpenObject:
         is_call = scanner.type == "tool_call" or (self.tagged and scanner.type is None)
         if not is_call or scanner.name is None:
             return
-        if self._told < 0:
-            self._told = 0
+        if self._emitted_end < 0:
+            self._emitted_end = 0
             yield CallStarted(index, writable(scanner.name))
         begin, end = scanner.arguments
         end = scanner.pos if end < begin else end
-        if begin >= 0 and (raw := text[max(begin, self._told) : end]):
+        if begin >= 0 and (raw := text[max(begin, self._emitted_end) : end]):
             yield ArgumentsDelta(index, writable(raw))
-            self._told = end
+            self._emitted_end = end
 
     def verdict(self, text: str) -> Judgement | None:
-        """What it is, as far as the scanner has come in ``text``; None where it goes on."""
+        """Return the judgement as far as the scanner has come; None if it goes on."""
         scanner, again = self.scanner, False
         if self.in_run and scanner.type not in (None, "tool_call"):
             return Judgement("stop")  # as judged, but as early as it can be known
-        if scanner.status == MORE:
+        if scanner.status == INCOMPLETE:
             return None
         reason = scanner.bad_reason
         if scanner.status != CLOSED:
@@ -271,26 +279,26 @@ class OpenObject:
             reason, again = scanner.reason, scanner.restartable
         elif not reason:
             try:
-                return self._judged(*scanner.read(text))
+                return self._judge(*scanner.read(text))
             except Unreadable as error:
                 reason = str(error)
         if scanner.message_like:
-            return self._broken(ErrorInfo("invalid_json", reason))
+            return self._break_off(ErrorInfo("invalid_json", reason))
         return Judgement("stop" if self.in_run else "again" if again else "prose")
 
-    def _judged(self, value: Any, repairs: tuple[str, ...]) -> Judgement:
-        """What an object that could be read is here."""
+    def _judge(self, value: Any, repairs: tuple[str, ...]) -> Judgement:
+        """Judge an object that could be read, in its place."""
         repairs = (*repairs, "inline") if self.inline else repairs
         found = envelope(value, repairs, tagged=self.tagged)
-        if found.what == "call" or (found.what == "answer" and not self.in_run):
+        if found.outcome == "call" or (found.outcome == "answer" and not self.in_run):
             return found
-        if found.error is not None and not (found.what == "prose" and self.is_alone):
-            return self._broken(found.error)
+        if found.error is not None and not (found.outcome == "prose" and self.is_alone):
+            return self._break_off(found.error)
         if self.in_run:
             return Judgement("stop")
-        return found if found.what in ("observation", "prose") else Judgement("prose")
+        return found if found.outcome in ("observation", "prose") else Judgement("prose")
 
-    def _broken(self, error: ErrorInfo) -> Judgement:
+    def _break_off(self, error: ErrorInfo) -> Judgement:
         return Judgement("quoted" if self.inline and not self.in_run else "broken", error=error)
 
     # --- the text ends in it ---
@@ -300,7 +308,7 @@ class OpenObject:
         scanner = self.scanner
         if self.in_run or scanner.message_like:
             return True
-        if scanner.begun:
+        if scanner.has_key:
             return False
         partial = scanner.partial_key()
         begins = partial is not None and any(head.startswith(partial) for head in HEADS)
@@ -309,7 +317,7 @@ class OpenObject:
         return None if scanner.restartable else False
 
     def cut_answer(self, text: str) -> str:
-        """Return what there is of an answer's text; empty where it is none, or has none yet."""
+        """Return what there is of an answer's text, empty if there is none."""
         scanner = ObjectScanner(self.scanner.start)
         if not self.in_run:
             scanner.advance(text[: self.scanner.pos])
@@ -322,7 +330,7 @@ class OpenObject:
         if not self.scanner.closable:
             return None
         try:
-            verdict = self._judged(*self.scanner.read(text, close=True))
+            verdict = self._judge(*self.scanner.read(text, close=True))
         except Unreadable:
             return None
         message = verdict.message

@@ -1,4 +1,4 @@
-"""What a reader has gathered so far, and the `Reading` that comes of it."""
+"""The parts that a reader has gathered, and the `Reading` made of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SURPLUS: Final = f"{WHITE}}}],"
 
 @dataclass(slots=True, eq=False)
 class PartialReading:
-    """What was found in the text that ``source`` holds; places are those in it.
+    """The parts found in the text of ``source``; places are those in it.
 
     ``begin`` and ``end`` are those of the messages, wrapping before them included. ``stop`` is
     where reading ended, -1 before that: what follows is dropped.
@@ -52,10 +52,10 @@ class PartialReading:
     quoted: ErrorInfo | None = None  # an error unless messages follow
     quoted_at: int = 0  # where that could not be read
     is_for_user: bool = False  # speech is for the user by its message's header
-    other: ErrorInfo | None = None  # an error unless calls in other forms are all of the text
+    alias_error: ErrorInfo | None = None  # an error unless calls in other forms are all of the text
     unclean: bool = False
     bullet: bool = False  # a bullet stands right before what comes next
-    ended: bool = False  # the turn ends where reading did
+    is_turn_ended: bool = False  # the turn ends where reading did
     call_like: bool = False
     cut_answer: bool = False
     wrapping_may_follow: bool = False  # reading ended right after the last message
@@ -70,9 +70,11 @@ class PartialReading:
         """The number of characters read so far, without thoughts."""
         return self.source.pos - self._thought_chars
 
-    def said(self, begin: int, end: int, *, forged: bool = False) -> str:
-        """The text from ``begin`` to ``end`` without thoughts, and without what the model wrote in
-        the host's name unless ``forged``."""
+    def text_between(self, begin: int, end: int, *, forged: bool = False) -> str:
+        """Return the text from ``begin`` to ``end`` without thoughts.
+
+        What the model wrote in the host's name is left out unless ``forged``.
+        """
         left_out = self._thoughts if forged else sorted(self._thoughts + self.forged)
         parts = []
         for first, last in left_out:
@@ -87,7 +89,7 @@ class PartialReading:
             self.error = ErrorInfo(code, message[:500])
 
     def cut(self, begin: int) -> None:
-        """The text was cut off in what begins there: an error, and a run of calls runs none."""
+        """Note that the text was cut off: an error, and a run of calls runs none."""
         self._withdraw("truncated_output", "the output was cut off", begin)
 
     def _withdraw(self, code: ErrorCode, message: str, begin: int) -> None:
@@ -121,11 +123,11 @@ class PartialReading:
         self.bullet = False
 
     def forget(self, end: int) -> None:
-        """All up to there turns out to be the end of a thought that was open in the prompt."""
-        thought = self.said(0, end, forged=True)
+        """Take all up to there for the end of a thought that was open in the prompt."""
+        thought = self.text_between(0, end, forged=True)
         self.reasoning.append(thought)
         self.unclean = self.unclean or bool(thought.strip(WHITE))
-        self.quoted = self.other = None
+        self.quoted = self.alias_error = None
         self._thoughts, self.forged, self._thought_chars = [], [], 0
         self.forgotten = self.source.pos
         self.leave_out(0)
@@ -139,8 +141,10 @@ class PartialReading:
         marks: Marks,
         read_inside: Callable[[str], Reading] | None,
     ) -> Reading:
-        """The reading of all that was gathered; ``read_inside`` reads the content of a fence, None
-        within one."""
+        """Return the reading of all that was gathered.
+
+        ``read_inside`` reads the content of a fence; None within one.
+        """
         if self.stop < 0:
             self.stop = self.source.pos
         may_answer = rules.tool_choice in ("auto", "none")
@@ -148,28 +152,30 @@ class PartialReading:
         if is_answer and not may_answer:
             self._withdraw("not_allowed", "a tool_call is required", self.begin)
         size = len(self.source.text)
-        rest = self.said(self.stop, size, forged=True)
+        rest = self.text_between(self.stop, size, forged=True)
         leftover = self._leftover(rest, marks) if rest else ""
         bare, judgement = False, ProseJudgement()
         if not self.messages and self.error is None:
             judgement = self._judge_prose(rules, reason, read_inside)
             bare = not judgement.messages and self._take_prose(rules, reason, judgement)
         if judgement.messages and self.error is None:
-            prose = self.said(0, self.stop)
+            prose = self.text_between(0, self.stop)
             commentary = prose[: judgement.begin]
             counted = prose[: judgement.end]
         elif self.messages and not bare:
-            commentary = self.said(0, self.begin)
-            after = self.said(self.end, size, forged=True)
-            counted = self.said(0, self.end) + after[: wrapping_end(after, 0, self.wrapping)]
+            commentary = self.text_between(0, self.begin)
+            after = self.text_between(self.end, size, forged=True)
+            counted = (
+                self.text_between(0, self.end) + after[: wrapping_end(after, 0, self.wrapping)]
+            )
         else:
-            counted = self.said(0, self.stop)
+            counted = self.text_between(0, self.stop)
             commentary = "" if bare else counted
-            counted += "" if self.ended else without_thoughts(rest, marks)
+            counted += "" if self.is_turn_ended else without_thoughts(rest, marks)
         dropped = (*self.dropped, *((leftover,) if leftover else ()))
         commentary = commentary.strip(WHITE)
         thoughts = filter(None, map(str.strip, self.reasoning))
-        said = commentary and not rules.parted
+        said = commentary and not rules.server_split_calls
         beside = (
             bare or said or dropped or self.unclean or self.cut_answer or reason == "tool_calls"
         )
@@ -182,9 +188,9 @@ class PartialReading:
             reasoning=writable("\n".join(thoughts)),
             dropped=tuple(map(writable, dropped)),
             error=self.error,
-            counted=writable(counted),
+            retained_text=writable(counted),
             clean=bool(self.messages) and self.error is None and not beside,
-            truncated=self.cut_answer or (bare and reason == "length" and not self.ended),
+            truncated=self.cut_answer or (bare and reason == "length" and not self.is_turn_ended),
             call_like=self.call_like and self.error is not None and may_answer,
         )
 
@@ -194,8 +200,8 @@ class PartialReading:
         reason: FinishReason,
         read_inside: Callable[[str], Reading] | None,
     ) -> ProseJudgement:
-        """Whether the text is calls that are told by what they name, not by their marks."""
-        prose = self.said(0, self.stop)
+        """Judge whether the text is calls that are told by what they name."""
+        prose = self.text_between(0, self.stop)
         if self.forged or self.is_for_user or not prose.strip():
             return ProseJudgement()
         judgement = judge_prose(prose, self.catalog, rules, reason, read_inside)
@@ -207,36 +213,38 @@ class PartialReading:
         self.unclean = self.unclean or not judgement.is_alone
         return judgement
 
-    def _leftover(self, rest: str, marks: Marks) -> str:
+    def _leftover(self, remainder: str, marks: Marks) -> str:
         """Return what of the text after the messages is more than their wrapping."""
         pos = 0
         array = self.wrapping.array
         while self.wrapping_may_follow:
-            found = AFTER_MESSAGES.match(rest, pos)
+            found = AFTER_MESSAGES.match(remainder, pos)
             pos = found.end() if found else pos
-            if rest.startswith(",", pos):
+            if remainder.startswith(",", pos):
                 self.unclean = True
-            elif not (array and rest.startswith("]", pos)):
+            elif not (array and remainder.startswith("]", pos)):
                 break
             else:
                 array = False
             pos += 1
-        if ending := marks.turn_end.match(rest, pos):
+        if ending := marks.turn_end.match(remainder, pos):
             pos = ending.end()
-        return rest[pos:].strip(WHITE)
+        return remainder[pos:].strip(WHITE)
 
     def _ends_in_quoted(self) -> bool:
-        """Return whether no more prose follows the object that could not be read in its line."""
+        """Return whether the unreadable object ends the prose in its line."""
         text = self.source.text
         line_end = text.find("\n", self.quoted_at) % (len(text) + 1)
         _, bracket, rest = text[self.quoted_at : line_end].rpartition("}")
         return not (bracket and any(map(str.isalnum, rest)))
 
-    def _take_prose(self, rules: ReadingRules, reason: FinishReason, found: ProseJudgement) -> bool:
+    def _take_prose(
+        self, rules: ReadingRules, reason: FinishReason, judgement: ProseJudgement
+    ) -> bool:
         """Prose alone is the answer (rule 11), unless there are reasons against it."""
-        prose = self.said(0, self.stop).strip()
-        if self.other is not None or (self.quoted is not None and self._ends_in_quoted()):
-            self.error = self.other or self.quoted
+        prose = self.text_between(0, self.stop).strip()
+        if self.alias_error is not None or (self.quoted is not None and self._ends_in_quoted()):
+            self.error = self.alias_error or self.quoted
         elif reason == "tool_calls":
             self.fail("invalid_json", "the model used its own tool-call markers")
         elif self.forged and not prose.strip(_SURPLUS):
@@ -247,9 +255,9 @@ class PartialReading:
             self.fail("truncated_output", "the output ends before a message began")
         elif _is_wrapping(prose):
             self.fail("invalid_json", "the output is empty")
-        elif found.error is not None:
-            self.fail(found.error.code, found.error.message)
-            self.call_like = found.is_call_like
+        elif judgement.error is not None:
+            self.fail(judgement.error.code, judgement.error.message)
+            self.call_like = judgement.is_call_like
         elif rules.tool_choice not in ("auto", "none"):
             self.fail("invalid_json", "a tool_call is required")
         elif not encodable(prose):
@@ -268,7 +276,7 @@ def _is_wrapping(prose: str) -> bool:
 
 
 def _ends_in_tag(prose: str, style: Style) -> bool:
-    """Return whether the last line is a call's tag and nothing more, or the beginning of a tag."""
+    """Return whether the last line is a call's tag alone, or begins a tag."""
     last = prose[prose.rfind("\n") + 1 :].lstrip()
     if style == "xml" and ANSWER_TAG.startswith(last):
         return True

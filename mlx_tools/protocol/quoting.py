@@ -1,4 +1,4 @@
-"""Where a text shows something instead of saying it: code, quotations, tables and diffs."""
+"""Quoted text: code, quotations, tables and diffs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def fences(text: str) -> Iterator[Fence]:
 
 
 def without_quoted(text: str) -> str:
-    """``text`` with blanks for what is quoted in it, so that every place stays where it is."""
+    """Return ``text`` with blanks for what is quoted, so that places stay."""
     pieces: list[str] = []
     pos = 0
     for fence in fences(text):

@@ -1,4 +1,4 @@
-"""The rules that reading takes, what it gathers, and the `Reading` and deltas that it gives."""
+"""The rules of reading, and the `Reading` and deltas that come of it."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ class ReadingRules(Struct, frozen=True, kw_only=True):
     objects. ``call`` is how a call begins in the style ``native``: up to its name, and between that
     and the arguments. ``ends`` are what ends a turn in
     its chat format: tokens, and what the next turn opens with; one that begins with a newline
-    counts at the start of a line (rule 8c). ``parted``: the model's server told calls from speech,
-    so what is said before a call takes nothing from it (rule 9). ``result`` is the tool of the
-    catalog whose call is the answer (`mlx_tools.protocol.result`), empty where there is none.
+    counts at the start of a line (rule 8c). ``server_split_calls``: the model's server told calls
+    from speech, so what is said before a call takes nothing from it (rule 9). ``result`` is the
+    tool of the catalog whose call is the answer (`mlx_tools.protocol.result`), empty where there is
+    none.
     """
 
     style: Style = "jsonl"
@@ -66,7 +67,7 @@ class ReadingRules(Struct, frozen=True, kw_only=True):
     native: frozenset[str] = frozenset()
     call: tuple[str, str] = ("", "")
     ends: tuple[str, ...] = ()
-    parted: bool = False
+    server_split_calls: bool = False
     result: str = ""
 
 
@@ -75,9 +76,9 @@ class Reading(Struct, frozen=True, kw_only=True):
 
     ``bare_text``: the one message is prose that was taken as the answer. ``commentary`` is prose
     before the messages; ``dropped`` what followed them, what the model wrote in the host's name,
-    and unknown keys. ``counted`` is what goes on in the prompt, of prefix and text: up to the end
-    of the last message, its closing fence or tag included, without reasoning and forgeries; all of
-    it where there is no message. ``clean``: nothing stood beside the messages (rule 9).
+    and unknown keys. ``retained_text`` is what goes on in the prompt, of prefix and text: up to the
+    end of the last message, its closing fence or tag included, without reasoning and forgeries; all
+    of it where there is no message. ``clean``: nothing stood beside the messages (rule 9).
     ``truncated``: the answer was cut off by ``length``. ``call_like``: the error is that a text
     looks like a call and could not be read as one (rule 8b).
     """
@@ -88,7 +89,7 @@ class Reading(Struct, frozen=True, kw_only=True):
     reasoning: str = ""
     dropped: tuple[str, ...] = ()
     error: ErrorInfo | None = None
-    counted: str = ""
+    retained_text: str = ""
     clean: bool = False
     truncated: bool = False
     call_like: bool = False
@@ -99,20 +100,26 @@ _LOOP_SHOWN: Final = 400
 
 
 def as_repetition(reading: Reading) -> Reading:
-    """Return the reading of a text that was ended since it repeated itself: if it was cut off, that
-    is why. Only its beginning goes on in the prompt: a model that sees a loop goes on with it."""
+    """Return the reading of a text that was ended since it repeated itself.
+
+    If it was cut off, that is why. Only its beginning goes on in the prompt: a model that sees a
+    loop goes on with it.
+    """
     if reading.error is None or reading.error.code != "truncated_output":
         return reading
     error = ErrorInfo("repetition", "the same text came over and over, so it was stopped")
-    return replace(reading, error=error, counted=reading.counted[:_LOOP_SHOWN])
+    return replace(reading, error=error, retained_text=reading.retained_text[:_LOOP_SHOWN])
 
 
-def with_mended(reading: Reading, mended: Sequence[int]) -> Reading:
-    """``reading`` with the repair ``mended`` on the messages of these numbers, from 0."""
-    if not mended:
+def with_mended(reading: Reading, indices: Sequence[int]) -> Reading:
+    """Return ``reading`` with the repair ``mended`` on some messages.
+
+    ``indices`` are their numbers, from 0.
+    """
+    if not indices:
         return reading
     messages = tuple(
-        replace(message, repairs=(*message.repairs, "mended")) if number in mended else message
+        replace(message, repairs=(*message.repairs, "mended")) if number in indices else message
         for number, message in enumerate(reading.messages)
     )
     return replace(reading, messages=messages)
@@ -131,7 +138,7 @@ class ThoughtDelta(Struct, frozen=True):
 
 
 class CallStarted(Struct, frozen=True):
-    """A call's name is known; ``index`` is its place among the calls of this completion."""
+    """The name of a call; ``index`` is its place among those of the completion."""
 
     index: int
     name: str

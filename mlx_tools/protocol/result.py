@@ -1,7 +1,7 @@
 """The call that is the answer, where that has to fit a JSON Schema.
 
 Such an answer is the call of one more tool, which no registry has. So it is held, mended, repaired
-and validated as any call is, in every style and dialect; `settled` makes the answer of it.
+and validated as any call is, in every style and dialect; `settle_result` makes the answer of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from msgspec import Struct
 from mlx_tools.messages import ErrorInfo, FinalAnswer, ToolCall, ToolSpec, replace
 from mlx_tools.protocol.quoting import fences
 from mlx_tools.protocol.reading import Reading, writable
-from mlx_tools.protocol.scan import MORE, ObjectScanner
+from mlx_tools.protocol.scan import INCOMPLETE, ObjectScanner
 from mlx_tools.protocol.strict import Unreadable, compact, loads, loose_name
 from mlx_tools.protocol.validate import validate_arguments
 from mlx_tools.schema import check_parameters, is_of_objects, object_schema, schema_text
@@ -29,33 +29,42 @@ _LAST_LINES: Final = re.compile(r"^[ \t]*[{\[].*\Z", re.DOTALL | re.MULTILINE)
 
 
 class ResultTool(Struct, frozen=True):
-    """The tool whose call is the answer. ``wrapped``: the answer is no object, or need not be one,
-    and stands under the one key that ``spec`` takes."""
+    """The tool whose call is the answer.
+
+    ``is_wrapped``: the answer is no object, or need not be one, and stands under the one key that
+    ``spec`` takes.
+    """
 
     spec: ToolSpec
-    wrapped: bool
+    is_wrapped: bool
 
     @classmethod
-    def of(cls, schema: Mapping[str, Any], name: str, description: str) -> ResultTool:
-        """The tool for answers that fit ``schema``. Raises `ToolDefinitionError` where that cannot
-        be used."""
-        return _made(schema_text(schema), name, description)
+    def from_schema(cls, schema: Mapping[str, Any], name: str, description: str) -> ResultTool:
+        """Make the tool for answers that fit ``schema``.
 
-    def is_called(self, name: str, others: Container[str]) -> bool:
-        """Return whether a call's name means this tool and none of the ``others``."""
+        Raises `ToolDefinitionError` where that cannot be used.
+        """
+        return _make_tool(schema_text(schema), name, description)
+
+    def is_called(self, name: str, other_tools: Container[str]) -> bool:
+        """Return whether a call's name means this tool and none of the ``other_tools``."""
         own = self.spec.name
-        return name == own or (name not in others and loose_name(name) == loose_name(own))
+        return name == own or (name not in other_tools and loose_name(name) == loose_name(own))
 
-    def taken(self, arguments: Mapping[str, Any], repairs: tuple[str, ...]) -> FinalAnswer | None:
-        """The answer that a call with these arguments gives, its text compact JSON; None where they
-        do not fit."""
+    def answer_from(
+        self, arguments: Mapping[str, Any], repairs: tuple[str, ...]
+    ) -> FinalAnswer | None:
+        """Return the answer that a call with these arguments gives, as compact JSON.
+
+        None where they do not fit.
+        """
         fitting, coercions, error = validate_arguments(self.spec, arguments)
         if error is not None:
             return None
-        value = fitting[_KEY] if self.wrapped else fitting
+        value = fitting[_KEY] if self.is_wrapped else fitting
         return FinalAnswer(compact(value), (), (*repairs, *coercions))
 
-    def said(self, text: str) -> Mapping[str, Any] | None:
+    def arguments_in(self, text: str) -> Mapping[str, Any] | None:
         """The arguments for which ``text`` stands, which is JSON; else None.
 
         It may stand in the text's one fence, or be the last lines of the text.
@@ -69,7 +78,7 @@ class ResultTool(Struct, frozen=True):
         return None
 
     def _arguments(self, value: Any) -> Mapping[str, Any] | None:
-        if self.wrapped:
+        if self.is_wrapped:
             return {_KEY: value}
         return value if isinstance(value, dict) else None
 
@@ -82,14 +91,14 @@ def holds_result(spec: ToolSpec, reading: Reading) -> bool:
     (answer,) = reading.messages
     if not isinstance(answer, FinalAnswer) or reading.truncated:
         return False
-    tools = (ResultTool(spec, wrapped) for wrapped in (False, True))
-    said = (tool.said(answer.content) for tool in tools)
+    tools = (ResultTool(spec, is_wrapped) for is_wrapped in (False, True))
+    said = (tool.arguments_in(answer.content) for tool in tools)
     return any(one is not None and validate_arguments(spec, one)[2] is None for one in said)
 
 
 @lru_cache(maxsize=256)
-def _made(text: str, name: str, description: str) -> ResultTool:
-    """The same for the same schema, so that what is compiled for its tool is found again."""
+def _make_tool(text: str, name: str, description: str) -> ResultTool:
+    """Make the tool once for a schema, so that what is compiled for it is kept."""
     schema = json.loads(text)
     is_object = is_of_objects(schema)
     parameters = {**schema, "type": "object"} if is_object else object_schema(schema, _KEY)
@@ -97,67 +106,69 @@ def _made(text: str, name: str, description: str) -> ResultTool:
     return ResultTool(ToolSpec(name, description, parameters, effects=frozenset()), not is_object)
 
 
-def settled(
+def settle_result(
     result: ResultTool,
     reading: Reading,
-    others: Container[str],
+    other_tools: Container[str],
     read_again: Callable[..., Reading],
     *,
-    wanted: str,
-    early: str,
+    wanted_message: str,
+    early_message: str,
 ) -> Reading:
-    """How a turn is read whose answer is a call of ``result``, which never stands as a call in it.
+    """Return how a turn is read whose answer is a call of ``result``.
+
+    That never stands as a call in it.
 
     Like an answer it counts where it comes first, and what follows is dropped; behind calls of
-    ``others`` it was written without what these give, and is dropped itself. A final answer, or
-    bare text, counts where it is JSON that fits. ``read_again`` reads the text by other rules,
-    given as keywords. ``wanted`` is the error of any other text; where ``early`` is not empty a
-    call of another tool must come first, and it is the error of an answer.
+    ``other_tools`` it was written without what these give, and is dropped itself. A final answer,
+    or bare text, counts where it is JSON that fits. ``read_again`` reads the text by other rules,
+    given as keywords. ``wanted_message`` is the error of any other text; where ``early_message`` is
+    not empty a call of another tool must come first, and it is the error of an answer.
     """
     calls = [message for message in reading.messages if isinstance(message, ToolCall)]
-    places = (n for n, call in enumerate(calls) if result.is_called(call.name, others))
+    places = (n for n, call in enumerate(calls) if result.is_called(call.name, other_tools))
     at = next(places, None)
     if at is None:
-        done = bool(calls) or bool(early)
-        spoken = reading if done else _spoken(result, reading, read_again, wanted)
+        done = bool(calls) or bool(early_message)
+        spoken = reading if done else _spoken(result, reading, read_again, wanted_message)
         return replace(spoken, call_like=False)
     if at:
         return read_again(max_calls=at)
     alone = reading if len(calls) == 1 else read_again(max_calls=1)
-    if early:
-        return _refused(alone, ErrorInfo("not_allowed", early))
+    if early_message:
+        return _refuse(alone, ErrorInfo("not_allowed", early_message))
     return _answered(result, alone, calls[0].arguments, calls[0].repairs)
 
 
 def _spoken(
-    result: ResultTool, reading: Reading, read_again: Callable[..., Reading], wanted: str
+    result: ResultTool, reading: Reading, read_again: Callable[..., Reading], wanted_message: str
 ) -> Reading:
-    """Of a turn without a call: the answer that it is, or why it is none."""
+    """Return the answer of a turn without a call, or why it is none."""
     others = [read_again(tool_choice="auto"), read_again(tool_choice="auto", prefix="")]
     for free in others:  # some servers pay no heed to the prefix
         for answer in free.messages if not free.truncated else ():
             text = answer.content if isinstance(answer, FinalAnswer) else ""
-            if (arguments := result.said(text)) is not None:
+            if (arguments := result.arguments_in(text)) is not None:
                 return _answered(result, free, arguments, answer.repairs)
     if others[1].bare_text:  # which any text is
         others = others[:1]
     if any(free.messages and not free.truncated for free in others):
-        return _refused(reading, ErrorInfo("invalid_json", wanted))
+        return _refuse(reading, ErrorInfo("invalid_json", wanted_message))
     return reading
 
 
 def _answered(
     result: ResultTool, reading: Reading, arguments: Mapping[str, Any], repairs: tuple[str, ...]
 ) -> Reading:
-    answer = result.taken(arguments, repairs)
+    answer = result.answer_from(arguments, repairs)
     if answer is None:
         _, _, error = validate_arguments(result.spec, arguments)
         assert error is not None
-        return _refused(reading, error)
+        return _refuse(reading, error)
     return replace(reading, messages=(answer,), bare_text=False, error=None)
 
 
-def _refused(reading: Reading, error: ErrorInfo) -> Reading:
+def _refuse(reading: Reading, error: ErrorInfo) -> Reading:
     return replace(reading, messages=(), error=error, bare_text=False, clean=False, call_like=False)
 
 
@@ -170,12 +181,12 @@ class ResultText:
     that need no coercion.
     """
 
-    wrapped: bool
+    is_wrapped: bool
     _text: str = ""
-    _out: list[str] = field(default_factory=list)
+    _pieces: list[str] = field(default_factory=list)
     _last: str = ""  # the last text that was told
     _closers: list[str] = field(default_factory=list)
-    _told: int = -1  # how much of the open string was told, -1 before its quote
+    _told_chars: int = -1  # how much of the open string was told, -1 before its quote
     _scanner: ObjectScanner = field(init=False)
 
     def __post_init__(self) -> None:
@@ -184,14 +195,14 @@ class ResultText:
     def feed(self, text: str) -> str:
         """Take in more of the arguments; return more of the answer."""
         self._text += text
-        if self._scanner.status == MORE:
+        if self._scanner.status == INCOMPLETE:
             self._scanner.advance(self._text)
-        token = self._scanner.open_token() if self._scanner.status == MORE else None
+        token = self._scanner.open_token() if self._scanner.status == INCOMPLETE else None
         if token is not None and token.is_string and not token.is_key:
             said = token.text
             half = "\ud800" <= said[-1:] <= "\udbff"  # the other half is in the next escape
             self._tell_string(said[: len(said) - half])
-        out, self._out = "".join(self._out), []
+        out, self._pieces = "".join(self._pieces), []
         return writable(out)
 
     # --- what the scanner tells ---
@@ -204,7 +215,7 @@ class ResultText:
 
     def on_key(self, begin: int, key: str) -> bool:
         """Tell a key."""
-        if len(self._closers) > 1 or not self.wrapped:
+        if len(self._closers) > 1 or not self.is_wrapped:
             self._tell(f"{compact(key)}:")
         return True
 
@@ -212,8 +223,8 @@ class ResultText:
         """Tell a scalar, or what is left of one."""
         if is_string:
             self._tell_string(value)
-            self._out.append('"')
-            self._told = -1
+            self._pieces.append('"')
+            self._told_chars = -1
             return True
         try:
             self._tell(compact(loads(value)))
@@ -224,20 +235,20 @@ class ResultText:
     def on_close(self, begin: int) -> bool:
         """Tell a closing brace or bracket."""
         closer = self._closers.pop()
-        if self._closers or not self.wrapped:
-            self._out.append(closer)
+        if self._closers or not self.is_wrapped:
+            self._pieces.append(closer)
             self._last = closer
         return True
 
     def _tell(self, text: str) -> None:
         """Tell a key, a value or an opening bracket, after the comma that is due."""
-        if self._closers or not self.wrapped:
-            self._out += ("" if self._last[-1:] in ("", "{", "[", ":") else ",", text)
+        if self._closers or not self.is_wrapped:
+            self._pieces += ("" if self._last[-1:] in ("", "{", "[", ":") else ",", text)
             self._last = text
 
     def _tell_string(self, text: str) -> None:
-        if self._told < 0:
-            self._told = 0
+        if self._told_chars < 0:
+            self._told_chars = 0
             self._tell('"')
-        self._out.append(compact(text[self._told :])[1:-1])
-        self._told = len(text)
+        self._pieces.append(compact(text[self._told_chars :])[1:-1])
+        self._told_chars = len(text)

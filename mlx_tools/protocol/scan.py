@@ -1,4 +1,4 @@
-"""Finds where a JSON object in a model's text ends, and what keeps it from being JSON.
+"""The end of a JSON object in a model's text, and what keeps it from being JSON.
 
 `ObjectScanner` goes over an object once, in as many pieces as it comes, with a stack of its own
 instead of recursion. It follows a grammar somewhat wider than JSON's: each deviation that has one
@@ -24,7 +24,7 @@ from mlx_tools.protocol.strict import (
     loads,
 )
 
-MORE: Final = 0
+INCOMPLETE: Final = 0
 CLOSED: Final = 1
 FAULT: Final = 2
 
@@ -57,7 +57,7 @@ _PYTHON_LITERALS: Final = {"True": "true", "False": "false", "None": "null"}
 
 
 class Fix(NamedTuple):
-    """``start`` to ``end`` of the object's text, to be replaced; ``name`` is the repair's."""
+    """A replacement of ``start`` to ``end`` of the object; ``name`` is the repair's."""
 
     start: int
     end: int
@@ -101,11 +101,11 @@ class OpenToken(NamedTuple):
 class ObjectScanner:
     """One object of a text that grows, from its opening brace at ``start``.
 
-    Call `advance` until ``status`` is no longer `MORE`; it has come up to ``pos``. At `CLOSED` that
-    is the end of the object; at `FAULT` the character there fits nothing, and ``reason`` says what
-    was wrong. ``bad`` says why an object cannot be read although its end can be found, and
-    ``bad_escape`` why it cannot if it is a call. ``value`` is
-    an object that `take_line` took. All offsets are the text's.
+    Call `advance` until ``status`` is no longer `INCOMPLETE`; it has come up to ``pos``. At
+    `CLOSED` that is the end of the object; at `FAULT` the character there fits nothing, and
+    ``reason`` says what was wrong. ``bad`` says why an object cannot be read although its end can
+    be found, and ``bad_escape`` why it cannot if it is a call. ``value`` is an object that
+    `take_line` took. All offsets are the text's.
 
     It decodes only what a stream must know early: the outermost keys, ``type``, ``name``,
     ``answer`` (the text of ``content``, which a stream empties as it goes) and where ``arguments``
@@ -115,7 +115,7 @@ class ObjectScanner:
     """
 
     def __init__(self, start: int = 0, parts: Parts | None = None) -> None:
-        self.status = MORE
+        self.status = INCOMPLETE
         self.start = self.pos = self.begin = self.settled_end = start
         self.fixes: list[Fix] = []
         self.first_key: str | None = None
@@ -146,17 +146,17 @@ class ObjectScanner:
     # --- what a caller asks when the text ends ---
 
     @property
-    def begun(self) -> bool:
+    def has_key(self) -> bool:
         """True if a first key and its colon were there: before that it is only a brace."""
         return self.first_key is not None
 
     @property
     def restartable(self) -> bool:
         """True if what follows the brace should be read anew where this is no object."""
-        return not self.begun and self._comment_begin < 0
+        return not self.has_key and self._comment_begin < 0
 
     def partial_key(self) -> str | None:
-        """Return what there is of the first key, or None where what is there is no quoted key."""
+        """Return what there is of the first key, None if it is no quoted key."""
         if self._string is not None:
             return "".join(self._string.pieces or ())
         if self._is_open:
@@ -203,23 +203,24 @@ class ObjectScanner:
         self._text = text
         if not self._stack:
             self.pos = self._open(self.start, True)
-        while self.status == MORE and self.pos < len(text):
+        while self.status == INCOMPLETE and self.pos < len(text):
             after = self._next(self.pos)
             if after == self.pos:
                 break
             self.pos = after
         self._text = ""
 
-    def take_line(self, text: str, tried: int) -> int:
-        """Takes the object at once where it stands on one line and is strict JSON: most are, and to
-        decode one is many times as fast. `advance` goes on where it is not.
+    def take_line(self, text: str, known_end: int) -> int:
+        """Take the object at once if it stands on one line and is strict JSON.
 
-        Returns the end of the line, up to which there is nothing to be tried again: up to ``tried``
-        nothing is.
+        Most are, and to decode one is many times as fast. `advance` goes on where it is not.
+
+        Returns the end of the line, up to which there is nothing to be tried again: up to
+        ``known_end`` nothing is.
         """
         line_end = text.find("\n", self.start) % (len(text) + 1)
-        if line_end <= tried:
-            return tried
+        if line_end <= known_end:
+            return known_end
         line = text[self.start : line_end]
         if CONTROL_ESCAPE.search(line):
             return line_end
@@ -243,8 +244,10 @@ class ObjectScanner:
         return line_end
 
     def read(self, text: str, *, close: bool = False) -> tuple[Any, tuple[str, ...]]:
-        """The value of the object in ``text``, up to where the scanner has come, with its fixes put
-        in; and the names of the repairs. ``close``: with the closing brackets that are missing.
+        """Return the value of the object, with its fixes put in, and the repairs.
+
+        It is read up to where the scanner has come. ``close``: with the closing brackets that are
+        missing.
 
         Raises `Unreadable` where the result is no strict JSON, or a second reader finds another
         meaning in it.
@@ -300,7 +303,7 @@ class ObjectScanner:
     def _at_colon(self, pos: int, char: str) -> int:
         if char != ":":
             # {"name", "age"} is a set; {"type" "tool_call"} is a message without its colon.
-            if not self.begun and self._key_quoted and self._key in HEADS and char in "\"'=":
+            if not self.has_key and self._key_quoted and self._key in HEADS and char in "\"'=":
                 self.first_key = self._key
                 self.message_like = True
             return self._fail(pos, "':' is due")
@@ -384,19 +387,19 @@ class ObjectScanner:
         self._after_number = self._last == "number"
         return self._at_key(pos, char) if is_object else self._at_value(pos, char)
 
-    def _comma_is_missing(self, char: str, is_object: bool, apart: bool) -> bool:
-        """Return whether a comma was left out before ``char``, and nothing else can be meant."""
+    def _comma_is_missing(self, char: str, is_object: bool, is_apart: bool) -> bool:
+        """Return whether a comma was left out here, and nothing else can be meant."""
         after_string = self._last in ("string", "single string")
         if is_object:
             # "a""b" may be one string with quotes in it. A key needs its colon: "a" "b": is two.
-            return char in "\"'" and (apart or not after_string)
+            return char in "\"'" and (is_apart or not after_string)
         if char == '"':
-            return apart and self._last != "single string"  # Python joins 'a' "b"
+            return is_apart and self._last != "single string"  # Python joins 'a' "b"
         if char == "'":
-            return apart and not after_string
+            return is_apart and not after_string
         if char in "{[":
-            return apart or (char == "{" and self._last == "closed")
-        return apart and char in _WORD_START
+            return is_apart or (char == "{" and self._last == "closed")
+        return is_apart and char in _WORD_START
 
     # --- strings ---
 
@@ -427,7 +430,7 @@ class ObjectScanner:
         end = token.advance(self._text, pos, self.fixes)
         if token.status == FAULT:
             return self._fail(end, "a control character stands in a string")
-        if token.status == MORE:
+        if token.status == INCOMPLETE:
             return end
         self._string = None
         self.bad = self.bad or token.bad
@@ -478,7 +481,7 @@ class ObjectScanner:
         return self._end_value(end, "literal", literal)
 
     def _open_comment(self, pos: int) -> int:
-        """A comment's first characters; ``pos`` where more text must tell whether it is one."""
+        """Open a comment; return ``pos`` where more text must tell whether it is one."""
         opener = self._text[pos : pos + 2]
         if opener == "/":
             return pos
@@ -492,7 +495,7 @@ class ObjectScanner:
         text, size = self._text, len(self._text)
         end = text.find(self._comment, pos)
         is_block = self._comment == "*/"
-        if is_block and not self.begun:  # what is only a brace yet goes over no line
+        if is_block and not self.has_key:  # what is only a brace yet goes over no line
             newline = text.find("\n", pos, size if end < 0 else end)
             if newline >= 0:
                 return self._fail(newline, "a comment does not end")
@@ -556,7 +559,7 @@ class _StringToken:
         controls: bool,
         is_answer: bool,
     ) -> None:
-        self.status = MORE
+        self.status = INCOMPLETE
         self.bad = self.bad_escape = ""
         self._is_answer = is_answer
         self._doubtful = self._invalid = ""  # the last escape that is one or the other
@@ -591,25 +594,28 @@ class _StringToken:
                     return pos
                 pos = after
             elif char == '"':
-                self._put(char, Fix(pos, pos + 1, '\\"', "single_quotes"), fixes)
+                self._append(char, Fix(pos, pos + 1, '\\"', "single_quotes"), fixes)
                 pos += 1
             elif self._newlines if char in "\r\n" else self._controls:
                 name = "raw_newline" if char in "\r\n" else "raw_control"
                 self._take_control(char)
                 escape = f"\\u{ord(char):04x}"
-                self._put(char, Fix(pos, pos + 1, escape, name), fixes)
+                self._append(char, Fix(pos, pos + 1, escape, name), fixes)
                 pos += 1
             else:
                 self.status = FAULT
                 return pos
 
-    def _put(self, char: str, fix: Fix, fixes: list[Fix]) -> None:
+    def _append(self, char: str, fix: Fix, fixes: list[Fix]) -> None:
         fixes.append(fix)
         if self.pieces is not None:
             self.pieces.append(char)
 
     def _escape(self, text: str, pos: int, fixes: list[Fix]) -> int:
-        """A backslash that begins no valid escape; returns ``pos`` where more text must come."""
+        """Take a backslash that begins no valid escape.
+
+        Returns ``pos`` where more text must come.
+        """
         if _OPEN_ESCAPE.match(text, pos):
             return pos
         found = _DOUBTFUL_ESCAPE.match(text, pos)
@@ -618,7 +624,7 @@ class _StringToken:
             if not (self._is_answer and found[0] in ("\\b", "\\f")):
                 return self._doubtful_escape(found)
         elif self.quote == "'" and text[pos + 1] == "'":
-            self._put("'", Fix(pos, pos + 1, "", "single_quotes"), fixes)
+            self._append("'", Fix(pos, pos + 1, "", "single_quotes"), fixes)
             return pos + 2
         elif is_lone and not self._is_answer:
             self.bad = "a string holds half of a surrogate pair"
@@ -627,17 +633,17 @@ class _StringToken:
             self.bad = "an escape in single quotes can be read in two ways"
         self._invalid = text[pos : pos + 2]
         self._judge_escapes()
-        self._put("\\", Fix(pos, pos + 1, "\\\\", "invalid_escape"), fixes)
+        self._append("\\", Fix(pos, pos + 1, "\\\\", "invalid_escape"), fixes)
         return pos + 1
 
-    def _doubtful_escape(self, found: re.Match[str]) -> int:
-        value = scanstring(found[0] + '"', 0)[0]
+    def _doubtful_escape(self, match: re.Match[str]) -> int:
+        value = scanstring(match[0] + '"', 0)[0]
         if self.pieces is not None:
             self.pieces.append(value)
-        self._doubtful = found[0][:2]
+        self._doubtful = match[0][:2]
         self._take_control(value)
         self._judge_escapes()
-        return found.end()
+        return match.end()
 
     def _take_control(self, char: str) -> None:
         if char in ("\b", "\f") and not self._is_answer:
@@ -657,7 +663,7 @@ SECOND_OPINION_CHARS: Final = 2000
 
 
 def _agree(text: str, value: Any) -> None:
-    """Raises `Unreadable` where `json_repair` reads ``text`` as something else than ``value``.
+    """Compare with `json_repair`: raise `Unreadable` if it reads something else.
 
     Where a comma is missing, the text alone does not say what the writer meant to separate. Two
     readings that differ are an error, not a choice (reading rule 8).
@@ -675,7 +681,10 @@ def _agree(text: str, value: Any) -> None:
 
 
 def _loose(value: Any) -> Any:
-    """``value`` without what `json_repair` is known to get wrong: backslashes and white space."""
+    """Return ``value`` without what `json_repair` is known to get wrong.
+
+    That is backslashes and white space.
+    """
     if isinstance(value, dict):
         return {key: _loose(item) for key, item in value.items()}
     if isinstance(value, list):

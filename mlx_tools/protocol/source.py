@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from mlx_tools.protocol.delimiters import SPACE, any_beginning_of, any_of
 from mlx_tools.protocol.literals import STRING_MARKS
-from mlx_tools.protocol.scan import MORE, ObjectScanner
+from mlx_tools.protocol.scan import INCOMPLETE, ObjectScanner
 from mlx_tools.protocol.strict import MAX_DEPTH, Unreadable
 
 _BLANKS: Final = re.compile(r"[ \t\r]++")
@@ -42,7 +42,10 @@ class Fault(Exception):
 
 
 class CutOff(Exception):
-    """The text ends within a call. ``scanner``: within this object, which may be closed."""
+    """The text ends within a call.
+
+    ``scanner``: within this object, which may be closed.
+    """
 
     def __init__(self, scanner: ObjectScanner | None = None) -> None:
         super().__init__("the output was cut off")
@@ -77,7 +80,7 @@ class TextSource:
         self.text = text
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """The number of characters that are there and not read yet."""
         return len(self.text) - self.pos
 
@@ -88,17 +91,19 @@ class TextSource:
         return taken
 
     def seek(
-        self, pattern: re.Pattern[str], begun: re.Pattern[str], longest: int
+        self, pattern: re.Pattern[str], beginnings: re.Pattern[str], longest: int
     ) -> tuple[str, int]:
-        """The next match and where it begins; or "", and how far there is none for certain.
+        """Return the next match and where it begins.
 
-        ``begun`` matches the beginning of a match at the very end of a text, and ``longest`` is
-        the length of the longest match.
+        Without one it is "", and how far there is none for certain.
+
+        ``beginnings`` matches the beginning of a match at the very end of a text, and ``longest``
+        is the length of the longest match.
         """
         text, size = self.text, len(self.text)
         found = pattern.search(text, self.pos)
         if not self.final and (found is None or size - found.start() < longest):
-            half = begun.search(text, max(self.pos, size - longest))
+            half = beginnings.search(text, max(self.pos, size - longest))
             if half is not None and (found is None or half.start() <= found.start()):
                 return "", half.start()
         return ("", size) if found is None else (found[0], found.start())
@@ -113,7 +118,7 @@ class TextSource:
 
     def fill(self, size: int) -> Steps[bool]:
         """Waits until there are so many characters; False where the text ends before."""
-        while self.left < size:
+        while self.remaining < size:
             if self.final:
                 return False
             yield
@@ -121,20 +126,24 @@ class TextSource:
 
     def peek(self) -> Steps[str]:
         """The next character, empty at the end."""
-        return (yield from self.ahead(1))
+        return (yield from self.lookahead(1))
 
-    def ahead(self, size: int) -> Steps[str]:
+    def lookahead(self, size: int) -> Steps[str]:
         """So many of the next characters, or all there are."""
         yield from self.fill(size)
         return self.text[self.pos : self.pos + size]
 
-    def tag(self, most: int, end: str = ">", skip: int = 0) -> Steps[str]:
-        """The next characters up to ``end``, with it, at most ``most``; nothing is taken. The first
-        ``skip`` characters hold no end."""
+    def tag(self, max_chars: int, end: str = ">", skip: int = 0) -> Steps[str]:
+        """Return the next characters up to ``end``, with it; nothing is taken.
+
+        They are at most ``max_chars``. The first ``skip`` characters hold no end.
+        """
         while True:
-            found = self.text.find(end, self.pos + skip, self.pos + most)
-            if found >= 0 or self.final or self.left >= most:
-                return self.text[self.pos : found + len(end) if found >= 0 else self.pos + most]
+            found = self.text.find(end, self.pos + skip, self.pos + max_chars)
+            if found >= 0 or self.final or self.remaining >= max_chars:
+                return self.text[
+                    self.pos : found + len(end) if found >= 0 else self.pos + max_chars
+                ]
             yield
 
     def space(self, *, lines: bool = True) -> Steps[None]:
@@ -147,7 +156,7 @@ class TextSource:
     def stands(self, *marks: str) -> Steps[str]:
         """The longest of the marks that stands here; empty where none does."""
         pattern, begun, _ = _looked_for(*marks)
-        while not self.final and (not self.left or begun.match(self.text, self.pos)):
+        while not self.final and (not self.remaining or begun.match(self.text, self.pos)):
             yield
         found = pattern.match(self.text, self.pos)
         return found[0] if found else ""
@@ -158,8 +167,11 @@ class TextSource:
         self.pos += len(found)
         return found
 
-    def until(self, *marks: str) -> Steps[tuple[str, str]]:
-        """The text before the next of the marks, and that mark; both are taken. Raises `CutOff`."""
+    def read_until(self, *marks: str) -> Steps[tuple[str, str]]:
+        """Take the text before the next of the marks, and that mark.
+
+        Raises `CutOff`.
+        """
         looked_for = _looked_for(*marks)
         begin = self.pos
         while True:
@@ -170,12 +182,15 @@ class TextSource:
                 raise CutOff
             yield
 
-    def match(self, pattern: re.Pattern[str], most: int) -> Steps[str]:
-        """Takes what of at most ``most`` characters ``pattern`` matches; empty where nothing."""
+    def match(self, pattern: re.Pattern[str], max_chars: int) -> Steps[str]:
+        """Take what ``pattern`` matches of the next characters, empty if nothing.
+
+        They are at most ``max_chars``.
+        """
         yield from self.fill(1)
         while True:
-            found = pattern.match(self.text, self.pos, self.pos + most)
-            whole = self.final or self.left >= most
+            found = pattern.match(self.text, self.pos, self.pos + max_chars)
+            whole = self.final or self.remaining >= max_chars
             if whole or found is None or found.end() < len(self.text):
                 return self.take(found.end()) if found else ""
             found = None
@@ -197,7 +212,7 @@ class TextSource:
                 yield from self._quoted(char)
                 continue
             if char == "<" and (mark := (yield from self.mark(*STRING_MARKS))):
-                yield from self.until(mark)
+                yield from self.read_until(mark)
                 continue
             self.pos += 1
             if char in _CLOSERS:
@@ -240,13 +255,13 @@ class TextSource:
         if self.final:
             self._line_tried = scanner.take_line(self.text, self._line_tried)
         while True:
-            if scanner.status == MORE:
+            if scanner.status == INCOMPLETE:
                 scanner.advance(self.text)
             self.pos = scanner.pos
-            if scanner.status != MORE:
+            if scanner.status != INCOMPLETE:
                 break
             if self.final:
-                raise CutOff(None if self.left else scanner)
+                raise CutOff(None if self.remaining else scanner)
             yield
         if bad := scanner.bad_reason or scanner.reason:
             raise Fault(bad)

@@ -1,4 +1,4 @@
-"""The reader: the reading rules as a generator that takes the text in pieces of any size.
+"""The reader: the rules as a generator that takes text in pieces of any size.
 
 The text is read once, from left to right. What cannot be told yet, because the piece ends in the
 middle of a mark or an escape, waits for the next piece. So the result does not depend on how the
@@ -30,12 +30,12 @@ from mlx_tools.protocol.reading import (
     ThoughtDelta,
     writable,
 )
-from mlx_tools.protocol.scan import CLOSED, CONTROL_ESCAPE, MORE, ObjectScanner
+from mlx_tools.protocol.scan import CLOSED, CONTROL_ESCAPE, INCOMPLETE, ObjectScanner
 from mlx_tools.protocol.source import CutOff, Steps, TextSource
 from mlx_tools.protocol.strict import Unreadable, arguments_span, compact, decode
 
 _DEFAULT: Final = ReadingRules()
-_TO: Final = "to="
+_RECIPIENT_MARK: Final = "to="
 _REREADS: Final = 4
 _SPARE: Final = 2_000
 """So many times the text before, and so many characters more, are read again of forms that need no
@@ -49,7 +49,7 @@ _FORGED: Final = re.compile(r"(?:Observation|Result):[^`]*+`{0,16}\s*")
 _MOST_BULLET: Final = 6  # characters of a numbered bullet, and the brace behind it
 _MOST_AHEAD: Final = 200  # characters behind a mark in which a tool may be named
 _NAME_LINE: Final = re.compile(r"[ \t]*(?P<name>[\w.$-]+)[ \t\r]*(?:\n|\Z)")
-_NAMED: Final = re.compile(
+_NAME_BEHIND: Final = re.compile(
     r"(?:[\s\[{<(\"'`:]|functions?\b[.=]?|name\b|invoke\b|call\b|to=)*(?P<name>[\w$.-]+)"
     r"|.*?[\"'](?:name|tool|tool_name|function|action)[\"']\s*:\s*[\"'](?P<key>[\w$.-]+)",
     re.DOTALL,
@@ -85,7 +85,7 @@ class Reader:
         self._reason: FinishReason = "stop"
         self._lead = True  # nothing but white space and wrapping so far in this line
         self._begin = 0  # where that began
-        self._settled = 0  # up to here it is known what the text is
+        self._settled_end = 0  # up to here it is known what the text is
         self._array = _NO_ARRAY
         self._tag = self._fence = False  # what is open around messages
         self._spoken = False  # more than wrapping stands before this
@@ -98,8 +98,8 @@ class Reader:
         self._ticking = 0  # backticks that were read just now, more may follow
         self._for_user = False  # speech is for the user by its header: nothing in it is a call
         self._struck = False
-        self._tried = -1  # where a form without a mark was tried last, thoughts aside
-        self._failed = 0  # characters of such forms that were no call
+        self._tried_size = -1  # where a form without a mark was tried last, thoughts aside
+        self._failed_chars = 0  # characters of such forms that were no call
         self._in_thought = False  # the text leaves a thought open, and a call ends it
         self._line_tried = -1  # the end of the line that was last looked at as strict JSON
         self._run_begun: CallSequenceReader | None = None  # the last one that a mark opened
@@ -111,7 +111,7 @@ class Reader:
 
     @property
     def in_object(self) -> bool:
-        """True if an object is open that begins a line, and may soon say that it is a message."""
+        """True if an object is open that begins a line: it may be a message."""
         return self._open is not None and not self._open.inline
 
     @property
@@ -121,7 +121,7 @@ class Reader:
 
     @property
     def place(self) -> Place:
-        """Where the end of the text stands; an object that may still be prose is an ``answer``."""
+        """The place where the text ends; an object that may be prose is an ``answer``."""
         if self.thought_closer:
             return "thought"
         one = self._open
@@ -133,9 +133,11 @@ class Reader:
         return "call" if is_call or self._run_read is not None else "answer"
 
     @property
-    def opened(self) -> tuple[int, str | None] | None:
-        """Where an object begins that is open and says that it is a message, and the opening mark
-        of its dialect: empty for a bare object, None for a line of the protocol."""
+    def open_message(self) -> tuple[int, str | None] | None:
+        """The offset of an open object that says that it is a message, and its mark.
+
+        The mark opens its dialect: empty for a bare object, None for a line of the protocol.
+        """
         if (run := self._run_read) is not None:
             here = run.object_begin, run.dialect.open
             return None if run.object_begin < 0 or self._fence else here
@@ -152,11 +154,11 @@ class Reader:
 
     @property
     def call_begin(self) -> int | None:
-        """Where a call begins that is no line of the protocol; None where there is none yet."""
+        """The offset of a call that is no line of the protocol; None if there is none."""
         run = self._run_begun
         if run is not None and (run.names_tool or not run.dialect.line):
             return run.begin
-        opened = self.opened
+        opened = self.open_message
         return None if opened is None or opened[1] is None else opened[0]
 
     @property
@@ -174,8 +176,8 @@ class Reader:
         """
         if not self.in_prose or 0 < offset < self._draft.forgotten:
             return None
-        end = max(offset, self._settled)
-        return self._draft.said(offset, end), end
+        end = max(offset, self._settled_end)
+        return self._draft.text_between(offset, end), end
 
     @property
     def commentary(self) -> str:
@@ -183,7 +185,7 @@ class Reader:
         draft, one = self._draft, self._open
         begin = 0 if one is None else one.begin
         end = draft.begin if draft.messages else begin
-        return writable(draft.said(0, end).strip(delimiters.WHITE))
+        return writable(draft.text_between(0, end).strip(delimiters.WHITE))
 
     def feed(self, piece: str) -> list[Delta]:
         """Reads on; returns what of the answer or of calls' arguments is known now."""
@@ -214,15 +216,18 @@ class Reader:
             next(self._steps, None)
 
     def _turn(self) -> Steps[None]:
-        """All of the text. A step yields where the text that is there does not suffice, and is
-        taken anew when there is more; at the very end none yields."""
+        """Read all of the text.
+
+        A step yields where the text that is there does not suffice, and is taken anew when there is
+        more; at the very end none yields.
+        """
         source, draft = self._source, self._draft
         if self._rules.in_thought:
             closer = self._rules.reasoning_markers[0][1] if self._rules.reasoning_markers else ""
             yield from self._thought(0, self._marks.any_end, closer)
         while not self.done:
-            self._settled = source.pos
-            if not source.left:
+            self._settled_end = source.pos
+            if not source.remaining:
                 if source.final:
                     break
                 yield
@@ -260,14 +265,17 @@ class Reader:
         self._draft.bullet = False
 
     def _speak(self) -> None:
-        """What comes is within a line of prose."""
+        """Take what comes for the inside of a line of prose."""
         self._lead = self._objects = False
         self._spoken = True
 
     @property
     def _is_quoted(self) -> bool:
-        """True if what stands here is shown, not said: within code, in a quotation or a table, or
-        in a fence beside text."""
+        """True if what stands here is shown, not said.
+
+        That is within code, in a quotation or a table, in a fence beside text, or in a message for
+        the user.
+        """
         return self._for_user or self._is_in_quotation
 
     @property
@@ -284,19 +292,22 @@ class Reader:
 
     @property
     def _hides_messages(self) -> bool:
-        """True if the protocol's own messages are quoted here. A fence is part of one style."""
+        """True if the protocol's own messages are quoted here.
+
+        A fence is part of one style.
+        """
         is_fenced = self._fence and self._spoken and self._rules.style != "markdown-json"
         return bool(self._ticks) or self._shown_line or is_fenced
 
     @property
     def _tired(self) -> bool:
-        """True where a form that may be none was tried here, or such were read often enough."""
-        return self._tried == self._draft.size or self._is_worn
+        """True if a form was tried here that may be none, or such were read enough."""
+        return self._tried_size == self._draft.size or self._is_worn
 
     @property
     def _is_worn(self) -> bool:
         """True where what was no call was read often enough."""
-        return self._failed > _REREADS * self._draft.size + _SPARE
+        return self._failed_chars > _REREADS * self._draft.size + _SPARE
 
     # --- between objects ----------------------------------------------------------------------
 
@@ -319,7 +330,7 @@ class Reader:
             self._end_turn()
         elif self._array == _ARRAY_BEGUN:
             self._stray()
-        elif not source.final and marks.begun.match(source.text, source.pos):
+        elif not source.final and marks.beginnings.match(source.text, source.pos):
             yield
         elif mark := marks.mark.match(source.text, source.pos):
             what = mark[0]
@@ -341,7 +352,7 @@ class Reader:
             self._stray()
 
     def _end_turn(self) -> None:
-        self._draft.ended = True
+        self._draft.is_turn_ended = True
         self._stop(wrapping_may_follow=bool(self._draft.messages))
 
     def _before_message(self, char: str) -> Steps[None]:
@@ -359,7 +370,7 @@ class Reader:
 
     def _is_shown(self, char: str) -> Steps[bool]:
         """Return whether a line of a quotation, of a table or of a diff begins here."""
-        ahead = yield from self._source.ahead(4)
+        ahead = yield from self._source.lookahead(4)
         if ahead in ("@@ -", "+++ ", "--- "):
             self._in_diff = True
         is_changed = self._in_diff and char in "+-"
@@ -367,7 +378,7 @@ class Reader:
 
     def _is_numbered(self) -> Steps[bool]:
         """Past a numbered bullet between calls; False where none stands before another."""
-        ahead = yield from self._source.ahead(_MOST_BULLET)
+        ahead = yield from self._source.lookahead(_MOST_BULLET)
         found = delimiters.BULLET.match(ahead)
         if found is None or ahead[found.end() : found.end() + 1] != "{":
             return False
@@ -378,8 +389,8 @@ class Reader:
     def _prose(self) -> Steps[None]:
         """Within a line of prose: to its end, or to something that may be more than prose."""
         source, marks = self._source, self._marks
-        mark, source.pos = source.seek(marks.special, marks.begun, marks.longest)
-        self._settled = source.pos
+        mark, source.pos = source.seek(marks.special, marks.beginnings, marks.longest)
+        self._settled_end = source.pos
         if not mark:
             if not source.final:
                 yield
@@ -472,33 +483,33 @@ class Reader:
     def _is_xml(self) -> bool:
         return self._rules.style == "xml"
 
-    def _text_of_mark(self, what: str) -> None:
+    def _text_of_mark(self, mark_text: str) -> None:
         """A mark that is quoted: text like any other."""
         if not self._draft.messages:
             self._stray()
         if not self.done:
             self._speak()
-            self._source.pos += len(what)
+            self._source.pos += len(mark_text)
 
-    def _ends_turn(self, what: str) -> bool:
+    def _ends_turn(self, mark_text: str) -> bool:
         """Return whether the mark ends the turn; where it does not, it is text."""
-        if what == delimiters.STRUCK or (what == "</s>" and self._struck):
-            self._struck = what == delimiters.STRUCK
+        if mark_text == delimiters.STRUCK or (mark_text == "</s>" and self._struck):
+            self._struck = mark_text == delimiters.STRUCK
             return False
-        return what in self._marks.own_ends or not (self._ticks or self._fence)
+        return mark_text in self._marks.own_ends or not (self._ticks or self._fence)
 
-    def _dialect_mark(self, what: str) -> Steps[None]:
+    def _dialect_mark(self, mark_text: str) -> Steps[None]:
         source, dialects = self._source, self._marks.dialects
-        is_hidden = self._is_in_quotation or (self._for_user and not self._is_asked_form(what))
+        is_hidden = self._is_in_quotation or (self._for_user and not self._is_asked_form(mark_text))
         if is_hidden or self._is_worn:
-            self._text_of_mark(what)
+            self._text_of_mark(mark_text)
             return
-        if what != delimiters.CALL_TAG or not (self._is_xml or self._draft.messages):
-            yield from self._run(dialects[what], dialects[what].skip(what))
+        if mark_text != delimiters.CALL_TAG or not (self._is_xml or self._draft.messages):
+            yield from self._run(dialects[mark_text], dialects[mark_text].skip(mark_text))
             return
         # The tag that a style and many dialects share: behind it an object is the style's.
         self._tag = True
-        source.pos += len(what)
+        source.pos += len(mark_text)
         yield from source.space()
         char = yield from source.peek()
         if char and char not in "{</" and not self._draft.messages:
@@ -507,14 +518,16 @@ class Reader:
     # --- runs of calls ------------------------------------------------------------------------
 
     def _line_form(self, char: str) -> Steps[tuple[Dialect, int | None] | None]:
-        """The form that stands here whose mark counts at a line's start alone, and the length of
-        the mark if not its own."""
+        """Return the form that stands here and counts at a line's start alone.
+
+        With it comes the length of the mark if not its own.
+        """
         if self._draft.messages or self._tired or self._is_quoted:
             return None
         by_line = self._marks.by_line
         if mark := (yield from self._source.stands(*by_line)):
             return by_line[mark], None
-        if not self._spoken and (yield from self._source.stands(_TO)):
+        if not self._spoken and (yield from self._source.stands(_RECIPIENT_MARK)):
             return HARMONY, 0
         return None
 
@@ -543,7 +556,7 @@ class Reader:
             found = delimiters.AFTER_MESSAGES.match(source.text, source.pos)
             end = found.end() if found is not None else source.pos
             is_all = end == len(source.text) or bool(_FORGED.fullmatch(source.text, end))
-            if source.final or not is_all or source.left > _MOST_WRAPPING:
+            if source.final or not is_all or source.remaining > _MOST_WRAPPING:
                 is_shown = not (source.final and is_all)
                 if is_shown:
                     self._as_text(run)
@@ -559,7 +572,7 @@ class Reader:
             self._stop()
 
     def _outcome(self, run: CallSequenceReader) -> str:
-        """What comes of a run that stands outside code, by the table of rule 8a."""
+        """Return the outcome of a run outside code, by the table of rule 8a."""
         is_line = run.dialect.line
         if run.calls and run.has_text_behind and is_line:
             return "text"
@@ -570,7 +583,7 @@ class Reader:
             names = bool(self._catalog.find(run.calls[0].name))
             fits = names and self._catalog.fits(run.calls[0].name, run.calls[0].arguments)
         is_explicit = run.is_explicit or not is_line
-        return outcome(Candidate("marked", names, fits, is_explicit=is_explicit), "said")
+        return outcome(Candidate("marked", names, fits, is_explicit=is_explicit), "spoken")
 
     def _take_run(self, run: CallSequenceReader, begin: int, *, weak: bool) -> None:
         source, draft = self._source, self._draft
@@ -615,7 +628,10 @@ class Reader:
         self._stop()
 
     def _no_call(self, run: CallSequenceReader, *, weak: bool) -> None:
-        """What began like a call is none: text where it may be, else an error (rule 8b)."""
+        """Take what began like a call for text where it may be, else an error.
+
+        See rule 8b.
+        """
         draft = self._draft
         is_first = not (self._spoken or self._objects) and not weak
         names = self._names_tool(run) or (run.names_tool and not run.dialect.line)
@@ -635,10 +651,10 @@ class Reader:
         return not run.calls and _WORDS.match(self._source.text, begin) is not None
 
     def _as_text(self, run: CallSequenceReader) -> None:
-        """What began like a call is text: it is read again as such."""
-        self._failed += self._source.pos - run.begin
+        """Take what began like a call for text: it is read again as such."""
+        self._failed_chars += self._source.pos - run.begin
         self._source.pos = run.begin
-        self._tried = self._draft.size
+        self._tried_size = self._draft.size
         if not run.dialect.line:  # else the line is read as one without it
             self._speak()
             self._source.pos += max(1, len(run.dialect.open) * (not run.dialect.opens_tag))
@@ -647,15 +663,18 @@ class Reader:
         """Return whether a tool is named behind the mark of a run that could not be read."""
         begin = run.begin + len(run.dialect.open)
         ahead = self._source.text[begin : begin + _MOST_AHEAD]
-        found = (_NAME_LINE if run.dialect.line else _NAMED).match(ahead)
+        found = (_NAME_LINE if run.dialect.line else _NAME_BEHIND).match(ahead)
         names = () if found is None else filter(None, found.groupdict().values())
         return any(map(self._catalog.find, names))
 
     # --- thoughts, forged observations, answers in tags ---------------------------------------
 
     def _thought(self, opening: int, closer: re.Pattern[str], literal: str) -> Steps[None]:
-        """What is thought from here on; ``opening``: where the mark is that opens it, ``literal``:
-        the mark that closes it, as its model writes it."""
+        """Read a thought.
+
+        ``opening`` is where the mark is that opens it, ``literal`` the mark that closes it, as its
+        model writes it.
+        """
         marks, source, draft = self._marks, self._source, self._draft
         begin, self.thought_closer = source.pos, literal
         while True:
@@ -685,11 +704,14 @@ class Reader:
         """An observation that the model made up: skipped whole, whatever stands in it."""
         begin = self._source.pos
         with suppress(CutOff):
-            yield from self._source.until(delimiters.RESPONSE_END)
+            yield from self._source.read_until(delimiters.RESPONSE_END)
         self._draft.forge(begin)
 
-    def _tagged_answer(self, at: int) -> Steps[None]:
-        """The plain text of an answer, up to its closing tag; ``at``: where its wrapping begins."""
+    def _tagged_answer(self, begin_offset: int) -> Steps[None]:
+        """Read the plain text of an answer, up to its closing tag.
+
+        ``begin_offset`` is where its wrapping begins.
+        """
         source, draft = self._source, self._draft
         parts: list[str] = []
         held: list[str] = []  # white space that more text may follow
@@ -704,7 +726,7 @@ class Reader:
             held.append(text[len(body) :])
             if mark:
                 source.pos += len(mark)
-                self._add_answer("".join(parts), at)
+                self._add_answer("".join(parts), begin_offset)
                 return
             if source.final:
                 break
@@ -713,14 +735,14 @@ class Reader:
         begun = delimiters.ANSWER_CLOSE[1].search(answer)
         text = answer[: begun.start() if begun is not None else None].rstrip()
         if self._reason == "length" and text:
-            self._add_answer(writable(text), at, is_cut=True)
+            self._add_answer(writable(text), begin_offset, is_cut=True)
         elif self._reason != "stop" or (begun is not None and begun.end() - begun.start() > 1):
             draft.cut(source.pos)
         elif not answer:
             draft.fail("invalid_json", "the output is empty")
         else:
             draft.unclean = True
-            self._add_answer(answer, at, "missing_closers")
+            self._add_answer(answer, begin_offset, "missing_closers")
 
     def _add_answer(self, content: str, begin: int, *repairs: str, is_cut: bool = False) -> None:
         draft = self._draft
@@ -757,11 +779,11 @@ class Reader:
         if not inline:
             self._line_tried = scanner.take_line(source.text, self._line_tried)
         while True:
-            if scanner.status == MORE:
+            if scanner.status == INCOMPLETE:
                 scanner.advance(source.text)
             verdict = one.verdict(source.text)
             # What stands in prose may turn out to be quoted: it is shown when it is whole.
-            if not inline if verdict is None else verdict.what in ("call", "answer"):
+            if not inline if verdict is None else verdict.outcome in ("call", "answer"):
                 self._deltas += one.deltas(len(draft.messages), source.text)
             if verdict is not None or source.final:
                 break
@@ -769,39 +791,41 @@ class Reader:
         self._open = None
         if verdict is None:
             self._end_object(one, may_close=scanner.pos == len(source.text))
-        elif verdict.what == "unclosed":
+        elif verdict.outcome == "unclosed":
             yield from self._after_unclosed(one)
         else:
             self._act(verdict, scanner.pos, one)
 
     def _shown_object(self) -> Steps[None]:
-        """An object where messages are quoted: skip it, since marks in its strings are text."""
+        """Skip an object where messages are quoted: marks in its strings are text."""
         source = self._source
         self._stray()
         scanner = ObjectScanner(source.pos)
         self._line_tried = scanner.take_line(source.text, self._line_tried)
-        while scanner.status == MORE and not self._is_worn:
+        while scanner.status == INCOMPLETE and not self._is_worn:
             scanner.advance(source.text)
-            if scanner.status != MORE or source.final:
+            if scanner.status != INCOMPLETE or source.final:
                 break
             yield
         if scanner.status == CLOSED:
             source.pos = scanner.pos
         else:
-            self._failed += scanner.pos - scanner.start
+            self._failed_chars += scanner.pos - scanner.start
             source.pos += 1
 
-    def _act(self, verdict: Judgement, end: int, at: OpenObject) -> None:
+    def _act(self, verdict: Judgement, end: int, open_object: OpenObject) -> None:
         """Does what the verdict says with the text up to ``end``."""
-        draft, what, message = self._draft, verdict.what, verdict.message
+        draft, what, message = self._draft, verdict.outcome, verdict.message
         if what in ("stop", "broken"):
             if verdict.error is not None:
                 draft.fail(verdict.error.code, verdict.error.message)
             self._stop()
-        elif what == "prose" and message is not None and at.is_alone and not self._bulleted:
+        elif (
+            what == "prose" and message is not None and open_object.is_alone and not self._bulleted
+        ):
             self._source.pos = end  # a call as another protocol writes it, if nothing else comes
             self._objects = True
-            draft.other = draft.other or verdict.error
+            draft.alias_error = draft.alias_error or verdict.error
         elif what == "observation":
             begin, self._source.pos = self._source.pos, end
             draft.forge(begin)
@@ -809,19 +833,19 @@ class Reader:
             self._go_on_in_prose(verdict, end)
         else:
             self._source.pos = end
-            draft.add(message, at.begin, at.wrapping, verdict.dropped)
+            draft.add(message, open_object.begin, open_object.wrapping, verdict.dropped)
             most = self._rules.max_calls
             if what == "answer" or (most is not None and len(draft.messages) >= most):
                 self._stop(wrapping_may_follow=True)
 
     def _go_on_in_prose(self, verdict: Judgement, end: int) -> None:
         source, draft = self._source, self._draft
-        if verdict.what == "quoted":
+        if verdict.outcome == "quoted":
             draft.quoted = draft.quoted or verdict.error
             draft.quoted_at = end
         self._array = _NO_ARRAY
         self._speak()
-        if verdict.what == "again":
+        if verdict.outcome == "again":
             source.pos += 1
             return
         line = source.text.rfind("\n", source.pos, end) + 1
@@ -829,41 +853,43 @@ class Reader:
         if line and not source.text[line:end].strip(delimiters.WHITE):
             self._begin_line(line)
 
-    def _after_unclosed(self, one: OpenObject) -> Steps[None]:
+    def _after_unclosed(self, open_object: OpenObject) -> Steps[None]:
         """After an object that a fence or tag broke off: nothing but wrapping may follow."""
         source, marks = self._source, self._marks
-        begin, source.pos = source.pos, one.scanner.pos
+        begin, source.pos = source.pos, open_object.scanner.pos
         while True:
-            if not source.left and source.final:
+            if not source.remaining and source.final:
                 source.pos = begin
-                self._end_object(one, may_close=True, unclosed=True)
+                self._end_object(open_object, may_close=True, unclosed=True)
                 return
-            begins = (marks.begun, delimiters.FENCE_BEGUN)
-            is_begun = any(one.match(source.text, source.pos) for one in begins)
-            if not source.left or (is_begun and not source.final):
+            begins = (marks.beginnings, delimiters.FENCE_BEGUN)
+            is_begun = any(open_object.match(source.text, source.pos) for open_object in begins)
+            if not source.remaining or (is_begun and not source.final):
                 yield
             elif not source.skip(delimiters.AFTER_OBJECT):
                 source.pos = begin
-                self._draft.fail("invalid_json", one.scanner.reason)
+                self._draft.fail("invalid_json", open_object.scanner.reason)
                 self._stop()
                 return
 
-    def _end_object(self, one: OpenObject, *, may_close: bool, unclosed: bool = False) -> None:
-        """The text ends within an object, or after one that is ``unclosed``, its wrapping taken."""
+    def _end_object(
+        self, open_object: OpenObject, *, may_close: bool, unclosed: bool = False
+    ) -> None:
+        """End within an object, or after one that is ``unclosed`` and was wrapped."""
         text, draft = self._source.text, self._draft
-        is_message = unclosed or one.is_message()
+        is_message = unclosed or open_object.is_message()
         if not is_message:
-            self._act(Judgement("again" if is_message is None else "prose"), len(text), one)
+            self._act(Judgement("again" if is_message is None else "prose"), len(text), open_object)
             return
         may_close = may_close and self._reason == "stop"
-        closed = one.closed(text, self._rules.mutates) if may_close else None
+        closed = open_object.closed(text, self._rules.mutates) if may_close else None
         if closed is not None:
             draft.unclean = True
-            self._act(closed, len(text), one)
-        elif self._reason == "length" and (answer := one.cut_answer(text)):
+            self._act(closed, len(text), open_object)
+        elif self._reason == "length" and (answer := open_object.cut_answer(text)):
             self._source.pos = len(text)
-            repairs = ("inline",) if one.inline else ()
-            draft.add(FinalAnswer(answer, (), repairs), one.begin, one.wrapping)
+            repairs = ("inline",) if open_object.inline else ()
+            draft.add(FinalAnswer(answer, (), repairs), open_object.begin, open_object.wrapping)
             draft.cut_answer = True
         else:
             draft.cut(self._source.pos)
@@ -890,7 +916,7 @@ def _with_closers(call: ToolCall) -> ToolCall:
 def read(
     text: str, finish_reason: FinishReason = "stop", rules: ReadingRules = _DEFAULT
 ) -> Reading:
-    """Return how ``rules.prefix`` and ``text`` are read together. Never raises, whatever the text.
+    """Read ``rules.prefix`` and ``text`` together. Never raises, whatever the text.
 
     The same as feeding a `Reader` and finishing it, only quicker.
     """
@@ -904,7 +930,10 @@ def read(
 
 
 def read_line(text: str, rules: ReadingRules) -> Reading | None:
-    """The reading of a text that is one well-formed message and nothing else, which most are."""
+    """Read a text that is one well-formed message and nothing else, as most are.
+
+    None for any other.
+    """
     if CONTROL_ESCAPE.search(text):
         return None
     try:
@@ -927,14 +956,17 @@ def read_line(text: str, rules: ReadingRules) -> Reading | None:
             message = FinalAnswer(content)
         case _:
             return None
-    return None if more else Reading(messages=(message,), counted=text[:end], clean=True)
+    return None if more else Reading(messages=(message,), retained_text=text[:end], clean=True)
 
 
 def line_deltas(reading: Reading) -> list[Delta] | None:
-    """What is shown of a turn that `read_line` read; None where that takes more than a look."""
+    """Return what is shown of a turn that `read_line` read.
+
+    None where that takes more than a look.
+    """
     (message,) = reading.messages
     if isinstance(message, FinalAnswer):
         return [AnswerDelta(message.content)] if message.content else []
-    if (span := arguments_span(reading.counted)) is None:
+    if (span := arguments_span(reading.retained_text)) is None:
         return None
-    return [CallStarted(0, message.name), ArgumentsDelta(0, reading.counted[slice(*span)])]
+    return [CallStarted(0, message.name), ArgumentsDelta(0, reading.retained_text[slice(*span)])]

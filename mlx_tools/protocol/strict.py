@@ -100,7 +100,10 @@ def decode(text: str, begin: int = 0) -> tuple[Any, int]:
 
 
 def arguments_span(text: str) -> tuple[int, int] | None:
-    """Where the arguments stand in a sound object; None where that takes more than a look."""
+    """Return where the arguments stand in a sound object.
+
+    None where that takes more than a look.
+    """
     key = _ARGUMENTS.search(text)
     if key is None or text.count(_ARGUMENTS_KEY) > 1 or "\\u" in text:
         return None
@@ -127,7 +130,7 @@ def _refuse_surrogates(value: Any) -> None:
 
 
 def encodable(text: str) -> bool:
-    """Return whether ``text`` holds no lone surrogate, so that it can be written as UTF-8."""
+    """Return whether ``text`` can be written as UTF-8: it has no lone surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -158,7 +161,10 @@ def canonical(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _plain(value: Any, *, whole: bool = False) -> Any:
-    """``value`` in JSON's own types; ``whole``: a number without a fraction is an integer."""
+    """Return ``value`` in JSON's own types.
+
+    ``whole``: a number without a fraction is an integer.
+    """
     if isinstance(value, Mapping):
         return {str(key): _plain(item, whole=whole) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -169,5 +175,8 @@ def _plain(value: Any, *, whole: bool = False) -> Any:
 
 
 def loose_name(name: str) -> str:
-    """A name without case, ``-``, ``_`` and ``.``: what a close match may differ in (rule 10)."""
+    """Return a name without case, ``-``, ``_`` and ``.`` (rule 10).
+
+    A close match may differ in these.
+    """
     return _SEPARATORS.sub("", name).lower()

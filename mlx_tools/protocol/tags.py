@@ -1,4 +1,4 @@
-"""Calls whose arguments stand between tags: a tag a parameter, or keys and values in turn.
+"""Calls whose arguments stand between tags, or as keys and values in turn.
 
 One reader for every family. A tag is spelt ``<…>`` with a namespace or not, or between marks of the
 family's own; a parameter is named by an attribute, behind ``=``, or by the tag itself.
@@ -15,7 +15,7 @@ from mlx_tools.protocol.catalog import ToolCatalog
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
 from mlx_tools.protocol.literals import (
     elements,
-    typed,
+    typed_value,
     without_first_line_break,
     without_line_breaks,
 )
@@ -38,7 +38,7 @@ _CALLS: Final = frozenset(("function", "invoke", "call", "tool", "tool_call", "f
 _PARAMETERS: Final = frozenset(("parameter", "param", "argument", "arg"))
 _NAMES: Final = frozenset(("tool_name", "name", "function_name", "function", "tool"))
 _HOLDERS: Final = frozenset(("arguments", "parameters", "args", "input", "params"))
-_ASIDE: Final = frozenset(("server_name", "id", "tool_call_id", "thought"))
+_IGNORED: Final = frozenset(("server_name", "id", "tool_call_id", "thought"))
 _LINE_BEGUN: Final = re.compile(r"\n[ \t]*+\Z")
 _OPENED_KEY: Final = re.compile(r"(?:[\w.-]+=[\"'])?([^\"'<>=\s]+)")
 """After an opening mark: the key that it names, as an attribute or alone."""
@@ -61,12 +61,12 @@ class _Tag(NamedTuple):
     """One opening tag: its name, the tool or key that it names, and how it is closed."""
 
     tag: str
-    named: str
+    value_name: str
     attributes: Mapping[str, str]
     end: str
     begins: tuple[str, ...]  # how tags of this kind begin
     is_empty: bool
-    before: str
+    prefix: str
     namespace: str
 
 
@@ -86,18 +86,20 @@ class TagReader:
         self._whole: dict[str, Any] | None = None  # the arguments, if they are one object
 
     def call(self) -> Steps[TaggedArguments | str]:
-        """Read the call whose tag stands here; or its tag alone, and return the name, where an
-        object of arguments follows."""
+        """Read the call whose tag stands here.
+
+        Where an object of arguments follows, only the tag is read, and the name returned.
+        """
         tag = yield from self._tag("a call is due after the mark")
-        self._name = tag.named
-        is_holder = not tag.named and tag.tag in (*_CALLS, "use_mcp_tool")
+        self._name = tag.value_name
+        is_holder = not tag.value_name and tag.tag in (*_CALLS, "use_mcp_tool")
         if tag.tag not in _CALLS and not is_holder:
             self._name = self._catalog.find(tag.tag)
-            if not self._name or tag.named:
+            if not self._name or tag.value_name:
                 raise Fault("no tool is named")
-        elif not is_holder and not tag.named:
+        elif not is_holder and not tag.value_name:
             raise Fault("name: required")
-        if tag.before:
+        if tag.prefix:
             yield from self._elements(tag)
         elif not tag.is_empty:
             yield from self._source.space()
@@ -110,7 +112,7 @@ class TagReader:
         return TaggedArguments(self._name, arguments, self._is_unclosed)
 
     def _members(self, call: _Tag) -> Steps[None]:
-        """What stands in a call's tag, up to its end."""
+        """Read what stands in a call's tag, up to its end."""
         while not (yield from self._source.mark(call.end)):
             ends = [mark for mark in self._wrapper_ends if mark != call.end]
             if ends and (yield from self._source.stands(*ends)):
@@ -121,7 +123,7 @@ class TagReader:
 
     def _member(self, call: _Tag) -> Steps[None]:
         tag = yield from self._tag("a parameter is due")
-        key = tag.named
+        key = tag.value_name
         if tag.namespace != call.namespace:
             raise Fault("a parameter is due")
         if tag.tag in _PARAMETERS and key:
@@ -129,12 +131,12 @@ class TagReader:
         elif key or tag.attributes:
             raise Fault("a parameter is due")
         elif not self._name and tag.tag in _NAMES:
-            text, _ = yield from self._source.until(tag.end)
+            text, _ = yield from self._source.read_until(tag.end)
             self._name = text.strip()
         elif tag.tag in _HOLDERS and not self._has(tag.tag):
             yield from self._holder(tag)
-        elif tag.tag in _ASIDE and not self._has(tag.tag):
-            yield from self._source.until(tag.end)
+        elif tag.tag in _IGNORED and not self._has(tag.tag):
+            yield from self._source.read_until(tag.end)
         elif self._catalog.knows_all or self._has(tag.tag):
             yield from self._parameter(tag, tag.tag, call)
         else:
@@ -151,47 +153,49 @@ class TagReader:
             return
         while not (yield from self._source.mark(tag.end)):
             member = yield from self._tag("a parameter is due")
-            yield from self._parameter(member, member.named or member.tag, tag)
+            yield from self._parameter(member, member.value_name or member.tag, tag)
             yield from self._source.space()
 
     def _parameter(self, tag: _Tag, key: str, call: _Tag) -> Steps[None]:
         self._check_key(key)
         if tag.tag == "param" and (yield from self._source.mark("<![CDATA[")):
-            text, _ = yield from self._source.until("]]>")
+            text, _ = yield from self._source.read_until("]]>")
             yield from self._source.space()
             if not (yield from self._source.mark(tag.end)):
                 raise Fault("a parameter's end is due")
             self._is_closed = True
         else:
-            others = (*call.begins, call.end) if tag.named else (call.end, *self._own_tags(tag.end))
-            text = yield from self._value(tag.end, tag.begins if tag.named else (), others)
+            others = (
+                (*call.begins, call.end) if tag.value_name else (call.end, *self._own_tags(tag.end))
+            )
+            text = yield from self._value(tag.end, tag.begins if tag.value_name else (), others)
         if tag.tag == "param" and ("CDATA[" in text or "]]>" in text):
             raise Fault("a value's end is due")
         text = html.unescape(text) if tag.tag == "param" else text
-        self._put(key, self._typed(text, key, tag.attributes))
+        self._add_argument(key, self._typed_value(text, key, tag.attributes))
 
     def _own_tags(self, end: str) -> Iterator[str]:
         """The tags of all parameters of the tool, where each is named as its parameter."""
         keys = properties(self._catalog.parameters(self._name))
         return (tag for key in keys for tag in (f"<{key}>", f"</{key}>") if tag != end)
 
-    def _typed(self, text: str, key: str, attributes: Mapping[str, str]) -> Any:
+    def _typed_value(self, text: str, key: str, attributes: Mapping[str, str]) -> Any:
         is_text = attributes.get("string"), attributes.get("type")
         if is_text[0] == "true" or is_text[1] == "string":
             return text
         if is_text[0] == "false" or is_text[1]:
             return loads(text)
-        return typed(text, self._catalog.parameters(self._name), key)
+        return typed_value(text, self._catalog.parameters(self._name), key)
 
     def _tag(self, due: str) -> Steps[_Tag]:
         """The tag that stands here, taken."""
         source = self._source
-        ahead = yield from source.ahead(1)
+        ahead = yield from source.lookahead(1)
         if not ahead:
             raise CutOff
         if ahead not in "<]":
             raise Fault(due)
-        ahead = yield from source.ahead(len("<|open|>"))
+        ahead = yield from source.lookahead(len("<|open|>"))
         token = ahead.startswith("<|open|>")
         end = "<|sep|>" if token else ">"
         ahead = yield from source.tag(_MOST_TAG, end, len(_ELEMENT) if ahead[0] == "]" else 0)
@@ -221,8 +225,8 @@ class TagReader:
 
     def _elements(self, tag: _Tag) -> Steps[None]:
         """Each parameter an element of its own name, nested ones in it."""
-        text, _ = yield from self._source.until(tag.end)
-        before, *pieces = text.split(tag.before)
+        text, _ = yield from self._source.read_until(tag.end)
+        before, *pieces = text.split(tag.prefix)
         if before.strip():
             raise Fault("a parameter is due")
         self._arguments = elements(pieces, self._catalog.parameters(self._name))
@@ -230,8 +234,10 @@ class TagReader:
     # --- keys and values in turn --------------------------------------------------------------
 
     def pairs(self, name: str, key_open: str) -> Steps[TaggedArguments]:
-        """Read the arguments of a call whose first key's opening mark was taken; none was where
-        ``key_open`` is empty."""
+        """Read the arguments of a call whose first key's opening mark was taken.
+
+        None was where ``key_open`` is empty.
+        """
         source, self._name = self._source, name
         marks = next((one for one in PAIRS if one[0] == key_open), ())
         begun = bool(key_open)
@@ -246,7 +252,7 @@ class TagReader:
         source = self._source
         key_open, key_close, value_open, value_close = marks
         ends = [mark for mark in (key_close, value_open) if mark]
-        key, mark = yield from source.until(*ends)
+        key, mark = yield from source.read_until(*ends)
         key = key.strip()
         if not key or "<" in key or "\n" in key:
             raise Fault("a key's end is due")
@@ -259,12 +265,12 @@ class TagReader:
                 raise Fault("a value is due after its key")
         others = tuple(filter(None, (key_close, value_open, "<tool_call>", "</tool_call>")))
         text = yield from self._value(value_close, (key_open,), others)
-        value = typed(text, self._catalog.parameters(self._name), key)
-        self._put(key, _unquoted(value) if isinstance(value, str) else value)
+        value = typed_value(text, self._catalog.parameters(self._name), key)
+        self._add_argument(key, _unquoted(value) if isinstance(value, str) else value)
 
     # --- values -------------------------------------------------------------------------------
 
-    def _value(self, end: str, keys: tuple[str, ...], others: tuple[str, ...]) -> Steps[str]:
+    def _value(self, end: str, keys: tuple[str, ...], other_marks: tuple[str, ...]) -> Steps[str]:
         """The text of a value, without a line break at each end.
 
         It ends at its own closing mark ``end``, and before any mark of its family that begins a
@@ -274,7 +280,7 @@ class TagReader:
         source, begin, is_marked = self._source, self._source.pos, False
         self._is_closed = False
         while True:
-            _, mark = yield from source.until(end, *keys, *others, *self._wrapper)
+            _, mark = yield from source.read_until(end, *keys, *other_marks, *self._wrapper)
             at = source.pos - len(mark)
             if mark == end:
                 self._is_closed = True
@@ -303,12 +309,12 @@ class TagReader:
         return self._catalog.has_parameter(self._name, key)
 
     def _check_key(self, key: str, *, is_closed: bool | None = None) -> None:
-        """Raise where the value before the key lacks its end, and the schema does not have it."""
+        """Raise where the value before an unknown key lacks its end."""
         is_closed = self._is_closed if is_closed is None else is_closed
         if not is_closed and not self._catalog.knows_all and not self._has(key):
             raise Fault("a value's end is due")
 
-    def _put(self, key: str, value: Any) -> None:
+    def _add_argument(self, key: str, value: Any) -> None:
         if key in self._arguments:
             raise Fault(f"the parameter {key[:40]!a} stands twice")
         self._arguments[key] = value

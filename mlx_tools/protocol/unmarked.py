@@ -1,5 +1,6 @@
-"""Calls in a text that holds no message: those without a mark, and those in marks that nobody knows
-(reading rules 8a and 8b).
+"""Calls in a text without a message, unmarked or in unknown marks.
+
+See reading rules 8a and 8b.
 
 All of the text is there. Each candidate is judged by whether it names a tool that could take its
 arguments, and by where it stands (`mlx_tools.protocol.judging`).
@@ -56,7 +57,9 @@ _ENDS: Final = re.compile(
 
 
 class ProseJudgement(Struct, frozen=True, kw_only=True):
-    """What a text without a message is: calls or an answer from ``begin`` to ``end``, or an error.
+    """The judgement of a text without a message.
+
+    It is calls or an answer from ``begin`` to ``end``, or an error.
 
     ``is_call_like``: the error is due because the text looks like a call (rule 8b). ``is_cut``: it
     ends within a call. Where nothing is said, the text is prose.
@@ -107,11 +110,11 @@ class _Prose:
         self._rules = rules
         self._reason = reason
         self._read_inside = read_inside
-        self._left = _REREADS * len(text)
-        self._said = ""  # the text without what is quoted in it
+        self._budget = _REREADS * len(text)
+        self._unquoted = ""  # the text without what is quoted in it
 
     def judgements(self) -> Iterator[ProseJudgement | None]:
-        """What each way of looking at the text says; the first that says something counts."""
+        """Yield what each way of looking at the text says; the first result counts."""
         yield self._whole()
         yield self._last_fence()
         if not self._catalog:
@@ -119,16 +122,16 @@ class _Prose:
         fence = only_fence(self._text)
         is_data = fence is not None and fence.inside.lstrip()[:1] in ("{", "[")
         is_own = fence is not None and fence.info.startswith("tool_code")
-        self._said = self._text if is_data or is_own else without_quoted(self._text)
+        self._unquoted = self._text if is_data or is_own else without_quoted(self._text)
         if self._catalog.pattern(LONG_NAME).search(self._text):
             yield self._last_lines()
             yield self._headers()
             yield self._envelopes()
             yield self._begun_lines()
-        reason = CallLikeText(self._text, self._said, self._catalog).reason()
+        reason = CallLikeText(self._text, self._unquoted, self._catalog).reason()
         yield _call_like(reason) if reason else None
 
-    def _known(self, word: str) -> bool:
+    def _begins_call(self, word: str) -> bool:
         """Return whether calls may begin with this word."""
         name = re.sub(r":[0-9]*\Z", "", word).rstrip(".:/-")
         names = name, name.removeprefix("function"), name.removeprefix("print")
@@ -143,7 +146,7 @@ class _Prose:
         sequence = CallSequenceReader(source, BARE, self._catalog, self._rules.max_calls)
         for _ in sequence.steps():
             pass
-        self._left -= source.pos - begin
+        self._budget -= source.pos - begin
         return sequence
 
     def _candidate(self, sequence: CallSequenceReader, extent: Extent) -> Candidate:
@@ -163,22 +166,22 @@ class _Prose:
         return Candidate(kind, names, fits, extent, is_explicit)
 
     def _is_exact(self, sequence: CallSequenceReader) -> bool:
-        """Return whether tools are named as they are, for in code another case is another name."""
+        """Return whether tools are named exactly: in code another case is another name."""
         return all(call.name in self._rules.catalog for call in sequence.calls)
 
     def _fits(self, call: ToolCall) -> bool:
         return self._catalog.fits(call.name, call.arguments)
 
     def _is_only_named(self, sequence: CallSequenceReader) -> bool:
-        """Return whether an object names a tool and holds something else than its arguments."""
+        """Return whether an object names a tool and holds no arguments of it."""
         call = sequence.calls[0]
         if "missing_arguments" not in call.repairs or sequence.is_typed:
             return False
         due = required(self._catalog.parameters(call.name))
         return bool(sequence.dropped or due)
 
-    def _taken(self, sequence: CallSequenceReader, begin: int, *, is_alone: bool) -> ProseJudgement:
-        """The calls of a sequence, those that lack a mark of their own with the repair for it."""
+    def _take(self, sequence: CallSequenceReader, begin: int, *, is_alone: bool) -> ProseJudgement:
+        """Take the calls of a sequence, with repairs for a mark that is missing."""
         is_own = "" in self._rules.native
         name = "envelope_alias" if sequence.aliases else "dialect"
         calls = []
@@ -235,7 +238,7 @@ class _Prose:
                 begin += 1
         first = self._text[begin : begin + 1]
         word = _WORD.match(self._text, begin)
-        if first not in ("{", "[", "<") and (word is None or not self._known(word[0])):
+        if first not in ("{", "[", "<") and (word is None or not self._begins_call(word[0])):
             return None
         sequence = self._sequence(begin)
         if sequence.calls and not self._reaches_end(sequence):
@@ -245,14 +248,14 @@ class _Prose:
         candidate = self._candidate(sequence, "whole")
         if not self._catalog:
             is_alias = sequence.aliases and candidate.is_explicit and sequence.calls
-            return self._taken(sequence, 0, is_alone=True) if is_alias else None
+            return self._take(sequence, 0, is_alone=True) if is_alias else None
         if not sequence.calls:
             return self._unreadable(sequence, begin, first)
-        if outcome(candidate, "said") != "call":
+        if outcome(candidate, "spoken") != "call":
             return None
         if first == "<" and fence is not None:
             return _call_like("elements in a fence are no call")  # they may be a document
-        return self._taken(sequence, 0, is_alone=True)
+        return self._take(sequence, 0, is_alone=True)
 
     def _unreadable(
         self, sequence: CallSequenceReader, begin: int, first: str
@@ -261,7 +264,7 @@ class _Prose:
         names = sequence.names_tool
         if first in ("{", "["):
             found = _NAME_KEY.search(self._text, begin, begin + 400)
-            names = names or (found is not None and self._known(found["name"]))
+            names = names or (found is not None and self._begins_call(found["name"]))
         rest = self._text[begin:].strip()
         is_json = first in ("{", "[") and not sequence.is_python
         ends = ("}", "]") if is_json else (")", ")]", "}", ">")
@@ -279,8 +282,8 @@ class _Prose:
     def _last_lines(self) -> ProseJudgement | None:
         """Calls in Python that are the last lines."""
         pos = 0
-        for found in _CALLED_LINE.finditer(self._said):
-            if found.start() < pos or self._left < 0:
+        for found in _CALLED_LINE.finditer(self._unquoted):
+            if found.start() < pos or self._budget < 0:
                 continue
             if not (self._catalog.find(found["name"]) or found["name"] == "print"):
                 continue
@@ -293,13 +296,13 @@ class _Prose:
             due = required(self._catalog.parameters(call.name))
             if call.arguments.keys() < set(due):
                 continue  # a tool that is only mentioned
-            if candidate.fits and outcome(candidate, "said") == "call":
-                return self._taken(sequence, found.start(), is_alone=False)
+            if candidate.fits and outcome(candidate, "spoken") == "call":
+                return self._take(sequence, found.start(), is_alone=False)
         return None
 
     def _headers(self) -> ProseJudgement | None:
         """A message's header whose control tokens a server left out, and its arguments."""
-        found = _HEADER.search(self._said)
+        found = _HEADER.search(self._unquoted)
         if found is None or not self._catalog.find(found["name"]):
             return None
         source = TextSource(self._text, pos=found.end(), final=True)
@@ -317,25 +320,25 @@ class _Prose:
 
     def _envelopes(self) -> ProseJudgement | None:
         """An object beside prose that says itself that it is a call, as OpenAI's does."""
-        for found in _ENVELOPE.finditer(self._said):
+        for found in _ENVELOPE.finditer(self._unquoted):
             sequence = self._sequence(found.start("object"))
             candidate = self._candidate(sequence, "line")
             is_whole = bool(sequence.calls) and not sequence.cut and candidate.kind == "marked"
-            if is_whole and outcome(candidate, "said") == "call":
-                return self._taken(sequence, found.start(), is_alone=False)
-            if self._left < 0:
+            if is_whole and outcome(candidate, "spoken") == "call":
+                return self._take(sequence, found.start(), is_alone=False)
+            if self._budget < 0:
                 break
         return None
 
     def _begun_lines(self) -> ProseJudgement | None:
         """Calls without a mark that begin a line beside prose: in Python, or an element."""
         pos = 0
-        for found in re.finditer(r"^ {0,3}(?=[\[<A-Za-z_])", self._said, re.MULTILINE):
-            if found.start() < pos or self._left < 0:
+        for found in re.finditer(r"^ {0,3}(?=[\[<A-Za-z_])", self._unquoted, re.MULTILINE):
+            if found.start() < pos or self._budget < 0:
                 continue
             word = _WORD.match(self._text, found.end())
             first = self._text[found.end()]
-            if word is not None and not self._known(word[0]):
+            if word is not None and not self._begins_call(word[0]):
                 continue
             if first == "[" and not _CALLED_LINE.match(self._text, found.start()):
                 continue
@@ -350,7 +353,7 @@ class _Prose:
             candidate = self._candidate(sequence, "line")
             if candidate.kind == "python" and not sequence.calls[0].arguments:
                 continue  # a tool that is only mentioned
-            if outcome(candidate, "said") == "call_like":
+            if outcome(candidate, "spoken") == "call_like":
                 return _call_like(BESIDE_TEXT)
         return None
 

@@ -50,24 +50,24 @@ class JudgedCall(Struct, frozen=True, kw_only=True):
 def judge(
     reading: Reading,
     tools: Mapping[str, ToolSpec],
-    planted: Set[str] = frozenset(),
+    calls_seen: Set[str] = frozenset(),
     tool_choice: str = "auto",
     aliases: Mapping[str, str] = ALIASES,
 ) -> tuple[JudgedCall, ...]:
     """The calls of ``reading``, each judged alone, in order.
 
-    ``tools`` is the catalog by name, ``planted`` are the calls that stand in earlier outputs
+    ``tools`` is the catalog by name, ``calls_seen`` are the calls that stand in earlier outputs
     (`mlx_tools.protocol.calls_in`), ``aliases`` other names that are accepted for a tool.
     """
 
-    def judged(asked: ToolCall) -> JudgedCall:
-        spec, repairs = resolve(asked.name, tools, aliases)
+    def judge_one(written_call: ToolCall) -> JudgedCall:
+        spec, repairs = resolve(written_call.name, tools, aliases)
         if spec is None:
-            named = replace(asked, name=own_name(asked.name, aliases))
-            return JudgedCall(call=named, error=unknown_tool(asked.name, tools))
-        arguments, coercions, error = validate_arguments(spec, asked.arguments)
-        repairs = (*asked.repairs, *repairs, *coercions)
-        call = ToolCall(spec.name, arguments, asked.id, repairs)
+            named = replace(written_call, name=own_name(written_call.name, aliases))
+            return JudgedCall(call=named, error=unknown_tool(written_call.name, tools))
+        arguments, coercions, error = validate_arguments(spec, written_call.arguments)
+        repairs = (*written_call.repairs, *repairs, *coercions)
+        call = ToolCall(spec.name, arguments, written_call.id, repairs)
         if tool_choice not in ("auto", "required", spec.name) and (
             tool_choice == "none" or resolve(tool_choice, tools, aliases)[0] is not spec
         ):
@@ -76,8 +76,12 @@ def judge(
         if error is not None:
             return JudgedCall(call=call, error=error)
         # One of the forms that the call has taken may stand in an observation.
-        forms = [echo_keys(one.name, one.arguments) for one in (asked, call)] if planted else []
-        echoed = any(not keys.isdisjoint(planted) for keys in forms)
+        forms = (
+            [echo_keys(one.name, one.arguments) for one in (written_call, call)]
+            if calls_seen
+            else []
+        )
+        echoed = any(not keys.isdisjoint(calls_seen) for keys in forms)
         mutates = spec.mutates(arguments)
         if echoed and mutates:
             error = ErrorInfo("echoed_call", "this call stands in an earlier observation")
@@ -85,7 +89,7 @@ def judge(
         runs: Literal["freely", "with_approval"] = "freely" if freely else "with_approval"
         return JudgedCall(call=call, runs=runs, echoed=echoed, error=error)
 
-    return tuple(judged(one) for one in reading.messages if isinstance(one, ToolCall))
+    return tuple(judge_one(one) for one in reading.messages if isinstance(one, ToolCall))
 
 
 # --- the name ---------------------------------------------------------------------------------
@@ -94,7 +98,9 @@ def judge(
 def resolve(
     name: str, tools: Mapping[str, ToolSpec], aliases: Mapping[str, str] = ALIASES
 ) -> tuple[ToolSpec | None, tuple[str, ...]]:
-    """The tool that ``name`` means, and ``("tool_name",)`` where it is not written exactly so.
+    """Return the tool that ``name`` means, and the repair of the name.
+
+    That is ``("tool_name",)`` where it is not written exactly so.
 
     An alias is a name like any other. A name in another case, or with other ``-``, ``_`` and ``.``,
     is accepted where it can mean but one tool.
@@ -137,7 +143,9 @@ def closest_tool(name: str, tools: Mapping[str, ToolSpec]) -> str:
 def validate_arguments(
     spec: ToolSpec, arguments: Mapping[str, Any]
 ) -> tuple[dict[str, Any], tuple[str, ...], ErrorInfo | None]:
-    """The arguments as the tool takes them, the coercions made, and the error if they do not fit.
+    """Return the arguments as the tool takes them, the coercions, and the error.
+
+    The error is None if they fit.
 
     The error lists every fault as ``path: what was expected``. Where there is one, the arguments
     are those that came, and nothing is coerced. Nothing is fetched; the work is bounded.

@@ -568,7 +568,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     (
         "echo",
         "protocol/validate",
-        "echoed = any(not keys.isdisjoint(planted) for keys in forms)",
+        "echoed = any(not keys.isdisjoint(calls_seen) for keys in forms)",
         "echoed = False",
         has("echoed", "echoed_call"),
         "those with a planted call",
@@ -600,8 +600,8 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     (
         "bare-text",
         "protocol/partial",
-        "prose = self.said(0, self.stop).strip()",
-        "prose = self.said(0, self.stop).strip().upper()",
+        "prose = self.text_between(0, self.stop).strip()",
+        "prose = self.text_between(0, self.stop).strip().upper()",
         lambda facts: any(
             isinstance(r, AnswerRecord) and r.bare_text and not r.call_like
             for r in facts.golden.records
@@ -611,7 +611,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     (
         "truncated",
         "protocol/partial",
-        'truncated=self.cut_answer or (bare and reason == "length" and not self.ended),',
+        'truncated=self.cut_answer or (bare and reason == "length" and not self.is_turn_ended),',
         "truncated=False,",
         has("truncated"),
         "those whose answer was cut off",

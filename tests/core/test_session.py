@@ -216,7 +216,7 @@ def _completed(due: Complete, text: str, finish_reason: Any) -> CompletionRecord
         turn=due.turn,
         prefix=due.rules.prefix,
         text=text,
-        retained_text=read(text, finish_reason, due.rules).counted,
+        retained_text=read(text, finish_reason, due.rules).retained_text,
         finish_reason=finish_reason,
     )
 

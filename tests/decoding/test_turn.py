@@ -481,7 +481,10 @@ def test_a_quote_that_an_answer_does_not_escape_stands_in_it() -> None:
     rules = ReadingRules(prefix=forcing_prefix("jsonl", "none"), tool_choice="none")
     for size in range(12):
         made = turn(said, choice="none", size=size)
-        assert made.mends and made.reading.counted == read(made.text, "stop", rules).counted
+        assert (
+            made.mends
+            and made.reading.retained_text == read(made.text, "stop", rules).retained_text
+        )
 
 
 @pytest.mark.parametrize("style", ["jsonl", "markdown-json"])

@@ -101,7 +101,7 @@ def test_a_call_out_of_an_observation_is_known_by_any_of_its_names(kind: tuple[s
     spec = ToolSpec(name, effects=frozenset({"write"}))
     for planted, written in ((alias, name), (name, alias)):
         reading = read(call(written))
-        (judged,) = judge(reading, {name: spec}, planted=calls_in(call(planted)))
+        (judged,) = judge(reading, {name: spec}, calls_seen=calls_in(call(planted)))
         assert judged.echoed, (planted, written)
 
 

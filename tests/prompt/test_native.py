@@ -305,5 +305,5 @@ def _calls_as_written(name: str, texts: Any) -> bool:
         native=frozenset(chat_format.dialects),
     )
     reading = read(said, "stop", rules)
-    whole = len(reading.messages) == 2 and reading.counted == said and reading.error is None
+    whole = len(reading.messages) == 2 and reading.retained_text == said and reading.error is None
     return whole and not reading.commentary.replace("x", "")

@@ -44,7 +44,7 @@ def spoken(
         turn=1,
         prefix=prefix,
         text=text[:come],
-        retained_text=reading.counted,
+        retained_text=reading.retained_text,
         finish_reason="stop",
         closed_early=come < len(text),
     )
@@ -140,14 +140,14 @@ def test_what_breaks_off_is_closed_only_behind_a_message(
     record = replace(
         record,
         text=record.text[:-cut],
-        retained_text=reading.counted,
+        retained_text=reading.retained_text,
         finish_reason=reason,
         closed_early=False,  # it is cut off, not left
     )
     kept = closed(record, style)
-    assert kept.startswith(reading.counted)
+    assert kept.startswith(reading.retained_text)
     if not reading.messages or reading.bare_text:
-        assert kept == reading.counted
+        assert kept == reading.retained_text
 
 
 @pytest.mark.parametrize(

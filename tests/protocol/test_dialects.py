@@ -393,7 +393,7 @@ def test_the_end_of_the_turn_ends_the_answer(end: str) -> None:
     assert reader.done
     reading = reader.finish()
     assert [m.content for m in reading.messages] == ["It rains."]
-    assert reading.counted.strip() == "It rains."
+    assert reading.retained_text.strip() == "It rains."
     # The model ended its turn, whatever the server says of the length.
     whole = read(f"It rains.{end} And", "length", rules)
     assert (whole.messages, whole.truncated) == (reading.messages, False)
@@ -409,7 +409,7 @@ def test_of_an_array_no_more_calls_count_than_may_be_made(mark: str) -> None:
         rules = replace(WEATHER, native=frozenset((mark,)), max_calls=most)
         reading = read(text, "stop", rules)
         assert len(reading.messages) == most and reading.error is None
-        assert reading.counted == counted and bool(reading.dropped) == (most < 3)
+        assert reading.retained_text == counted and bool(reading.dropped) == (most < 3)
         assert streamed(text, rules) == reading
 
 

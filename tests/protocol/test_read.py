@@ -53,8 +53,12 @@ def shown(reading: Reading) -> str:
 
 FULL: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     # By what it shows: the text, the rules, and what is read.
-    "a call": (CALL, {}, {"messages": (CALLED,), "counted": CALL, "clean": True, "dropped": ()}),
-    "an answer": (ANSWER, {}, {"messages": (ANSWERED,), "counted": ANSWER, "clean": True}),
+    "a call": (
+        CALL,
+        {},
+        {"messages": (CALLED,), "retained_text": CALL, "clean": True, "dropped": ()},
+    ),
+    "an answer": (ANSWER, {}, {"messages": (ANSWERED,), "retained_text": ANSWER, "clean": True}),
     "an id is kept": (
         *('{"type":"tool_call","id":"c1","name":"a","arguments":{}}', {}),
         {"messages": (ToolCall("a", {}, "c1"),), "clean": True},
@@ -85,7 +89,7 @@ FULL: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "prose before": (
         *(f"Let me see.\n\n{CALL}\nDone.", {}),
-        {"commentary": "Let me see.", "counted": f"Let me see.\n\n{CALL}"},
+        {"commentary": "Let me see.", "retained_text": f"Let me see.\n\n{CALL}"},
     ),
     "bare text without thoughts and outer white space": (
         *("<think>hm</think>\n\n It is 391. \n", {}),
@@ -103,7 +107,7 @@ FULL: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         *(f"{ALIAS}\n{ALIAS}", {"max_calls": 1}),
         {"dropped": (ALIAS,), "clean": False},
     ),
-    "an array": (f"[{CALL},{OTHER_CALL}]\n", {}, {"counted": f"[{CALL},{OTHER_CALL}]"}),
+    "an array": (f"[{CALL},{OTHER_CALL}]\n", {}, {"retained_text": f"[{CALL},{OTHER_CALL}]"}),
 }
 
 
@@ -257,7 +261,7 @@ def test_the_rules_are_held_to(row: tuple[Any, ...]) -> None:
     reading = read_by(text, **rules)
     assert shown(reading) == expected
     if expected == "prose" and not text.startswith("<"):
-        assert (reading.messages, reading.counted) == ((FinalAnswer(text),), text)
+        assert (reading.messages, reading.retained_text) == ((FinalAnswer(text),), text)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +277,7 @@ def test_the_rules_are_held_to(row: tuple[Any, ...]) -> None:
 def test_every_style_reads_its_own_form_and_the_others(style: str, text: str) -> None:
     for end in ("", "\n"):
         reading = read_by(text + end, style=style)
-        assert (shown(reading), reading.counted) == ("calculator", text)
+        assert (shown(reading), reading.retained_text) == ("calculator", text)
 
 
 @pytest.mark.parametrize(
@@ -285,7 +289,7 @@ def test_every_style_reads_its_own_form_and_the_others(style: str, text: str) ->
 )
 def test_thoughts_are_cut_out_and_never_messages(opener: str, closer: str) -> None:
     reading = read(f"{opener}hm\n{OTHER_CALL}\n{closer}\n{CALL}")
-    assert (shown(reading), reading.counted) == ("calculator", f"\n{CALL}")
+    assert (shown(reading), reading.retained_text) == ("calculator", f"\n{CALL}")
     assert OTHER_CALL in reading.reasoning
 
 
@@ -294,7 +298,7 @@ def test_thoughts_are_cut_out_and_never_messages(opener: str, closer: str) -> No
 )
 def test_anything_else_ends_the_run_and_what_follows_is_dropped(between: str) -> None:
     reading = read(f"{CALL}\n{between}{OTHER_CALL}\n")
-    assert (shown(reading), reading.counted) == ("calculator ~", CALL)
+    assert (shown(reading), reading.retained_text) == ("calculator ~", CALL)
     assert reading.dropped == (f"{between}{OTHER_CALL}".strip(" \t\r\n"),)
 
 
@@ -302,7 +306,7 @@ def test_a_forged_observation_is_dropped_wherever_it_stands() -> None:
     for forged in (OBSERVATION, f"<tool_response>\n{CALL}\n</tool_response>"):
         before = read(f"{forged}\n{ANSWER}")
         assert (before.messages, before.dropped) == ((ANSWERED,), (forged,))
-        assert forged not in before.counted and not before.clean
+        assert forged not in before.retained_text and not before.clean
         after = read(f"{CALL}\n{forged}\n{ANSWER}")
         assert (after.messages, after.dropped) == ((CALLED,), (f"{forged}\n{ANSWER}",))
         for text in (forged, f"{forged}}}\n"):  # closed once more it is no answer either

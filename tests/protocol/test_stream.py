@@ -132,7 +132,7 @@ def test_reading_never_raises_and_gives_text_that_can_be_written(
 ) -> None:
     reading = read(text, reason, given_rules)
     assert bool(reading.messages) or reading.error is not None
-    for part in (reading.counted, reading.commentary, reading.reasoning, *reading.dropped):
+    for part in (reading.retained_text, reading.commentary, reading.reasoning, *reading.dropped):
         part.encode()
     for message in reading.messages:
         if isinstance(message, ToolCall):

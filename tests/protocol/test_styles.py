@@ -34,7 +34,7 @@ def test_a_call_is_read_back(style: Style, given_arguments: dict[str, Any], call
     text = write_call("t", given_arguments, call_id, style)
     reading = read(text, "stop", ReadingRules(style=style))
     assert reading.messages == (ToolCall("t", given_arguments, call_id),)
-    assert reading.clean and reading.counted == text
+    assert reading.clean and reading.retained_text == text
 
 
 @given(styles, contents)
@@ -42,7 +42,7 @@ def test_an_answer_is_read_back(style: Style, content: str) -> None:
     text = write_answer(content, style)
     reading = read(text, "stop", ReadingRules(style=style))
     assert reading.messages == (FinalAnswer(content),)
-    assert reading.clean and reading.counted == text
+    assert reading.clean and reading.retained_text == text
 
 
 @given(styles, contents)
@@ -113,7 +113,7 @@ def test_a_line_goes_on_from_its_prefix(style: Style) -> None:
         rules = ReadingRules(style=style, prefix=prefix, tool_choice=choice)
         reading = read(line.removeprefix(prefix), "stop", rules)
         assert reading.messages == read(line, "stop", ReadingRules(style=style)).messages
-        assert reading.clean and reading.counted == line
+        assert reading.clean and reading.retained_text == line
 
 
 @pytest.mark.parametrize("style", ["jsonl", "markdown-json", "xml"])
