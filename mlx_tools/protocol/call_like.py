@@ -59,7 +59,8 @@ _NAME_AND_BRACKET: Final = re.compile(
 _CODE_WORDS: Final = frozenset(("await", "return", "yield", "new", "assert", "not", "from", "in"))
 _MARK_BEFORE: Final = re.compile(r"(?:</?[\w|｜:]{1,40}>\s*)+")
 _MARK_WORD: Final = re.compile(r"(?:tool|function|code|calls?|python|json|name)_?", re.IGNORECASE)
-_MARK_BEHIND: Final = re.compile(r"(?:\s*</?[\w|｜:]{1,40}>)+\Z")
+_MARK: Final = re.compile(r"</?[\w|｜:]{1,40}>")
+_MARK_CHARS: Final = 43  # of the longest one
 _LAST_WORD: Final = re.compile(r"[A-Za-z_][\w.-]{0,200}\Z")
 _LINE_HEAD: Final = re.compile(r"[\s\[*]{0,8}(?:[A-Za-z_ ]{1,24}:[\s*]{0,4})?")
 _KEY_AND_VALUE: Final = re.compile(
@@ -208,9 +209,8 @@ class CallLikeText:
     def _call_lines(self) -> Iterator[str]:
         """Why each line looks like a call in Python, or what is left of one."""
         lines = [*_LINE.finditer(self._unquoted)]
-        all_chars = len(
-            _MARK_BEFORE.sub("", _MARK_BEHIND.sub("", self._unquoted.strip(" \t\r\n`"))).strip()
-        )
+        whole = self._unquoted.strip(" \t\r\n`")
+        all_chars = len(_MARK_BEFORE.sub("", whole[: _end_without_marks(whole)]).strip())
         for number, found in enumerate(lines):
             line = found[0].rstrip(" \t`")
             is_code = line.startswith("    ")
@@ -232,7 +232,7 @@ class CallLikeText:
         A word may stand before it if it is the whole text. A line that is sound Python, and no
         such call, is code.
         """
-        line = _MARK_BEHIND.sub("", line).rstrip()
+        line = line[: _end_without_marks(line)]
         head, bracket, rest = line.partition("(")
         word = _LAST_WORD.search(head)
         if word is not None and bracket:
@@ -309,6 +309,18 @@ class CallLikeText:
         return self._catalog.all_parameters
 
 
+def _end_without_marks(text: str) -> int:
+    """Return where the text ends without the marks and white space behind it."""
+    end = len(text)
+    while True:  # backwards: a pattern would look from every mark to the end
+        while end and text[end - 1].isspace():
+            end -= 1
+        begin = text.rfind("<", max(0, end - _MARK_CHARS), end)
+        if begin < 0 or not _MARK.fullmatch(text, begin, end):
+            return end
+        end = begin
+
+
 def may_be_call(text: str) -> bool:
     """Return whether a text that begins with a tool's name may be a call alone."""
     name = _NAME_AND_BRACKET.match(text)
@@ -326,7 +338,7 @@ def _text_behind(text: str) -> bool:
         finished(source.bracketed("'\""))
     except (Fault, CutOff):
         return False
-    return begin >= 0 and bool(_MARK_BEHIND.sub("", text[source.pos :]).strip("()[]{}`; \t\n"))
+    return begin >= 0 and bool(text[source.pos : _end_without_marks(text)].strip("()[]{}`; \t\n"))
 
 
 def _is_python(line: str) -> bool:
