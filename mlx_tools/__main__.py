@@ -1,8 +1,8 @@
 """`python -m mlx_tools` is `mlx-tools`.
 
-Python puts the working directory first on its path then, and a folder that somebody else has
-filled may hold a `json.py`. It is taken off before anything more is imported; what Python and the
-package itself have imported by now, `python -P -m mlx_tools` alone keeps it from.
+Python puts the working directory first on its path then, and a folder that somebody else has filled
+may hold a `json.py`. So it is removed before anything more is imported. Modules that Python and the
+package itself have imported by now are safe only with `python -P -m mlx_tools`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import sys
 
 
 def _leave_working_directory() -> None:
-    """Takes off `sys.path` what `-m` put there."""
+    """Remove the entry that `-m` put on `sys.path`."""
     try:
-        here = os.getcwd()  # noqa: PTH109 - pathlib is not imported yet
-    except OSError:  # it is gone, so nothing was put there
+        working_directory = os.getcwd()  # noqa: PTH109 - pathlib is not imported yet
+    except OSError:  # the folder does not exist any more, so it is not on the path
         return
-    if not sys.flags.safe_path and sys.path[:1] == [here]:
+    if not sys.flags.safe_path and sys.path[:1] == [working_directory]:
         del sys.path[0]
 
 

@@ -1,7 +1,7 @@
-"""Everything mlx-tools raises, and the one vocabulary of error codes.
+"""The errors that mlx-tools raises, and the one vocabulary of error codes.
 
 Denial, pause and limits are values, never exceptions. An exception means that the caller, the
-configuration, the backend or the disk is at fault, and its message says what to do next.
+configuration, the backend or the disk is at fault. Its message says what to do next.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ErrorCode = Literal[
     "iteration_limit",
     "in_doubt",
 ]
-"""What may stand in an observation's ``error.code``, in records, and in the command line's JSON."""
+"""The values of an observation's ``error.code``, in records and in the command line's JSON."""
 
 StopReason = Literal[
     "total_timeout",
@@ -46,7 +46,8 @@ StopReason = Literal[
     "repeated_call",
     "repetition",
 ]
-"""Why a run ended without an answer: in records, outcomes, events and the command line's JSON."""
+"""Reasons why a run ended without an answer: in records, outcomes, events and the command line's
+JSON."""
 
 EXIT_OK: Final = 0
 EXIT_STOPPED: Final = 1
@@ -57,8 +58,11 @@ EXIT_INTERRUPTED: Final = 130
 
 
 def did_you_mean(word: str, candidates: Iterable[str], fallback: str = "") -> str:
-    """A hint for a word that is none of those that are known: the closest of them, else what is
-    said ``fallback``, else the first of them."""
+    """Return a hint for an unknown word.
+
+    It names the closest of the ``candidates``; if none is close it is ``fallback``, else the first
+    of them.
+    """
     from difflib import get_close_matches
 
     names = list(candidates)
@@ -68,25 +72,27 @@ def did_you_mean(word: str, candidates: Iterable[str], fallback: str = "") -> st
 
 
 class MlxToolsError(Exception):
-    """The root of the tree.
+    """The base class of all errors of mlx-tools.
 
-    ``message`` says what is wrong; ``hint``, where there is one, what to do about it. ``str()`` is
-    both on one line.
+    ``str()`` is the message and the hint on one line.
     """
 
     exit_code: int = EXIT_USAGE
+    """The exit code of the command line."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = message
+        """What is wrong."""
         self.hint = hint
+        """What to do about it, None if unknown."""
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
 class UsageError(MlxToolsError):
-    """The caller asked for something that cannot be."""
+    """The caller asked for something that is not possible."""
 
 
 class ConfigError(UsageError):
@@ -112,19 +118,20 @@ class BackendError(MlxToolsError):
 
 
 class BackendUnreachable(BackendError):
-    """No connection to the server could be made, or none in time."""
+    """No connection to the server was made, or none in time."""
 
 
 class BackendRefused(BackendError):
-    """The server answered with an error of its own. ``status`` is that of HTTP, 0 where there is
-    none; ``retry_after`` is when to ask again, as the server wrote it, empty where it did not."""
+    """The server answered with an error of its own."""
 
     status: int = 0
+    """The HTTP status, 0 if there is none."""
     retry_after: str = ""
+    """The time to ask again, as the server wrote it; empty if it wrote none."""
 
 
 class BackendBroken(BackendError):
-    """The stream broke off, or what came is no completion."""
+    """The stream broke off, or the answer was no completion."""
 
 
 class BackendTimeout(BackendError):
@@ -146,84 +153,107 @@ class KnowledgeBaseError(MlxToolsError):
 
 
 class TranscriptError(MlxToolsError):
-    """A transcript cannot be written, or what was read is not one."""
+    """A transcript cannot be written, or the data that was read is none."""
 
 
 class StorageError(TranscriptError):
-    """Something that a run must keep cannot be written: the disk is full, the database is gone. The
-    run broke off there, and goes on where it can be. ``cure`` is what is to be done before."""
+    """Data that a run must keep cannot be written.
+
+    The disk is full, or the database is down.
+
+    The run broke off there, and continues from there if it can.
+    """
 
     cure: str = "free some space"
+    """The thing to do first."""
 
 
 class ScheduleError(MlxToolsError):
-    """The schedule of jobs cannot be read or written. ``passing`` is whether it may be so again
-    without anybody's doing: another process holds it, or a disk is full."""
+    """The schedule of jobs cannot be read or written."""
 
     passing: bool = False
+    """True if it may work again by itself: another process holds the file, or the disk is full."""
 
 
 @contextlib.contextmanager
 def translate_os_error(
     kind: type[MlxToolsError], action: str, hint: str | None = None
 ) -> Iterator[None]:
-    """What the system refuses meanwhile, as an error of this kind: what cannot be done, and why."""
+    """Turn an `OSError` within the block into an error of ours.
+
+    Args:
+        kind: the class of the error.
+        action: what failed, the beginning of the message.
+        hint: what to do.
+    """
     try:
         yield
     except OSError as error:
         raise kind(f"{action}: {error.strerror}", hint=hint) from None
 
 
-# --- what a caller gave, checked where it comes in ---
+# --- checks of a caller's arguments ---
 
 T = TypeVar("T")
 
-_SHOWN = 80
+_MAX_VALUE_CHARS = 80
+"""Characters of a value in a message. A choice: the message stays on a line or two."""
 
 
 def wrong_argument(name: str, value: object, hint: str) -> UsageError:
-    """The error for a ``value`` that cannot be what the caller calls ``name``; ``hint`` says what
-    can."""
+    """Return the error for a value that an argument cannot have.
+
+    ``hint`` says which it can have.
+    """
     return UsageError(f"{name} cannot be {for_message(value)}", hint=hint)
 
 
-def for_message(value: object, max_chars: int = _SHOWN) -> str:
-    """A caller's value for a message, at most so many characters of it."""
+def for_message(value: object, max_chars: int = _MAX_VALUE_CHARS) -> str:
+    """Return a caller's value for a message, at most ``max_chars`` characters of it."""
     try:
         text = repr(value)
-    except Exception:  # a foreign object's own, or a very long number: it must not hide the fault
+    except Exception:  # repr() of a foreign object, or of a very long number, may raise
         text = f"a value of the type {type(value).__name__}"
     return text if len(text) <= max_chars else f"{text[:max_chars]}…"
 
 
 def require_instance(name: str, value: object, kind: type[T], hint: str) -> T:
-    """``value``, which must be of this kind. Raises `UsageError`."""
+    """Return ``value`` if it is of this kind, else raise `UsageError`."""
     if not isinstance(value, kind):
         raise wrong_argument(name, value, hint)
     return value
 
 
 def attribute_of(value: object, name: str, default: Any = None) -> Any:
-    """An attribute of a foreign object; ``default`` where it has none, or where asking fails with
-    another error than ours."""
+    """Return an attribute of a foreign object, ``default`` if it has none or raises.
+
+    Errors of ours pass: they say what to do.
+    """
     try:
         return getattr(value, name, default)
     except MlxToolsError:
         raise
-    except Exception:  # a property of the object's own
+    except Exception:  # the attribute may be a property that raises
         return default
 
 
 def require_method(name: str, value: T, method: str, hint: str) -> T:
-    """``value``, which must be an object (no class) with this method. Raises `UsageError`."""
+    """Return ``value`` if it is an object (no class) with this method.
+
+    Raises:
+        UsageError: it is not.
+    """
     if isinstance(value, type) or not callable(attribute_of(value, method)):
         raise wrong_argument(name, value, hint)
     return value
 
 
 def require_items(name: str, value: Iterable[T] | None, hint: str) -> list[T]:
-    """The items of ``value``, none where it is None. Raises `UsageError` for what is no collection,
-    a text and a mapping among it."""
+    """Return the items of ``value``; None has none.
+
+    Raises:
+        UsageError: it is no collection. A text and a mapping are none.
+    """
     if value is None:
         return []
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
@@ -232,23 +262,34 @@ def require_items(name: str, value: Iterable[T] | None, hint: str) -> list[T]:
 
 
 def require_text(name: str, value: object, hint: str) -> str:
-    """``value``, which must be a text. Raises `UsageError`."""
+    """Return ``value`` if it is a text, else raise `UsageError`."""
     return require_instance(name, value, str, hint)
 
 
 def require_path(name: str, value: object, hint: str) -> str:
-    """The text of a path, which may be a `pathlib.Path`. Raises `UsageError`."""
+    """Return a path as text; it may be a `pathlib.Path`.
+
+    Raises:
+        UsageError: it is neither.
+    """
     path: Any = value
-    if not isinstance(value, str) and (make := attribute_of(type(value), "__fspath__")) is not None:
+    if (
+        not isinstance(value, str)
+        and (fspath := attribute_of(type(value), "__fspath__")) is not None
+    ):
         try:
-            path = make(value)
-        except Exception:  # a foreign object's own
+            path = fspath(value)
+        except Exception:  # __fspath__ of a foreign object may raise anything
             raise wrong_argument(name, value, hint) from None
     return require_text(name, path, hint)
 
 
 def require_mapping(name: str, value: Any, hint: str) -> dict[Any, Any]:
-    """The items of a mapping, none where it is None. Raises `UsageError`."""
+    """Return a mapping as a dict; None is empty.
+
+    Raises:
+        UsageError: it is no mapping.
+    """
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -257,8 +298,12 @@ def require_mapping(name: str, value: Any, hint: str) -> dict[Any, Any]:
 
 
 def require_texts(name: str, value: Any, hint: str) -> tuple[str, ...]:
-    """A collection of texts, as a tuple. Raises `UsageError`."""
-    found = require_items(name, value, hint)
-    if value is None or not all(isinstance(one, str) for one in found):
+    """Return a collection of texts as a tuple.
+
+    Raises:
+        UsageError: it is no such collection.
+    """
+    items = require_items(name, value, hint)
+    if value is None or not all(isinstance(item, str) for item in items):
         raise wrong_argument(name, value, hint)
-    return tuple(found)
+    return tuple(items)

@@ -1,5 +1,6 @@
-"""A package's names, each imported when it is first used, so that the package itself costs nothing
-to import; the version.
+"""Names of packages that are imported at their first use; the version.
+
+So a package itself costs nothing to import.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from importlib import import_module
 from typing import Any, Final
 
 VERSION: Final = "0.1.0"
-"""The version of mlx-tools. It stands here, where every module may import it."""
+"""The version of mlx-tools. It is here since every module may import this one."""
 
 UNSUPPORTED: Final = (
     "Windows is not supported (in WSL it works: https://learn.microsoft.com/windows/wsl)"
 )
+"""The message on Windows."""
 
 
 def names_of(

@@ -1,4 +1,7 @@
-"""The ways of macOS with files: what it forbids, keeps in iCloud, and writes late."""
+"""Peculiarities of macOS.
+
+Forbidden folders, files in iCloud, late writes, few open files.
+"""
 
 from __future__ import annotations
 
@@ -9,38 +12,44 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-_GUARDED: Final = ("Desktop", "Documents", "Downloads", "Library/Mobile Documents")
-"""The folders of a home that a program may see once the person allowed it. The last is iCloud's."""
+_PROTECTED_FOLDERS: Final = ("Desktop", "Documents", "Downloads", "Library/Mobile Documents")
+"""Folders of a home that a program may see only once the person allowed it. The last is iCloud's.
+"""
 
 _DATALESS: Final = 0x4000_0000
-"""SF_DATALESS of ``sys/stat.h``: the file's contents are in iCloud and not on this Mac. Reading it
-fetches them, which takes any time."""
+"""SF_DATALESS of ``sys/stat.h``: the file's contents are in iCloud and not on this Mac.
+
+Reading such a file fetches it, which takes any time.
+"""
 
 _F_GETPATH: Final = 50
 _F_FULLFSYNC: Final = 51
-"""Commands of ``fcntl`` from ``sys/fcntl.h``, which Python has on a Mac alone."""
+"""Commands of ``fcntl`` from ``sys/fcntl.h``; Python has them on a Mac only."""
 
 _PATH_BYTES: Final = 1024
-"""MAXPATHLEN."""
+"""MAXPATHLEN of ``sys/param.h``."""
 
 OPEN_FILES: Final = 4096
-"""A gateway with some hundred connections needs more than the 256 that launchd and terminals give
-a program on a Mac; macOS refuses more than 10240."""
+"""Open files that this process asks for.
+
+A gateway with some hundred connections needs more than the 256 that launchd and terminals give a
+program on a Mac. macOS refuses more than 10240.
+"""
 
 
 def permission_hint(
     error: OSError, path: str | os.PathLike[str], *, platform: str = sys.platform, home: str = "~"
 ) -> str | None:
-    """Return what to do about an error that macOS's privacy settings cause, None for others.
+    """Return what to do about an error of macOS's privacy settings, None for others.
 
-    They are told from a file's own rights: those give EACCES, the settings EPERM.
+    The settings give EPERM; a file's own rights give EACCES.
     """
     if platform != "darwin" or error.errno != errno.EPERM:
         return None
     root = Path(home).expanduser()
-    guarded = [root / name for name in _GUARDED] + [Path("/Volumes")]
-    place = Path(os.path.abspath(path))  # noqa: PTH100 - it may not be looked at
-    if not any(place == folder or folder in place.parents for folder in guarded):
+    protected = [root / name for name in _PROTECTED_FOLDERS] + [Path("/Volumes")]
+    place = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would look at the folder
+    if not any(place == folder or folder in place.parents for folder in protected):
         return None
     return (
         "macOS keeps this folder from the program that runs mlx-tools, such as the terminal: "
@@ -49,7 +58,7 @@ def permission_hint(
 
 
 def network_hint(number: int | None, *, is_local: bool, platform: str = sys.platform) -> str | None:
-    """Return what to do about an address of the local network that cannot be reached on a Mac."""
+    """Return what to do if a Mac cannot reach an address of the local network."""
     if platform != "darwin" or number != errno.EHOSTUNREACH or not is_local:
         return None
     return (
@@ -59,7 +68,7 @@ def network_hint(number: int | None, *, is_local: bool, platform: str = sys.plat
 
 
 def is_dataless(status: os.stat_result) -> bool:
-    """Return whether a file's contents are in iCloud and not on this Mac."""
+    """Return True if a file's contents are in iCloud and not on this Mac."""
     return bool(getattr(status, "st_flags", 0) & _DATALESS)
 
 
@@ -70,9 +79,10 @@ def real_case(
     platform: str = sys.platform,
     control: Callable[[int, int, Any], Any] | None = None,
 ) -> Path:
-    """Return an open folder's path as its names are written on the disk.
+    """Return an open folder's path with its names as they are on the disk.
 
-    A Mac's file system finds a folder in any case; a sandbox's rules are about names as written.
+    A Mac's file system finds a folder in any case, but the rules of a sandbox compare names
+    exactly.
     """
     if platform != "darwin":
         return path
@@ -94,10 +104,12 @@ def sync_fully(
     control: Callable[[int, int], Any] | None = None,
     sync: Callable[[int], None] = os.fsync,
 ) -> None:
-    """Get an open file's data to the disk, so that a power cut does not take it back.
+    """Write an open file's data to the disk, so that it survives a power cut.
 
-    On a Mac ``fsync`` hands it to the drive alone, which may keep it in its own memory. Raises
-    OSError.
+    On a Mac ``fsync`` only hands the data to the drive, which may hold it in its own memory.
+
+    Raises:
+        OSError: the data cannot be written.
     """
     if platform == "darwin":
         if control is None:
@@ -108,17 +120,17 @@ def sync_fully(
             control(fd, _F_FULLFSYNC)
             return
         except OSError:
-            pass  # a file system that knows no such thing, as one on the network
+            pass  # a file system without this command, such as one on the network
     sync(fd)
 
 
-def raise_open_files(limits: Any = None, wanted: int = OPEN_FILES) -> None:
-    """Allow this process more open files, as far as the system lets it."""
+def raise_open_files(limits: Any = None, target: int = OPEN_FILES) -> None:
+    """Allow this process ``target`` open files, as far as the system lets it."""
     if limits is None:
         import resource as limits
     try:
         soft, hard = limits.getrlimit(limits.RLIMIT_NOFILE)
-        most = wanted if hard == limits.RLIM_INFINITY else min(wanted, hard)
+        most = target if hard == limits.RLIM_INFINITY else min(target, hard)
         if soft != limits.RLIM_INFINITY and soft < most:
             limits.setrlimit(limits.RLIMIT_NOFILE, (most, hard))
     except (OSError, ValueError):

@@ -1,7 +1,8 @@
-"""Messages and tool specs, plain, frozen values.
+"""Messages and tool specs as plain, frozen values.
 
-What the model wrote, or the host answers on the wire; and what a tool is to everything that does
-not run it: name, words, schema, effects. Nothing here knows how they are read, shown or stored.
+A message is what the model wrote, or what the host answers to it. A tool spec is all that code
+needs to know of a tool if it does not run it: name, description, schema, effects. Nothing here
+reads, shows or stores them.
 """
 
 from __future__ import annotations
@@ -23,12 +24,18 @@ from msgspec import Struct, structs
 from mlx_tools.errors import ErrorCode, ToolDefinitionError, for_message
 
 _BREAKS: Final = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "\x85\u2028\u2029"})
+"""Characters that some readers take for the end of a line, and their JSON escapes."""
 
 
 def json_line(value: Any) -> str:
-    """One line of JSON, as it is told everywhere: UTF-8, with nothing in it where anybody who reads
-    lines would break it. Half a surrogate pair, which is no text, stands as its escape. Raises
-    ValueError for a number that JSON does not have."""
+    """Return one line of JSON as text for UTF-8.
+
+    Nothing in it ends a line for any reader of lines. Half a surrogate pair, which UTF-8 cannot
+    hold, is written as its escape.
+
+    Raises:
+        ValueError: a number that JSON does not have.
+    """
     line = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     if line.isascii():
         return line
@@ -43,8 +50,10 @@ _sorted: Final = msgspec.json.Encoder(order="sorted").encode
 
 
 def json_bytes(value: Any) -> bytes:
-    """Compact JSON with its keys sorted, the same for the same value; made in far less time than
-    `json` takes. Half a surrogate pair stands as its escape."""
+    """Return compact JSON with sorted keys: the same bytes for the same value.
+
+    It is much faster than `json`. Half a surrogate pair is written as its escape.
+    """
     try:
         return _sorted(value)
     except UnicodeEncodeError:
@@ -56,30 +65,41 @@ if TYPE_CHECKING:
 else:
 
     def replace(value, /, **changes):
-        """Return a value, a Struct or a dataclass, that has other ``changes`` and else the same."""
+        """Return a copy of a Struct or a dataclass with some ``changes``."""
         change = structs.replace if isinstance(value, Struct) else dataclasses.replace
         return change(value, **changes)
 
 
 Style = Literal["jsonl", "markdown-json", "xml", "native"]
-"""How messages are written: as `mlx_tools.protocol.delimiters` has it, or (native) as the model's
-own template does."""
+"""The way messages are written: see `mlx_tools.protocol.delimiters`.
+
+``native`` is the way of the model's own template.
+"""
 
 Strategy = Literal["auto", "free", "guided", "grammar"]
-"""How a completion comes about: held where a message begins, never held, held from its first
-character on, or masked by a grammar."""
+"""The way a completion is made.
+
+- ``guided``: held to the protocol from the beginning of each message.
+- ``free``: never held.
+- ``grammar``: masked by a grammar.
+- ``auto``: chosen by the host.
+"""
 
 LongObservations = Literal["cut", "summary"]
+"""The part of a long output that the model reads: head and tail, or a summary between them."""
 Compaction = Literal["off", "auto"]
 """What a model is shown of an output that is too long: head and tail, or a summary between them."""
 
 FinishReason = Literal["stop", "length", "tool_calls"]
-"""Why a completion ended: by itself, by its token limit, or (a break of format) at native tool
-markers."""
+"""The reason why a completion ended.
+
+``stop``: by itself. ``length``: by its token limit. ``tool_calls``: at native tool markers, which
+breaks the format.
+"""
 
 
 class ErrorInfo(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A fault in words that a model or a program can act on: at most 500 characters."""
+    """An error that a model or a program can act on: at most 500 characters."""
 
     code: ErrorCode
     message: str
@@ -88,12 +108,14 @@ class ErrorInfo(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
 
 class ToolCall(Struct, frozen=True):
-    """A call as it was read. ``id`` is the model's own, None where it gave none."""
+    """A call as it was read."""
 
     name: str
     arguments: Mapping[str, Any]
     id: str | None = None
+    """The model's own id, None if it wrote none."""
     repairs: tuple[str, ...] = ()
+    """Names of the repairs that reading it took."""
     type: ClassVar[str] = "tool_call"
 
 
@@ -110,7 +132,7 @@ Message = ToolCall | FinalAnswer
 
 
 class ToolObservation(Struct, frozen=True):
-    """The host's answer to a call: the tool's output, or an error. One of the two is None."""
+    """The host's answer to a call: the tool's output or an error; the other is None."""
 
     name: str
     content: str | None = None
@@ -119,7 +141,10 @@ class ToolObservation(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True, forbid_unknown_fields=True):
-    """Tokens of one completion. A number the server did not report is None, never 0."""
+    """The tokens of one completion.
+
+    A number that the server did not report is None, never 0.
+    """
 
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
@@ -127,7 +152,7 @@ class Usage(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def total_usage(usages: Sequence[Usage]) -> Usage:
-    """The sums. One that a completion did not report is unknown for all."""
+    """Return the sums of token counts; a count that one completion lacks is None."""
     if len(usages) == 1:
         return usages[0]
     sums: dict[str, int | None] = {}
@@ -141,67 +166,80 @@ Effect = Literal["read", "write", "execute", "network"]
 Effects = frozenset[Effect]
 
 ALL_EFFECTS: Final[Effects] = frozenset(("read", "write", "execute", "network"))
-"""What a tool is taken to do when it declares nothing."""
+"""The effects of a tool that declares none."""
 
 MUTATING: Final[Effects] = frozenset(("write", "execute"))
 
 TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
-"""Names are ASCII: a look-alike in another script is another name, and is refused."""
+"""Valid names of tools.
+
+Only ASCII: a look-alike in another script would be another name.
+"""
 
 ALIASES: Final[Mapping[str, str]] = MappingProxyType(
     {"queryKnowledgeBase": "query_knowledge_base", "scheduleAgentTask": "schedule_task"}
 )
-"""Other names that are accepted wherever a tool is named, each with the tool's own."""
+"""Further names that are accepted for tools, each with the tool's own name."""
 
 
 def own_name(name: str, aliases: Mapping[str, str] = ALIASES) -> str:
-    """The tool's own name where ``name`` is another one of it, else ``name``."""
+    """Return a tool's own name for an alias; any other name as it is."""
     return aliases.get(name, name)
 
 
 def tool_named(name: str, known_names: Container[str], aliases: Mapping[str, str] = ALIASES) -> str:
-    """Which of the ``known_names`` names is meant; ``name`` as it is where none is. A tool that
-    bears the very name comes first."""
+    """Return the one of ``known_names`` that a name means.
+
+    The name itself if it means none.
+
+    A tool with exactly this name comes before one with this alias.
+    """
     own = aliases.get(name, name)
     return own if name not in known_names and own in known_names else name
 
 
 def names_of(name: str, aliases: Mapping[str, str] = ALIASES) -> tuple[str, ...]:
-    """All names of the tool that bears this one: its own first."""
+    """Return all names of the tool that has this name: its own first."""
     own = aliases.get(name, name)
     return (own, *(alias for alias, tool in aliases.items() if tool == own))
 
 
 @dataclass(frozen=True)
 class ToolSpec:
-    """A tool as the model, the validator and the policy see it.
-
-    ``parameters`` is a JSON Schema (2020-12) of type object. ``effects`` may be a function of the
-    call's arguments, of which it gets a copy; it must be pure, and where it raises, or names what
-    is no effect, the call is taken to have all effects.
-    ``timeout`` is in seconds; None means the run's own limit. ``retry`` is ``read_only`` or
-    ``never``; a call that can change things is never retried, whatever stands here.
-    ``plugin`` names where the tool comes from, for policy and listings. ``private``: what it
-    answers may be what only the user should see, such as their files (`Policy.network_after_read`).
-    ``cache`` False says that the same call may be answered otherwise a moment later, though nothing
-    has changed here: what it answered is never used again. ``consent_argument`` names the argument
-    that a consent for the session is bound to: it covers later calls with the same value only, and
-    none where the call has no such argument.
-    """
+    """A tool as the model, the validator and the policy see it."""
 
     name: str
     description: str = ""
     parameters: Mapping[str, Any] = field(
         default_factory=lambda: {"type": "object", "properties": {}}
     )
+    """A JSON Schema (2020-12) of type object."""
     effects: Effects | Callable[[Mapping[str, Any]], Effects] = ALL_EFFECTS
+    """The effects, or a pure function that returns them for a copy of a call's arguments.
+
+    If the function raises, or returns anything that is no effect, the call counts as having all
+    effects.
+    """
     timeout: float | None = None
+    """Seconds for a call. None: the run's own limit."""
     retry: Literal["never", "read_only"] = "never"
+    """``read_only`` or ``never``. A call that can change things is never retried."""
     needs_approval: bool = False
     plugin: str = ""
+    """The source of the tool, for policy and listings."""
     private: bool = False
+    """True if its output may be for the user only, such as their files
+    (`Policy.network_after_read`)."""
     cache: bool = True
+    """False if the same call may have another answer a moment later though nothing changed here.
+
+    Its outputs are then never reused.
+    """
     consent_argument: str | None = None
+    """The argument that a consent for the session is bound to.
+
+    The consent covers later calls with the same value only, and none without the argument.
+    """
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not TOOL_NAME.fullmatch(self.name):
@@ -211,7 +249,7 @@ class ToolSpec:
             )
 
     def effects_of(self, arguments: Mapping[str, Any]) -> Effects:
-        """The effects that a call with these arguments may have."""
+        """Return the effects that a call with these arguments may have."""
         if not callable(self.effects):
             return self.effects
         try:
@@ -221,15 +259,19 @@ class ToolSpec:
         return effects if effects <= ALL_EFFECTS else ALL_EFFECTS
 
     def mutates(self, arguments: Mapping[str, Any]) -> bool:
-        """Return whether a call with these arguments can write or execute (reading rule 9)."""
+        """Return True if a call with these arguments can write or execute.
+
+        See reading rule 9 in docs/protocol.md.
+        """
         return not MUTATING.isdisjoint(self.effects_of(arguments))
 
     def consent_binding(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Return what a consent for the session to such a call is bound to.
+        """Return the arguments that a consent for the session to such a call is bound to.
 
         Returns:
-            The ``consent_argument`` with its value, nothing for a tool that declares none, and None
-            if the call lacks that argument: no consent covers it.
+            The ``consent_argument`` with its value; empty for a tool that declares none. None if
+                the call
+            lacks that argument: no consent covers it.
         """
         name = self.consent_argument
         if name is None:
@@ -238,16 +280,24 @@ class ToolSpec:
 
     @property
     def possible_effects(self) -> Effects:
-        """The effects that a call may have at most: where the effects depend on the arguments, what
-        their function names in its attribute ``possible``, or all effects where it has none."""
+        """All effects that any call may have.
+
+        If a function returns the effects, its attribute ``possible`` names them; without it they
+        are all effects.
+        """
         if not callable(self.effects):
             return self.effects
         possible: Effects = getattr(self.effects, "possible", ALL_EFFECTS)
         return possible
 
     def to_json(self) -> dict[str, Any]:
-        """The tool as a header keeps it: all that it declares, what is at its default left out; of
-        effects that depend on the arguments (``by_arguments``) what they may be at most."""
+        """Return the tool as a header stores it.
+
+        Without the fields that have their default.
+
+        ``by_arguments`` says that the effects depend on the arguments; then ``effects`` are all
+        possible ones.
+        """
         out = {
             "name": self.name,
             "description": self.description,
@@ -272,14 +322,22 @@ class ToolSpec:
         value: Mapping[str, Any],
         effects: Callable[[Mapping[str, Any]], Effects] | None = None,
     ) -> ToolSpec:
-        """The tool that `to_json` gave. ``effects`` is the function of its effects, where they
-        depend on the arguments; without it a call may do all that is possible. Raises
-        `ToolDefinitionError` for what is no tool."""
+        """Return the tool that `to_json` wrote.
+
+        Args:
+            value: the JSON object.
+            effects: the function of its effects, if they depend on the arguments. Without it a call
+                may
+                have all possible effects.
+
+        Raises:
+            ToolDefinitionError: this is no tool.
+        """
         try:
             possible = frozenset(value["effects"])
             texts = value["name"], value["description"], value["plugin"]
-            sound = possible <= ALL_EFFECTS and isinstance(value["parameters"], Mapping)
-            if not sound or not all(isinstance(text, str) for text in texts):
+            is_valid = possible <= ALL_EFFECTS and isinstance(value["parameters"], Mapping)
+            if not is_valid or not all(isinstance(text, str) for text in texts):
                 raise ToolDefinitionError("this is no tool's description")
             return cls(
                 name=value["name"],
@@ -298,9 +356,11 @@ class ToolSpec:
             raise ToolDefinitionError(f"this is no tool's description: {error}") from None
 
     def digest(self) -> str:
-        """SHA-256 of the spec, 64 hexadecimal digits: the tool's version. Changes with anything
-        that the tool declares; of effects that depend on the arguments, with what they may be at
-        most."""
+        """Return the tool's version: SHA-256 of the spec, 64 hexadecimal digits.
+
+        It changes with anything that the tool declares. Effects that depend on the arguments count
+        with all possible ones.
+        """
         return self._digest
 
     @cached_property

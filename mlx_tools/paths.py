@@ -1,11 +1,11 @@
-"""Where mlx-tools keeps its files, and the one place that knows.
+"""The places of mlx-tools' files; no other module knows them.
 
-Configuration, data, state and cache stand where the platform keeps them (XDG variables on Linux).
+Configuration, data, state and cache are in the platform's usual folders (XDG variables on Linux).
 ``MLX_TOOLS_CONFIG_DIR``, ``MLX_TOOLS_DATA_DIR``, ``MLX_TOOLS_STATE_DIR`` and
-``MLX_TOOLS_CACHE_DIR`` name another folder. Nothing is created before it is used, and what is
-created is readable by its owner alone. The files of ``prompts/`` and ``config/`` come along: a
-wheel carries them in the package, under ``_data``; a checkout has them at its root. Where the
-program itself is, and who put it there, says how an extra is added to it.
+``MLX_TOOLS_CACHE_DIR`` name others. Nothing is created before it is used, and only its owner may
+read it. The files of ``prompts/`` and ``config/`` come with the program: a wheel has them in the
+package, under ``_data``; a checkout has them at its root. The place of the program, and the tool
+that installed it, decide the command that adds an extra.
 """
 
 from __future__ import annotations
@@ -33,13 +33,18 @@ Kind = Literal["config", "data", "state", "cache"]
 
 APP: Final = "mlx-tools"
 OWNER_ONLY: Final = 0o700
+"""The mode of new folders."""
 MAX_READ: Final = 64 << 20
-"""Bytes of a file that is read whole: the largest tokenizers of models have 35 MB."""
+"""The most bytes of a file that is read whole: the largest tokenizers have 35 MB."""
 _DATA: Final = ("prompts", "config")
+"""Folders of files that come with the program."""
 
 
 def expand_user(path: str | os.PathLike[str]) -> Path:
-    """Return a path with ``~`` and ``~NAME`` replaced; as it is if there is no such user."""
+    """Return a path with ``~`` and ``~NAME`` replaced.
+
+    Unchanged if there is no such user.
+    """
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -47,6 +52,7 @@ def expand_user(path: str | os.PathLike[str]) -> Path:
 
 
 def _folder(kind: Kind, environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder for one kind of files."""
     if named := environ.get(f"MLX_TOOLS_{kind.upper()}_DIR", "").strip():
         return expand_user(named).absolute()
     import platformdirs
@@ -64,27 +70,32 @@ config_dir = functools.partial(_folder, "config")
 """The user's settings: ``config.toml``."""
 
 data_dir = functools.partial(_folder, "data")
-"""What the user would miss: knowledge base, notes."""
+"""The user's own data: knowledge base, notes."""
 
 state_dir = functools.partial(_folder, "state")
-"""What a program remembers between runs: transcripts, artifacts, logs, history."""
+"""Data from earlier runs: transcripts, artifacts, logs, history."""
 
 cache_dir = functools.partial(_folder, "cache")
-"""What can be fetched again: the embedded model."""
+"""Data that can be fetched again: the embedded model."""
 
 
 def knowledge_base_file() -> Path:
-    """The user's knowledge base."""
+    """Return the file of the user's knowledge base."""
     return data_dir() / "knowledge-base.sqlite3"
 
 
 def open_regular(path: str | os.PathLike[str], max_bytes: int | None = None) -> BinaryIO:
-    """Open a regular file of at most ``max_bytes`` bytes for reading, also by way of a link.
+    """Open a regular file of at most ``max_bytes`` bytes for reading.
 
-    Whoever wrote a repository can put a pipe, a device or a file without end in the place of any
-    file that we read: opening the first waits for ever, reading the others fills the memory.
-    Raises OSError, with words that a person can be shown.
+    Links are followed.
+
+    The author of a repository can put a pipe, a device or an endless file in the place of any file
+    that we read. Opening the first waits for ever, reading the others fills the memory.
+
+    Raises:
+        OSError: the file cannot be opened, with a message that a person can read.
     """
+    # O_NONBLOCK: opening a pipe returns at once. O_NOCTTY: a terminal does not become ours.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     file = os.open(path, flags)
     try:
@@ -96,7 +107,7 @@ def open_regular(path: str | os.PathLike[str], max_bytes: int | None = None) -> 
 
 
 def check_regular(file: int, max_bytes: int | None = None) -> None:
-    """Raise OSError for an open file that is not regular, or larger than ``max_bytes`` bytes."""
+    """Raise `OSError` if an open file is not regular, or is larger than ``max_bytes``."""
     info = os.fstat(file)
     if stat.S_ISDIR(info.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -107,9 +118,12 @@ def check_regular(file: int, max_bytes: int | None = None) -> None:
 
 
 def read_regular(path: str | os.PathLike[str], max_bytes: int = MAX_READ) -> bytes:
-    """The bytes of a regular file, at most ``max_bytes``. Raises what `open_regular` raises."""
+    """Return the bytes of a regular file, at most ``max_bytes``.
+
+    Raises as `open_regular` does.
+    """
     with open_regular(path, max_bytes) as file:
-        data = file.read(max_bytes + 1)  # some files of /proc say that they are empty
+        data = file.read(max_bytes + 1)  # one more: files in /proc report a size of 0
     if len(data) > max_bytes:
         raise _too_large(max_bytes)
     return data
@@ -121,21 +135,29 @@ def _too_large(max_bytes: int) -> OSError:
 
 
 def open_private(path: Path) -> BinaryIO:
-    """A file that its owner alone may write to, for reading. Raises OSError, and PermissionError
-    for one that is not this user's own, that others may write to, or no file."""
+    """Open a file that only its owner may write to, for reading.
+
+    Raises:
+        PermissionError: it is not this user's own, others may write to it, or it is no regular
+            file.
+        OSError: it cannot be opened.
+    """
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     info = os.fstat(file)
-    wrong = "it is no regular file" if not stat.S_ISREG(info.st_mode) else ""
+    problem = "it is no regular file" if not stat.S_ISREG(info.st_mode) else ""
     if info.st_uid != os.geteuid() or info.st_mode & 0o022:
-        wrong = wrong or "it cannot be trusted: others may write to it"
-    if wrong:
+        problem = problem or "it cannot be trusted: others may write to it"
+    if problem:
         os.close(file)
-        raise PermissionError(errno.EPERM, wrong)
+        raise PermissionError(errno.EPERM, problem)
     return os.fdopen(file, "rb")
 
 
 def read_private(path: Path, max_bytes: int) -> bytes:
-    """The first ``max_bytes`` bytes of such a file. Raises what `open_private` raises."""
+    """Return the first ``max_bytes`` bytes of a private file.
+
+    Raises as `open_private` does.
+    """
     with open_private(path) as file:
         return file.read(max_bytes)
 
@@ -144,9 +166,20 @@ def read_private(path: Path, max_bytes: int) -> bytes:
 def drafted(
     path: Path, data: bytes, *, sync: Callable[[int], None] | None = None, mode: int = 0o600
 ) -> Iterator[Path]:
-    """A new file beside ``path`` with ``data`` in it, whole, to be moved or linked there; else it
-    is gone when the block ends. ``sync`` gets it to the disk, to survive a power cut. Raises
-    OSError."""
+    """Write ``data`` into a temporary file beside ``path``, to be moved there.
+
+    What is not moved by the end of the block is removed.
+
+    Args:
+        path: the later place of the file.
+        data: its contents.
+        sync: writes an open file to the disk, so that it survives a power cut.
+        mode: the file's mode.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    # Beside the target, since only a rename within one file system is atomic.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -162,15 +195,25 @@ def drafted(
 
 
 def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Write a file whole and lastingly, or leave what was there. Raises OSError."""
+    """Write a file whole, so that it survives a power cut.
+
+    If that fails the old file stays.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     with drafted(path, data, sync=sync_fully, mode=mode) as draft:
+        # The data is on the disk before the rename: after a power cut there is the old file or the
+        # new one.
         draft.replace(path)
 
 
 def private_dir(path: Path) -> Path:
-    """The folder ``path``, created with its parents where missing, readable by its owner alone.
+    """Create a folder and its missing parents, readable by their owner only.
 
-    A folder that was there already keeps its mode: a person may have opened it on purpose.
+    Return it.
+
+    A folder that exists keeps its mode: a person may have opened it on purpose.
 
     Raises:
         UsageError: it cannot be created, or something else has its name.
@@ -191,9 +234,15 @@ def private_dir(path: Path) -> Path:
 
 
 def read_data(name: str) -> str:
-    """The text of a file such as ``prompts/persona.txt``. Raises `ConfigError` where there is none.
+    """Return the text of a file that comes with the program.
 
-    ``name`` is relative, and begins with ``prompts/`` or ``config/``.
+    Such as ``prompts/persona.txt``.
+
+    Args:
+        name: a relative path that begins with ``prompts/`` or ``config/``.
+
+    Raises:
+        ConfigError: there is no such file.
     """
     package = _package_folder()
     for place in (package / "_data", package.parent):
@@ -204,9 +253,9 @@ def read_data(name: str) -> str:
 
 
 def package_file(name: str) -> Path:
-    """The path of a file of this package, such as ``golden/report.css`` or a script to run.
+    """Return the path of a file of this package, such as a stylesheet or a script.
 
-    A script that is there only compiled is named with ``.pyc``, which Python runs as well.
+    If a script exists only in compiled form its path ends in ``.pyc``, which Python runs as well.
     """
     path = _package_folder() / name
     return path.with_suffix(".pyc") if path.suffix == ".py" and not path.is_file() else path
@@ -214,8 +263,11 @@ def package_file(name: str) -> Path:
 
 @functools.cache
 def _package_folder() -> Path:
-    """The folder of this package. Files in a zip archive are unpacked first, and removed at exit:
-    other programs cannot open them there."""
+    """Return the folder of this package.
+
+    Files in a zip archive are unpacked first and removed at exit: other programs cannot open them
+    there.
+    """
     if os.path.isfile(__file__):  # noqa: PTH113 - every start asks
         return Path(__file__).resolve().parent
     import atexit
@@ -230,15 +282,15 @@ def _package_folder() -> Path:
     folder, owner = tempfile.mkdtemp(prefix=f"{APP}-"), os.getpid()
 
     def remove() -> None:
-        if os.getpid() == owner:  # not at the end of a fork
+        if os.getpid() == owner:  # a fork that ends must not remove the files of its parent
             shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(remove)
     package = PurePosixPath(loader.prefix)
-    wanted = tuple(f"{place}/" for place in (package, *map(package.with_name, _DATA)))
+    prefixes = tuple(f"{place}/" for place in (package, *map(package.with_name, _DATA)))
     try:
         with zipfile.ZipFile(loader.archive) as archive:
-            archive.extractall(folder, [n for n in archive.namelist() if n.startswith(wanted)])
+            archive.extractall(folder, [n for n in archive.namelist() if n.startswith(prefixes)])
     except (OSError, zipfile.BadZipFile) as error:
         raise ConfigError(
             f"the files of mlx-tools in {loader.archive} cannot be unpacked: {error}",
@@ -248,7 +300,11 @@ def _package_folder() -> Path:
 
 
 def read_text(path: Path) -> str:
-    """A UTF-8 file's text. Raises `ConfigError` where it cannot be read."""
+    """Return the text of a UTF-8 file.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
     try:
         return read_regular(path).decode("utf-8")
     except UnicodeDecodeError:
@@ -261,22 +317,27 @@ def read_text(path: Path) -> str:
 
 
 def to_install(extra: str) -> str:
-    """The command that adds an extra, such as ``gateway``, to the installation that runs."""
+    """Return the command that adds an extra, such as ``gateway``, to the installation."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:
-        found = distribution(APP)
+        installed = distribution(APP)
     except PackageNotFoundError:  # a checkout on the path
         return f"pip install '{APP}[{extra}]'"
-    return command_to_install(extra, found, Path(sys.prefix), sys.executable)
+    return command_to_install(extra, installed, Path(sys.prefix), sys.executable)
 
 
 def command_to_install(extra: str, distribution: Distribution, prefix: Path, python: str) -> str:
-    """`to_install` for the program as ``distribution`` in an environment at ``prefix``, with its
-    Python.
+    """Return the command of `to_install` for a program in an environment.
 
-    Another ``pip`` than the environment's own would install it where nothing finds it: pipx and uv
-    keep one for each program, and say so by a file in it.
+    A ``pip`` other than the environment's own would install it elsewhere. pipx and uv have an
+    environment for each program, and mark it by a file in it.
+
+    Args:
+        extra: the extra.
+        distribution: the installed program.
+        prefix: the environment.
+        python: the environment's Python.
     """
     import json
 
@@ -286,35 +347,37 @@ def command_to_install(extra: str, distribution: Distribution, prefix: Path, pyt
     url = str(source.get("url") or "")
     if vcs := source.get("vcs_info"):
         url = f"{vcs.get('vcs')}+{url}@{vcs.get('requested_revision') or vcs.get('commit_id')}"
-    where = f" @ {url}" if url else ""
+    location = f" @ {url}" if url else ""
     if (prefix / "pipx_metadata.json").is_file():
-        return f"pipx inject {prefix.name} {quote(f'{APP}[{extra}]{where}')}"
+        return f"pipx inject {prefix.name} {quote(f'{APP}[{extra}]{location}')}"
     if (prefix / "uv-receipt.toml").is_file():
-        extras, beside = _receipt(prefix / "uv-receipt.toml", extra)
-        named = quote(f"{APP}[{','.join(extras)}]{where}")
-        return " ".join(["uv tool install", named, *(f"--with {quote(one)}" for one in beside)])
+        extras, packages = _receipt(prefix / "uv-receipt.toml", extra)
+        requirement = quote(f"{APP}[{','.join(extras)}]{location}")
+        return " ".join(
+            ["uv tool install", requirement, *(f"--with {quote(package)}" for package in packages)]
+        )
     editable = bool((source.get("dir_info") or {}).get("editable"))
-    what = quote(
-        f"{url.removeprefix('file://')}[{extra}]" if editable else f"{APP}[{extra}]{where}"
+    target = quote(
+        f"{url.removeprefix('file://')}[{extra}]" if editable else f"{APP}[{extra}]{location}"
     )
-    what = f"-e {what}" if editable else what
+    target = f"-e {target}" if editable else target
     if (distribution.read_text("INSTALLER") or "").strip() == "uv":
-        return f"uv pip install --python {quote(python)} {what}"
-    own = shutil.which("pip")
-    pip = own is not None and Path(own).parent == Path(python).parent
-    return f"{'pip' if pip else f'{quote(python)} -m pip'} install {what}"
+        return f"uv pip install --python {quote(python)} {target}"
+    pip_path = shutil.which("pip")
+    is_own_pip = pip_path is not None and Path(pip_path).parent == Path(python).parent
+    return f"{'pip' if is_own_pip else f'{quote(python)} -m pip'} install {target}"
 
 
 def _receipt(path: Path, extra: str) -> tuple[list[str], list[str]]:
-    """The extras that uv is to install, those it did and this one, and the packages beside."""
+    """Return the extras to install by uv, ``extra`` among them, and other packages."""
     import tomllib
 
-    own: list[str] = []
-    beside: list[str] = []
+    extras: list[str] = []
+    packages: list[str] = []
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        for one in tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["requirements"]:
-            if one["name"] == APP:
-                own += one.get("extras", ())
+        for requirement in tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["requirements"]:
+            if requirement["name"] == APP:
+                extras += requirement.get("extras", ())
             else:
-                beside.append(str(one["name"]))
-    return list(dict.fromkeys([*own, extra])), beside
+                packages.append(str(requirement["name"]))
+    return list(dict.fromkeys([*extras, extra])), packages

@@ -1,10 +1,11 @@
-"""Programs that this one runs, and that end when it does, however it ends; and their words.
+"""Programs that this process runs and that end with it, however it ends.
 
-This file is also the program that stands between (`SUPERVISED`, `RELAYED`): its standard input is a
-pipe that the parent holds open. When the parent closes it, ends, or is killed by a signal that
-cannot be caught, the pipe ends, and what was started is killed. So it works on Linux and on macOS,
-and there is no second process that could be left over. As that program it
-imports nothing of mlx_tools.
+And cleaning of their text.
+
+This file is also the program in between (`SUPERVISED`, `RELAYED`). Its standard input is a pipe
+that the parent holds open. When the parent closes it, ends, or is killed by a signal that cannot be
+caught, the pipe ends, and the started program is killed. This works on Linux and on macOS, and no
+further process is left over. As that program it imports nothing of mlx_tools.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from typing import Final
 
 
 def _own_file() -> str:
-    """The path of this file, which Python is to run."""
+    """Return the path of this file, which Python runs."""
     if os.path.isfile(__file__):  # noqa: PTH113 - every start asks
         return __file__
-    from mlx_tools.paths import package_file  # not where this file is the program
+    from mlx_tools.paths import package_file  # never reached if this file is the program
 
     return str(package_file("process.py"))
 
@@ -35,12 +36,18 @@ def _own_file() -> str:
 _FILE: Final = _own_file()
 
 SUPERVISED: Final = (sys.executable, "-P", _FILE, "supervise")
-"""Before a module's name, or a script's path: Python runs it, and it ends with this process. Its
-standard input must be a pipe that is held open here."""
+"""The words before a module's name or a script's path: Python runs it, and it ends with this
+process.
+
+Its standard input must be a pipe that is held open here.
+"""
 
 RELAYED: Final = (sys.executable, "-I", _FILE, "relay")
-"""Before the most bytes of a line, the most of standard error, and a command that is spoken to in
-lines: it runs until its standard input ends, or writes a longer line."""
+"""The words before a command that exchanges lines with us.
+
+The next words are the most bytes of a line, the most bytes of standard error, and the command. It
+runs until its standard input ends, or it writes a longer line.
+"""
 
 
 def run(
@@ -50,10 +57,16 @@ def run(
     watch: Callable[[], None],
     interval: float = 0.1,
 ) -> int:
-    """Run ``command`` to its end, calling ``watch`` every ``interval`` seconds; give its exit code.
+    """Run ``command`` to its end, and return its exit code.
 
-    All that it prints goes to ``log``. An exception, Ctrl-C's too, ends it at once, with whatever
-    it started.
+    An exception, Ctrl-C's too, ends it at once, with all that it started.
+
+    Args:
+        command: the command.
+        log: gets all that it prints.
+        environ: its environment.
+        watch: called every ``interval`` seconds, and once at the end.
+        interval: seconds between two calls of ``watch``.
     """
     with log.open("wb") as output:
         child = subprocess.Popen(  # noqa: S603 - an argument list, no shell
@@ -79,10 +92,15 @@ def run(
 
 
 def end(child: subprocess.Popen[bytes], patience: float = 0.0) -> None:
-    """End a child that leads a process group, and all that is in the group; wait until it is so.
+    """End a child that leads a process group, and all of the group.
 
-    With ``patience`` it is asked first, and has so many seconds: its standard input, where that is
-    a pipe, is closed as its lifeline; else it gets SIGTERM.
+    Wait until it has ended.
+
+    Args:
+        child: the child.
+        patience: seconds to end by itself. It is asked first: its standard input is closed if that
+            is a
+            pipe (its lifeline), else it gets SIGTERM. With 0 it is killed at once.
     """
     if patience and child.stdin is not None:
         with contextlib.suppress(OSError):
@@ -103,8 +121,13 @@ def kill_group(group: int, kind: signal.Signals = signal.SIGKILL) -> None:
 
 
 class Pipes:
-    """Pipes that a child writes to: for each reading end what takes the pieces that come through
-    it, an empty one at its end, and returns whether more of them are wanted."""
+    """Reads the pipes of a child.
+
+    Args:
+        takers: for each reading end a function. It gets each piece, an empty one at the end, and
+            returns
+            True if it wants more.
+    """
 
     def __init__(self, takers: Mapping[int, Callable[[bytes], bool]]) -> None:
         self._selector = selectors.DefaultSelector()
@@ -113,11 +136,11 @@ class Pipes:
             self._selector.register(file, selectors.EVENT_READ, take)
 
     def __contains__(self, file: object) -> bool:
-        """True while it is read."""
+        """Return True while a pipe is still read."""
         return file in self._selector.get_map()
 
     def read(self, seconds: float) -> None:
-        """Wait so long for something, and read what is there."""
+        """Wait up to ``seconds`` for data, and read it."""
         for key, _ in self._selector.select(seconds):
             with contextlib.suppress(BlockingIOError):
                 piece = os.read(key.fd, _CHUNK)
@@ -125,7 +148,7 @@ class Pipes:
                     self._selector.unregister(key.fd)
 
     def close(self) -> None:
-        """Read no more. The ends stay open."""
+        """Stop reading. The ends stay open."""
         self._selector.close()
 
 
@@ -133,9 +156,11 @@ class Pipes:
 
 
 class Awake:
-    """Keeps a Mac from sleeping for want of use while something works; elsewhere it does nothing.
+    """Keeps an idle Mac awake while something works; does nothing elsewhere.
 
-    ``start`` starts a program. ``-w`` has caffeinate end with this process, however that ends.
+    Args:
+        platform: as `sys.platform` names it.
+        start: starts a program.
     """
 
     def __init__(
@@ -153,6 +178,7 @@ class Awake:
             self.users += 1
             if self.users == 1 and self._platform == "darwin":
                 with contextlib.suppress(OSError):
+                    # -w ends caffeinate with this process, however that ends.
                     command = ["/usr/bin/caffeinate", "-i", "-w", str(os.getpid())]
                     self._child = self._start(command)
         return self
@@ -172,47 +198,55 @@ def _start_quietly(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 AWAKE: Final = Awake()
-"""That of this process: any number of runs share it."""
+"""This process's: any number of runs share it."""
 
 
-# --- words of others ------------------------------------------------------------------------------
+# --- text from elsewhere --------------------------------------------------------------------------
 
 _UNSHOWN: Final = re.compile("[\U000e0000-\U000e01ef]")
-"""Tags and selectors."""
+"""Unicode tags and variation selectors, which nothing displays."""
 
 
 def clean(text: str, limit: int = 300) -> str:
-    """Foreign text on one line, fit to be shown: no control or invisible characters, cut short."""
+    """Return foreign text on one line, fit to be shown.
+
+    It has no control or invisible characters, and at most ``limit`` characters.
+    """
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * limit]).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def visible(text: str) -> str:
-    """Foreign text without the letters that nothing shows, and that a model reads."""
+    """Return foreign text without characters that nothing displays but a model reads."""
     return _UNSHOWN.sub("", text)
 
 
-# --- the program that stands between --------------------------------------------------------------
+# --- the program in between -----------------------------------------------------------------------
 
 _CHUNK: Final = 65_536
+"""Bytes of one read: the size of a pipe on Linux."""
 _PATIENCE: Final = 2.0
-"""Seconds that a relayed program has, once its standard input has ended."""
+"""Seconds that a relayed program has after its standard input has ended.
+
+A choice: time to write its last lines, and short enough for a command's end.
+"""
 
 
 def _supervise(program: str, *arguments: str) -> None:
-    """Run a program in this thread, while another waits for the end of standard input."""
+    """Run a program in this thread; end it when standard input ends."""
     pipe = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
+    # The program reads from /dev/null: it must not take bytes from the lifeline.
     os.dup2(nothing, 0)
     os.close(nothing)
 
-    def die_with_it() -> None:
+    def die_with_parent() -> None:
         while os.read(pipe, _CHUNK):
             pass
         _die()
 
-    threading.Thread(target=die_with_it, daemon=True).start()
-    import runpy  # only here
+    threading.Thread(target=die_with_parent, daemon=True).start()
+    import runpy  # imported late: the relay does not need it
 
     sys.argv = [program, *arguments]
     if program.endswith((".py", ".pyc")):
@@ -222,7 +256,7 @@ def _supervise(program: str, *arguments: str) -> None:
 
 
 def _relay(line: str, errors: str, *command: str) -> None:
-    """Run a program, and pass on what either side says; its first bytes of standard error too."""
+    """Run a program, and pass on its lines and the beginning of its standard error."""
     try:
         child = subprocess.Popen(  # noqa: S603 - an argument list, no shell
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -233,21 +267,21 @@ def _relay(line: str, errors: str, *command: str) -> None:
     assert child.stdin is not None and child.stdout is not None and child.stderr is not None
     stdin, stdout, stderr = child.stdin, child.stdout, child.stderr
 
-    def down() -> None:
-        with contextlib.suppress(OSError):  # it reads no more
+    def pass_input() -> None:
+        with contextlib.suppress(OSError):  # the program reads no more
             while data := os.read(0, _CHUNK):
                 _write(stdin.fileno(), data)
         stdin.close()
         time.sleep(_PATIENCE)
         _die()
 
-    def complaints() -> None:
-        most = int(errors)
+    def pass_errors() -> None:
+        max_bytes = int(errors)
         while data := os.read(stderr.fileno(), _CHUNK):
-            _write(2, data[:most])
-            most -= len(data[:most])
+            _write(2, data[:max_bytes])
+            max_bytes -= len(data[:max_bytes])
 
-    for work in (down, complaints):
+    for work in (pass_input, pass_errors):
         threading.Thread(target=work, daemon=True).start()
     if _lines(stdout.fileno(), int(line)):
         sys.exit(child.wait())
@@ -256,7 +290,10 @@ def _relay(line: str, errors: str, *command: str) -> None:
 
 
 def _lines(source: int, max_bytes: int) -> bool:
-    """Pass on lines until there are no more, or nobody reads them; False where one is too long."""
+    """Pass on lines until there are no more or nobody reads them.
+
+    False if one is too long.
+    """
     length = 0
     while data := os.read(source, _CHUNK):
         head, newline, _ = data.partition(b"\n")
@@ -276,7 +313,7 @@ def _write(file: int, data: bytes) -> None:
 
 
 def _die() -> None:
-    if os.getpgrp() == os.getpid():  # as it is where the parent gave it a session of its own
+    if os.getpgrp() == os.getpid():  # true if the parent gave it a session of its own
         os.killpg(os.getpid(), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 

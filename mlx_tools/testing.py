@@ -1,5 +1,7 @@
-"""Fakes for tests of anything built on mlx-tools: models that say what they are told to, in this
-process or behind HTTP, a person who decides as scripted, and a clock that can be moved on.
+"""Fakes for tests of programs that use mlx-tools.
+
+There are models with scripted answers, in this process or behind HTTP, a person with scripted
+decisions, and a clock that can be moved on.
 """
 
 from __future__ import annotations
@@ -21,37 +23,37 @@ from mlx_tools.messages import FinishReason, Usage
 
 
 def call(name: str, **arguments: Any) -> str:
-    """The line of a call."""
+    """Return the line of a call."""
     return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
 
 
 def answer(content: str = "done") -> str:
-    """The line of an answer."""
+    """Return the line of an answer."""
     return json.dumps({"type": "final_answer", "content": content})
 
 
 class Script(Struct, frozen=True):
-    """One scripted completion.
-
-    ``pieces`` is how many characters a chunk holds, 0 for all in one. A ``finish_reason`` of None
-    leaves the stream open at its end, as a server does that has more to say. With ``scores`` it is
-    what is told of a token instead: the likeliest ones, each with the logarithm of its probability.
-    """
+    """One scripted completion."""
 
     text: str
     finish_reason: FinishReason | None = "stop"
+    """None leaves the stream open at its end, like a server that has more to send."""
     pieces: int = 0
+    """Characters of each chunk, 0 for a single chunk."""
     usage: Usage | None = None
     scores: Sequence[tuple[str, float]] = ()
+    """The likeliest tokens, each with the logarithm of its probability.
+
+    They are the answer to a request for likelihoods.
+    """
 
 
 class ScriptedBackend:
-    """A backend that gives the scripted completions, one after the other.
+    """A backend that returns the scripted completions, one after the other.
 
-    Each is a text, a `Script`, an exception to raise, or a function from the prompt to one of
-    these. Likelihoods are told where the next is a `Script` that has some. ``requests`` holds what
-    was asked. Running out of script raises AssertionError, of which a run makes the `BackendError`
-    that says so.
+    Each script is a text, a `Script`, an exception to raise, or a function from the prompt to one
+    of these. A request for likelihoods gets those of the next `Script`, if it has some. A request
+    after the last script raises AssertionError, which a run turns into a `BackendError`.
     """
 
     model = "scripted"
@@ -59,22 +61,25 @@ class ScriptedBackend:
     def __init__(self, *scripts: str | Script | Exception | Callable[[str], str | Script]) -> None:
         self._scripts = list(scripts)
         self.requests: list[CompletionRequest] = []
+        """The requests so far."""
 
     @property
     def prompts(self) -> list[str]:
-        """The prompts asked for so far."""
+        """The prompts so far."""
         return [request.prompt for request in self.requests]
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
-        """The next scripted completion."""
+        """Return the next scripted completion."""
         self.requests.append(request)
         if request.top_logprobs:
             scores = getattr(self._scripts[0], "scores", ()) if self._scripts else ()
             if scores:
                 self._scripts.pop(0)
-            told = tuple(TokenScore(token, logprob) for token, logprob in scores)
-            written = told[0].text if told else "?"  # a server writes while it is asked
-            yield Chunk(written, "length", scores=(told,) if told else ())
+            alternatives = tuple(TokenScore(token, logprob) for token, logprob in scores)
+            text = (
+                alternatives[0].text if alternatives else "?"
+            )  # a server that is asked for likelihoods also writes a token
+            yield Chunk(text, "length", scores=(alternatives,) if alternatives else ())
             return
         if not self._scripts:
             raise AssertionError("the script has no completion left for this request")
@@ -93,22 +98,25 @@ class ScriptedBackend:
 
 
 class ScriptedApprover:
-    """An approver that gives the scripted answers, the last one again and again: True, False, None
-    for nobody there, or an `ApprovalAnswer`. ``requests`` holds what was asked."""
+    """An approver with scripted answers; the last one is repeated.
+
+    An answer is True, False, None (nobody is there), or an `ApprovalAnswer`.
+    """
 
     def __init__(self, *answers: bool | ApprovalAnswer | None) -> None:
         self._answers = list(answers)
         self.requests: list[ApprovalRequest] = []
+        """The requests so far."""
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
-        """One scripted answer a request."""
+        """Return one scripted answer for each request."""
         self.requests += requests
-        given = [
+        answers = [
             self._answers.pop(0) if len(self._answers) > 1 else self._answers[0] for _ in requests
         ]
         return [
-            one if isinstance(one, ApprovalAnswer) else ApprovalAnswer(one, "as scripted")
-            for one in given
+            item if isinstance(item, ApprovalAnswer) else ApprovalAnswer(item, "as scripted")
+            for item in answers
         ]
 
 
@@ -116,7 +124,7 @@ class ScriptedApprover:
 
 
 class SkippingLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time is the machine's, and what was skipped."""
+    """An event loop whose time is the machine's and the skipped seconds."""
 
     skipped = 0.0
 
@@ -125,16 +133,19 @@ class SkippingLoop(asyncio.SelectorEventLoop):
 
 
 def run(function: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
-    """What an asynchronous function returns, on a loop on which time can be skipped."""
+    """Run an asynchronous function on a loop on which time can be skipped.
+
+    Return its result.
+    """
     return anyio.run(function, *arguments, backend_options={"loop_factory": SkippingLoop})
 
 
 async def skip(seconds: float) -> None:
-    """Have so much time gone by at once."""
+    """Let ``seconds`` pass at once."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SkippingLoop)
     loop.skipped += seconds
-    for _ in range(3):  # what that ends, ends now
+    for _ in range(3):  # timers that are now due run, and so do the tasks that they wake
         await anyio.sleep(0)
 
 
@@ -148,7 +159,7 @@ USAGE: Final = {
 
 
 class ChatCall(Struct, frozen=True):
-    """A call that a scripted chat answer makes; ``arguments`` are JSON text, right or wrong."""
+    """A call in a scripted chat answer; ``arguments`` are JSON text, right or wrong."""
 
     name: str
     arguments: str
@@ -156,36 +167,43 @@ class ChatCall(Struct, frozen=True):
 
 
 class Completion(Struct, frozen=True):
-    """One scripted completion, sent in pieces of ``size`` characters, ``delay`` seconds apart.
+    """One scripted completion, sent in pieces of ``size`` characters.
 
-    ``finish_reason`` None breaks the stream off after the text; ``status`` other than 200 answers
-    with an error whose message is the text. Where a chat was asked for, the text is the content,
-    and ``calls`` and ``reasoning`` stand beside it.
+    There are ``delay`` seconds between two pieces.
+
+    In answer to a chat request the text is the content, and ``calls`` and ``reasoning`` are sent
+    too.
     """
 
     text: str
     finish_reason: str | None = "stop"
+    """None breaks the stream off after the text."""
     usage: dict[str, Any] | None = None
     size: int = 7
     delay: float = 0.0
     status: int = 200
+    """Any other than 200 answers with an error whose message is the text."""
     calls: Sequence[ChatCall] = ()
     reasoning: str = ""
 
 
 class ScriptedServer:
-    """A completions server on loopback that serves the scripted completions one after the other:
-    real HTTP, no model. Out of script, it answers 500. With ``chat`` it has a chat interface too.
-    ``model`` is what it lists, one name or several, and ``context`` how many tokens it says that
-    they take.
+    """A completions server on loopback with scripted completions.
 
-    Each is a `Completion`, a text (which costs `USAGE`), or a function from the prompt to one of
-    these. It knows no likelihoods: a request for some gets none, and nothing of the script. The
-    page ``hanging`` is answered when the server ends.
+    It speaks real HTTP and has no model. Each script is a `Completion`, a text (which costs
+    `USAGE`), or a function from the prompt to one of these. After the last one the server answers
+    500. It knows no likelihoods: a request for some gets none, and uses no script.
 
         with ScriptedServer(answer("Hi.")) as server:
             main(["ask", "--url", server.url, "Hello?"])
             assert "Hello?" in server.prompts[0]
+
+    Args:
+        script: the completions.
+        model: the models that it lists, one name or several.
+        hanging: a page that is answered only when the server ends.
+        chat: True to offer a chat interface too.
+        context: the size of the context in tokens that it reports.
     """
 
     def __init__(
@@ -219,12 +237,12 @@ class ScriptedServer:
 
     @property
     def prompts(self) -> list[str]:
-        """The prompts that were asked, in order."""
+        """The prompts of all requests, in order."""
         return [body["prompt"] for body in self.bodies if "prompt" in body]
 
     @property
     def chats(self) -> list[list[dict[str, Any]]]:
-        """The messages of the chats that were asked for, in order."""
+        """The messages of all chat requests, in order."""
         return [body["messages"] for body in self.bodies if "messages" in body]
 
     def __enter__(self) -> Self:
@@ -232,7 +250,7 @@ class ScriptedServer:
         return self
 
     def stop(self) -> None:
-        """Take no connection any more; what is being answered is. A script may ask for it."""
+        """Accept no more connections; answers under way continue. A script may call this."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -243,15 +261,16 @@ class ScriptedServer:
         self._thread.join()
 
     def next(self, body: dict[str, Any], headers: dict[str, str]) -> Completion:
+        """Record a request and return the next completion."""
         with self._lock:
             self.bodies.append(body)
             self.headers.append(headers)
             if not self._script:
                 return Completion("the script is at its end", status=500)
             script = self._script.pop(0)
-        asked = body.get("prompt") or json.dumps(body.get("messages"))
-        made = script(asked) if callable(script) else script
-        return Completion(made, usage=USAGE) if isinstance(made, str) else made
+        prompt = body.get("prompt") or json.dumps(body.get("messages"))
+        completion = script(prompt) if callable(script) else script
+        return Completion(completion, usage=USAGE) if isinstance(completion, str) else completion
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -336,15 +355,15 @@ def _texts(completion: Completion) -> Iterator[dict[str, Any]]:
 
 
 def _deltas(completion: Completion) -> Iterator[dict[str, Any]]:
-    """The same by way of the chat interface."""
+    """Yield the completion as deltas of the chat interface."""
     for piece in _pieces(completion.reasoning, completion.size):
         yield {"delta": {"reasoning_content": piece}}
     for piece in _pieces(completion.text, completion.size):
         yield {"delta": {"role": "assistant", "content": piece}}
-    for index, one in enumerate(completion.calls):
-        function = {"name": one.name, "arguments": ""}
-        begun = {"index": index, "id": one.id, "type": "function", "function": function}
-        yield {"delta": {"content": None, "tool_calls": [begun]}}
-        for piece in _pieces(one.arguments, completion.size):
-            more = {"index": index, "function": {"arguments": piece}}
-            yield {"delta": {"tool_calls": [more]}}
+    for index, call in enumerate(completion.calls):
+        function = {"name": call.name, "arguments": ""}
+        first = {"index": index, "id": call.id, "type": "function", "function": function}
+        yield {"delta": {"content": None, "tool_calls": [first]}}
+        for piece in _pieces(call.arguments, completion.size):
+            rest = {"index": index, "function": {"arguments": piece}}
+            yield {"delta": {"tool_calls": [rest]}}

@@ -1,4 +1,7 @@
-"""The ground of applications: settings, and the registry, store, backend and controller of them."""
+"""Common parts of all applications.
+
+Settings, and the registry, store, backend and controller.
+"""
 
 from __future__ import annotations
 
@@ -64,8 +67,8 @@ if TYPE_CHECKING:
         open_controller,
         open_selected_backend,
         recorded_options,
-        refuse_where_off,
         registry_of,
+        require_tools_enabled,
         reusable_options,
         roots_of,
         route_of,
@@ -130,7 +133,7 @@ __getattr__, __dir__ = names_of(
             "reusable_options",
             "open_controller",
             "recorded_options",
-            "refuse_where_off",
+            "require_tools_enabled",
             "registry_of",
             "function_files",
             "functions_of",

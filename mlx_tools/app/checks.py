@@ -1,7 +1,9 @@
-"""The checks of ``mlx-tools doctor``: each check is a value, and none of them raises.
+"""The checks of ``mlx-tools doctor``.
 
-A check asks one thing of the server, of the model's files or of this machine. ``warn`` is a thing
-that works and could be better, ``fail`` one that stops a run, ``skip`` one that cannot be told.
+Each check is a value, and none of them raises.
+
+A check looks at one property of the server, of the model's files or of this machine. ``warn``: it
+works and could be better. ``fail``: it stops a run. ``skip``: it cannot be found out.
 """
 
 from __future__ import annotations
@@ -43,12 +45,12 @@ from mlx_tools.store import SessionStore, words_digest
 
 Status = Literal["ok", "warn", "fail", "skip"]
 
-TOKENS_ASKED: Final = 8
-"""The control tokens that are tried at most: each takes a request."""
+MAX_TOKENS_TRIED: Final = 8
+"""Control tokens that are tried at most: each takes a request."""
 
 
 class Check(Struct, frozen=True):
-    """One finding. ``hint`` says what to do, empty where there is nothing to do."""
+    """One result. ``hint`` says what to do, empty if nothing."""
 
     name: str
     status: Status
@@ -57,7 +59,7 @@ class Check(Struct, frozen=True):
 
 
 def failed_check(name: str, error: MlxToolsError) -> Check:
-    """A check that an error ended, with what the error says to do."""
+    """Return a check that an error ended, with the error's hint."""
     return Check(name, "fail", error.message, error.hint or "")
 
 
@@ -70,20 +72,25 @@ async def check_all(
     control_tokens: Sequence[str] = (),
     native: Check | None = None,
 ) -> list[Check]:
-    """Every check of a backend that was chosen, in the order they are shown.
+    """Return all checks of a selected backend, in the order they are shown.
 
-    ``chat_format`` says in words which one is used and where it comes from, ``is_explicit`` whether
-    a person named it; ``control_tokens`` are those that it writes, tried on the server; ``native``
-    is what `check_native_tools` says of it. ``sessions`` is where transcripts are kept. A server of
-    our own is started, and left running; a model in this process is loaded.
+    A server of our own is started, and left running; a model in this process is loaded.
+
+    Args:
+        selected: the backend.
+        sessions: the store of transcripts.
+        chat_format: the name of the chat format and its source.
+        is_explicit: True if a person named the chat format.
+        control_tokens: the control tokens that the chat format writes, to try on the server.
+        native: the result of `check_native_tools`.
     """
-    backend, told = selected.backend, [native] if native is not None else []
+    backend, native_checks = selected.backend, [native] if native is not None else []
     model = [
         check_model(selected, is_explicit=is_explicit),
         check_chat_format(selected.files, chat_format, is_explicit=is_explicit),
     ]
     if backend.kind == "local":
-        return [*await check_local(backend), *model, *told, check_store(sessions)]
+        return [*await check_local(backend), *model, *native_checks, check_store(sessions)]
     if backend.kind == "native":
         return [await check_vendor(backend), check_model(selected), check_store(sessions)]
     checks, client = await check_server(backend)
@@ -93,21 +100,23 @@ async def check_all(
         checks += await check_abilities(client, control_tokens)
     health = selected.health if client is None else await client.health()
     web = check_origins(health, own_origins=backend.kind == "server")
-    return [*checks, *told, web, check_openblas(), check_store(sessions)]
+    return [*checks, *native_checks, web, check_openblas(), check_store(sessions)]
 
 
 async def check_server(
     backend: CompletionsBackend | ServerBackend | ServerPool,
 ) -> tuple[list[Check], CompletionsBackend | None]:
-    """Return whether the server answers, or each of a pool; and the client of the one that is asked
-    first, None where it does not."""
+    """Check that the server answers, or each server of a pool.
+
+    The second value is the client of the server that is asked first, None if it does not answer.
+    """
     if isinstance(backend, UpstreamPool):
         checks = []
-        for one in backend.upstreams:
-            ((check,), _) = await check_server(one.backend)
+        for upstream in backend.upstreams:
+            ((check,), _) = await check_server(upstream.backend)
             checks.append(check if check.status == "ok" else replace(check, status="warn"))
-        for one in backend.other_upstreams:
-            detail = f"{one.address} answers, and serves other models than {backend.model}"
+        for upstream in backend.other_upstreams:
+            detail = f"{upstream.address} answers, and serves other models than {backend.model}"
             checks.append(Check("server", "warn", detail, "it is asked for those alone"))
         return checks, backend.current
     try:
@@ -120,21 +129,21 @@ async def check_server(
     if health.status in ("unreachable", "loading"):
         hint = health.hint or "wait until it is ready"
         return [Check("server", "fail", health.detail, hint)], None
-    whose = ", a gateway of mlx-tools," if health.is_gateway else ""
-    return [Check("server", "ok", f"{client.address}{whose} answers ({health.detail})")], client
+    owner = ", a gateway of mlx-tools," if health.is_gateway else ""
+    return [Check("server", "ok", f"{client.address}{owner} answers ({health.detail})")], client
 
 
 async def check_vendor(backend: VendorBackend) -> Check:
-    """Return whether a server that speaks a vendor's own interface answers."""
+    """Check that a server with a vendor's own interface answers."""
     health = await backend.health()
     if health.ok:
-        said = health.detail or "it lists its models"
-        return Check("server", "ok", f"{backend.address} answers ({said})")
+        detail = health.detail or "it lists its models"
+        return Check("server", "ok", f"{backend.address} answers ({detail})")
     return Check("server", "fail", health.detail, "check the address, the key and the network")
 
 
 async def check_local(backend: LocalBackend) -> list[Check]:
-    """Return whether a model in this process loads and completes text, and what it can do."""
+    """Check that a model in this process loads and completes text, and what it can do."""
     try:
         await backend.start()
     except MlxToolsError as error:
@@ -148,7 +157,7 @@ async def check_local(backend: LocalBackend) -> list[Check]:
 
 
 async def check_completion(client: Backend) -> Check:
-    """Return whether the server completes text as a run needs it: streamed, one token."""
+    """Check that the server completes text as a run needs it: streamed, one token."""
     try:
         await complete_one(client, 60)
     except MlxToolsError as error:
@@ -168,41 +177,50 @@ _CACHE: Final = {
 
 
 async def check_abilities(client: CompletionsBackend, tokens: Sequence[str]) -> list[Check]:
-    """Whether the server's tokenizer reads the chat format's control tokens as such; ``logprobs``,
-    ``stop``, cache reporting and grammars: what the server can do, unjudged."""
-    asked = list(dict.fromkeys(filter(None, tokens)))[:TOKENS_ASKED]
+    """Check the abilities of a server, without a judgement.
+
+    These are: control tokens as single tokens, ``logprobs``, ``stop``, cache reporting, grammars.
+    """
+    tried_tokens = list(dict.fromkeys(filter(None, tokens)))[:MAX_TOKENS_TRIED]
 
     async def control_tokens() -> Check:
-        found = await single_tokens(client, asked) if asked else {}
-        if not found:
-            why = "the server does not count prompt tokens" if asked else "the chat format has none"
-            return Check("control tokens", "skip", why)
-        if wrong := [token for token, single in found.items() if not single]:
+        results = await single_tokens(client, tried_tokens) if tried_tokens else {}
+        if not results:
+            reason = (
+                "the server does not count prompt tokens"
+                if tried_tokens
+                else "the chat format has none"
+            )
+            return Check("control tokens", "skip", reason)
+        if wrong_tokens := [token for token, single in results.items() if not single]:
             hint = "the chat format is another model's: name the right one with --chat-format"
             return Check(
-                "control tokens", "warn", f"no tokens of this model: {', '.join(wrong)}", hint
+                "control tokens",
+                "warn",
+                f"no tokens of this model: {', '.join(wrong_tokens)}",
+                hint,
             )
         return Check(
-            "control tokens", "ok", f"{len(found)} tried, each is one token of the model's"
+            "control tokens", "ok", f"{len(results)} tried, each is one token of the model's"
         )
 
     async def logprobs() -> Check:
-        offered = await has_logprobs(client)
-        said = "the likeliest tokens can be asked for" if offered else "not offered"
-        return Check("logprobs", "ok", said)
+        is_offered = await has_logprobs(client)
+        detail = "the likeliest tokens can be asked for" if is_offered else "not offered"
+        return Check("logprobs", "ok", detail)
 
     async def stop() -> Check:
-        how = await honours_stop(client)
-        if how is None:
+        result = await honours_stop(client)
+        if result is None:
             return Check("stop", "skip", "the model wrote too little to tell")
-        return Check("stop", "ok", _STOP[how])
+        return Check("stop", "ok", _STOP[result])
 
     async def cache_reporting() -> Check:
         return Check("cache reporting", "ok", _CACHE[await reports_cache(client)])
 
     async def grammar() -> Check:
-        how = await obeys_grammar(client)
-        return Check("grammar", "ok", f"offered, by {how}" if how else "not offered")
+        result = await obeys_grammar(client)
+        return Check("grammar", "ok", f"offered, by {result}" if result else "not offered")
 
     checks = []
     for probe in (control_tokens, logprobs, stop, cache_reporting, grammar):
@@ -215,7 +233,7 @@ async def check_abilities(client: CompletionsBackend, tokens: Sequence[str]) -> 
 
 
 def check_tried(verdict: NativeVerdict | None) -> Check:
-    """Return whether the server's own function calling works with its model."""
+    """Check that the server's own function calling works with its model."""
     if verdict is None:
         return Check("native calls", "skip", "not tried: see the route")
     status: Status = "ok" if verdict.passed else "warn"
@@ -223,8 +241,10 @@ def check_tried(verdict: NativeVerdict | None) -> Check:
 
 
 def check_model(selected: SelectedBackend, *, is_explicit: bool = False) -> Check:
-    """Return whether it is known which model is served, and whether its files are here; where the
-    chat format is ``is_explicit``, a run needs no files."""
+    """Check that the served model is known, and that its files are here.
+
+    If the chat format is ``is_explicit``, a run needs no files.
+    """
     if selected.model is None:
         said = "the server does not say which model it serves"
         return Check("model", "warn", said, "name it with --model")
@@ -238,12 +258,14 @@ def check_model(selected: SelectedBackend, *, is_explicit: bool = False) -> Chec
 def check_chat_format(
     files: ModelFiles | None, format_name: str, *, is_explicit: bool = False
 ) -> Check:
-    """Where the chat format comes from: the model's own template is the best source, and what a
-    person ``is_explicit`` is not doubted."""
+    """Check the source of the chat format: the model's own template is the best one.
+
+    A format that a person named (``is_explicit``) is not doubted.
+    """
     if is_explicit:
-        own = files is not None and files.chat_template is not None
-        rest = ", in place of the model's own template" if own else ""
-        return Check("chat format", "ok", f"{format_name}{rest}")
+        has_template = files is not None and files.chat_template is not None
+        addition = ", in place of the model's own template" if has_template else ""
+        return Check("chat format", "ok", f"{format_name}{addition}")
     if files is not None and files.chat_template is not None:
         return Check("chat format", "ok", format_name or "the model's own template")
     if files is not None:
@@ -256,46 +278,55 @@ def check_chat_format(
 def check_verdict(
     verdict_choice: VerdictChoice, style: StyleChoice = "auto", strategy: StrategyChoice = "auto"
 ) -> Check:
-    """Which verdict is in force; ``style`` and ``strategy`` are those of the settings."""
+    """Check which verdict holds; ``style`` and ``strategy`` are those of the settings."""
     named = [f"{name} {value}" for name, value in (("style", style), ("strategy", strategy))]
-    named = [one for one in named if not one.endswith(" auto")]
-    over = f"; the settings name {' and '.join(named)}" if named else ""
-    verdict, again = verdict_choice.verdict, "mlx-tools doctor --probe"
+    named = [text for text in named if not text.endswith(" auto")]
+    override = f"; the settings name {' and '.join(named)}" if named else ""
+    verdict, command = verdict_choice.verdict, "mlx-tools doctor --probe"
     if verdict is None:
         if verdict_choice.problem:
             return Check("verdict", "warn", verdict_choice.problem)
-        detail = f"none: style {DEFAULT_STYLE}, strategy auto{over}"
+        detail = f"none: style {DEFAULT_STYLE}, strategy auto{override}"
         if verdict_choice.model is None:
-            detail, again = f"{detail}; nothing tells which model it is", f"{again} --model NAME"
-        hint = f"{again} measures which style and strategy the model follows best"
+            detail, command = (
+                f"{detail}; nothing tells which model it is",
+                f"{command} --model NAME",
+            )
+        hint = f"{command} measures which style and strategy the model follows best"
         return Check("verdict", "ok", detail, hint)
-    where = (
+    source = (
         f"kept in {verdict_choice.place}"
         if verdict_choice.source == "stored"
         else "comes with mlx-tools"
     )
     detail = (
         f"style {verdict.style}, strategy {verdict.strategy}, as measured on "
-        f"{verdict.measured_at[:10]} with {verdict.questions} questions ({where}){over}"
+        f"{verdict.measured_at[:10]} with {verdict.questions} questions ({source}){override}"
     )
     if verdict_choice.problem:
         return Check("verdict", "warn", f"{detail}; {verdict_choice.problem}")
     if verdict.prompts != words_digest():
-        return Check("verdict", "warn", f"{detail}; the prompts have changed since", again)
+        return Check("verdict", "warn", f"{detail}; the prompts have changed since", command)
     return Check("verdict", "ok", detail)
 
 
 def written_tokens(chat_format: ChatFormat) -> list[str]:
-    """The control tokens that turns of this format are written with: those of other formats are
-    none of the model's where it is the right one."""
+    """Return the control tokens that turns of this format are written with.
+
+    Tokens of other formats are not the model's own if this is the right format.
+    """
     turns = (chat_format.system or (), chat_format.user, chat_format.assistant)
     text = chat_format.bos + "".join(part for turn in turns for part in turn)
-    own = (one for one in chat_format.control_tokens if not one.startswith("\n") and one in text)
-    return sorted(own, key=text.index)
+    tokens = (
+        token
+        for token in chat_format.control_tokens
+        if not token.startswith("\n") and token in text
+    )
+    return sorted(tokens, key=text.index)
 
 
 def check_native_tools(chat_format: ChatFormat) -> Check:
-    """Return whether the style ``native`` is to be had: the model's own template tells of tools."""
+    """Check that the style ``native`` works: the model's own template has tools."""
     tools = chat_format.tools
     if tools is None:
         return Check("native tools", "ok", f"no style native: {chat_format.toolless}")
@@ -304,31 +335,33 @@ def check_native_tools(chat_format: ChatFormat) -> Check:
 
 
 def check_origins(health: Health | None, *, own_origins: bool) -> Check:
-    """Return whether any web page may read the server's answers."""
+    """Check that not every web page may read the server's answers."""
     if health is None or health.status == "unreachable":
         return Check("web pages", "skip", "the server does not answer")
     if health.allowed_origin == "*":
-        said = "any web page that is open on this machine can use the server (it has no key)"
+        detail = "any web page that is open on this machine can use the server (it has no key)"
         hint = "start it with mlx-tools models serve, or --allowed-origins http://localhost"
-        return Check("web pages", "warn", said, hint)
-    own_said = "none can use our server: it allows an origin nobody has"
-    other = "the server does not let every web page read its answers"
-    return Check("web pages", "ok", own_said if own_origins else other)
+        return Check("web pages", "warn", detail, hint)
+    own_detail = "none can use our server: it allows an origin nobody has"
+    foreign_detail = "the server does not let every web page read its answers"
+    return Check("web pages", "ok", own_detail if own_origins else foreign_detail)
 
 
 def check_openblas(platform: str = sys.platform) -> Check:
-    """Return whether OpenBLAS is here for MLX's Linux build."""
+    """Check that OpenBLAS is installed for MLX's Linux build."""
     if not platform.startswith("linux"):
         return Check("OpenBLAS", "skip", "only MLX's Linux build needs it")
-    found = find_openblas(platform)
-    if found is not None:
-        return Check("OpenBLAS", "ok", f"{found} is preloaded into a server of our own")
-    said = "not installed: MLX reads a prompt about ten times as slowly"
-    return Check("OpenBLAS", "warn", said, "on Debian or Ubuntu: apt install libopenblas0-pthread")
+    library = find_openblas(platform)
+    if library is not None:
+        return Check("OpenBLAS", "ok", f"{library} is preloaded into a server of our own")
+    detail = "not installed: MLX reads a prompt about ten times as slowly"
+    return Check(
+        "OpenBLAS", "warn", detail, "on Debian or Ubuntu: apt install libopenblas0-pthread"
+    )
 
 
 def check_store(sessions: SessionStore) -> Check:
-    """Return whether transcripts can be kept in a store, which is made where it is missing."""
+    """Check that transcripts can be written; the store is created if it is missing."""
     try:
         sessions.check()
     except MlxToolsError as error:

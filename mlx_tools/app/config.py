@@ -1,5 +1,8 @@
-"""The settings that hold, and where each came from: defaults, the user's file, the project's files,
-environment, command line, one over the other."""
+"""The settings of a run, and the source of each.
+
+The sources, each of which overrides the ones before it: defaults, the user's file, the project's
+files, the environment, the command line.
+"""
 
 from __future__ import annotations
 
@@ -52,34 +55,38 @@ USER_FILE = "config.toml"
 PROJECT_FILE = "mlx-tools.toml"
 DEFAULT_FILE = "config/default.toml"
 MAX_FILE_BYTES = 1_000_000
+"""A file of settings is never this long."""
 BYTE_ORDER_MARK = "\N{BYTE ORDER MARK}"
-"""Stands before the text of a file that some editors have saved."""
+"""Some editors write it before the text of a file."""
 
 OTHER_VARIABLES = frozenset(
     f"MLX_TOOLS_{name}" for name in ("CACHE_DIR", "CONFIG_DIR", "DATA_DIR", "STATE_DIR", "SUITES")
 )
-"""Variables with our prefix that are no settings: where folders are, and where test suites are."""
+"""Variables with our prefix that are no settings: folders, and test suites."""
 
 WRITING_PRESET = "workspace"
-"""The preset that holds if a folder may be written to and nobody chose tools."""
+"""The preset if a folder may be written to and nobody chose tools."""
 
 RUN_COMMAND = "run_command"
 """The tool that runs programs."""
 
 PROFILES = "profiles"
-"""The table of the user's file that holds the profiles, each a table of settings."""
+"""The table in the user's file that holds the profiles, each a table of settings."""
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
+"""A key that names a variable of the environment."""
 _KEY = re.compile(r"[\x21-\x7e]{1,4000}")
+"""A valid key: printable ASCII without spaces."""
 
 _TOOL_CHOICE = ("policy.allow", "policy.preset")
+"""The settings that say which tools may be called."""
 
 _Choice = tuple[tuple[str, ...] | None, str | None]
-"""Which tools are allowed: a list, or the name of a preset."""
+"""The allowed tools: a list, or the name of a preset."""
 
 
 class ConfigErrors(ConfigError):
-    """One or more faults of the configuration, each on a line of its own."""
+    """One or more errors in the configuration, each on its own line."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -87,7 +94,7 @@ class ConfigErrors(ConfigError):
 
 
 class Origin(Struct, frozen=True):
-    """Where a value came from: the kind of source, and the file, variable or option."""
+    """The source of a value: its kind, and the file, variable or option."""
 
     kind: Kind
     name: str
@@ -95,70 +102,81 @@ class Origin(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The settings of this run.
-
-    ``origins`` has an entry for every setting that has a value; a list that adds up has one for
-    each source that added. ``files`` are those that were read. ``choices`` say which tools are
-    allowed, as (list, preset): the first by whoever spoke last, any other by a project's file,
-    which narrows it; ``allowed`` are those that `with_options` added to the first. ``layers`` are
-    the sources, lowest first. ``watched`` are the places where a file was read, and those where one
-    would have been had there been one, each with what was there (`fingerprints`). ``profiles`` are
-    those of the user's file, by name.
-    """
+    """The settings of a run."""
 
     settings: Settings
     choices: tuple[_Choice, ...]
+    """The allowed tools, as (list, preset).
+
+    The first is from the source with the highest rank; each other one is from a project's file, and
+    narrows it.
+    """
     values: Mapping[str, Any] = field(repr=False)
     origins: Mapping[str, tuple[Origin, ...]]
+    """For every setting that has a value its source. A list that adds up has one for each source.
+    """
     files: tuple[str, ...]
+    """The files that were read."""
     warnings: tuple[str, ...]
     layers: tuple[Layer, ...] = field(default=(), repr=False)
+    """The sources, the lowest first."""
     allowed: tuple[str, ...] = ()
+    """The tools that `with_options` added to the first choice."""
     watched: Mapping[str, str] = field(default_factory=dict)
+    """The places of the files, also of missing ones, with what was there (`fingerprints`)."""
     profiles: Mapping[str, Layer] = field(default_factory=dict, repr=False)
+    """The profiles of the user's file by name."""
 
     def named_by(self, key: str) -> str:
-        """Who set a setting, for an error: ``MLX_TOOLS_DRY_RUN``, ``FILE: policy.allow``."""
+        """Return who set a setting, for a message.
+
+        ``MLX_TOOLS_DRY_RUN``, ``FILE: policy.allow``.
+        """
         origins = self.origins[key]
-        told = [origin for origin in origins if origin.kind != "default"] or origins[:1]
+        shown = [origin for origin in origins if origin.kind != "default"] or origins[:1]
         return " + ".join(
             origin.name if origin.kind in ("environment", "option") else f"{origin.name}: {key}"
-            for origin in told
+            for origin in shown
         )
 
     def run_values(self) -> dict[str, Any]:
-        """Return what of the settings a run takes, by the fields of `RunSettings`."""
+        """Return the settings that a run takes, by the fields of `RunSettings`."""
         runs = {key: row.setting.run for key, row in table().items()}
         return {name: self.values.get(key) for key, name in runs.items() if name}
 
     def policy(self) -> Policy:
-        """The policy that holds."""
+        """Return the policy of these settings."""
         return self._policy_of(self.choices)
 
     def _policy_of(self, choices: Sequence[_Choice]) -> Policy:
-        own = self.settings.policy
+        section = self.settings.policy
         allow, preset = choices[0]
-        shared = {one.name for one in fields(Policy)} & set(type(own).model_fields)
-        said = {name: getattr(own, name) for name in shared - {"allow", "preset"}}
-        rates = dict(said.pop("rate_limits"))
+        shared = {policy_field.name for policy_field in fields(Policy)} & set(
+            type(section).model_fields
+        )
+        fields_given = {name: getattr(section, name) for name in shared - {"allow", "preset"}}
+        rates = dict(fields_given.pop("rate_limits"))
         session = rates.pop(SESSION, None)
-        said |= {"rate_limits": rates, "session_rate_limit": session}
-        policy = Policy(allow=allow or (), preset=preset, **said)
+        fields_given |= {"rate_limits": rates, "session_rate_limit": session}
+        policy = Policy(allow=allow or (), preset=preset, **fields_given)
         for allow, preset in choices[1:]:
-            # It says which tools there are; all else is said above.
+            # A further choice only narrows the tools; the other rules are in the policy already.
             policy = policy.narrowed_by(restriction(allow or (), preset=preset))
         return policy
 
     def configured_policy(self) -> Policy:
-        """The policy that files and the environment hold any session to, also one that was begun
-        with other choices: nothing that is merely a default or an option of this command."""
-        lasting = merge([layer for layer in self.layers if layer.kind != "option"])
-        chosen = any(lasting.is_set(key) for key in _TOOL_CHOICE)
-        first: _Choice = lasting.choices[0] if chosen else (("*",), None)
-        return lasting._policy_of((first, *lasting.choices[1:]))
+        """Return the policy of files and the environment, which holds for every session.
+
+        It also holds for a session that was begun with other choices. Defaults and options of this
+        command are not part of it.
+        """
+        configured = merge([layer for layer in self.layers if layer.kind != "option"])
+        is_chosen = any(configured.is_set(key) for key in _TOOL_CHOICE)
+        first: _Choice = configured.choices[0] if is_chosen else (("*",), None)
+        return configured._policy_of((first, *configured.choices[1:]))
 
     def limits(self) -> Limits:
-        """The limits that hold, in their own units."""
+        """Return the limits of these settings, in seconds and other units of their own."""
         values = self.settings.limits.model_dump().items()
         seconds = {key[:-3]: value / 1000 for key, value in values if key.endswith("_ms")}
         return Limits(**seconds, **{k: value for k, value in values if not k.endswith("_ms")})
@@ -166,37 +184,57 @@ class Configuration:
     def with_options(
         self, options: Mapping[str, str | bool | Sequence[str]], allow: Sequence[str] = ()
     ) -> Configuration:
-        """The same with more options, as `load` takes them, and with the tools ``allow`` besides
-        those that may be called anyway; no file is read again. As with any option, what a file
-        denies, or a project's does not allow, stays forbidden. Raises `ConfigErrors`."""
-        own, more = self.layers[-1], _read_options(options)
-        before = {k: v for k, v in own.values.items() if not (more.chooses and k in _TOOL_CHOICE)}
-        values, names = {**before, **more.values}, {**own.names, **more.names}
-        adds = own.adds and not more.chooses
-        layer = replace(more, values=values, names=names, adds=adds)
-        found = merge([*self.layers[:-1], layer])
-        (tools, preset), *narrowing = found.choices
+        """Return these settings with more options; no file is read again.
+
+        As with any option, a tool that a file denies, or that a project's file does not allow,
+        stays forbidden.
+
+        Args:
+            options: as `load` takes them.
+            allow: tools that may be called besides those that are allowed already.
+
+        Raises:
+            ConfigErrors: an option is not valid.
+        """
+        old_layer, new_layer = self.layers[-1], _read_options(options)
+        old_values = {
+            k: v
+            for k, v in old_layer.values.items()
+            if not (new_layer.chooses and k in _TOOL_CHOICE)
+        }
+        values, names = {**old_values, **new_layer.values}, {**old_layer.names, **new_layer.names}
+        is_addition = old_layer.adds and not new_layer.chooses
+        layer = replace(new_layer, values=values, names=names, adds=is_addition)
+        merged = merge([*self.layers[:-1], layer])
+        (tools, preset), *narrowing = merged.choices
         allowed = (*self.allowed, *allow)
         if allowed:
-            found = replace(found, choices=(((*(tools or ()), *allowed), preset), *narrowing))
-        return replace(found, allowed=allowed, watched=self.watched, profiles=self.profiles)
+            merged = replace(merged, choices=(((*(tools or ()), *allowed), preset), *narrowing))
+        return replace(merged, allowed=allowed, watched=self.watched, profiles=self.profiles)
 
     def with_profile(self, name: str) -> Configuration:
-        """The same with a profile of the user's file over the rest of that; no file is read again.
-        Raises `UsageError` where there is none."""
+        """Return these settings with a profile of the user's file; no file is read again.
+
+        The profile overrides the other values of that file.
+
+        Raises:
+            UsageError: there is no such profile.
+        """
         if name not in self.profiles:
-            there = ", ".join(self.profiles) or "none"
-            raise UsageError(f"there is no profile {name[:100]!r}", hint=f"profiles: {there}")
-        own = sum(layer.kind in ("default", "user") for layer in self.layers)
+            profile_names = ", ".join(self.profiles) or "none"
+            raise UsageError(
+                f"there is no profile {name[:100]!r}", hint=f"profiles: {profile_names}"
+            )
+        user_count = sum(layer.kind in ("default", "user") for layer in self.layers)
         layers = [
-            *self.layers[:own],
+            *self.layers[:user_count],
             _fill_environment(self.profiles[name], os.environ),
-            *self.layers[own:],
+            *self.layers[user_count:],
         ]
         return replace(merge(layers), watched=self.watched, profiles=self.profiles)
 
     def is_set(self, key: str) -> bool:
-        """Return whether anything but the defaults sets it."""
+        """Return True if any source but the defaults sets it."""
         return any(origin.kind != "default" for origin in self.origins.get(key, ()))
 
 
@@ -208,68 +246,87 @@ def load(
     user_file: Path | None = None,
     home: Path | None = None,
 ) -> Configuration:
-    """The configuration that holds here, for a run with these command-line options.
+    """Return the settings for a run in the current place.
 
-    ``options`` are by setting's key, as typed. The rest is for callers that are not in the place
-    of the user: environment, working directory, the user's file and home folder. Raises
-    `ConfigErrors` with every fault of every source.
+    The further arguments are for callers that run in another place than the user.
+
+    Args:
+        options: the command's options by setting's key, as typed.
+        environ: the environment.
+        cwd: the working directory.
+        user_file: the user's file.
+        home: the user's home folder.
+
+    Raises:
+        ConfigErrors: lists every error of every source.
     """
     user = user_file or user_path()
     places = tuple(_project_places(cwd or _working_directory(), home or Path.home()))
-    # Taken before the files are read: what changes in between is found to have changed.
+    # Before the files are read: a change in between is then noticed.
     watched = fingerprints((user, *places))
-    own = [read_file(user, "user")] if os.path.lexists(user) else []
+    user_layers = [read_file(user, "user")] if os.path.lexists(user) else []
     project = [read_file(path, "project") for path in reversed(places) if os.path.lexists(path)]
     environ = os.environ if environ is None else environ
-    over = [_read_environment(environ), _read_options(options or {})]
-    # Below the project's files, which tighten a profile as they do all else of the user's file.
-    profiles = own[0].profiles if own else {}
-    chosen = _profile(profiles, [*own, *over], user)
-    own, chosen, over = (
-        [_fill_environment(one, environ) for one in some] for some in (own, chosen, over)
+    later = [_read_environment(environ), _read_options(options or {})]
+    # Below the project's files, which tighten a profile as they do the rest of the user's file.
+    profiles = user_layers[0].profiles if user_layers else {}
+    profile_layers = _profile(profiles, [*user_layers, *later], user)
+    user_layers, profile_layers, later = (
+        [_fill_environment(layer, environ) for layer in layers]
+        for layers in (user_layers, profile_layers, later)
     )
-    found = merge([defaults(), *own, *chosen, *project, *over])
-    return replace(found, watched=watched, profiles=profiles)
+    merged = merge([defaults(), *user_layers, *profile_layers, *project, *later])
+    return replace(merged, watched=watched, profiles=profiles)
 
 
 def _fill_environment(layer: Layer, environ: Mapping[str, str]) -> Layer:
-    """The layer, with a key that is written as ``${NAME}`` taken from the environment."""
+    """Return a layer in which keys written as ``${NAME}`` have the variables' values."""
     values, problems = dict(layer.values), list(layer.problems)
     for key, value in layer.values.items():
-        if table()[key].setting.secret and (said := _VARIABLE.fullmatch(str(value))):
-            values[key] = environ.get(said[1], "").strip()
+        if table()[key].setting.secret and (match := _VARIABLE.fullmatch(str(value))):
+            values[key] = environ.get(match[1], "").strip()
             if not _KEY.fullmatch(values[key]):
-                problems.append(f"{layer.source}: {key}: the variable {said[1]} holds no key")
+                problems.append(f"{layer.source}: {key}: the variable {match[1]} holds no key")
     return replace(layer, values=values, problems=tuple(problems))
 
 
 def _profile(profiles: Mapping[str, Layer], layers: Sequence[Layer], user: Path) -> list[Layer]:
-    """The layer of the profile that the last of these chooses, a fault where there is none."""
-    chosen = next((one for one in reversed(layers) if "profile" in one.values), None)
-    name = chosen.values["profile"] if chosen is not None else None
-    if chosen is None or name is None or any(one.problems for one in layers):
+    """Return the layer of the profile that the last of these layers chooses, if any.
+
+    If there is no such profile the layer has a problem.
+    """
+    choosing = next((layer for layer in reversed(layers) if "profile" in layer.values), None)
+    name = choosing.values["profile"] if choosing is not None else None
+    if choosing is None or name is None or any(layer.problems for layer in layers):
         return []
-    said = chosen.names["profile"]
+    setting_name = choosing.names["profile"]
     if name not in profiles:
-        there = f"there are {', '.join(profiles)}" if profiles else f"{user} defines none"
-        where = f"{chosen.source}: {said}" if chosen.kind == "user" else said
-        return [Layer("user", str(user), problems=(f"{where}: no profile {name!r} ({there})",))]
-    found = profiles[name]
-    if chosen.kind != "option":
-        return [found]
-    # What was only asked for once holds no session that somebody goes on with.
-    return [replace(found, kind="option", names=dict.fromkeys(found.values, f"{said} {name}"))]
+        existing = f"there are {', '.join(profiles)}" if profiles else f"{user} defines none"
+        place = f"{choosing.source}: {setting_name}" if choosing.kind == "user" else setting_name
+        return [Layer("user", str(user), problems=(f"{place}: no profile {name!r} ({existing})",))]
+    profile = profiles[name]
+    if choosing.kind != "option":
+        return [profile]
+    # A profile of an option is for this command: it must not bind a session that is resumed later.
+    return [
+        replace(
+            profile, kind="option", names=dict.fromkeys(profile.values, f"{setting_name} {name}")
+        )
+    ]
 
 
 def user_path() -> Path:
-    """Where the user's file is, or would be."""
+    """Return the path of the user's file; it need not exist."""
     return config_dir() / USER_FILE
 
 
-def as_typed(key: str, text: str) -> Any:
-    """The value of a setting as a person types it, in its own unit; None for none.
+def read_typed(key: str, text: str) -> Any:
+    """Return the value of a setting that a person typed, in its own unit.
 
-    Raises `ConfigErrors` where there is no such setting, or it cannot be this.
+    None for no value.
+
+    Raises:
+        ConfigErrors: there is no such setting, or the value is not allowed.
     """
     row = table().get(key)
     if row is None:
@@ -280,15 +337,21 @@ def as_typed(key: str, text: str) -> Any:
         raise ConfigErrors([f"{key}: {_not_allowed(row, repr(text))}"]) from None
 
 
-def check_users(text: str) -> None:
-    """Raise `ConfigErrors` for what could not stand in the user's file."""
-    own = _read_toml(text, "user", str(user_path()))
-    merge([defaults(), own, *_profile(own.profiles, [own], user_path())])
+def check_user_text(text: str) -> None:
+    """Check a text for the user's file.
+
+    Raises:
+        ConfigErrors: it is not valid.
+    """
+    layer = _read_toml(text, "user", str(user_path()))
+    merge([defaults(), layer, *_profile(layer.profiles, [layer], user_path())])
 
 
 def _project_places(cwd: Path, home: Path) -> Iterator[Path]:
-    """Where a project's file may be: in the working directory and above it, up to the home folder,
-    the nearest place first."""
+    """Yield the possible places of a project's file, the nearest first.
+
+    These are the working directory and the folders above it, up to the home folder.
+    """
     for folder in (cwd, *cwd.parents):
         yield folder / PROJECT_FILE
         if folder in (home, home.resolve()):
@@ -305,32 +368,36 @@ def _working_directory() -> Path:
 
 
 def merge(layers: Sequence[Layer]) -> Configuration:
-    """The layers one over the other, lowest first. Raises `ConfigErrors`."""
+    """Merge the layers, the lowest first.
+
+    Raises:
+        ConfigErrors: lists the problems of all layers.
+    """
     values: dict[str, Any] = {}
     origins: dict[str, tuple[Origin, ...]] = {}
     choices: list[_Choice] = []
     problems: list[str] = []
     for layer in layers:
-        problems += [*layer.problems, *_bad_choice(layer)]
+        problems += [*layer.problems, *_check_choice(layer)]
         if layer.kind == "project":
             problems += _find_loosened(layer, values)
         if layer.adds and "policy.preset" not in layer.values:
             choices[:] = [_with_more(choice, layer) for choice in choices]
-            every, _ = _with_more((values.get("policy.allow"), None), layer)
-            layer = replace(layer, values={**layer.values, "policy.allow": every})
+            all_tools, _ = _with_more((values.get("policy.allow"), None), layer)
+            layer = replace(layer, values={**layer.values, "policy.allow": all_tools})
         elif layer.chooses:
             if layer.kind != "project":
-                # A list of tools replaces a preset and a preset a list: who speaks last means all.
+                # A list of tools replaces a preset, and a preset a list: the last source decides.
                 choices.clear()
                 for key in _TOOL_CHOICE:
                     values.pop(key, None)
                     origins.pop(key, None)
             choices.append((layer.values.get("policy.allow"), layer.values.get("policy.preset")))
-        _put_over(values, origins, layer)
+        _apply_layer(values, origins, layer)
     if problems:
         raise ConfigErrors(problems)
     if choices:
-        choices[0] = _chosen_by_tools(choices[0], values, origins)
+        choices[0] = _complete_choice(choices[0], values, origins)
     nested: dict[str, Any] = {}
     for key in table():
         section, _, name = key.rpartition(".")
@@ -346,28 +413,28 @@ def merge(layers: Sequence[Layer]) -> Configuration:
     )
 
 
-def _chosen_by_tools(
+def _complete_choice(
     choice: _Choice, values: dict[str, Any], origins: dict[str, tuple[Origin, ...]]
 ) -> _Choice:
-    """The tools that are allowed, given the folders and programs that were named.
+    """Return the allowed tools, given the folders and programs in the settings.
 
-    If nobody chose tools, a folder that may be written to brings the preset for that. Programs that
-    were named bring the tool that runs them. Neither can stand in a project's file, and what a
-    project's file leaves out stays out.
+    If nobody chose tools, a folder that may be written to selects the writing preset. Named
+    programs allow the tool that runs them. Neither can be set by a project's file, and tools that a
+    project's file leaves out stay forbidden.
     """
     allow, preset = choice
     by_default = all(origin.kind == "default" for origin in origins.get("policy.preset", ()))
     writable = any(_is_writable(root) for root in values.get("tools.roots") or ())
     if preset is not None and by_default and writable:
         preset = values["policy.preset"] = WRITING_PRESET
-    named = ((RUN_COMMAND, "tools.commands"), (f"{PLUGIN}{FUNCTIONS}", "tools.functions"))
-    brought = [tool for tool, key in named if values.get(key)]
-    allow = tuple(dict.fromkeys((*(allow or ()), *brought))) if brought else allow
+    tool_settings = ((RUN_COMMAND, "tools.commands"), (f"{PLUGIN}{FUNCTIONS}", "tools.functions"))
+    added_tools = [tool for tool, key in tool_settings if values.get(key)]
+    allow = tuple(dict.fromkeys((*(allow or ()), *added_tools))) if added_tools else allow
     return allow, preset
 
 
 def _is_writable(root: str) -> bool:
-    with contextlib.suppress(UsageError):  # what is no root is told where roots are opened
+    with contextlib.suppress(UsageError):  # opening the roots reports a wrong one
         return RootName.parse(root).writable
     return False
 
@@ -377,32 +444,38 @@ def _with_more(choice: _Choice, layer: Layer) -> _Choice:
     return (*(allow or ()), *layer.values["policy.allow"]), preset
 
 
-def _put_over(values: dict[str, Any], origins: dict[str, tuple[Origin, ...]], layer: Layer) -> None:
+def _apply_layer(
+    values: dict[str, Any], origins: dict[str, tuple[Origin, ...]], layer: Layer
+) -> None:
+    """Write a layer's values over those of the lower layers."""
     for key, value in layer.values.items():
         by_name = layer.kind in ("environment", "option")
         origin = Origin(layer.kind, layer.names[key] if by_name else layer.source)
-        before, all_of_it = values.get(key), (origin,)
+        old_value, only_origin = values.get(key), (origin,)
         if isinstance(value, dict):
-            values[key] = {**(before or {}), **value}
+            values[key] = {**(old_value or {}), **value}
         elif table()[key].setting.project == "add":
-            values[key] = (*(before or ()), *(item for item in value if item not in (before or ())))
+            values[key] = (
+                *(old_value or ()),
+                *(item for item in value if item not in (old_value or ())),
+            )
         else:
-            values[key], origins[key] = value, all_of_it
+            values[key], origins[key] = value, only_origin
             continue
-        origins[key] = (*origins.get(key, ()), origin) if value else origins.get(key, all_of_it)
+        origins[key] = (*origins.get(key, ()), origin) if value else origins.get(key, only_origin)
 
 
-def _bad_choice(layer: Layer) -> list[str]:
-    """Faults of what a layer says of tools that its types cannot see."""
+def _check_choice(layer: Layer) -> list[str]:
+    """Return the problems of a layer's choice of tools that types cannot show."""
     preset = layer.values.get("policy.preset")
-    where = "" if layer.kind in ("environment", "option") else f"{layer.source}: "
+    prefix = "" if layer.kind in ("environment", "option") else f"{layer.source}: "
     allow_name, preset_name = (layer.names.get(key, key) for key in _TOOL_CHOICE)
     if preset is not None and preset not in PRESETS:
         allowed = ", ".join(PRESETS) + _guess(preset, PRESETS)
-        return [f"{where}{preset_name}: {preset!r} is not allowed (allowed: {allowed})"]
+        return [f"{prefix}{preset_name}: {preset!r} is not allowed (allowed: {allowed})"]
     if preset is not None and layer.values.get("policy.allow") is not None and not layer.adds:
         allowed = "a list of tools, or a preset"
-        return [f"{where}{allow_name}: excludes {preset_name} (allowed: {allowed})"]
+        return [f"{prefix}{allow_name}: excludes {preset_name} (allowed: {allowed})"]
     return []
 
 
@@ -411,35 +484,34 @@ def _bad_choice(layer: Layer) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The settings of one source. ``names`` says by what name each key was set there.
-
-    ``adds``: its list of tools is added to those that may be called, and replaces nothing.
-    ``profiles`` are those of the user's file, by name.
-    """
+    """The settings of one source."""
 
     kind: Kind
     source: str
     values: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    """The name by which the source set each key."""
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     adds: bool = False
+    """Its list of tools is added to the allowed ones, and replaces nothing."""
     profiles: Mapping[str, Layer] = field(default_factory=dict, repr=False)
+    """The profiles of the user's file by name."""
 
     @property
     def chooses(self) -> bool:
-        """Return whether it says which tools may be called."""
+        """True if it says which tools may be called."""
         return any(key in self.values for key in _TOOL_CHOICE)
 
 
 @functools.cache
 def defaults() -> Layer:
-    """The layer that `config/default.toml` makes."""
+    """Return the layer of `config/default.toml`."""
     return _read_toml(read_data(DEFAULT_FILE), "default", DEFAULT_FILE)
 
 
 def read_file(path: Path, kind: Kind) -> Layer:
-    """The settings of a TOML file. Faults are listed in the layer, not raised."""
+    """Read a TOML file of settings. Problems are listed in the layer, not raised."""
 
     def fault(problem: str) -> Layer:
         return Layer(kind, str(path), problems=(f"{path}: {problem}",))
@@ -456,11 +528,11 @@ def read_file(path: Path, kind: Kind) -> Layer:
     except UnicodeDecodeError as error:
         return fault(f"not UTF-8 at byte {error.start}")
     layer = _read_toml(text, kind, str(path))
-    every = [pair for one in (layer, *layer.profiles.values()) for pair in one.values.items()]
-    held = [
-        table()[key].setting.secret and not _VARIABLE.fullmatch(str(value)) for key, value in every
+    pairs = [pair for part in (layer, *layer.profiles.values()) for pair in part.values.items()]
+    plain_secrets = [
+        table()[key].setting.secret and not _VARIABLE.fullmatch(str(value)) for key, value in pairs
     ]
-    if info.st_mode & 0o077 and any(held):
+    if info.st_mode & 0o077 and any(plain_secrets):
         warning = f"{path}: holds a key and can be read by others (chmod 600 {path})"
         return replace(layer, warnings=(warning,))
     return layer
@@ -471,31 +543,38 @@ def _read_toml(text: str, kind: Kind, source: str) -> Layer:
         document = tomllib.loads(text.removeprefix(BYTE_ORDER_MARK))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         return Layer(kind, source, problems=(f"{source}: not TOML: {error}",))
-    written = document.pop(PROFILES, {})
-    layer = _of_table(document, kind, source)
-    if not written:
+    tables = document.pop(PROFILES, {})
+    layer = _read_table(document, kind, source)
+    if not tables:
         return layer
     if kind == "project":
         fault = f"{source}: {PROFILES}: a project's file must not define any (your own file can)"
         return replace(layer, problems=(*layer.problems, fault))
-    if not isinstance(written, Mapping) or not all(isinstance(v, dict) for v in written.values()):
+    if not isinstance(tables, Mapping) or not all(isinstance(v, dict) for v in tables.values()):
         fault = f"{source}: {PROFILES}: no tables of settings (write [{PROFILES}.NAME])"
         return replace(layer, problems=(*layer.problems, fault))
     profiles = {
-        name: _of_table(settings, kind, f"{source}: {PROFILES}.{name}", left_out_key="profile")
-        for name, settings in written.items()
+        name: _read_table(settings, kind, f"{source}: {PROFILES}.{name}", left_out_key="profile")
+        for name, settings in tables.items()
     }
-    faults = [fault for one in profiles.values() for fault in (*one.problems, *_bad_choice(one))]
+    faults = [
+        fault
+        for profile in profiles.values()
+        for fault in (*profile.problems, *_check_choice(profile))
+    ]
     return replace(layer, problems=(*layer.problems, *faults), profiles=profiles)
 
 
-def _of_table(
+def _read_table(
     document: Mapping[str, Any], kind: Kind, source: str, *, left_out_key: str = ""
 ) -> Layer:
-    """The settings in a table, sections and dotted keys alike; ``left_out_key`` is none of them."""
+    """Return the settings in a table, in sections or with dotted keys.
+
+    ``left_out_key`` is not allowed in it.
+    """
     values: dict[str, Any] = {}
     problems: list[str] = []
-    for key, value in _flattened(document):
+    for key, value in _flatten(document):
         row = table().get(key)
         if row is None or key == left_out_key:
             problems.append(f"{source}: {_unknown_key(key, value)}")
@@ -508,12 +587,12 @@ def _of_table(
     return Layer(kind, source, values, {key: key for key in values}, tuple(problems))
 
 
-def _flattened(document: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Dotted keys with their values; a table stays a value where it is no section of ours."""
+def _flatten(document: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """Yield dotted keys with their values; a table that is no section stays a value."""
     for name, value in document.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping) and key in _sections():
-            yield from _flattened(value, f"{key}.")
+            yield from _flatten(value, f"{key}.")
         else:
             yield key, value
 
@@ -529,16 +608,16 @@ def _by_env() -> dict[str, SettingRow]:
 
 
 def _read_environment(environ: Mapping[str, str]) -> Layer:
-    """The settings of the environment.
+    """Return the settings in the environment.
 
-    A variable with our prefix that is no setting is a fault where it was meant for one (its name
-    is close to a known one, or starts as one), and else a warning.
+    A variable with our prefix that is no setting is a problem if it was meant as one (its name is
+    close to a known one, or begins like one), else a warning.
     """
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
     problems: list[str] = []
     warnings: list[str] = []
-    meant = ("PLUGIN_MLX_TOOLS", *(f"MLX_TOOLS_{section.upper()}_" for section in _sections()))
+    prefixes = ("PLUGIN_MLX_TOOLS", *(f"MLX_TOOLS_{section.upper()}_" for section in _sections()))
     for name in sorted(environ):
         row = _by_env().get(name)
         if row is not None:
@@ -547,12 +626,12 @@ def _read_environment(environ: Mapping[str, str]) -> Layer:
                 names[row.key] = name
             except ValueError:
                 problems.append(f"{name}: {_not_allowed(row, repr(environ[name]))}")
-        elif name.startswith(("MLX_TOOLS_", *meant, "ROUTING_LOCAL")) and (
+        elif name.startswith(("MLX_TOOLS_", *prefixes, "ROUTING_LOCAL")) and (
             name not in OTHER_VARIABLES
         ):
             if close := _close_variable(name):
                 problems.append(f"{name}: no such setting (did you mean {close}?)")
-            elif name.startswith(meant):
+            elif name.startswith(prefixes):
                 problems.append(f"{name}: no such setting (see: mlx-tools config show)")
             elif name.startswith("MLX_TOOLS_"):
                 warnings.append(f"{name}: no such setting, ignored (see: mlx-tools config show)")
@@ -560,27 +639,30 @@ def _read_environment(environ: Mapping[str, str]) -> Layer:
 
 
 def _close_variable(name: str) -> str | None:
-    """The variable that a name which is none may mean: also as one would derive it from a key."""
-    said = name.removeprefix("MLX_TOOLS_").lower().replace("_", ".", 1)
-    if found := next((key for key in (said, *_alike(said)) if key in table()), None):
-        return table()[found].env
+    """Return the variable that a wrong name may mean, None if there is none.
+
+    The name may also be derived from a setting's key.
+    """
+    key_like = name.removeprefix("MLX_TOOLS_").lower().replace("_", ".", 1)
+    if match := next((key for key in (key_like, *_alike(key_like)) if key in table()), None):
+        return table()[match].env
     close = difflib.get_close_matches(name, [*_by_env(), *OTHER_VARIABLES], n=1, cutoff=0.8)
     return close[0] if close else None
 
 
 def _read_options(options: Mapping[str, str | bool | Sequence[str]]) -> Layer:
-    """The settings of the command line, by key: text as it was typed, or a switch."""
+    """Return the settings of the command line, by key: typed text, or a switch."""
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
     problems: list[str] = []
-    adds = False
+    is_addition = False
     for key, value in options.items():
         row = table()[key]
         flag = row.setting.flag or key
         try:
             if key == "policy.allow" and re.match(r"\s*[+-]", str(value)):
-                values[key], values["policy.deny"] = _more_and_less(str(value))
-                adds, names["policy.deny"] = True, flag
+                values[key], values["policy.deny"] = _split_changes(str(value))
+                is_addition, names["policy.deny"] = True, flag
             else:
                 values[key] = _as_option(row, value)
             names[key] = flag
@@ -588,21 +670,28 @@ def _read_options(options: Mapping[str, str | bool | Sequence[str]]) -> Layer:
             problems.append(f"{flag}: {error}")
         except ValueError:
             problems.append(f"{flag}: {_not_allowed(row, repr(value), row.setting.scale)}")
-    return Layer("option", "command line", values, names, tuple(problems), adds=adds)
+    return Layer("option", "command line", values, names, tuple(problems), adds=is_addition)
 
 
 def _as_option(row: SettingRow, value: str | bool | Sequence[str]) -> Any:
-    """An option's value. Raises ValueError as `SettingRow.check` does, `ConfigError` for a file
-    that holds no secret."""
+    """Return an option's value.
+
+    Raises:
+        ValueError: as `SettingRow.check`.
+        ConfigError: a file that should hold a secret does not.
+    """
     if not isinstance(value, str):
         return row.check(value if isinstance(value, bool) else list(value))
     if not value.strip() and not row.may_be_empty:
-        raise ValueError  # a variable of the shell that is not set, most likely
-    return row.read(_secret_in(value) if row.setting.secret else value, scale=row.setting.scale)
+        raise ValueError  # most likely a variable of the shell that is not set
+    return row.read(_read_secret(value) if row.setting.secret else value, scale=row.setting.scale)
 
 
-def _secret_in(file: str) -> str:
-    """The secret that a file holds: it stands on no command line, where others see it."""
+def _read_secret(file: str) -> str:
+    """Return the secret in a file.
+
+    It is never on a command line, where others could see it.
+    """
     try:
         text = read_regular(expand_user(file), MAX_FILE_BYTES).decode("utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -613,37 +702,39 @@ def _secret_in(file: str) -> str:
     return text
 
 
-def _more_and_less(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The tools of ``+a,-b``: those that are added, and those that are taken away."""
-    said = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(re.match(r"[+-].", one) for one in said):
+def _split_changes(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the tools that ``+a,-b`` adds, and those that it removes."""
+    words = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(re.match(r"[+-].", word) for word in words):
         raise ConfigError(f"{text!r} is not allowed (allowed: names alone, or + or - before each)")
-    more, less = (tuple(one[1:] for one in said if one[0] == sign) for sign in "+-")
-    for names in (more, less):
+    added, removed = (tuple(word[1:] for word in words if word[0] == sign) for sign in "+-")
+    for names in (added, removed):
         table()["policy.deny"].check(list(names))
-    return more, less
+    return added, removed
 
 
-def _bare(key: str) -> str:
-    """A key as a hand may have it: units, and what parts words, are left out."""
+def _normalise(key: str) -> str:
+    """Return a key without units and separators, to compare it with typed text."""
     return key.lower().removesuffix("_ms").replace("_", "").replace("-", "")
 
 
 def _alike(key: str) -> list[str]:
-    """The settings and sections that a name which is none may mean, the likeliest first: in another
-    section or none, named as its option is, or misspelt."""
+    """Return the settings and sections that a wrong key may mean, the likeliest first.
+
+    A person may write another section or none, the name of the option, or a misspelling.
+    """
     section, _, tail = key.rpartition(".")
     flag = f"--{tail.replace('_', '-')}"
-    same = [
+    same_tail = [
         known
         for known, row in table().items()
         if known.rpartition(".")[2] == tail or row.setting.flag == flag
     ]
-    same.sort(key=lambda known: -difflib.SequenceMatcher(None, known, key).ratio())
-    names = {_bare(known): known for known in (*table(), *_sections())}
-    names |= {} if section else {_bare(known.rpartition(".")[2]): known for known in table()}
-    close = difflib.get_close_matches(_bare(key), names, n=1, cutoff=0.7)
-    return same + [names[one] for one in close]
+    same_tail.sort(key=lambda known: -difflib.SequenceMatcher(None, known, key).ratio())
+    names = {_normalise(known): known for known in (*table(), *_sections())}
+    names |= {} if section else {_normalise(known.rpartition(".")[2]): known for known in table()}
+    close = difflib.get_close_matches(_normalise(key), names, n=1, cutoff=0.7)
+    return same_tail + [names[name] for name in close]
 
 
 def _unknown_key(key: str, value: Any) -> str:
@@ -652,8 +743,8 @@ def _unknown_key(key: str, value: Any) -> str:
     close, section = _alike(key), key.partition(".")[0]
     known = [k for k in table() if k.startswith(f"{section}.")] or _sections()
     hint = f"did you mean {close[0]}?" if close else f"allowed here: {', '.join(known)}"
-    what = "section" if isinstance(value, Mapping) else "setting"
-    return f"{key}: no such {what} ({hint})"
+    noun = "section" if isinstance(value, Mapping) else "setting"
+    return f"{key}: no such {noun} ({hint})"
 
 
 def _not_allowed(row: SettingRow, allowed_text: str, scale: int = 1) -> str:
@@ -679,7 +770,7 @@ def _guess(text: str, words: Iterable[str]) -> str:
 
 
 def _find_loosened(layer: Layer, base: Mapping[str, Any]) -> list[str]:
-    """The faults of a project's file, given the values that hold without it."""
+    """Return the problems of a project's file, given the values that hold without it."""
     return [
         f"{layer.source}: {key}: {fault}"
         for key, value in layer.values.items()
@@ -688,28 +779,28 @@ def _find_loosened(layer: Layer, base: Mapping[str, Any]) -> list[str]:
 
 
 def _fault(row: SettingRow, value: Any, base: Mapping[str, Any]) -> str | None:
-    before = base.get(row.key)
+    old_value = base.get(row.key)
     match row.setting.project:
         case "never":
             return "a project's file must not set this (set it in your own file)"
         case "only_true" | "only_false" as rule:
-            wanted = rule == "only_true"
-            fine = value in (wanted, before)
-            return None if fine else _loosens(str(wanted).lower())
+            required = rule == "only_true"
+            is_allowed = value in (required, old_value)
+            return None if is_allowed else _loosens(str(required).lower())
         case "lower":
-            fine = before is None or value <= before  # None follows the model
-            return None if fine else _loosens(f"at most {before}")
+            is_allowed = old_value is None or value <= old_value  # None depends on the model
+            return None if is_allowed else _loosens(f"at most {old_value}")
         case "rarer":
-            return _oftener(value, before)
+            return _check_rates(value, old_value)
         case "stricter":
-            within = row.choices[: row.choices.index(before) + 1]
-            return None if value in within else _loosens(" or ".join(within))
+            allowed = row.choices[: row.choices.index(old_value) + 1]
+            return None if value in allowed else _loosens(" or ".join(allowed))
         case "more":
-            fine = set(before or ()) <= set(value)
-            return None if fine else _loosens(f"{', '.join(before or ())}, and more")
+            is_allowed = set(old_value or ()) <= set(value)
+            return None if is_allowed else _loosens(f"{', '.join(old_value or ())}, and more")
         case "allow":
             return _describe_widened(_allowed_tools({row.key: value}), _allowed_tools(base))
-        case _:  # "any" gives no power, "add" only adds to what is refused
+        case _:  # "any" gives no power, "add" only adds to the denied tools
             return None
 
 
@@ -717,11 +808,14 @@ def _loosens(allowed: str) -> str:
     return f"a project's file can only tighten this (allowed: {allowed})"
 
 
-def _oftener(value: Any, old_value: Any) -> str | None:
-    """A rate, or one of a table of rates, that allows more calls than the one before it."""
+def _check_rates(value: Any, old_value: Any) -> str | None:
+    """Return the problem if a rate, or one of a table, allows more calls than before.
+
+    Else None.
+    """
     if isinstance(value, Mapping):
         faults = (
-            (name, _oftener(value[name], (old_value or {}).get(name))) for name in sorted(value)
+            (name, _check_rates(value[name], (old_value or {}).get(name))) for name in sorted(value)
         )
         return next((f"{name}: {fault}" for name, fault in faults if fault), None)
     if old_value is None or Rate.parse(value).is_as_strict_as(Rate.parse(old_value)):
@@ -730,7 +824,7 @@ def _oftener(value: Any, old_value: Any) -> str | None:
 
 
 def _allowed_tools(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names and patterns that the list or, without one, the preset allows."""
+    """Return the names and patterns that the list or, without one, the preset allows."""
     allow, preset = values.get("policy.allow"), values.get("policy.preset")
     if allow is not None:
         return tuple(allow)
@@ -738,49 +832,53 @@ def _allowed_tools(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _describe_widened(new_names: Collection[str], old_names: Collection[str]) -> str | None:
-    more = [name for name in new_names if not _is_covered(name, old_names)]
-    if not more:
+    new_tools = [name for name in new_names if not _is_covered(name, old_names)]
+    if not new_tools:
         return None
     return (
-        f"a project's file can only tighten this: {', '.join(more)} is not allowed without it "
+        f"a project's file can only tighten this: {', '.join(new_tools)} is not allowed without it "
         f"(allowed: {', '.join(old_names) or 'no tool'})"
     )
 
 
 def _is_covered(name: str, old_names: Collection[str]) -> bool:
-    """Return whether what ``name`` means may be allowed already.
+    """Return True if the tools that ``name`` means may be allowed already.
 
-    Only a list of exact names says for sure that it is not. Whatever is said here, the policy of a
-    run holds what a project's file allows to what holds without it (`Configuration.policy`).
+    Only a list of exact names shows for sure that they are not. Whatever is returned here, a run's
+    policy never allows more than without the project's file (`Configuration.policy`).
     """
-    if any(names_same_tool(other, name) for other in old_names) or "*" in old_names:
+    if any(names_same_tool(old_name, name) for old_name in old_names) or "*" in old_names:
         return True
     if name.startswith(PLUGIN):
-        return name.partition("/")[0] in old_names  # some tools of a plugin that is allowed whole
+        return name.partition("/")[0] in old_names  # a tool of a plugin that is allowed as a whole
     if is_glob(name):
         return False
-    return any(p.startswith(PLUGIN) or fnmatch.fnmatchcase(name, p) for p in old_names)
+    return any(
+        pattern.startswith(PLUGIN) or fnmatch.fnmatchcase(name, pattern) for pattern in old_names
+    )
 
 
 # --- a file of settings, edited -------------------------------------------------------------------
 
 
 def with_value(text: str, key: str, value: Any) -> str:
-    """The text with a setting's ``key``, dotted, set to ``value``; with None it is not set.
+    """Return a text with a setting's dotted ``key`` set to ``value``; None removes it.
 
-    Raises ConfigError where the text is not TOML, and where it says the value in a form that cannot
-    be changed without changing another.
+    Raises:
+        ConfigError: the text is not TOML, or writes the value in a form that cannot be changed
+            without
+            changing another.
     """
     if text.startswith(BYTE_ORDER_MARK):
         return BYTE_ORDER_MARK + with_value(text[1:], key, value)
-    import tomlkit  # which takes long to load
+    import tomlkit  # imported late: it loads slowly
     from tomlkit.exceptions import TOMLKitError
 
     try:
-        wanted = dict(_flattened(tomllib.loads(text)))
-        wanted.pop(key, None)
+        expected = dict(_flatten(tomllib.loads(text)))
+        expected.pop(key, None)
         if value is not None:
-            wanted[key] = list(value) if isinstance(value, tuple) else value
+            expected[key] = list(value) if isinstance(value, tuple) else value
         document: Any = tomlkit.parse(text)
         *sections, name = key.split(".")
         inner = document
@@ -791,7 +889,7 @@ def with_value(text: str, key: str, value: Any) -> str:
         else:
             inner[name] = _item(value)
         edited = tomlkit.dumps(document)
-        if dict(_flattened(tomllib.loads(edited))) == wanted:
+        if dict(_flatten(tomllib.loads(edited))) == expected:
             return edited
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"not TOML: {error}", hint="mlx-tools config edit") from None
@@ -803,14 +901,14 @@ def with_value(text: str, key: str, value: Any) -> str:
     )
 
 
-def write_users(text: str) -> None:
-    """Write the text of the user's file, which may be a link to another.
+def write_user_text(text: str) -> None:
+    """Write the text of the user's file, which may be a link to another file.
 
     Raises:
-        ConfigErrors: it cannot stand there.
+        ConfigErrors: the text is not valid.
         UsageError: the file cannot be written.
     """
-    check_users(text)
+    check_user_text(text)
     file = user_path()
     try:
         private_dir(file.parent)
@@ -821,14 +919,14 @@ def write_users(text: str) -> None:
         raise UsageError(f"{file} cannot be written: {error.strerror}") from None
 
 
-def users_text() -> str:
+def read_user_text() -> str:
     """Return the text of the user's file, empty if there is none."""
     file = user_path()
     return read_text(file) if os.path.lexists(file) else ""
 
 
 def as_toml(value: Any) -> str:
-    """A setting's value as TOML."""
+    """Return a setting's value as TOML."""
     return _item(value).as_string()
 
 

@@ -1,9 +1,11 @@
-"""The door of whatever speaks HTTP: who may come in, and with how much.
+"""Access control for every HTTP server of mlx-tools.
+
+Who may send requests, and how large.
 
 A model on a loopback port can be reached by any web page that this machine's browser shows. So the
-name in ``Host`` must be one of ours (a name that was bound to this address by somebody else is
-not), a page's ``Origin`` must be allowed, a body must be JSON, which a page cannot send unasked,
-and a key, where there is one, is compared in constant time.
+name in ``Host`` must be one of ours, since somebody else may have bound another name to this
+address. A page's ``Origin`` must be allowed. A body must be JSON, which a page cannot send without
+asking first. A key, if there is one, is compared in constant time.
 """
 
 from __future__ import annotations
@@ -24,19 +26,22 @@ Scope = MutableMapping[str, Any]
 
 LOCAL_NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 WAITING: Final = 64
-"""Requests that wait their turn while as many as may be are served; any more are refused."""
+"""Requests that may wait while others are served; further ones are refused.
+
+A choice: each holds its body in memory, and a client that waits behind 64 others is better told.
+"""
 OPEN_PATHS: Final = frozenset(("/health",))
-"""Paths that need no key: they say nothing but that somebody serves."""
+"""Paths that need no key: they only show that a server is there."""
 ADMIT: Final = "mlx_tools.admit"
-"""Where a scope's ``state`` has the function that tells a connection that it bears the key."""
+"""The key in a scope's ``state`` for the function that marks a connection as having the key."""
 MAX_BODIES: Final = 128 << 20
-"""Bytes of the bodies of all requests that are being answered: four of the largest."""
+"""The most bytes of the bodies of all requests under way: four of the largest."""
 
 
 class Refusal(NamedTuple):
-    """The reason why a request may not come in: an HTTP status, a code, and words.
+    """The reason why a request is refused: an HTTP status, a code, and a message.
 
-    ``scope`` is the request's, for whoever writes the body; None before there is one.
+    ``scope`` is the request's, for the code that writes the body; None before there is one.
     """
 
     status: int
@@ -48,27 +53,26 @@ class Refusal(NamedTuple):
 _HOST: Final = re.compile(
     r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s:@/?#\[\]]+?)\.?)(?::[0-9]{0,5})?"
 )
-"""A ``Host`` header (RFC 9110): an IPv6 address or a name, and a port. Nothing comes between."""
+"""A ``Host`` header (RFC 9110): an IPv6 address or a name, and a port, with nothing in between."""
 _FULL: Final = Refusal(
     503, "overloaded", "the bodies of other requests fill the memory set aside: try again later"
 )
 
 
 class AccessRules(Struct, frozen=True, kw_only=True):
-    """Who may come in.
-
-    ``hosts`` are the names, besides those of this machine's loopback, by which it may be reached,
-    ``origins`` the pages that may ask, ``key`` what every request must bear, empty for none. Below
-    the path ``page``, and at ``/``, something asks for a key of its own, where it is not empty.
-    """
+    """Who may send requests."""
 
     hosts: Collection[str] = ()
+    """Names by which the server may be reached, besides those of loopback."""
     origins: Collection[str] = ()
+    """Web pages that may send requests."""
     key: str = ""
+    """The key that every request must have, empty for none."""
     page: str = ""
+    """A path below which, and at ``/``, a page checks a key of its own; empty for none."""
 
     def refusal(self, scope: Scope) -> Refusal | None:
-        """Why a request may not come in, None where it may."""
+        """Return why a request is refused, None if it is not."""
         headers = headers_of(scope)
         name = host_name(headers.get("host", ""))
         if name not in LOCAL_NAMES and name not in self.hosts:
@@ -85,34 +89,45 @@ class AccessRules(Struct, frozen=True, kw_only=True):
         return Refusal(401, "invalid_api_key", "the key is missing or wrong")
 
     def has_key(self, headers: Mapping[str, str]) -> bool:
-        """Return whether a request with these headers bears the key."""
-        given = headers.get("x-api-key") or headers.get("authorization", "").partition(" ")[2]
-        return not self.key or hmac.compare_digest(given.strip().encode(), self.key.encode())
+        """Return True if a request with these headers has the key."""
+        key = headers.get("x-api-key") or headers.get("authorization", "").partition(" ")[2]
+        return not self.key or hmac.compare_digest(key.strip().encode(), self.key.encode())
 
 
 def headers_of(scope: Scope) -> dict[str, str]:
-    """A request's headers by name, in small letters. One that comes twice is empty."""
-    found: dict[str, str] = {}
+    """Return a request's headers by lower-case name.
+
+    A header that comes twice is empty.
+
+    An attacker could otherwise send two values of which two readers take different ones.
+    """
+    headers: dict[str, str] = {}
     for name, value in scope["headers"]:
         key = name.decode("latin-1")
-        found[key] = "" if key in found else value.decode("latin-1")
-    return found
+        headers[key] = "" if key in headers else value.decode("latin-1")
+    return headers
 
 
 def host_name(host: str) -> str:
-    """The name in a ``Host`` header, without its port; empty if the header is malformed."""
+    """Return the name in a ``Host`` header, without its port.
+
+    Empty if the header is malformed.
+    """
     match = _HOST.fullmatch(host)
     return (match["address"] or match["name"]).lower() if match else ""
 
 
 def is_own_origin(origin: str, host: str) -> bool:
-    """Return whether the page of this origin was served by this very host, which is not empty."""
+    """Return True if a page of this origin was served by this host.
+
+    The host must not be empty.
+    """
     scheme, _, place = origin.partition("://")
     return scheme in ("http", "https") and place == host != ""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server that listens at ``host``."""
+    """Return True if only this machine can reach a server that listens at ``host``."""
     if host in LOCAL_NAMES:
         return True
     try:
@@ -122,32 +137,37 @@ def is_loopback(host: str) -> bool:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there. Raises `UsageError` where it cannot be had."""
+    """Return a socket that listens at an address.
+
+    Raises:
+        UsageError: the address cannot be used.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named asyncio has pieces sent at once; without it each waits for the
+    # With the protocol named, asyncio sends pieces at once. Without it each piece waits for the
     # acknowledgement of the one before, 40 ms.
-    one = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.bind((host, port))
-        one.listen(2048)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
     except OSError as error:
-        one.close()
-        said = f"{host}:{port}: {error.strerror or error}"
-        raise UsageError(said, hint="name another port with --port; 0 takes a free one") from None
-    return one
+        listener.close()
+        message = f"{host}:{port}: {error.strerror or error}"
+        raise UsageError(
+            message, hint="name another port with --port; 0 takes a free one"
+        ) from None
+    return listener
 
 
 def admit(scope: Scope) -> None:
-    """Tell the connection of this request that it bears a key."""
+    """Mark the connection of this request as having the key."""
     (scope.get("state") or {}).get(ADMIT, lambda: None)()
 
 
 class Guard:
-    """An ASGI application behind a `AccessRules`, with a bound on the bodies of all requests
-    together.
+    """An ASGI application behind `AccessRules`, with a limit on all bodies together.
 
-    A body counts until its request is answered: so long it is held, in one form or another.
+    A body counts until its request is answered: so long it is in memory, in one form or another.
     """
 
     def __init__(
@@ -164,9 +184,9 @@ class Guard:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        refused = self._door.refusal(scope)
-        if refused is not None:
-            await self._refuse(scope, send, refused)
+        refusal = self._door.refusal(scope)
+        if refusal is not None:
+            await self._refuse(scope, send, refusal)
             return
         if self._door.has_key(headers_of(scope)):
             admit(scope)
@@ -176,9 +196,9 @@ class Guard:
             await self._answer(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Any, send: Any) -> None:
-        body_bytes, is_full, begun = 0, False, False
+        body_bytes, is_full, has_begun = 0, False, False
 
-        async def received() -> Any:
+        async def receive_within_limit() -> Any:
             nonlocal body_bytes, is_full
             message = await receive()
             size = len(message.get("body", b""))
@@ -189,20 +209,20 @@ class Guard:
             self._free_bytes -= size
             return message
 
-        async def sent(message: Any) -> None:
-            nonlocal begun
-            if begun or not is_full:
-                begun = True
+        async def send_unless_full(message: Any) -> None:
+            nonlocal has_begun
+            if has_begun or not is_full:
+                has_begun = True
                 await send(message)
 
         try:
-            await self._app(scope, received, sent)
+            await self._app(scope, receive_within_limit, send_unless_full)
         except Exception:
-            if not is_full or begun:
+            if not is_full or has_begun:
                 raise
         finally:
             self._free_bytes += body_bytes
-        if is_full and not begun:
+        if is_full and not has_begun:
             await self._refuse(scope, send, _FULL)
 
     async def _refuse(self, scope: Scope, send: Any, refusal: Refusal) -> None:

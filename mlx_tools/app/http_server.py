@@ -1,9 +1,9 @@
-"""An HTTP server whose connections are bounded, for the gateway and the MCP server.
+"""An HTTP server with limited connections, for the gateway and the MCP server.
 
-Idle and half-sent connections cost a peer nothing. Each holds a file of this process, and once the
-system gives no more of them nobody is answered. So a connection must bear the key soon after it was
-opened, and of those that have not there are only so many: in all, and from each address. The oldest
-makes room for a new one: a client that sends its request at once is served during such an attack.
+Idle and half-sent connections cost a peer nothing. Each uses a file of this process, and once the
+system gives no more of them nobody is answered. So a connection must send the key soon after it was
+opened. Connections that have not are limited in all, and for each address. The oldest makes room
+for a new one, so a client that sends its request at once is served during such an attack.
 """
 
 from __future__ import annotations
@@ -22,27 +22,36 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from mlx_tools.app.guard import ADMIT, is_loopback
 
 HEAD_SECONDS: Final = 15.0
-"""Seconds for a request's head, and for a connection that does not bear the key. Apache allows 20,
-nginx 60; a head is one packet or two."""
+"""Seconds for a request's head, and for a connection without the key.
+
+Apache allows 20, nginx 60; a head is one packet or two.
+"""
 
 IDLE_SECONDS: Final = 75
-"""Seconds for which an idle connection stays open: longer than clients keep theirs, who would else
-now and then write into one that is just being closed."""
+"""Seconds for which an idle connection stays open.
+
+It is longer than clients keep theirs. Else a client would now and then write into a connection that
+is just being closed.
+"""
 
 _BACKLOG: Final = 128
-"""Connections that the system holds for us, and that are accepted in one go: fewer than the files
-that `OpenConnections` leaves free, and the most that macOS holds."""
+"""Connections that the system holds for us, and that are accepted in one go.
+
+They are fewer than the files that `OpenConnections` leaves free, and the most that macOS holds.
+"""
 
 _FILES: Final = (1024, 16_384)
-"""The least and the most open files that the bounds are made of: the usual limit of Linux, to which
-the 256 of macOS are raised; and what a larger limit is cut to."""
+"""The least and the most open files from which the limits are computed.
+
+The least is the usual limit of Linux, to which the 256 of macOS are raised. The most is a choice:
+more connections than that would need more memory than a gateway should take.
+"""
 
 
 class BoundedConnection(H11Protocol):
     """A connection with a deadline for its heads, counted among the `OpenConnections`.
 
-    Its ``config`` is a `ServerConfig`. ``address`` is what is counted as one peer: an IPv4 address
-    or the 64 bits that a provider gives an IPv6 customer; ``is_local`` if that is this machine.
+    Its ``config`` is a `ServerConfig`.
     """
 
     def __init__(
@@ -54,6 +63,7 @@ class BoundedConnection(H11Protocol):
     ) -> None:
         super().__init__(config, server_state, app_state | {ADMIT: self.admit}, _loop)
         self.open_connections = cast(ServerConfig, config).open_connections
+        """All open connections of the server."""
         self.address, self.is_local = "", False
         self._deadline: asyncio.TimerHandle | None = None
 
@@ -63,12 +73,12 @@ class BoundedConnection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def admit(self) -> None:
-        """Count the connection as one that bears the key; the request's head is complete."""
+        """Count the connection as one with the key; the head of its request is complete."""
         self.open_connections.admit(self)
         self._set_deadline(None)
 
     def drop(self) -> None:
-        """Close the connection at once, without sending what is left to be sent."""
+        """Close the connection at once; unsent data is lost."""
         self.open_connections.remove(self)
         self._set_deadline(None)
         self.transport.abort()
@@ -91,7 +101,7 @@ class BoundedConnection(H11Protocol):
 
     def handle_websocket_upgrade(self, event: Any) -> None:
         super().handle_websocket_upgrade(event)
-        self._leave()  # the whole head is there; whoever has no key is refused at once
+        self._leave()  # the head is complete, and a request without the key is refused at once
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -108,16 +118,16 @@ class BoundedConnection(H11Protocol):
 
 
 class OpenConnections:
-    """The open connections of a server, at most so many for ``files`` open files.
+    """The open connections of a server, limited by the files that it may open.
 
-    Of those that have not borne the key there are at most a quarter of ``files`` from this machine
-    and another quarter from elsewhere, half of that from one address; of all, five eighths.
+    Of those without the key there are at most a quarter of ``files`` from this machine and another
+    quarter from elsewhere, half of that from one address. All together are at most five eighths.
     """
 
     def __init__(self, files: int) -> None:
-        self.most_without_key, self.most_of_address = files // 4, files // 8
+        self.max_without_key, self.max_per_address = files // 4, files // 8
         self.max_connections = files * 5 // 8
-        # Both in the order in which they came.
+        # both dicts are in the order in which the connections came
         self._without_key: dict[BoundedConnection, None] = {}
         self._admitted: dict[BoundedConnection, None] = {}
 
@@ -125,37 +135,42 @@ class OpenConnections:
         return len(self._without_key) + len(self._admitted)
 
     def is_admitted(self, connection: BoundedConnection) -> bool:
-        """Return whether the connection has borne the key."""
+        """Return True if the connection has sent the key."""
         return connection in self._admitted
 
     def add(self, connection: BoundedConnection) -> None:
-        """Count a new connection; the oldest of those that are too many is dropped."""
+        """Count a new connection; drop the oldest of a group that has become too large."""
         self._without_key[connection] = None
-        group = [one for one in self._without_key if one.is_local == connection.is_local]
-        if len(group) > self.most_without_key:
+        group = [other for other in self._without_key if other.is_local == connection.is_local]
+        if len(group) > self.max_without_key:
             group.pop(0).drop()
-        same = [one for one in group if one.address == connection.address]
-        if len(same) > self.most_of_address and not connection.is_local:
-            same[0].drop()
+        same_address = [other for other in group if other.address == connection.address]
+        if len(same_address) > self.max_per_address and not connection.is_local:
+            same_address[0].drop()
         if len(self) > self.max_connections:
-            idle = (one for one in self._admitted if one.is_idle)
+            idle = (other for other in self._admitted if other.is_idle)
             next(idle, connection).drop()
 
     def admit(self, connection: BoundedConnection) -> None:
-        """Count a connection that is open as one that bears the key."""
+        """Count an open connection as one with the key."""
         if connection in self._without_key:
             del self._without_key[connection]
             self._admitted[connection] = None
 
     def remove(self, connection: BoundedConnection) -> None:
-        """Count a connection no more."""
+        """Stop counting a connection."""
         self._without_key.pop(connection, None)
         self._admitted.pop(connection, None)
 
 
 class ServerConfig(uvicorn.Config):
-    """The settings of uvicorn for a server of ours, whose requests may take ``grace_seconds`` to
-    end once it is told to. ``files`` is how many files this process may open."""
+    """The settings of uvicorn for our servers.
+
+    Args:
+        app: the application.
+        grace_seconds: seconds that requests may take to end once the server is stopped.
+        files: how many files this process may open, None to ask the system.
+    """
 
     def __init__(self, app: Any, grace_seconds: int, files: int | None = None) -> None:
         logs = deepcopy(LOGGING_CONFIG)
@@ -176,28 +191,33 @@ class ServerConfig(uvicorn.Config):
 
 
 class PeerErrors(logging.Filter):
-    """Keeps what a peer sent out of the log: a text frame that is no UTF-8 ends its WebSocket, and
-    its traceback tells nobody anything."""
+    """Keeps errors that a peer caused out of the log.
+
+    A text frame that is no UTF-8 ends its WebSocket, and its traceback helps nobody.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is logged."""
+        """Return True if the record is logged."""
         error = record.exc_info[1] if record.exc_info else None
         return not isinstance(error, UnicodeDecodeError)
 
 
 def raise_file_limit() -> int:
-    """Return how many files this process may open; a very low limit is raised first."""
+    """Return how many files this process may open; raise a very low limit first."""
     least, most = _FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    endless = resource.RLIM_INFINITY
-    if soft != endless and soft < least:
-        soft = least if hard == endless else min(hard, least)
+    unlimited = resource.RLIM_INFINITY
+    if soft != unlimited and soft < least:
+        soft = least if hard == unlimited else min(hard, least)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return most if soft == endless else min(soft, most)
+    return most if soft == unlimited else min(soft, most)
 
 
 def _peer_of(host: str) -> str:
-    """The address that is counted as one peer."""
+    """Return the address that counts as one peer.
+
+    It is an IPv4 address, or the 64 bits that a provider gives to an IPv6 customer.
+    """
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -1,7 +1,9 @@
-"""A session that is kept, gone on with as its header says: with its backend, model, style and
-roots, so that nothing has to be said twice. What is configured today holds besides.
+"""A saved session that continues as its header says.
 
-And a tool called without a model, in a session of its own that says so.
+Same backend, model, style and roots.
+
+Nothing has to be said twice, and today's configuration holds as well. Also: a tool called without a
+model, in a session of its own that says so.
 """
 
 from __future__ import annotations
@@ -47,42 +49,47 @@ NO_MODEL: Final = "none"
 
 
 class _NoBackend:
-    """A model that is not asked."""
+    """A backend that is never asked."""
 
     def complete(self, request: CompletionRequest) -> AsyncIterator[Chunk]:
         raise BackendError("no model is asked here")
 
 
 class SavedSession(Struct, frozen=True):
-    """A session to go on with: its id or its transcript's path, how its model is reached, and what
-    its policy is narrowed by, where by anything. ``note`` takes what a person should know.
-    ``fallback_options`` reaches it at another address, where that one does not."""
+    """A session to continue."""
 
     place: str
+    """Its id, or its transcript's path."""
     header: Header
     run: RunOptions
+    """The options by which its model is reached."""
     note: Note
+    """Called with each line that a person should read."""
     narrowed_policy: Policy | None = None
+    """Narrows the session's policy, None for no change."""
     fallback_options: RunOptions | None = None
+    """The options that reach the model at another address, if the first does not answer."""
 
     @asynccontextmanager
     async def open_controller(
         self, approver: Approver, wrap: Callable[[Backend], Backend] = lambda backend: backend
     ) -> AsyncIterator[Controller]:
-        """A controller to go on with it by; its backend is closed at the end. ``wrap`` is as for
-        `mlx_tools.app.open_controller`."""
+        """Open a controller for the session; its backend is closed at the end.
+
+        ``wrap`` is as for `mlx_tools.app.open_controller`.
+        """
         configuration = self.run.configuration
         registry = registry_of(configuration, jobs_of(configuration, self.header))
-        chosen = await self._select_backend()
+        selected = await self._select_backend()
         try:
-            chosen.free_markers(self.header.style)
-            yield self._controller(wrap(chosen.backend), registry, approver)
+            selected.free_markers(self.header.style)
+            yield self._controller(wrap(selected.backend), registry, approver)
         finally:
             await registry.aclose()
-            await chosen.backend.aclose()
+            await selected.backend.aclose()
 
     async def _select_backend(self) -> SelectedBackend:
-        """The backend, or the one at the other address where there is none at the first."""
+        """Return the backend, or the one at the other address if that cannot be reached."""
         try:
             return await choose(self.run, self.note)
         except (BackendError, UsageError) as error:
@@ -93,8 +100,8 @@ class SavedSession(Struct, frozen=True):
             return await choose(self.fallback_options, self.note)
 
     @asynccontextmanager
-    async def looked_at(self) -> AsyncIterator[Conversation]:
-        """The session, open to see what waits in it: no model is looked for, and none asked."""
+    async def open_for_reading(self) -> AsyncIterator[Conversation]:
+        """Open the session to see what waits in it; no model is looked for or asked."""
         configuration = self.run.configuration
         registry = registry_of(configuration, jobs_of(configuration, self.header))
         try:
@@ -116,13 +123,19 @@ class SavedSession(Struct, frozen=True):
         )
 
     async def begin(self, controller: Controller) -> Conversation:
-        """The session, open."""
+        """Open the session with a controller."""
         return await controller.reopen(self.place, narrowed_policy=self.narrowed_policy)
 
 
 def header_of(place: str, records: Sequence[Record], secret: bytes) -> Header:
-    """The header of a session that can be gone on with. Raises `UsageError` and `TranscriptError`
-    for any other, before anything that it says is done, such as asking the server that it names."""
+    """Return the header of a session that can continue.
+
+    It is checked before anything in it is used, such as the address of a server.
+
+    Raises:
+        UsageError: the session cannot continue.
+        TranscriptError: its transcript has no header.
+    """
     header = records[0] if records else None
     if not isinstance(header, Header):
         raise TranscriptError(f"the transcript of {place} holds nothing yet")
@@ -135,8 +148,10 @@ def header_of(place: str, records: Sequence[Record], secret: bytes) -> Header:
 
 
 def as_options(header: Header) -> Mapping[str, str | Sequence[str]]:
-    """The header as options of the command line: how the model is reached and spoken to, the
-    limits, and the roots."""
+    """Return a header as options of the command line.
+
+    They say how the model is reached and asked, the limits, and the roots.
+    """
     said = {
         "backend.kind": header.backend.get("kind"),
         "backend.url": header.backend.get("url"),
@@ -165,9 +180,13 @@ async def call_recorded(
     approver: Approver | None = None,
     on_progress: OnProgress | None = None,
 ) -> tuple[DirectCall, SessionFiles]:
-    """Call a tool under the policy and the limits of a configuration; see
-    `mlx_tools.controller.call_tool`. ``source`` is what the header says of how it came about.
-    Raises `StorageError` where nothing can be written down."""
+    """Call a tool under a configuration's policy and limits, in its own session.
+
+    See `mlx_tools.controller.call_tool`. The header says ``source`` about the origin of the call.
+
+    Raises:
+        StorageError: the session cannot be written.
+    """
     store, policy = session_store(configuration), configuration.policy()
     files = store.create()
     try:
@@ -182,7 +201,7 @@ async def call_recorded(
                 limits=configuration.limits().for_model(None).to_json(),
             )
         )
-        done = await call_tool(
+        result = await call_tool(
             registry,
             policy,
             name,
@@ -199,4 +218,4 @@ async def call_recorded(
         )
     finally:
         files.transcript.close()
-    return done, files
+    return result, files

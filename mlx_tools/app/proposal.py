@@ -1,4 +1,4 @@
-"""One turn, and nothing runs: what a model would write, how it is read, what it cost."""
+"""A proposal: one turn of a model with nothing run, and what it cost."""
 
 from __future__ import annotations
 
@@ -30,34 +30,35 @@ _COMPLETING: Final = (MendRecord, CompletionRecord)
 
 
 class Proposal(Struct, frozen=True, kw_only=True):
-    """One turn as a model would write it.
-
-    ``calls`` are those it makes, right or wrong, with the arguments as the tools would get them;
-    ``answered`` says that it answers. ``valid``: it keeps to the protocol with no repair, and every
-    call names a known tool and fits its schema. ``error`` is the code of the first fault.
-    ``strategy`` is how the turn was written at last. ``requests``, ``usage``, ``pieces`` (of text,
-    with a stock server as many as tokens) and ``seconds`` are of the whole turn, a first try
-    included; ``completion`` is its text, the host's part included. ``tools`` are those it was held
-    to: the given ones, and `tool_search` where they do not all fit into the catalog.
-    """
+    """One turn as a model would write it."""
 
     calls: tuple[ToolCall, ...] = ()
+    """Its calls, right or wrong, with the arguments as the tools would get them."""
     answered: bool = False
+    """True if it answers."""
     valid: bool = False
+    """True if it needs no repair, and every call names a known tool and fits its schema."""
     error: str | None = None
+    """The code of the first error, None if there is none."""
     strategy: str = "free"
+    """The strategy of the last completion."""
     requests: int = 0
+    """Requests of the whole turn; a first try that failed counts here and in the sums below."""
     usage: Usage = field(default_factory=Usage)
     pieces: int | None = None
+    """Pieces of text; a stock server sends one for each token."""
     seconds: float = 0.0
     completion: str = ""
+    """The text, with the host's part of it."""
     reasoning: str = ""
     reading: Reading = field(default_factory=Reading)
     tools: Mapping[str, ToolSpec] = field(default_factory=dict)
+    """The tools of the turn: the given ones, and `tool_search` if they do not all fit the catalog.
+    """
 
 
 class Proposer:
-    """Asks for one turn as a run does: same prompt, same limits.
+    """Asks for one turn as a run does, with the same prompt and the same limits.
 
     Every call waits for an approval that nobody gives, so nothing runs.
     """
@@ -77,11 +78,17 @@ class Proposer:
         history: Sequence[Mapping[str, Any]] = (),
         context: str = "",
     ) -> Proposal:
-        """Return what the model would write.
+        """Return the turn that the model would write.
 
-        ``history`` are earlier messages as `Controller.run` takes them; ``context`` is told to the
-        model besides the settings' project context. Raises the `BackendError` that left no turn to
-        be had; `BackendTimeout` where there was no time for one.
+        Args:
+            question: the question.
+            tools: the tools by name.
+            history: earlier messages as for `Controller.run`.
+            context: told to the model besides the settings' project context.
+
+        Raises:
+            BackendTimeout: the time was too short.
+            BackendError: the error that left no turn.
         """
         if not isinstance(tools, Mapping):
             raise wrong_argument("tools", tools, "give specs by name")
@@ -98,11 +105,11 @@ class Proposer:
             settings=settings,
             store=_StoreWithoutArtifacts(),
         )
-        began = monotonic()
+        started_at = monotonic()
         async with await controller.conversation(history=history) as conversation:
             await conversation.take_turn(question)
             records = [*conversation.files.transcript]
-        return _proposal(records, registry.specs(), settings, seconds=monotonic() - began)
+        return _proposal(records, registry.specs(), settings, seconds=monotonic() - started_at)
 
 
 def _proposal(
@@ -151,12 +158,12 @@ def _total(numbers: Sequence[int | None]) -> int | None:
 def _reading(
     opening: Sequence[Record], completion: CompletionRecord, tools: Mapping[str, ToolSpec]
 ) -> Reading:
-    """Return how a completion of the first turn is read."""
+    """Return the reading of a completion of the first turn."""
     if completion.error is not None:
         return Reading(error=completion.error)
-    due = Session.from_records(opening, SessionInputs(specs=tools, words=load_words())).next_step()
-    assert isinstance(due, Complete)
-    rules = replace(due.rules, prefix=completion.prefix)
+    step = Session.from_records(opening, SessionInputs(specs=tools, words=load_words())).next_step()
+    assert isinstance(step, Complete)
+    rules = replace(step.rules, prefix=completion.prefix)
     reading = read(completion.text, completion.finish_reason or "stop", rules)
     return with_mended(reading, completion.mended)
 

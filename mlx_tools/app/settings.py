@@ -1,8 +1,8 @@
-"""Every setting: its type, its bounds, what it means, and who may set it.
+"""All settings: their types, limits, help texts, and who may set them.
 
-This is the only place that knows them. Environment names, the help of the command line's options,
-the errors, `mlx-tools config show` and the table in the documentation are made from it; the default
-values stand in ``config/default.toml`` and nowhere else.
+Nothing else knows them. The names of variables, the help of options, errors, `mlx-tools config
+show` and the table in the documentation are made from this file. The default values are in
+``config/default.toml`` and nowhere else.
 """
 
 from __future__ import annotations
@@ -37,51 +37,55 @@ from mlx_tools.policy import (
 ProjectRule = Literal[
     "never", "any", "only_true", "only_false", "lower", "rarer", "stricter", "allow", "add", "more"
 ]
-"""The rule for a setting in a project's file. Such a file comes with a cloned repository, so it
-can take power away and never give it.
+"""The rule for a setting in a project's file.
 
-``never``: not set it. ``any``: set it, it gives no power. ``only_true`` and ``only_false``: switch
-it that way. ``lower``: make a number smaller. ``rarer``: add rates, and make
-those that are there lower. ``stricter``: move towards the first of the choices.
-``allow``: name some of what was allowed before. ``add``: add to the list. ``more``: name all that
-was in the list before, and more.
+Such a file comes with a cloned repository, so it may take power away and never give it.
+
+- ``never``: it must not set it.
+- ``any``: it may set it, since it gives no power.
+- ``only_true``, ``only_false``: it may switch it that way.
+- ``lower``: it may make a number smaller.
+- ``rarer``: it may add rates, and lower existing ones.
+- ``stricter``: it may move towards the first of the choices.
+- ``allow``: it may name some of the tools that were allowed before.
+- ``add``: it may add to the list.
+- ``more``: it may name all that was in the list before, and more.
 """
 
 Group = Literal["", "own", "backend", "writing", "policy", "run", "gateway"]
 
 
 class Setting(Struct, frozen=True):
-    """A setting's properties besides its type.
-
-    ``project`` says what a project's file may do with it, ``help`` what it means. ``option`` is its
-    option on the command line, its short name behind a comma, with what stands for the value, which
-    times ``scale`` is the setting's; ``group`` names the options that commands take together.
-    ``env`` is its environment variable, by default ``MLX_TOOLS_<SECTION>_<KEY>``. ``test`` raises
-    an `MlxToolsError` for what its type lets pass, ``allowed`` says in words what may be, where the
-    type does not. A ``secret`` is never
-    shown, and its option names a file that holds it. ``run`` is the field of `RunSettings` that
-    takes the setting's value.
-    """
+    """A setting's properties besides its type."""
 
     project: ProjectRule
+    """The rule for a project's file."""
     help: str
     option: str = ""
+    """Its option: the long name, a short one after a comma, and a word for the value."""
     group: Group = ""
+    """The group of options that commands take together."""
     scale: int = 1
+    """The option's value times this is the setting's value."""
     env: str = ""
+    """Its environment variable, by default ``MLX_TOOLS_<SECTION>_<KEY>``."""
     allowed: str = ""
+    """The allowed values in words, if the type does not say them."""
     test: Callable[[Any], object] | None = None
+    """Raises an `MlxToolsError` for a value that only its type allows."""
     secret: bool = False
+    """It is never shown, and its option names a file that holds it."""
     run: str = ""
+    """The field of `RunSettings` that takes the value."""
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The names of the option, the long one first; empty where there is none."""
+        """The names of the option, the long one first; empty without an option."""
         return tuple(filter(None, self.option.partition(" ")[0].split(",")))
 
     @property
     def flag(self) -> str:
-        """The option, empty where there is none."""
+        """The option's long name, empty without one."""
         return next(iter(self.flags), "")
 
 
@@ -94,7 +98,7 @@ def setting(
     repr: bool = True,  # noqa: A002
     **options: Any,
 ) -> Any:
-    """A field of the settings, with bounds, and what `Setting` says of it."""
+    """Return a field of the settings, with limits and the properties of `Setting`."""
     extra: Any = {"setting": Setting(project, help, **options)}
     return Field(ge=ge, le=le, repr=repr, json_schema_extra=extra)
 
@@ -112,7 +116,7 @@ def _webhooks(value: Mapping[str, str]) -> None:
 
 
 def _no_wildcards(value: Any) -> None:
-    """Refuse what looks as if it stood for several: each is compared whole."""
+    """Refuse texts with ``*``: each text is compared as a whole."""
     for text in value:
         if "*" in text:
             raise UsageError(f"{text[:80]!r}: * stands for nothing here, write each one whole")
@@ -141,7 +145,11 @@ def _server_options(value: Any) -> None:
 
 
 def signing_key(secret: str) -> bytes:
-    """The bytes of a key for webhooks. Raises `UsageError`."""
+    """Return the bytes of a key for webhooks.
+
+    Raises:
+        UsageError: it is no such key.
+    """
     kind, _, text = secret.partition("_")
     try:
         key = base64.b64decode(text, validate=True)
@@ -153,21 +161,21 @@ def signing_key(secret: str) -> bytes:
 
 
 _TOOL = "NAME, a glob such as notes_*, plugin:NAME or plugin:NAME/TOOL"
-Tested = Mapping[str, Any]
-"""What is allowed, in words, and the test of it, as `setting` takes them."""
+ValueRule = Mapping[str, Any]
+"""The allowed values in words, and their test, as arguments of `setting`."""
 
-TOOLS: Tested = {
+TOOLS: ValueRule = {
     "allowed": f"a list of tools, each {_TOOL}",
     "test": lambda value: check_patterns(value, "tools"),
 }
-EFFECTS: Tested = {"allowed": f"a list of {', '.join(ASKABLE)}", "test": check_effects}
+EFFECTS: ValueRule = {"allowed": f"a list of {', '.join(ASKABLE)}", "test": check_effects}
 SESSION = "session"
-"""What stands for all tools together where rates are named."""
-RATE_TABLE: Tested = {
+"""The name that means all tools together in a table of rates."""
+RATE_TABLE: ValueRule = {
     "allowed": f"rates by tool, each tool {_TOOL}, each rate {RATES}",
     "test": lambda value: check_rates(value, "rates"),
 }
-ADDRESSES: Tested = {
+ADDRESSES: ValueRule = {
     "allowed": "an address such as http://127.0.0.1:8080, or a list of several",
     "test": lambda value: [parse_address(url) for url in addresses(value)],
 }
@@ -176,7 +184,7 @@ Names = tuple[str, ...]
 
 
 def addresses(value: str | Names | None) -> Names:
-    """The addresses that ``backend.url`` names."""
+    """Return the addresses in ``backend.url``."""
     return (value,) if isinstance(value, str) else value or ()
 
 
@@ -630,9 +638,10 @@ _NOUNS = {"integer": "an integer", "number": "a number"}
 
 @dataclass(frozen=True)
 class SettingRow:
-    """One setting. ``key`` is its dotted name in a file."""
+    """One setting."""
 
     key: str
+    """Its dotted name in a file."""
     type: Any
     setting: Setting
 
@@ -643,21 +652,21 @@ class SettingRow:
 
     @property
     def optional(self) -> bool:
-        """Return whether it may be without a value."""
+        """True if it may have no value."""
         return self.is_a("null")
 
     @cached_property
     def choices(self) -> tuple[str, ...]:
-        """The words it may be, empty where it is no choice."""
+        """The words that it may be, empty if it is no choice."""
         return tuple(word for part in self._parts for word in part.get("enum", ()))
 
     @property
     def may_be_empty(self) -> bool:
-        """Return whether an empty text is a value of it: a list, of which a lone item is none."""
+        """True if an empty text is a value: it is a list, and not also a single text."""
         return self.is_a("array") and not self.is_a("string")
 
     def is_a(self, kind: str) -> bool:
-        """Return whether its values may be of this type of JSON Schema's."""
+        """Return True if its values may be of this JSON Schema type."""
         return any(part["type"] == kind for part in self._parts)
 
     @cached_property
@@ -670,7 +679,11 @@ class SettingRow:
         return schema.get("anyOf", [schema])  # type: ignore[no-any-return]
 
     def check(self, value: Any) -> Any:
-        """The value as the setting holds it. Raises ValueError where it is not allowed."""
+        """Return the value as the setting holds it.
+
+        Raises:
+            ValueError: it is not allowed.
+        """
         if isinstance(value, list) and self.is_a("array"):
             value = tuple(value)
         if value is None:
@@ -684,9 +697,11 @@ class SettingRow:
         return value
 
     def read(self, text: str, *, scale: int = 1) -> Any:
-        """The value that a variable or an option writes. Raises ValueError as `check` does.
+        """Return the value that a variable or an option writes.
 
-        An empty text is an empty list or table, or no value where the setting may be without one.
+        Raises ValueError as `check` does.
+
+        An empty text is an empty list or table. It means no value if the setting may have none.
         """
         if self.is_a("object"):
             return self.check(_pairs(text))
@@ -704,7 +719,7 @@ class SettingRow:
         return self.check(float(text) if self.is_a("number") else text)
 
     def allowed(self, scale: int = 1) -> str:
-        """Return what it may be, in words."""
+        """Return the allowed values in words."""
         if self.setting.allowed:
             return self.setting.allowed
         words = [*self.choices, *(("true", "false") if self.is_a("boolean") else ())]
@@ -717,7 +732,7 @@ class SettingRow:
 
 
 def _pairs(text: str) -> dict[str, str]:
-    """The table that ``name=value, name=value`` writes."""
+    """Return the table that ``name=value, name=value`` writes."""
     pairs: dict[str, str] = {}
     for part in text.split(","):
         name, sign, value = (piece.strip() for piece in part.partition("="))
@@ -730,7 +745,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 @cache
 def table() -> dict[str, SettingRow]:
-    """All settings by key, in the order they are declared."""
+    """Return all settings by key, in the order of their declaration."""
     return {row.key: row for row in _rows(Settings, "")}
 
 

@@ -1,4 +1,4 @@
-"""Intervals of measured shares, and a test whether two on the same items differ."""
+"""Intervals of measured shares, and a test for a difference on the same items."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Z95: Final = 1.959963984540054
 
 
 class Share(Struct, frozen=True):
-    """So many of so many."""
+    """``hits`` of ``total``."""
 
     hits: int
     total: int
@@ -23,7 +23,7 @@ class Share(Struct, frozen=True):
 
     @property
     def value(self) -> float | None:
-        """Between 0 and 1; None of nothing."""
+        """The share between 0 and 1; None if ``total`` is 0."""
         return self.hits / self.total if self.total else None
 
     @property
@@ -33,10 +33,10 @@ class Share(Struct, frozen=True):
 
 
 def wilson(hits: int, total: int) -> tuple[float, float]:
-    """The score interval of a share (Wilson 1927): where the true one lies, with 95 % confidence.
+    """Return the score interval of a share (Wilson 1927), with 95 % confidence.
 
-    Unlike the usual plus-or-minus it stays within 0 and 1 and says something at 0 and at all hits.
-    Of nothing it is (0, 1).
+    Unlike the usual plus-or-minus it stays within 0 and 1, and is useful at 0 and at all hits. For
+    a ``total`` of 0 it is (0, 1).
     """
     if total == 0:
         return 0.0, 1.0
@@ -49,10 +49,15 @@ def wilson(hits: int, total: int) -> tuple[float, float]:
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """Return whether two ways differ on the same items: the exact two-sided p (McNemar 1947).
+    """Return the exact two-sided p that two methods differ on the same items.
 
-    What comes in: on how many items only the first was right, and on how many only the second.
-    Items on which they agree say nothing.
+    This is the test of McNemar (1947).
+
+    Items on which they agree do not count.
+
+    Args:
+        only_first: items on which only the first was right.
+        only_second: items on which only the second was right.
     """
     if only_first < 0 or only_second < 0:
         raise ValueError("a number of items is at least 0")

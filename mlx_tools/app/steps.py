@@ -1,7 +1,7 @@
-"""A run's records as the steps of a conversation: for a page, and for a terminal.
+"""A run's records as the steps of a conversation, for a page and for a terminal.
 
-What stands in a step is of others: whoever shows it sees to it that nothing in it is obeyed. In
-HTML `mlx_tools.app.templates` sees to that.
+The texts in a step come from elsewhere: the code that shows them must see to it that nothing in
+them is obeyed. For HTML `mlx_tools.app.templates` does.
 """
 
 from __future__ import annotations
@@ -53,56 +53,69 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 MAX_CHARS: Final = 20_000
-"""Characters of one text that are shown: most from its beginning, some from its end."""
+"""The most characters of one text that are shown: most from its beginning, some from its end.
+
+A choice: twenty screens of a terminal; the whole text is in the transcript.
+"""
 
 TAIL: Final = 4_000
+"""Characters that are shown from the end of a text that is too long."""
 SHORT_CHARS: Final = 700
 SHORT_LINES: Final = 14
-"""Longer observations, and long texts of any kind, are folded."""
+"""Longer observations, and long texts of any kind, are folded.
+
+Both limits are choices: about half a screen.
+"""
 
 ON_ONE_LINE: Final = 72
-"""Arguments that are no longer stand on one line."""
+"""Arguments that are no longer are shown on one line."""
 
 Kind = Literal[
     "setup", "user", "model", "call", "policy", "person", "tool", "host", "answer", "end"
 ]
-"""The author, or the nature, of a step: how it looks."""
+"""The author or the nature of a step, which decides its look."""
 
 
 class Block(Struct, frozen=True):
-    """A text of a step. ``prefix`` is what the host wrote in front of it. ``fold`` is what stands
-    on a folded text, empty for one that is open. ``left_out`` characters stood before ``tail``.
-    ``is_aside``: it is for who looks closer."""
+    """A text of a step."""
 
     text: str
     prose: bool = False
+    """True for text that the model wrote for a person."""
     fold: str = ""
+    """The label of a folded text, empty for an open one."""
     prefix: str = ""
+    """Text that the host wrote in front of it."""
     left_out: int = 0
+    """Characters that are left out before ``tail``."""
     tail: str = ""
     is_aside: bool = False
+    """True for details that a reader asks for."""
 
 
 @dataclass(slots=True)
 class ReportStep:
-    """One step. ``notes`` are said beside its ``title``, ``words`` below it. ``bad``: something
-    went wrong. ``call`` is the call that it is about, ``whole`` all that a person or the model
-    said."""
+    """One step."""
 
     kind: Kind
     label: str
     title: str = ""
     notes: Sequence[str] = ()
+    """Shown beside the title."""
     words: str = ""
+    """Shown below the title."""
     blocks: Sequence[Block] = ()
     bad: bool = False
+    """True if something went wrong."""
     timestamp: str = ""
     call: str = ""
+    """The call that the step is about."""
     whole: str = ""
+    """The whole text of a person or the model."""
 
 
 def steps_of(records: Sequence[Record]) -> list[ReportStep]:
-    """The steps of a run."""
+    """Return the steps of a run."""
     steps: list[ReportStep] = []
     calls: dict[str, ReportStep] = {}
     mends: list[MendRecord] = []
@@ -128,12 +141,11 @@ def steps_of(records: Sequence[Record]) -> list[ReportStep]:
 
 
 def fold_text(text: str, name: str = "", *, is_aside: bool = False) -> Block:
-    """A text as a block: folded where it is long, or stands ``is_aside``, and cut where it is
-    endless."""
+    """Return a text as a block: folded if it is long, cut if it is very long."""
     lines = text.count("\n") + 1
-    long = is_aside or len(text) > SHORT_CHARS or lines > SHORT_LINES
+    is_folded = is_aside or len(text) > SHORT_CHARS or lines > SHORT_LINES
     size = f"{len(text):,} characters" + (f", {lines:,} lines" if lines > 1 else "")
-    fold = (f"{name}: {size}" if name else size) if long else ""
+    fold = (f"{name}: {size}" if name else size) if is_folded else ""
     if len(text) <= MAX_CHARS:
         return Block(text, fold=fold, is_aside=is_aside)
     head, tail = text[: MAX_CHARS - TAIL], text[-TAIL:]
@@ -164,9 +176,9 @@ def _step(record: Record) -> ReportStep:
             return ReportStep("model", label, "of a long output", notes, blocks=blocks)
         case CompactedRecord():
             counts = (("before", record.before), ("after", record.after))
-            notes = [f"{count} tokens {when}" for when, count in counts if count is not None]
-            gone = "\n".join(f"{call}: {text}" for call, text in record.observations.items())
-            blocks = [fold_text(text) for text in (record.content, gone) if text]
+            notes = [f"{count} tokens {moment}" for moment, count in counts if count is not None]
+            removed = "\n".join(f"{call}: {text}" for call, text in record.observations.items())
+            blocks = [fold_text(text) for text in (record.content, removed) if text]
             return ReportStep("host", "Compacted", record.reason, notes, blocks=blocks)
         case CorrectionRecord():
             notes = _notes((record.forged, "an observation was forged"))
@@ -223,8 +235,8 @@ def _completion(record: CompletionRecord) -> ReportStep:
         blocks.append(replace(fold_text(text, "Text"), prefix=prefix, is_aside=True))
     blocks += _asides(("Left unread", "\n".join(record.dropped)))
     if record.prompt is not None:
-        added = "Prompt, what is added to it" if record.shared_prefix_chars else "Prompt"
-        blocks.append(fold_text(record.prompt, added, is_aside=True))
+        title = "Prompt, what is added to it" if record.shared_prefix_chars else "Prompt"
+        blocks.append(fold_text(record.prompt, title, is_aside=True))
     words, bad = "" if prefix or text else "nothing", record.error is not None
     words = words if record.error is None else _error(record.error)
     return ReportStep("model", "Model wrote", "", [*notes, *_took(record)], words, blocks, bad)
@@ -274,10 +286,10 @@ def _of_a_call(
             blocks = _arguments(record.arguments)
             return ReportStep("person", f"Person {record.call}", "edited the call", blocks=blocks)
         case ApprovalRecord():
-            said = "approved" if record.approved else "refused"
+            decision = "approved" if record.approved else "refused"
             notes = _notes((record.scope == "session", "for the session"))
             label, bad = f"Person {record.call}", not record.approved
-            return ReportStep("person", label, said, notes, record.reason, bad=bad)
+            return ReportStep("person", label, decision, notes, record.reason, bad=bad)
         case ExecutionRecord():
             notes = _notes((record.mutates, "can change things"))
             return ReportStep("host", f"Runs {record.call}", "the tool starts", notes)
@@ -299,7 +311,7 @@ def _of_a_call(
 
 
 def _asides(*blocks_by_title: tuple[str, Any]) -> list[Block]:
-    """The values that there are, each as a folded text under its name."""
+    """Return the values that are not empty, each as a folded text under its title."""
     return [
         fold_text(
             value if isinstance(value, str) else as_json(value, indent=2), name, is_aside=True
@@ -310,8 +322,8 @@ def _asides(*blocks_by_title: tuple[str, Any]) -> list[Block]:
 
 
 def _notes(*notes: tuple[Any, str]) -> list[str]:
-    """The notes that hold: each behind what must be so."""
-    return [note for holds, note in notes if holds]
+    """Return the notes whose condition is true."""
+    return [note for is_true, note in notes if is_true]
 
 
 def _arguments(arguments: Mapping[str, Any]) -> list[Block]:
@@ -335,72 +347,80 @@ def _turns(turns: Iterable[Mapping[str, str]]) -> str:
     return "\n".join(f"{turn.get('role')}: {turn.get('content')}" for turn in turns)
 
 
-# --- texts of others as they may be shown ---------------------------------------------------------
+# --- foreign texts, made visible ------------------------------------------------------------------
 #
-# A character that shows nothing, or turns the text around it, is written by its number, U+202E:
-# control characters, marks of direction, halves of surrogate pairs, fillers, blanks that are no
-# plain space, and marks beyond what one letter carries. Line ends and tabs stay.
+# A character that shows nothing, or changes the text around it, is written as its number, such as
+# U+202E: control characters, marks of direction, halves of surrogate pairs, fillers, spaces other
+# than the plain one, and marks beyond what one letter carries. Line ends and tabs stay.
 
 MAX_MARKS: Final = 4
-"""Marks that may stand on one letter; more of them paint over the lines around it."""
+"""The most marks on one letter: more of them would paint over the lines around it."""
 
 MAX_NAME: Final = 160
-"""Characters of a name that are shown."""
+"""The most characters of a name. A choice: two lines of a terminal."""
 
-_UNSEEN: Final = frozenset(("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"))
+_INVISIBLE_CATEGORIES: Final = frozenset(("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"))
+"""Unicode categories of characters that are not seen."""
 _FILLERS: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U00016fe4\U0001d159\u180b-\u180f"
     "\ufe00-\ufe0f\U000e0100-\U000e01ef]"
 )
-"""Characters of categories that are seen, and that are not: fillers, variation selectors."""
+"""Characters of visible categories that are not seen: fillers, variation selectors."""
 
 _JOINERS: Final = frozenset("\u200c\u200d\ufe0e\ufe0f")
-"""Characters that scripts and emoji need between, or behind, their own."""
+"""Characters that scripts and emoji need between, or after, their own."""
 
 _NOT_PLAIN: Final = re.compile(r"[^ -~\n\t]+")
 
 
 def brief(value: Any) -> str:
-    """A value as a text that is a name, or a few words: cut where it is neither."""
+    """Return a value as a short text: a name or a few words, cut if it is longer."""
     text = as_text(value)
     return text if len(text) <= MAX_NAME else f"{text[:MAX_NAME]}…"
 
 
 def escape_invisible(text: str, mark: str = "{}") -> str:
-    """The text, with the number of each character that is not seen in its place, within ``mark``,
-    and how often it stands there."""
+    """Return a text in which the number of each unseen character is in its place.
 
-    def numbered(match: re.Match[str]) -> str:
+    The number is within ``mark``, with how often the character is repeated there.
+    """
+
+    def replace_unseen(match: re.Match[str]) -> str:
         out, marks = [], 0
-        last = text[match.start() - 1 : match.start()]
-        for char, run in groupby(match[0]):
-            count = len(list(run))
+        previous = text[match.start() - 1 : match.start()]
+        for char, repeats in groupby(match[0]):
+            count = len(list(repeats))
             kind = unicodedata.category(char)
-            if char in _JOINERS:  # behind what it joins; emoji have a joiner behind a selector
-                joins = last not in _JOINERS or (last, char) == ("\ufe0f", "\u200d")
-                seen = joins and count == 1 and not last.isascii()
+            if char in _JOINERS:  # visible only after what it joins; in emoji also after a selector
+                joins = previous not in _JOINERS or (previous, char) == ("\ufe0f", "\u200d")
+                is_visible = joins and count == 1 and not previous.isascii()
             elif kind[0] == "M":
                 marks += count
-                seen = bool(last.strip()) and marks <= MAX_MARKS and not _FILLERS.match(char)
+                is_visible = (
+                    bool(previous.strip()) and marks <= MAX_MARKS and not _FILLERS.match(char)
+                )
             else:
-                seen, marks = kind not in _UNSEEN and not _FILLERS.match(char), 0
+                is_visible, marks = (
+                    kind not in _INVISIBLE_CATEGORIES and not _FILLERS.match(char),
+                    0,
+                )
             times = f"×{count}" if count > 1 else ""
-            out.append(char * count if seen else mark.format(f"U+{ord(char):04X}{times}"))
-            last = char
+            out.append(char * count if is_visible else mark.format(f"U+{ord(char):04X}{times}"))
+            previous = char
         return "".join(out)
 
-    return _NOT_PLAIN.sub(numbered, text)
+    return _NOT_PLAIN.sub(replace_unseen, text)
 
 
 def as_text(value: Any) -> str:
-    """A value as a text: texts as they are, nothing where there is none, else JSON."""
+    """Return a value as text: a text as it is, empty for None, else JSON."""
     if isinstance(value, str):
         return value
     return "" if value is None else as_json(value)
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
-    """A value as JSON, whatever it is."""
+    """Return any value as JSON."""
     try:
         return json.dumps(value, ensure_ascii=False, indent=indent, default=dict)
     except RecursionError:
@@ -411,11 +431,11 @@ def as_json(value: Any, indent: int | None = None) -> str:
 
 
 STYLESHEET: Final = package_file("app/look.css")
-"""The style that such pages share."""
+"""The stylesheet that these pages share."""
 
 
 class Html(str):
-    """HTML that goes into the page as it is: what the template's escaping leaves alone."""
+    """HTML that goes into a page as it is, without escaping."""
 
     __slots__ = ()
 
@@ -424,7 +444,7 @@ class Html(str):
 
 
 def templates(folder: Path) -> Environment:
-    """The templates of a folder, and ``steps.html.j2``, which shows the steps of a run."""
+    """Return the templates of a folder, and ``steps.html.j2`` for the steps of a run."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -441,10 +461,10 @@ def templates(folder: Path) -> Environment:
 
 
 def escape_html(value: Any) -> Html:
-    """A text as HTML, with what would not be seen in marks of its own."""
+    """Return a text as HTML, with unseen characters in marks of their own."""
     return Html(escape_invisible(escape(as_text(value)), '<b class="x">{}</b>'))
 
 
 def _final(value: Any) -> Any:
-    """Whatever is printed, and was not through `escape_html`: in attributes, and elsewhere."""
+    """Escape a printed value that `escape_html` has not seen, such as an attribute."""
     return value if hasattr(value, "__html__") else escape_invisible(as_text(value))

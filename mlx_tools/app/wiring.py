@@ -1,4 +1,7 @@
-"""From settings to the things that run: registry, store, backend, controller."""
+"""Creates the parts of a run from the settings.
+
+Registry, store, backend, controller.
+"""
 
 from __future__ import annotations
 
@@ -63,38 +66,46 @@ if TYPE_CHECKING:
     from mlx_tools.tools import McpClients
 
 Note = Callable[[str], None]
+"""Called with a line that a person should read."""
 
-_LASTING: Final = ("backend.kind", "backend.url", "model.", "limits.", "tools.cache")
-"""The settings that a job keeps, where they were set to something when it was made."""
+_JOB_SETTINGS: Final = ("backend.kind", "backend.url", "model.", "limits.", "tools.cache")
+"""The settings that a job stores if they were set when it was made."""
 
 
 class RunOptions(Struct, frozen=True, kw_only=True):
-    """The options of an application that asks a model: the settings that hold, and what is asked
-    once. ``person``: a person reads what is noted, not a program. ``spread`` is for several
-    servers (`mlx_tools.backends.pool`). ``serves``: the application is a gateway, which
-    takes no gateway that nobody named. ``pick`` asks a person which of several answers is right."""
+    """The options of an application that asks a model."""
 
     configuration: Configuration
+    """The settings."""
     tool_choice: str = "auto"
     require_tools: tuple[str, ...] = ()
     output_schema: Mapping[str, Any] | None = None
     model: str | None = None
+    """The model's name if this run names one."""
     person: bool = False
+    """True if a person reads the notes, not a program."""
     spread: bool = False
+    """For several servers: see `mlx_tools.backends.pool`."""
     serves: bool = False
+    """True for a gateway, which uses another gateway only if it is named."""
     pick: Callable[[str, Sequence[str]], str | None] | None = None
+    """Asks a person which of several answers is right."""
 
     @property
     def model_name(self) -> str | None:
-        """The model that was named: here, or by the settings."""
+        """The model's name, from this run or from the settings."""
         return self.model or self.configuration.settings.model.name
 
 
 def registry_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry:
-    """The tools that exist under these settings, the switched-off ones among them. ``jobs`` is what
-    jobs are made with, None for what these settings say.
+    """Return the tools under these settings, including those that are switched off.
 
-    Raises `UsageError` for a root that is no folder, and for an allowed tool that does not exist.
+    Args:
+        configuration: the settings.
+        jobs: creates jobs; None to derive it from the settings.
+
+    Raises:
+        UsageError: a root is no folder, or an allowed tool does not exist.
     """
     registry = tools_of(configuration, jobs)
     _check_names(configuration, registry)
@@ -102,38 +113,42 @@ def registry_of(configuration: Configuration, jobs: Jobs | None = None) -> Regis
 
 
 def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry:
-    """`registry_of`, whatever tools the settings name."""
+    """Return the tools of `registry_of`, without a check of the settings' names."""
     settings = configuration.settings
     off: dict[str, str] = {}
     if not settings.enabled:
         off["*"] = f"tools are turned off by {configuration.named_by('enabled')}"
-    own = settings.tools
+    tool_settings = settings.tools
     collection = ToolCollection()
-    for name, on in collection.said().switched.items():
-        if not on:
+    for name, is_on in collection.said().switched.items():
+        if not is_on:
             off[name] = OFF.format(name=name)
     registry = Registry(switched_off=off).with_builtin(
-        roots=own.roots,
-        commands=own.commands,
-        program_folders=own.program_folders,
+        roots=tool_settings.roots,
+        commands=tool_settings.commands,
+        program_folders=tool_settings.program_folders,
         notes=data_dir() / "notes",
         jobs=jobs or jobs_of(configuration),
         local_hosts=settings.web.local_hosts,
         searxng=settings.web.searxng,
     )
-    registry.with_folder(collection, exposed_by(collection.record, own.roots), own.roots)
-    _add_bound(registry, own.roots)
-    for file in own.functions:
-        for made in tools_of_file(file):
-            registry.add(made)
+    registry.with_folder(
+        collection, exposed_by(collection.record, tool_settings.roots), tool_settings.roots
+    )
+    _add_bound(registry, tool_settings.roots)
+    for file in tool_settings.functions:
+        for function_tool in tools_of_file(file):
+            registry.add(function_tool)
     registry.with_entry_points()
     check_presets(registry.all_specs())
     return registry
 
 
 def _add_bound(registry: Registry, roots: Sequence[str]) -> None:
-    """Add the tools that stand for what is elsewhere; what calls them is imported where there are
-    any."""
+    """Add the bound tools.
+
+    The modules that call them are imported only if there are any.
+    """
     sources = BoundSources()
 
     @functools.cache
@@ -144,15 +159,15 @@ def _add_bound(registry: Registry, roots: Sequence[str]) -> None:
         registry.closers.append(found.aclose)
         return found
 
-    def operation(source: BoundSource, tool: BoundTool) -> Tool:
+    def make_operation(source: BoundSource, tool: BoundTool) -> Tool:
         from mlx_tools.tools import bound_operation
 
         return bound_operation(source, tool)
 
-    def served(source: BoundSource, tool: BoundTool) -> Tool:
+    def make_mcp_tool(source: BoundSource, tool: BoundTool) -> Tool:
         return clients().tool(source, tool)
 
-    made: Mapping[SourceKind, MakeTool] = {"mcp": served, "openapi": operation}
+    made: Mapping[SourceKind, MakeTool] = {"mcp": make_mcp_tool, "openapi": make_operation}
     refused = exposed_by(sources.folder, roots)
     registry.with_bound(sources, made, refused)
     readable = [one.name for one in registry.sources if one.at.get("resources")]
@@ -163,9 +178,12 @@ def _add_bound(registry: Registry, roots: Sequence[str]) -> None:
 
 
 def _check_names(configuration: Configuration, registry: Registry) -> None:
-    """A name that no tool has is a slip of the pen: it must not pass as a tool that is never
-    called, or as one that is forbidden."""
-    known = registry.all_specs()
+    """Check the names of tools in the settings.
+
+    A name that no tool has is a typing error. It must not pass as a tool that is never called, or
+    as a tool that is forbidden.
+    """
+    specs = registry.all_specs()
     offered = {key.partition("/")[2] for key in registry.disabled if "/" in key}
     values = configuration.settings.policy
     for key, names in (
@@ -175,19 +193,21 @@ def _check_names(configuration: Configuration, registry: Registry) -> None:
         ("policy.rate_limits", values.rate_limits.keys() - {SESSION}),
     ):
         for name in names:
-            if registry.named(name) in known or name in offered:
+            if registry.named(name) in specs or name in offered:
                 continue
             if is_glob(name) or name.startswith(PLUGIN):
                 continue
             raise UsageError(
                 f"{configuration.named_by(key)}: there is no tool {name}",
-                hint=did_you_mean(name, known),
+                hint=did_you_mean(name, specs),
             )
 
 
-def refuse_where_off(configuration: Configuration, tool_choice: str = "auto") -> None:
-    """Raise `UsageError` where tools are turned off as a whole, and may be called; it names what
-    turns them off."""
+def require_tools_enabled(configuration: Configuration, tool_choice: str = "auto") -> None:
+    """Raise `UsageError` if tools are turned off as a whole and may be called.
+
+    The message names the setting that turns them off.
+    """
     if not configuration.settings.enabled and tool_choice != "none":
         raise UsageError(
             f"tools are turned off by {configuration.named_by('enabled')}",
@@ -198,13 +218,18 @@ def refuse_where_off(configuration: Configuration, tool_choice: str = "auto") ->
 async def choose(
     options: RunOptions, note: Note, usual: Sequence[str] | None = None
 ) -> SelectedBackend:
-    """The backend that the settings ask for. What a person should know is told to ``note``.
-    ``usual`` are the addresses at which servers are looked for, None for the programs' defaults."""
+    """Return the backend that the settings ask for.
+
+    Args:
+        options: the options.
+        note: called with each line that a person should read.
+        usual: addresses at which to look for servers, None for the programs' defaults.
+    """
     configuration = options.configuration
-    own = configuration.settings.backend
-    urls = addresses(own.url)
+    backend_settings = configuration.settings.backend
+    urls = addresses(backend_settings.url)
     if (
-        own.kind in ("server", "local")
+        backend_settings.kind in ("server", "local")
         and configuration.origins["backend.kind"][-1].kind == "option"
     ):
         urls = urls if urls and configuration.named_by("backend.url") == "--url" else ()
@@ -217,13 +242,13 @@ async def choose(
                 )
     pick = options.pick
     if configuration.settings.model.chat_format != "auto":
-        pick = _no_pick  # the format is known whichever model it is
+        pick = _no_pick  # the format is known, so the model need not be
     try:
-        chosen = await choose_backend(
-            kind=own.kind,
+        selected = await choose_backend(
+            kind=backend_settings.kind,
             url=urls or None,
             model=options.model_name,
-            api_key=own.api_key if urls else None,
+            api_key=backend_settings.api_key if urls else None,
             gateway=None if options.serves else _gateway_of(configuration),
             gateway_key=configuration.settings.gateway.api_key,
             note=note,
@@ -231,34 +256,40 @@ async def choose(
             usual=usual or USUAL_ADDRESSES,
             pick=pick,
             pick_server=_server_picker(options, note),
-            server_options=own.server_options,
+            server_options=backend_settings.server_options,
         )
     except ModelMissing as error:
-        if options.model_name is not None or own.kind != "auto":
+        if options.model_name is not None or backend_settings.kind != "auto":
             raise
         raise ModelError(
             "no server was named, none answers, and the embedded model is not here",
             hint=f"{error.hint}, or start a server; {suggest_model(memory_bytes()).line}",
         ) from error
-    if chosen.note:
-        note(chosen.note)
-    if chosen.suggestion and options.person:
-        note(chosen.suggestion)
-    return chosen
+    if selected.note:
+        note(selected.note)
+    if selected.suggestion and options.person:
+        note(selected.suggestion)
+    return selected
 
 
 def _server_picker(options: RunOptions, note: Note) -> Callable[[Sequence[str]], str | None] | None:
-    """Return what asks a person which of several servers is to be used, and keeps the answer in the
-    person's file; None where nobody can be asked."""
+    """Return a function that asks a person which of several servers to use.
+
+    It writes the answer into the user's file. None if nobody can be asked.
+    """
     ask = options.pick
     if ask is None:
         return None
 
     def pick(addresses: Sequence[str]) -> str | None:
-        said = "Several model servers answer on this machine. Which one is to be used from now on?"
-        address = ask(said, addresses)
+        question = (
+            "Several model servers answer on this machine. Which one is to be used from now on?"
+        )
+        address = ask(question, addresses)
         if address is not None:
-            config.write_users(config.with_value(config.users_text(), "backend.url", address))
+            config.write_user_text(
+                config.with_value(config.read_user_text(), "backend.url", address)
+            )
             note(f"kept as backend.url in {config.user_path()}")
         return address
 
@@ -270,17 +301,17 @@ def _no_pick(question: str, answers: Sequence[str]) -> str | None:
 
 
 def _gateway_of(configuration: Configuration) -> str | None:
-    """Where a gateway of this user's would be, None where it could not be known or used."""
-    own = configuration.settings.gateway
-    host = f"[{own.host}]" if ":" in own.host else own.host
+    """Return the address of this user's gateway, None if there can be none."""
+    gateway_settings = configuration.settings.gateway
+    host = f"[{gateway_settings.host}]" if ":" in gateway_settings.host else gateway_settings.host
     with contextlib.suppress(ValueError):
-        host = "localhost" if ipaddress.ip_address(own.host).is_unspecified else host
+        host = "localhost" if ipaddress.ip_address(gateway_settings.host).is_unspecified else host
     try:
-        address = parse_address(f"http://{host}:{own.port or 80}")
-    except UsageError:  # `serve` says so
+        address = parse_address(f"http://{host}:{gateway_settings.port or 80}")
+    except UsageError:  # the command `serve` reports it
         return None
-    usable = address.loopback or not configuration.settings.policy.local_only
-    return address.url if own.port and usable else None
+    is_usable = address.loopback or not configuration.settings.policy.local_only
+    return address.url if gateway_settings.port and is_usable else None
 
 
 @asynccontextmanager
@@ -291,16 +322,20 @@ async def open_controller(
     note: Note,
     wrap: Callable[[Backend], Backend] = lambda backend: backend,
 ) -> AsyncIterator[Controller]:
-    """A controller as the settings say; its backend is closed at the end.
+    """Open a controller under these settings; its backend is closed at the end.
 
-    ``wrap`` may put something between controller and backend, such as a trace.
+    Args:
+        options: the options.
+        approver: decides about calls.
+        note: called with each line that a person should read.
+        wrap: may put a layer between controller and backend, such as a trace.
     """
     configuration = options.configuration
     registry = registry_of(configuration)
     _note_unfindable(configuration, registry, note)
     _note_disabled(configuration, registry, note)
-    async with open_selected_backend(options, note) as (chosen, settings):
-        yield controller_of(configuration, registry, wrap(chosen.backend), settings, approver)
+    async with open_selected_backend(options, note) as (selected, settings):
+        yield controller_of(configuration, registry, wrap(selected.backend), settings, approver)
 
 
 def controller_of(
@@ -311,8 +346,10 @@ def controller_of(
     approver: Approver,
     policy: Policy | None = None,
 ) -> Controller:
-    """A controller of a backend that was found, as the settings say; they say the policy too, where
-    none is given."""
+    """Return a controller of an open backend.
+
+    Without ``policy`` the settings' policy holds.
+    """
     store = session_store(configuration)
     return Controller(
         backend,
@@ -328,7 +365,7 @@ def controller_of(
 
 
 def with_settings(settings: RunSettings, configuration: Configuration) -> RunSettings:
-    """The same model, spoken to as other settings say."""
+    """Return the settings of a run for the same model, under another configuration."""
     return replace(settings, **configuration.run_values(), **_places_of(configuration))
 
 
@@ -336,23 +373,24 @@ def with_settings(settings: RunSettings, configuration: Configuration) -> RunSet
 async def open_selected_backend(
     options: RunOptions, note: Note
 ) -> AsyncIterator[tuple[SelectedBackend, RunSettings]]:
-    """The backend that the settings ask for, closed at the end, and how a run speaks with it.
+    """Open the backend that the settings ask for, and find out how a run uses it.
 
-    Raises `BackendTimeout` where finding that out takes as long as a whole run may.
+    Raises:
+        BackendTimeout: finding that out takes as long as a whole run may.
     """
     seconds = options.configuration.limits().total_timeout
     with limit_discovery(seconds):
-        chosen = await choose(options, note)
+        selected = await choose(options, note)
     try:
         with limit_discovery(seconds):
-            settings = await run_settings(options, chosen, note)
-        yield chosen, settings
+            settings = await run_settings(options, selected, note)
+        yield selected, settings
     finally:
-        await chosen.backend.aclose()
+        await selected.backend.aclose()
 
 
 def _note_unfindable(configuration: Configuration, registry: Registry, note: Note) -> None:
-    """Tells that some tools are neither in the catalog nor found by the model, where that is so."""
+    """Note that some tools are neither in the catalog nor found by the model's search."""
     policy = configuration.policy()
     specs = [spec for spec in registry.specs().values() if can_be_allowed(policy, spec)]
     if any(map(is_search, specs)):
@@ -366,28 +404,28 @@ def _note_unfindable(configuration: Configuration, registry: Registry, note: Not
 
 
 def _note_disabled(configuration: Configuration, registry: Registry, note: Note) -> None:
-    """Note each tool of a preset that a person chose and that cannot work here, with the reason."""
+    """Note the tools of a chosen preset that cannot work here, with reasons."""
     preset = configuration.settings.policy.preset
     if preset is None or not configuration.is_set("policy.preset"):
         return
     for name in PRESETS[preset].tools:
-        if (why := registry.disabled.get(name)) is not None:
-            note(f"{name} of the preset {preset} is disabled: {why}")
+        if (reason := registry.disabled.get(name)) is not None:
+            note(f"{name} of the preset {preset} is disabled: {reason}")
 
 
 async def run_settings(options: RunOptions, selected: SelectedBackend, note: Note) -> RunSettings:
-    """Return how a run speaks with the model that was chosen.
+    """Return the settings of a run with the selected model.
 
-    Where its chat format is a guess, ``note`` is told where a person reads it: nobody else can act
-    on it, and a program may rely on silence. `doctor` says it everywhere.
+    If its chat format is a guess, ``note`` gets a line only if a person reads it: nobody else can
+    act on it, and a program may rely on silence. `doctor` always says it.
     """
     settings = options.configuration.settings
     model = selected.model or options.model_name
-    found = await find_served_format(
+    format_choice = await find_served_format(
         selected.backend, settings.model.chat_format, files=selected.files, model=model
     )
-    if found.doubt and options.person:
-        note(found.doubt)
+    if format_choice.doubt and options.person:
+        note(format_choice.doubt)
     verdict = find_verdict(selected.identity(options.model_name))
     if verdict.problem and "auto" in (settings.model.prompt_style, settings.model.strategy):
         note(verdict.problem)
@@ -397,7 +435,7 @@ async def run_settings(options: RunOptions, selected: SelectedBackend, note: Not
     return RunSettings(
         **options.configuration.run_values(),
         verdict=verdict,
-        chat_format=found.chat_format,
+        chat_format=format_choice.chat_format,
         tool_choice=options.tool_choice,
         require_tools=options.require_tools,
         output_schema=options.output_schema,
@@ -409,21 +447,24 @@ async def run_settings(options: RunOptions, selected: SelectedBackend, note: Not
 
 
 async def route_of(options: RunOptions, selected: SelectedBackend) -> Route:
-    """By which path the model that was chosen is asked. Raises `UsageError` where the settings
-    leave none."""
+    """Return how the selected model is asked.
+
+    Raises:
+        UsageError: the settings leave no route.
+    """
     configuration = options.configuration
-    routing, wanted = configuration.settings.routing, configuration.settings.routing.route
+    routing, route = configuration.settings.routing, configuration.settings.routing.route
     if configuration.settings.backend.kind == "native":
-        if wanted == "prompted":
+        if route == "prompted":
             raise UsageError(
                 f"{configuration.named_by('backend.kind')} is native, and "
                 f"{configuration.named_by('routing.route')} prompted",
                 hint="leave one of them out",
             )
-        wanted = "native"
+        route = "native"
     return await find_route(
         selected.backend,
-        wanted,
+        route,
         model=selected.identity(options.model_name),
         template=selected.template,
         prompts=routing.local_enabled,
@@ -433,40 +474,55 @@ async def route_of(options: RunOptions, selected: SelectedBackend) -> Route:
 async def try_native(
     options: RunOptions, selected: SelectedBackend, *, retry: bool = False
 ) -> NativeVerdict | None:
-    """Whether the server's own function calling works with its model: tried once, then known. Of
-    several servers the first that does not do it, or the last.
+    """Try a server's own function calling with its model, unless that was done before.
 
-    None where it cannot matter, or could not be known again: there is no server, it takes nothing
-    but messages, nothing tells which model it has, or its template knows no tools. Raises
-    `BackendError` where the server fails, and `UsageError` where the verdict cannot be kept.
+    Args:
+        options: the options.
+        selected: the server. With several servers all are tried.
+        retry: try again even if the result is known.
+
+    Returns:
+        The verdict: the first that did not pass, else the last. None if a trial cannot matter or
+            could
+        not be recognised again: there is no server, it takes messages only, its model is unknown,
+            or
+        the model's template has no tools.
+
+    Raises:
+        BackendError: the server fails.
+        UsageError: the verdict cannot be stored.
     """
     model = selected.identity(options.model_name)
     if selected.health is not None and selected.health.is_gateway:
-        return None  # its calls are what we made of its model's
+        return None  # a gateway's calls are our own reading already
     template = selected.template
-    toolless = template is not None and not tells_of_tools(template)
-    if model is None or selected.backend.kind == "native" or toolless:
+    has_no_tools = template is not None and not tells_of_tools(template)
+    if model is None or selected.backend.kind == "native" or has_no_tools:
         return None
-    store, found = VerdictStore(), None
+    store, result = VerdictStore(), None
     for server, backend in servers_of(selected.backend):
-        known = None if retry else store.native(server, model)
-        if known is None:
-            at = datetime.now(UTC).isoformat(timespec="seconds")
-            known = await probe_native(backend, server=server, model=model, measured_at=at)
-            store.save_native(known)
-        found = known if found is None or found.passed else found
-    return found
+        verdict = None if retry else store.native(server, model)
+        if verdict is None:
+            measured_at = datetime.now(UTC).isoformat(timespec="seconds")
+            verdict = await probe_native(
+                backend, server=server, model=model, measured_at=measured_at
+            )
+            store.save_native(verdict)
+        result = verdict if result is None or result.passed else result
+    return result
 
 
 async def with_route_tried(
     options: RunOptions, selected: SelectedBackend, settings: RunSettings, seconds: float
 ) -> RunSettings:
-    """The settings with the route that follows from a trial, which is made where the route is left
-    to ``auto`` and none was made, within so many seconds. A server that fails in it changes none.
+    """Return the settings with the route that follows from a trial in ``seconds``.
+
+    A trial is made if the route is ``auto`` and none was made before. If the server fails in it,
+    the route stays.
     """
     routing = options.configuration.settings.routing
-    asked = options.configuration.settings.backend.kind == "native" or routing.route != "auto"
-    if asked or not routing.local_enabled or settings.route.get("path") == "native":
+    is_fixed = options.configuration.settings.backend.kind == "native" or routing.route != "auto"
+    if is_fixed or not routing.local_enabled or settings.route.get("path") == "native":
         return settings
     import anyio
 
@@ -479,40 +535,48 @@ async def with_route_tried(
 
 
 def session_store(configuration: Configuration) -> SessionStore:
-    """Where sessions are kept."""
+    """Return the store of sessions."""
     settings = configuration.settings
-    own: Any = {
+    options: Any = {
         "keep": settings.artifacts.keep_days * 86_400,
         "keep_all": settings.artifacts.keep == "always",
         "watched": configuration.watched,
     }
     if settings.sessions is None:
-        return TranscriptStore(state_dir() / "sessions", **own)
+        return TranscriptStore(state_dir() / "sessions", **options)
     from mlx_tools.store import PostgresStore
 
-    return PostgresStore(settings.sessions, **own)
+    return PostgresStore(settings.sessions, **options)
 
 
 class HasSecret(Protocol):
-    """A store of sessions, as far as it has the key of their approvals."""
+    """A store of sessions, for its key of approvals only."""
 
     @property
     def secret(self) -> bytes: ...
 
 
 def approval_templates(store: HasSecret) -> TemplateFile:
-    """The user's approval templates, sealed with the key of the sessions' approvals."""
+    """Return the user's approval templates, sealed with the sessions' key."""
     return TemplateFile(config_dir() / "approvals.json", lambda: store.secret)
 
 
 def job_store(store: SessionStore) -> JobStore:
-    """The jobs beside the sessions; they are sealed with the key that approvals are."""
+    """Return the store of jobs, beside the sessions.
+
+    They are sealed with the key of approvals.
+    """
     return JobStore(store.tables(SCHEDULE), lambda: store.secret)
 
 
 def jobs_of(configuration: Configuration, header: Header | None = None) -> Jobs:
-    """Return what ``schedule_task`` uses under these settings, or in a session that goes on:
-    then its ``header`` says how the model is spoken to, and the limits."""
+    """Return the maker of jobs for ``schedule_task``.
+
+    Args:
+        configuration: the settings.
+        header: the header of a session that continues. It then says how the model is asked, and the
+            limits.
+    """
     return Jobs(
         store=job_store(session_store(configuration)),
         configured_policy=configuration.configured_policy(),
@@ -523,45 +587,44 @@ def jobs_of(configuration: Configuration, header: Header | None = None) -> Jobs:
 
 
 def roots_of(configuration: Configuration) -> tuple[str, ...]:
-    """The folders of file tools, so that they are the same from anywhere."""
+    """Return the folders of file tools as absolute paths."""
     return tuple(RootName.parse(root).absolute() for root in configuration.settings.tools.roots)
 
 
 def functions_of(configuration: Configuration) -> tuple[str, ...]:
-    """The files of functions, so that they are the same from anywhere."""
+    """Return the files of functions as absolute paths."""
     return function_files(configuration.settings.tools.functions)
 
 
 def function_files(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return files of functions that a person named, so that they are the same from anywhere."""
+    """Return files of functions that a person named as absolute paths."""
     return tuple(str(expand_user(path).resolve()) for path in paths)
 
 
 def _places_of(configuration: Configuration) -> dict[str, Any]:
-    """The places that the header of a session keeps."""
+    """Return the paths that the header of a session stores."""
     return {"roots": roots_of(configuration), "functions": functions_of(configuration)}
 
 
 def reusable_options(configuration: Configuration) -> dict[str, str]:
-    """The way to the model, and the limits, as options would give them: what was
-    set here holds for the job, wherever it runs."""
-    found = {}
+    """Return the settings for model and limits as options, for a job elsewhere."""
+    options = {}
     for key, row in table().items():
         value: Any = configuration.values.get(key)
-        if not key.startswith(_LASTING) or value is None or not configuration.is_set(key):
+        if not key.startswith(_JOB_SETTINGS) or value is None or not configuration.is_set(key):
             continue
         if key == "model.name" and expand_user(value).is_dir():
             value = str(expand_user(value).resolve())
         if isinstance(value, tuple):
             value = ",".join(value)
         scale = row.setting.scale
-        found[key] = str(value) if scale == 1 else f"{value / scale:.9g}"
-    return found
+        options[key] = str(value) if scale == 1 else f"{value / scale:.9g}"
+    return options
 
 
 def recorded_options(header: Header) -> dict[str, str]:
-    """Return how a session speaks to its model, and its limits, as options would give them."""
-    said: dict[str, Any] = {
+    """Return a session's settings for its model and its limits, as options."""
+    values: dict[str, Any] = {
         "model.strategy": header.strategy,
         "model.prompt_style": header.style,
         "model.reasoning": header.reasoning,
@@ -573,7 +636,7 @@ def recorded_options(header: Header) -> dict[str, str]:
         name = key.removeprefix("limits.")
         if name != key:
             limit = header.limits.get(name.removesuffix("_ms"))
-            if limit is not None and name.endswith("_ms"):  # recorded in seconds
+            if limit is not None and name.endswith("_ms"):  # the header has it in seconds
                 limit = f"{limit * 1000 / row.setting.scale:.9g}"
-            said[key] = limit
-    return {key: str(value) for key, value in said.items() if value is not None}
+            values[key] = limit
+    return {key: str(value) for key, value in values.items() if value is not None}

@@ -85,9 +85,9 @@ def set_value(
             f"{key} is a secret, and others can see what stands on a command line",
             hint=f"mlx-tools config edit, or {row.env}",
         )
-    value = config.as_typed(key, " ".join(words))
-    text = config.users_text()
-    config.write_users(with_value(text, key, value))
+    value = config.read_typed(key, " ".join(words))
+    text = config.read_user_text()
+    config.write_user_text(with_value(text, key, value))
     print_text(f"{key} = {as_toml(value)}" if value is not None else f"{key} is not set")
     with contextlib.suppress(ConfigError):  # a fault elsewhere, that every command tells
         loaded = config.load()
@@ -108,7 +108,7 @@ def edit() -> int:
     """Change your file in your editor; it is checked before it counts."""
     if not at_terminal():
         raise UsageError("an editor needs a terminal", hint="mlx-tools config set KEY VALUE")
-    before = text = config.users_text()
+    before = text = config.read_user_text()
     again = True
     while again:
         try:
@@ -117,7 +117,7 @@ def edit() -> int:
             if text in (before, f"{before}\n"):
                 note("nothing was changed")
             else:
-                config.write_users(text)
+                config.write_user_text(text)
                 print_text(str(config.user_path()), exact=True)
             return EXIT_OK
         except config.ConfigErrors as error:

@@ -151,7 +151,7 @@ def run_options(
 ) -> RunOptions:
     """The options of a command that asks a model. Raises `UsageError` where that is turned off, or
     without ``tools``, where asking is."""
-    from mlx_tools.app import RunOptions, refuse_where_off  # it brings all a run needs
+    from mlx_tools.app import RunOptions, require_tools_enabled  # it brings all a run needs
 
     run = RunOptions(
         configuration=load(options),
@@ -161,7 +161,7 @@ def run_options(
         pick=pick_at_terminal(),
     )
     if tools:
-        refuse_where_off(run.configuration, tool_choice)
+        require_tools_enabled(run.configuration, tool_choice)
     return run
 
 

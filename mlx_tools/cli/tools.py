@@ -11,7 +11,7 @@ import anyio
 import typer
 from msgspec import to_builtins
 
-from mlx_tools.app import call_recorded, refuse_where_off, registry_of
+from mlx_tools.app import call_recorded, registry_of, require_tools_enabled
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.approve import Questions, approver_of
 from mlx_tools.cli.options import argument, option
@@ -138,7 +138,7 @@ def call(
 ) -> int:
     """Call a tool without a model: same checks, same policy, same record."""
     loaded = options.load(options_given)
-    refuse_where_off(loaded)
+    require_tools_enabled(loaded)
     registry = registry_of(loaded)
     _describe_tool(registry, name)
     name_of_text = "standard input" if arguments == "-" else "JSON"

@@ -1,5 +1,9 @@
-"""A server of the Model Context Protocol: a local model that uses tools, and these tools, for
-agents that speak it. Needs the extra ``mcp``."""
+"""A server of the Model Context Protocol.
+
+A local model that uses tools, and the tools themselves.
+
+It needs the extra ``mcp``.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Work that a client hands to a local model: run under what the server was started with, or less.
+"""Tasks that a client gives to a local model.
 
-A profile and a preset of the client narrow the policy and the limits; the tools, their folders and
-who approves are the server's.
+They run under the server's policy or a narrower one.
+
+A profile and a preset of the client narrow the policy and the limits. The tools, their folders and
+the approver are the server's.
 """
 
 from __future__ import annotations
@@ -51,17 +53,17 @@ from mlx_tools.transcript import (
     rests,
 )
 
-ASKED: Final = "asked"
-"""What a header says of a session that a client began, among what it says of the backend."""
+ORIGIN_KEY: Final = "asked"
+"""The key in a header's backend fields that marks a session begun by a client."""
 
-_OVER: Final = "mcp"
+_ORIGIN: Final = "mcp"
 
 T = TypeVar("T")
-See = Callable[[Event], Awaitable[None]]
+OnEvent = Callable[[Event], Awaitable[None]]
 
 
 class DelegatedRun(Struct, frozen=True, kw_only=True):
-    """What a client asks for; see `Delegation.run`."""
+    """A client's task; see `Delegation.run`."""
 
     user: str
     profile: str = ""
@@ -73,13 +75,17 @@ class DelegatedRun(Struct, frozen=True, kw_only=True):
 
 @dataclass
 class Delegation:
-    """Runs of local models. ``options`` are what the server was started with, ``load`` gives the
-    configuration with a profile in place of its own. Each profile's model is looked for when it is
-    first asked. ``note`` takes what a person should know."""
+    """Runs of local models for clients.
+
+    Each profile's model is opened at its first use.
+    """
 
     options: RunOptions
+    """The options that the server was started with."""
     load: Callable[[str], Configuration]
+    """Returns the configuration with a profile in place of its own."""
     note: Callable[[str], None]
+    """Called with each line that a person should read."""
     registry: Registry = field(init=False)
     policy: Policy = field(init=False)
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -92,45 +98,55 @@ class Delegation:
 
     @property
     def configuration(self) -> Configuration:
-        """That of the server."""
+        """The server's configuration."""
         return self.options.configuration
 
     async def aclose(self) -> None:
-        """Close what was opened."""
+        """Close all models and tools."""
         await self._stack.aclose()
         await self.registry.aclose()
 
     async def run(
-        self, work: DelegatedRun, approver: Approver, see: See, disconnected: anyio.Event
+        self, work: DelegatedRun, approver: Approver, on_event: OnEvent, disconnected: anyio.Event
     ) -> Outcome:
-        """Answer ``user`` in a session of its own. ``system`` stands behind the user's own system
-        text. ``see`` gets what happens; once ``disconnected`` is set nothing more is called.
+        """Answer a task in a new session.
 
-        Raises `UsageError` for what cannot be, and `BackendError` where the model failed before it
-        wrote anything.
+        Args:
+            work: the task. Its ``system`` text follows the user's own.
+            approver: decides about calls.
+            on_event: gets the events.
+            disconnected: set when the client has gone; after that no tool is called.
+
+        Raises:
+            UsageError: the task is not possible.
+            BackendError: the model failed before it wrote anything.
         """
         controller = await self._controller(work, approver)
         history = [{"role": "system", "content": work.system}] if work.system else []
         async with await controller.conversation(history=history) as conversation:
-            return await _followed(conversation, conversation.stream(work.user), see, disconnected)
+            return await _run_until_left(
+                conversation, conversation.stream(work.user), on_event, disconnected
+            )
 
     async def resume(
         self,
         session: str,
         approver: Approver,
-        see: See,
+        on_event: OnEvent,
         disconnected: anyio.Event,
         answers: Mapping[str, ApprovalAnswer] | None = None,
     ) -> Outcome:
-        """The outcome of a session that a client began, which goes on where it was broken off, a
-        call of it is in doubt, or a person has decided. One that waits for a person is left as it
-        is, without ``answers``.
+        """Continue a session that a client began, and return its outcome.
 
-        Raises `UsageError` where there is no such session, or an answer does not hold.
+        It continues if it was broken off, if the end of a call is unknown, or if a person has
+        decided. A session that waits for a person is left as it is without ``answers``.
+
+        Raises:
+            UsageError: there is no such session, or an answer is not valid.
         """
         records = self._records(session)
-        waits = rests(records) and isinstance(at_rest(records), PauseRecord)
-        if answers is None and rests(records) and (waits or not calls_in_doubt(records)):
+        is_waiting = rests(records) and isinstance(at_rest(records), PauseRecord)
+        if answers is None and rests(records) and (is_waiting or not calls_in_doubt(records)):
             path = session_store(self.configuration).read(session).path
             return outcome_of(records, transcript=path)
         header = records[0]
@@ -138,23 +154,27 @@ class Delegation:
         work = DelegatedRun(user="", profile=header.backend.get("profile", ""))
         controller = await self._controller(work, approver)
         async with await controller.reopen(session, narrowed_policy=self.policy) as conversation:
-            return await _followed(
-                conversation, conversation.stream_resumed(answers), see, disconnected
+            return await _run_until_left(
+                conversation, conversation.stream_resumed(answers), on_event, disconnected
             )
 
     def _records(self, session: str) -> Sequence[Record]:
-        """The records of a session that a client began."""
-        nobodys = UsageError(f"no client has begun a session {session[:80]!r}")
+        """Return the records of a session that a client began.
+
+        Raises:
+            UsageError: no client began such a session.
+        """
+        error = UsageError(f"no client has begun a session {session[:80]!r}")
         if os.sep in session:
-            raise nobodys
+            raise error
         store = session_store(self.configuration)
         try:
             records = store.read(session).transcript
         except UsageError:
-            raise nobodys from None
+            raise error from None
         header = records[0] if records else None
-        if not isinstance(header, Header) or header.backend.get(ASKED) != _OVER:
-            raise nobodys
+        if not isinstance(header, Header) or header.backend.get(ORIGIN_KEY) != _ORIGIN:
+            raise error
         check_begun_here(records, store.secret)
         return records
 
@@ -189,24 +209,26 @@ class Delegation:
             return self._models[profile]
 
     async def _open(self, profile: str) -> _Model:
-        own = self.configuration
-        configuration = self.load(profile) if profile else own
+        server_configuration = self.configuration
+        configuration = self.load(profile) if profile else server_configuration
         options = replace(self.options, configuration=configuration)
-        chosen, settings = await self._stack.enter_async_context(
+        selected, settings = await self._stack.enter_async_context(
             open_selected_backend(options, self.note)
         )
-        roots = tuple(RootName.parse(root).absolute() for root in own.settings.tools.roots)
-        asked = {ASKED: _OVER} | ({"profile": profile} if profile else {})
-        settings = replace(settings, roots=roots, backend={**settings.backend, **asked})
-        policy, limits = self.policy, own.limits()
+        roots = tuple(
+            RootName.parse(root).absolute() for root in server_configuration.settings.tools.roots
+        )
+        origin = {ORIGIN_KEY: _ORIGIN} | ({"profile": profile} if profile else {})
+        settings = replace(settings, roots=roots, backend={**settings.backend, **origin})
+        policy, limits = self.policy, server_configuration.limits()
         if profile:
             policy = policy.narrowed_by(configuration.policy())
             limits = limits.lower(configuration.limits())
-        return _Model(chosen.backend, settings, configuration, policy, limits)
+        return _Model(selected.backend, settings, configuration, policy, limits)
 
 
 class _Model(Struct, frozen=True):
-    """A model that was found, how it is spoken to, and what its runs may do."""
+    """An open model, its settings, and what its runs may do."""
 
     backend: Any
     settings: RunSettings
@@ -215,16 +237,22 @@ class _Model(Struct, frozen=True):
     limits: Limits
 
 
-async def _followed(
-    conversation: Conversation, stream: AsyncGenerator[Event], see: See, disconnected: anyio.Event
+async def _run_until_left(
+    conversation: Conversation,
+    stream: AsyncGenerator[Event],
+    on_event: OnEvent,
+    disconnected: anyio.Event,
 ) -> Outcome:
-    """The outcome of a run. Its access list ends with the client, before the run does: nothing is
-    called meanwhile."""
+    """Run to the end of a stream of events, and return the outcome.
+
+    When the client leaves, the run's access list ends first, before the run does: so no tool is
+    called in between.
+    """
 
     async def follow(tasks: TaskGroup) -> Outcome:
         async with aclosing(stream) as events:
             async for event in events:
-                await see(event)
+                await on_event(event)
         assert isinstance(event, Finished)
         return event.outcome
 
@@ -236,14 +264,23 @@ async def until_left(
     work: Callable[[TaskGroup], Awaitable[T]],
     leave: Callable[[], None] = lambda: None,
 ) -> T:
-    """The result of ``work``, which gets what tasks beside it can be started in. Once
-    ``disconnected`` is set, ``leave`` is called and the work cancelled. Raises what it raises."""
-    done: list[T] = []
+    """Return the result of ``work``, or cancel it once ``disconnected`` is set.
+
+    Args:
+        disconnected: set when the client has gone.
+        work: gets a group in which further tasks can be started.
+        leave: called before the work is cancelled.
+
+    Raises:
+        UsageError: the client has left.
+        MlxToolsError: the error of ``work``.
+    """
+    results: list[T] = []
     problem: MlxToolsError = UsageError("the client has left")
-    watched = anyio.CancelScope()
+    watching = anyio.CancelScope()
 
     async def watch() -> None:
-        with watched:
+        with watching:
             await disconnected.wait()
             leave()
             tasks.cancel_scope.cancel()
@@ -251,10 +288,10 @@ async def until_left(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch)
         try:
-            done.append(await work(tasks))
+            results.append(await work(tasks))
         except MlxToolsError as error:
             problem = error
-        watched.cancel()  # what was started beside the work comes to its end
-    if not done:
+        watching.cancel()  # tasks that the work started come to their end
+    if not results:
         raise problem
-    return done[0]
+    return results[0]

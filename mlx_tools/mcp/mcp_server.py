@@ -1,7 +1,9 @@
-"""What a client is offered: `llm_with_tools`, `resume_run`, and each tool that the policy permits.
+"""The tools that a client sees.
 
-Every call is decided about as on the command line, and leaves a session. What a client wrote
-chooses among what the server was started with, and answers for nothing.
+`llm_with_tools`, `resume_run`, and each tool that the policy permits.
+
+Every call is decided about as on the command line, and leaves a session. A client can only choose
+among what the server was started with, and approves nothing.
 """
 
 from __future__ import annotations
@@ -58,9 +60,9 @@ from mlx_tools.mcp.elicitation import (
     PATIENCE,
     ApprovalText,
     ClientApprover,
-    answer_of,
-    key_of,
-    way_of,
+    call_key,
+    find_form_timing,
+    read_answer,
 )
 from mlx_tools.messages import ToolSpec
 from mlx_tools.paths import read_data
@@ -84,31 +86,40 @@ Context = ServerRequestContext[Any, Any]
 Result = CallToolResult | InputRequiredResult
 RUN: Final = "llm_with_tools"
 RESUME: Final = "resume_run"
-LEFT: Final = "mlx_tools.left"
-"""The event in a request's scope that says that its client has gone."""
+DISCONNECTED: Final = "mlx_tools.left"
+"""The key in a request's scope for the event that its client has gone."""
 
-HOW: Final = "mcp"
-"""What the header of a tool's call says of how it came about."""
+CALL_SOURCE: Final = "mcp"
+"""The source of a tool's call in the header of its session."""
 
 _CALL: Final = "call"
-_KEPT: Final = 256
-"""Calls of tools that wait for their forms; the oldest are dropped."""
+_MAX_FORMS: Final = 256
+"""Calls of tools that wait for their forms; the oldest are dropped.
+
+A choice: a client shows a few forms at once, and each entry is two short texts.
+"""
 _LINE: Final = 300
+"""The most characters of a line of progress. A choice: clients show one line."""
 _PREVIEW_CHARS: Final = 40_000
-"""Of what a dry run would have changed: a model is shown it here, and nobody decides by it."""
+"""The most characters of a dry run's changes in a result. A model reads them; nobody decides by
+them."""
 
 
 @dataclass
 class McpServer:
-    """The server's part of each request. ``by_person``: what a client answers in a form is said by
-    a person, since not everybody on this machine can be that client.
+    """The server's part of each request.
 
-    Raises `UsageError` where a permitted tool has the name of one of ours.
+    Raises:
+        UsageError: a permitted tool has the name of one of the server's own.
     """
 
     delegation: Delegation
     wording: ApprovalText
     by_person: bool
+    """True if a client's answer in a form is a person's.
+
+    It is if not everybody on this machine can be that client.
+    """
     tools: dict[str, ToolSpec] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -118,20 +129,20 @@ class McpServer:
             for name, spec in registry.specs().items()
             if can_be_allowed(policy, spec) and not is_on_demand(spec)
         }
-        if taken := {RUN, RESUME} & self.tools.keys():
-            name = min(taken)
+        if conflicts := {RUN, RESUME} & self.tools.keys():
+            name = min(conflicts)
             raise UsageError(f"a tool is called {name}, as one of the server's own", hint="deny it")
         slots = self.delegation.configuration.settings.gateway.concurrency
         self._runs, self._calls = anyio.CapacityLimiter(slots), anyio.CapacityLimiter(slots)
         self._shown_digests: dict[str, str] = {}
         self._words = json.loads(read_data("prompts/mcp.json"))
-        self._offered = {one.name: one for one in self._own_tools()}
-        found = to_mcp(self.tools.values())
-        self._offered |= {one["name"]: OfferedTool.model_validate(one) for one in found}
+        self._offered = {tool.name: tool for tool in self._own_tools()}
+        offered_tools = to_mcp(self.tools.values())
+        self._offered |= {tool["name"]: OfferedTool.model_validate(tool) for tool in offered_tools}
 
     def server(self) -> Server[Any]:
-        """It, as the SDK serves it."""
-        made: Server[Any] = Server(
+        """Return it as the SDK serves it."""
+        sdk_server: Server[Any] = Server(
             "mlx-tools",
             version=VERSION,
             instructions=self._words["instructions"],
@@ -139,8 +150,10 @@ class McpServer:
             on_call_tool=self._call,
         )
         security = RequestStateSecurity.ephemeral(ttl=PATIENCE)
-        made.middleware.append(RequestStateBoundary(security, default_audience=made.name))
-        return made
+        sdk_server.middleware.append(
+            RequestStateBoundary(security, default_audience=sdk_server.name)
+        )
+        return sdk_server
 
     async def _list(self, context: Context, params: PaginatedRequestParams | None) -> Any:
         return ListToolsResult(tools=list(self._offered.values()))
@@ -148,26 +161,31 @@ class McpServer:
     async def _call(self, context: Context, params: CallToolRequestParams) -> Result:
         if params.name not in self._offered:
             raise MCPError(code=INVALID_PARAMS, message=f"Unknown tool: {params.name[:100]}")
-        own = params.name in (RUN, RESUME)
-        limiter = self._runs if own else self._calls
+        is_own = params.name in (RUN, RESUME)
+        limiter = self._runs if is_own else self._calls
         if limiter.statistics().tasks_waiting >= WAITING:
             return _text_result("too many calls wait already: try again later", error=True)
         approver = self._approver(context)
         try:
             async with limiter:
-                call = self._run if own else self._direct
+                call = self._run if is_own else self._direct
                 return await call(context, params, approver)
         except MlxToolsError as error:
             return _text_result(str(error), error=True)
 
     def _approver(self, context: Context) -> ClientApprover:
-        """Who decides about what one request leads to: a client that anybody on this machine may
-        be answers for nothing, unless the user's own settings say so."""
+        """Return the approver for the calls of one request.
+
+        A client that anybody on this machine may be approves nothing, unless the user's settings
+        allow it.
+        """
         settings = self.delegation.configuration.settings
-        asks = self.by_person or settings.gateway.approvals == "client"
-        way = way_of(context) if asks and settings.policy.approve != "never" else "no"
+        may_ask = self.by_person or settings.gateway.approvals == "client"
+        timing = (
+            find_form_timing(context) if may_ask and settings.policy.approve != "never" else "no"
+        )
         always = settings.policy.approve == "always"
-        return ClientApprover(context, self.wording, way, always)
+        return ClientApprover(context, self.wording, timing, always)
 
     # --- runs ---
 
@@ -177,24 +195,24 @@ class McpServer:
         arguments, delegation = params.arguments or {}, self.delegation
         schema = self._offered[params.name].input_schema
         with limit_steps():
-            wrong = join_faults(faults(validator_for(schema), arguments, 5))
-        if wrong:
-            raise UsageError(f"the arguments do not fit {params.name}: {wrong}")
-        tell = _ProgressReporter(context, self.wording.line)
-        more: dict[str, Any] = {
+            problems = join_faults(faults(validator_for(schema), arguments, 5))
+        if problems:
+            raise UsageError(f"the arguments do not fit {params.name}: {problems}")
+        reporter = _ProgressReporter(context, self.wording.line)
+        options: dict[str, Any] = {
             "approver": approver,
-            "see": tell.see,
+            "on_event": reporter.report_event,
             "disconnected": _disconnect_event(context),
         }
         if params.request_state is not None:
-            begun = json.loads(params.request_state)
-            answers = _answers(begun["digests"], begun["typed"], params)
-            outcome = await delegation.resume(begun["session"], answers=answers, **more)
+            state = json.loads(params.request_state)
+            answers = _read_answers(state["digests"], state["typed"], params)
+            outcome = await delegation.resume(state["session"], answers=answers, **options)
         elif params.name == RESUME:
-            outcome = await delegation.resume(arguments["session"], **more)
+            outcome = await delegation.resume(arguments["session"], **options)
         else:
-            outcome = await delegation.run(DelegatedRun(**arguments), **more)
-        return _asking(outcome, approver) or _outcome_result(outcome)
+            outcome = await delegation.run(DelegatedRun(**arguments), **options)
+        return _build_questions(outcome, approver) or _outcome_result(outcome)
 
     # --- tools ---
 
@@ -202,32 +220,32 @@ class McpServer:
         self, context: Context, params: CallToolRequestParams, approver: ClientApprover
     ) -> Result:
         if params.request_state is not None:
-            shown = self._shown_digests.pop(params.request_state, "")  # what was approved is, once
-            approver.response = shown, (params.input_responses or {}).get(_CALL)
-        tell = _ProgressReporter(context, self.wording.line)
+            key = self._shown_digests.pop(params.request_state, "")  # each approval is used once
+            approver.response = key, (params.input_responses or {}).get(_CALL)
+        reporter = _ProgressReporter(context, self.wording.line)
 
         async def work(tasks: TaskGroup) -> DirectCall:
             def report(progress: Progress) -> None:
-                tasks.start_soon(tell.say, f"{params.name}: {progress.message}")
+                tasks.start_soon(reporter.report_text, f"{params.name}: {progress.message}")
 
-            done, _ = await call_recorded(
+            direct_call, _ = await call_recorded(
                 self.delegation.configuration,
                 self.delegation.registry,
                 params.name,
                 params.arguments or {},
-                source=HOW,
+                source=CALL_SOURCE,
                 approver=approver,
                 on_progress=report,
             )
-            return done
+            return direct_call
 
-        done = await until_left(_disconnect_event(context), work)
-        if done.status != "pending" or not approver.requests:
-            return _called(done)
+        direct_call = await until_left(_disconnect_event(context), work)
+        if direct_call.status != "pending" or not approver.requests:
+            return _call_result(direct_call)
         (request,) = approver.requests.values()
         state = secrets.token_hex(16)
-        self._shown_digests[state] = key_of(request)
-        while len(self._shown_digests) > _KEPT:
+        self._shown_digests[state] = call_key(request)
+        while len(self._shown_digests) > _MAX_FORMS:
             del self._shown_digests[next(iter(self._shown_digests))]
         return InputRequiredResult(
             input_requests={_CALL: approver.form(request)}, request_state=state
@@ -236,10 +254,13 @@ class McpServer:
     # --- what is offered ---
 
     def _own_tools(self) -> Iterator[OfferedTool]:
-        """Our two tools. Their hints are of all that a run may call."""
+        """Yield the server's own two tools.
+
+        Their hints are about all tools that a run may call.
+        """
         effects = frozenset().union(*(spec.possible_effects for spec in self.tools.values()))
-        (made,) = to_mcp([ToolSpec(RUN, effects=effects)])
-        more = {"annotations": made["annotations"], "outputSchema": self._words["outcome"]}
+        (merged,) = to_mcp([ToolSpec(RUN, effects=effects)])
+        common = {"annotations": merged["annotations"], "outputSchema": self._words["outcome"]}
         run, resume = self._words["tools"]
         run["description"] = run["description"].format(tools=", ".join(self.tools) or "none")
         properties = run["inputSchema"]["properties"]
@@ -253,41 +274,53 @@ class McpServer:
             else:
                 del properties[key]
         for tool in (run, resume):
-            yield OfferedTool.model_validate(tool | more)
+            yield OfferedTool.model_validate(tool | common)
 
 
 def _disconnect_event(context: Context) -> anyio.Event:
-    """The event that the client of a request has gone; one that never comes where the SDK itself
-    ends the request then."""
+    """Return the event that the client of a request has gone.
+
+    It is never set if the SDK itself ends the request then.
+    """
     scope: Mapping[str, Any] = getattr(context.request, "scope", {})
-    event: anyio.Event = scope.get(LEFT) or anyio.Event()
+    event: anyio.Event = scope.get(DISCONNECTED) or anyio.Event()
     return event
 
 
-def _answers(
+def _read_answers(
     digests: Mapping[str, str], names: Collection[str], params: CallToolRequestParams
 ) -> dict[str, ApprovalAnswer] | None:
-    """What was said of the calls with these digests, None where nobody decided about any.
-    ``names``: the calls to which yes must be typed out."""
-    said = params.input_responses or {}
+    """Return the answers about the calls with these digests.
+
+    None if nobody decided about any.
+
+    ``names`` are the calls for which yes must be typed.
+    """
+    responses = params.input_responses or {}
     answers = {
-        call: answer_of(said.get(call), digest, is_typed=call in names)
+        call: read_answer(responses.get(call), digest, is_typed=call in names)
         for call, digest in digests.items()
     }
-    return {call: one for call, one in answers.items() if one.approved is not None} or None
+    return {call: answer for call, answer in answers.items() if answer.approved is not None} or None
 
 
-def _asking(outcome: Outcome, approver: ClientApprover) -> InputRequiredResult | None:
-    """What the client is to ask before it makes the call again, None where that is nothing."""
+def _build_questions(outcome: Outcome, approver: ClientApprover) -> InputRequiredResult | None:
+    """Return what the client must ask before it makes the call again, None if nothing."""
     if not isinstance(outcome, Paused):
         return None
-    asked = {one.call_id: approver.requests.get(one.digest) for one in outcome.pending}
-    forms = {call: approver.form(one) for call, one in asked.items() if one is not None}
+    request_by_call = {
+        request.call_id: approver.requests.get(request.digest) for request in outcome.pending
+    }
+    forms = {
+        call: approver.form(request)
+        for call, request in request_by_call.items()
+        if request is not None
+    }
     if not forms:
         return None
-    requests = {call: one for call, one in asked.items() if one is not None}
-    digests = {call: one.digest for call, one in requests.items()}
-    typed = [call for call, one in requests.items() if one.omitted]
+    requests = {call: request for call, request in request_by_call.items() if request is not None}
+    digests = {call: request.digest for call, request in requests.items()}
+    typed = [call for call, request in requests.items() if request.omitted]
     state = json.dumps({"session": outcome.session, "digests": digests, "typed": typed})
     return InputRequiredResult(input_requests=dict(forms), request_state=state)
 
@@ -304,53 +337,55 @@ def _text_result(text: str, *, error: bool = False, structured: Any = None) -> C
 
 
 def _outcome_result(outcome: Outcome) -> CallToolResult:
-    """An outcome: in words, and as JSON."""
-    whole = json.loads(to_text(outcome.to_json()))
+    """Return an outcome in words and as JSON."""
+    structured = json.loads(to_text(outcome.to_json()))
     match outcome:
         case Answered():
-            return _text_result(expand_citations(outcome.answer, outcome.sources), structured=whole)
+            return _text_result(
+                expand_citations(outcome.answer, outcome.sources), structured=structured
+            )
         case Paused():
-            names = ", ".join(one.name for one in outcome.pending)
+            names = ", ".join(call.name for call in outcome.pending)
             text = (
                 f"paused: {names} waits for a person, who decides by: "
                 f"mlx-tools sessions resume {outcome.session}"
             )
-            return _text_result(text, structured=whole)
+            return _text_result(text, structured=structured)
         case Stopped():
             text = f"{stopped_in_words(outcome.records)} (session {outcome.session})"
-            return _text_result(text, structured=whole, error=True)
+            return _text_result(text, structured=structured, error=True)
     raise AssertionError(outcome)
 
 
-def _called(done: DirectCall) -> CallToolResult:
-    """A tool's result, or why there is none."""
-    if done.result is not None and done.result.content is not None:
-        text = done.result.content
+def _call_result(direct_call: DirectCall) -> CallToolResult:
+    """Return a tool's result, or why there is none."""
+    if direct_call.result is not None and direct_call.result.content is not None:
+        text = direct_call.result.content
         return _text_result(text, structured=_object_in(text))
-    if done.status == "pending":
-        arguments = shlex.quote(to_text(dict(done.arguments)))
-        how = f"mlx-tools tools call {done.name} {arguments}"
+    if direct_call.status == "pending":
+        arguments = shlex.quote(to_text(dict(direct_call.arguments)))
+        command = f"mlx-tools tools call {direct_call.name} {arguments}"
         return _text_result(
-            f"not called: a person must approve it, or call it by: {how}", error=True
+            f"not called: a person must approve it, or call it by: {command}", error=True
         )
-    assert done.error is not None
-    shown = done.preview[:_PREVIEW_CHARS]
-    left = len(done.preview) - len(shown)
-    changes = f"\n{shown}" if shown else ""
-    changes += f"\n({left} more characters)" if left else ""
-    text = f"{done.error.code}: {done.error.message}{changes}"
-    return _text_result(text, error=done.status != "dry_run")
+    assert direct_call.error is not None
+    preview = direct_call.preview[:_PREVIEW_CHARS]
+    omitted = len(direct_call.preview) - len(preview)
+    changes = f"\n{preview}" if preview else ""
+    changes += f"\n({omitted} more characters)" if omitted else ""
+    text = f"{direct_call.error.code}: {direct_call.error.message}{changes}"
+    return _text_result(text, error=direct_call.status != "dry_run")
 
 
 def _object_in(text: str) -> dict[str, Any] | None:
-    """The JSON object that a text is, None where it is none."""
+    """Return the JSON object in a text, None if it is none."""
     if not text.startswith("{"):
         return None
     try:
-        found = strict.loads(text)
+        value = strict.loads(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 # --- progress -------------------------------------------------------------------------------------
@@ -358,29 +393,32 @@ def _object_in(text: str) -> dict[str, Any] | None:
 
 @dataclass
 class _ProgressReporter:
-    """Tells a client what happens in its request, where it asked for that. ``line`` escapes."""
+    """Reports the events of a request to its client, if the client wants reports.
+
+    ``line`` escapes.
+    """
 
     context: Context
     line: Callable[[str], str]
     steps: int = 0
 
-    async def see(self, event: Event) -> None:
-        """Tell an event of a run."""
+    async def report_event(self, event: Event) -> None:
+        """Report an event of a run."""
         match event:
             case events.TurnStarted():
-                await self.say(f"turn {event.turn}")
+                await self.report_text(f"turn {event.turn}")
             case events.CallRead():
-                await self.say(f"{event.name} {to_text(dict(event.arguments))}")
+                await self.report_text(f"{event.name} {to_text(dict(event.arguments))}")
             case events.CallDecided() if event.decision != "allow":
-                await self.say(f"{event.name}: {event.decision}: {event.reason}")
+                await self.report_text(f"{event.name}: {event.decision}: {event.reason}")
             case events.ToolProgress():
-                await self.say(f"{event.name}: {event.message}")
+                await self.report_text(f"{event.name}: {event.message}")
             case events.ToolEnded():
-                how = event.error.code if event.error is not None else "ok"
-                await self.say(f"{event.name}: {how}")
+                result = event.error.code if event.error is not None else "ok"
+                await self.report_text(f"{event.name}: {result}")
 
-    async def say(self, text: str) -> None:
-        """Tell the client a text, on one line."""
+    async def report_text(self, text: str) -> None:
+        """Report a text on one line."""
         self.steps += 1
         shown = self.line(whole_characters(text))
         shown = shown if len(shown) <= _LINE else f"{shown[: _LINE - 1]}…"
@@ -393,15 +431,20 @@ class _ProgressReporter:
 PATH: Final = "/mcp"
 
 MAX_LINE: Final = 4 << 20
-"""Bytes of a message on standard input, as many as the SDK takes over HTTP."""
+"""The most bytes of a message on standard input, as many as the SDK takes over HTTP."""
 
 GRACE_SECONDS: Final = 3
-"""How long requests may take to end once the server is told to."""
+"""Seconds that requests may take to end once the server is stopped.
+
+A choice: runs are saved at every step, so little is lost, and a person waits for the prompt.
+"""
 
 
 async def serve_stdio(served: McpServer, stdout: TextIO) -> None:
-    """Serve the program that started this one, until it closes standard input. Nothing else may
-    write to ``stdout``."""
+    """Serve the program that started this one, until it closes standard input.
+
+    Nothing else may write to ``stdout``.
+    """
     server = served.server()
     try:
         with _standard_input() as file:
@@ -416,37 +459,39 @@ async def serve_stdio(served: McpServer, stdout: TextIO) -> None:
 
 @contextmanager
 def _standard_input() -> Iterator[BinaryIO]:
-    """Standard input, which nothing that is started meanwhile can read from."""
-    own, nothing = os.dup(0), os.open(os.devnull, os.O_RDONLY)
+    """Provide standard input; programs that are started meanwhile read from /dev/null."""
+    original, nothing = os.dup(0), os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     try:
-        with os.fdopen(own, "rb", closefd=False) as file:
+        with os.fdopen(original, "rb", closefd=False) as file:
             yield file
     finally:
-        os.set_blocking(own, True)
-        os.dup2(own, 0)
-        os.close(own)
+        os.set_blocking(original, True)
+        os.dup2(original, 0)
+        os.close(original)
 
 
 @asynccontextmanager
 async def _lines_of(file: BinaryIO) -> AsyncIterator[Any]:
-    """The lines of a file as texts."""
+    """Provide the lines of a file as texts."""
     mode = os.fstat(file.fileno()).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or file.isatty()):
-        yield anyio.wrap_file(io.TextIOWrapper(file, "utf-8", "replace"))  # it never waits
+        yield anyio.wrap_file(io.TextIOWrapper(file, "utf-8", "replace"))  # reading never waits
         return
     reader, loop = asyncio.StreamReader(limit=MAX_LINE), asyncio.get_running_loop()
-    made = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)
+    pipe = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)
     try:
         yield _lines(reader)
     finally:
-        made[0].close()
+        pipe[0].close()
 
 
 async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[str]:
-    """The lines of a pipe, none longer than `MAX_LINE`: who sends a longer one is heard no more.
-    Unlike a thread that reads, it can be stopped."""
+    """Yield the lines of a pipe; a line longer than `MAX_LINE` ends them.
+
+    Unlike a thread that reads, it can be stopped.
+    """
     with suppress(ValueError):
         while line := await reader.readline():
             yield line.decode("utf-8", "replace")
@@ -455,25 +500,35 @@ async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[str]:
 async def serve_http(
     served: McpServer, host: str, port: int, door: AccessRules, note: Callable[[str], None]
 ) -> None:
-    """Serve whoever the door lets in, until stopped. Raises `UsageError` where the port cannot be
-    had."""
+    """Serve the clients that ``door`` admits, until stopped.
+
+    Raises:
+        UsageError: the port cannot be used.
+    """
     config = ServerConfig(http_application(served, door), GRACE_SECONDS)
     try:
         with listen(host, port) as listening:
-            own, port = listening.getsockname()[:2]
-            note(f"served at http://{f'[{own}]' if ':' in own else own}:{port}{PATH}")
+            name, port = listening.getsockname()[:2]
+            note(f"served at http://{f'[{name}]' if ':' in name else name}:{port}{PATH}")
             await uvicorn.Server(config).serve(sockets=[listening])
     finally:
         await served.delegation.aclose()
 
 
 def http_application(served: McpServer, door: AccessRules) -> Any:
-    """The server as an ASGI application behind a door. The SDK is told its names and pages."""
+    """Return the server as an ASGI application with access rules.
+
+    The SDK gets its names and origins.
+    """
     names = [f"[{name}]" if ":" in name else name for name in {*LOCAL_NAMES, *door.hosts}]
-    own = [f"{scheme}://{name}" for scheme in ("http", "https") for name in names]
+    local_origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in names]
     security = TransportSecuritySettings(
         allowed_hosts=[*names, *(f"{name}:*" for name in names)],
-        allowed_origins=[*own, *(f"{origin}:*" for origin in own), *door.origins],
+        allowed_origins=[
+            *local_origins,
+            *(f"{origin}:*" for origin in local_origins),
+            *door.origins,
+        ],
     )
     app: Starlette = served.server().streamable_http_app(
         streamable_http_path=PATH, transport_security=security
@@ -483,7 +538,7 @@ def http_application(served: McpServer, door: AccessRules) -> Any:
         Middleware(
             CORSMiddleware,
             allow_origins=list(door.origins),
-            allow_private_network=True,  # of these origins alone
+            allow_private_network=True,  # only for these origins
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=["mcp-session-id"],
@@ -500,19 +555,22 @@ def _refusal_response(refusal: Refusal) -> dict[str, Any]:
 
 
 class _CancelOnDisconnect:
-    """Tells a request's work that its client has gone. The SDK keeps the work of a session going
-    then, for a client that comes back for the answer; here there is none to come back for."""
+    """Tells a request's work that its client has gone.
+
+    The SDK would continue the work of a session then, for a client that comes back for the answer.
+    Here there is none to come back for.
+    """
 
     def __init__(self, app: Any) -> None:
         self._app = app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        scope[LEFT] = left = anyio.Event()
+        scope[DISCONNECTED] = left = anyio.Event()
 
-        async def received() -> Any:
+        async def receive_and_watch() -> Any:
             message = await receive()
             if message["type"] == "http.disconnect":
                 left.set()
             return message
 
-        await self._app(scope, received, send)
+        await self._app(scope, receive_and_watch, send)

@@ -25,7 +25,7 @@ from mlx_tools.controller import ApprovalRequest, ApproveAlways
 from mlx_tools.errors import UsageError
 from mlx_tools.mcp import ApprovalText, Delegation, McpServer, http_application
 from mlx_tools.mcp.delegation import DelegatedRun
-from mlx_tools.mcp.elicitation import answer_of, form_of
+from mlx_tools.mcp.elicitation import build_form, read_answer
 from mlx_tools.messages import replace
 from mlx_tools.testing import Completion, ScriptedApprover, ScriptedServer, answer, call
 from mlx_tools.tools import tool
@@ -316,22 +316,22 @@ def test_who_is_asked_is_for_the_users_own_settings_to_say(
     ],
 )
 def test_what_is_no_clear_answer_decides_nothing(said: Any) -> None:
-    assert answer_of(said, "d").approved is None
+    assert read_answer(said, "d").approved is None
 
 
 def test_a_change_that_is_not_shown_whole_is_approved_by_a_yes_that_is_typed_out() -> None:
     def said(**content: Any) -> ElicitResult:
         return ElicitResult(action="accept", content={"approve": True, **content})
 
-    assert answer_of(said(), "d").approved
-    assert answer_of(said(typed="yes"), "d", is_typed=True).approved
+    assert read_answer(said(), "d").approved
+    assert read_answer(said(typed="yes"), "d", is_typed=True).approved
     for no in (said(), said(typed=""), said(typed="y"), said(typed=True)):
-        assert answer_of(no, "d", is_typed=True).approved is None
+        assert read_answer(no, "d", is_typed=True).approved is None
     request = ApprovalRequest(
         call="c1", name="t", arguments={}, reason="", suspect=False, digest=""
     )
-    assert "typed" not in form_of(request)["properties"]
-    assert "typed" in form_of(replace(request, omitted="80000 lines"))["properties"]
+    assert "typed" not in build_form(request)["properties"]
+    assert "typed" in build_form(replace(request, omitted="80000 lines"))["properties"]
 
 
 def test_only_runs_that_a_client_began_are_gone_on_with(

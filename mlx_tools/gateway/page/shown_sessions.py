@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 import anyio
 
-from mlx_tools.app import RunOptions, SavedSession, as_options, header_of, refuse_where_off
+from mlx_tools.app import RunOptions, SavedSession, as_options, header_of, require_tools_enabled
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, ApproveAlways, PauseApprover
 from mlx_tools.errors import MlxToolsError, TranscriptError, UsageError
 from mlx_tools.gateway.request import ApiError, as_api_error
@@ -70,7 +70,7 @@ class PageSessions:
         async with self._acting(session):
             try:
                 kept = await self._kept(session)
-                async with kept.looked_at() as conversation:
+                async with kept.open_for_reading() as conversation:
                     return await requests_of(conversation, edited)
             except UsageError:
                 raise
@@ -84,7 +84,7 @@ class PageSessions:
                 return await self._runs.waiting_within(row)
             async with self._acting(session):
                 kept = await self._kept(session)
-                async with kept.looked_at() as conversation:
+                async with kept.open_for_reading() as conversation:
                     return await conversation.waiting_within()
         except MlxToolsError:
             return []
@@ -152,6 +152,6 @@ class PageSessions:
         own = configuration.settings.policy
         rules = {name: True for name in ("local_only", "dry_run") if getattr(own, name)}
         run = RunOptions(configuration=configuration.with_options(as_options(header)), serves=True)
-        refuse_where_off(run.configuration, run.tool_choice)
+        require_tools_enabled(run.configuration, run.tool_choice)
         within = restriction(("*",), **rules) if rules else None
         return SavedSession(session, header, run, lambda text: None, within)
