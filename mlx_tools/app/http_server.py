@@ -44,7 +44,7 @@ _FILES: Final = (1024, 16_384)
 """The least and the most open files from which the limits are computed.
 
 The least is the usual limit of Linux, to which the 256 of macOS are raised. The most is a choice:
-more connections than that would need more memory than a gateway should take.
+it bounds the memory that connections can take.
 """
 
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 MAX_CHARS: Final = 20_000
 """The most characters of one text that are shown: most from its beginning, some from its end.
 
-A choice: twenty screens of a terminal; the whole text is in the transcript.
+A choice: about ten screens of a terminal; the whole text is in the transcript.
 """
 
 TAIL: Final = 4_000

@@ -202,7 +202,7 @@ def shared_length(tokens: Sequence[int], second: Sequence[int]) -> int:
 
 
 SMALLEST_TEMPERATURE: Final = 1e-4
-"""Below it the likeliest token is taken, as at 0: a division by less would overflow."""
+"""Below it the likeliest token is taken, as at 0: it has nearly all of the probability there."""
 
 Scores = tuple[tuple[TokenScore, ...], ...]
 

@@ -44,7 +44,7 @@ _MAX_SINGLE: Final = 8
 """Control tokens that are tried one by one if no tokenizer can be loaded: one request each."""
 
 _TIMEOUT: Final = 30.0
-"""Seconds for a request. A choice: the server may have to read a prompt of a queue first."""
+"""Seconds for a request. A choice: the server may answer other clients first."""
 
 _THOUGHT: Final = "<think>\nNo.\n</think>\n\nYes."
 _CONVERSATIONS: Final = (

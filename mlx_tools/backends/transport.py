@@ -247,8 +247,8 @@ class Retry(Struct, frozen=True, kw_only=True):
     """
 
     times: int = 3
-    """Repetitions. A choice: with the pauses they take about a second, which a restart behind a
-    proxy needs."""
+    """Repetitions. A choice: their pauses take about 0.7 seconds, enough for a failure that passes.
+    """
     pause: float = 0.1
     jitter: Callable[[], float] = random.random
     sleep: Callable[[float], Awaitable[None]] = _sleep

@@ -294,7 +294,8 @@ def check_size(size: int, max_tokens: int, address: str) -> None:
     Raises:
         BackendBroken: there is more text than ``max_tokens`` tokens can be.
     """
-    # 64 tokens more than asked for: some servers count the stop text or a thought apart.
+    # 64 tokens are added, so that a small max_tokens with one long token is no false alarm: a
+    # choice.
     if size > TOKEN_BYTES * (max_tokens + 64):
         raise BackendBroken(
             f"{address} sent far more text than was asked for", hint="it does not honour max_tokens"

@@ -1,7 +1,7 @@
-"""The command line. Wiring only: one file a command group.
+"""The command line: one file for each group of commands.
 
-This file and tables of what the commands take are all that `--help`, `--version` and a Tab load, so
-it imports nothing that takes time; each command's own file is imported when that command runs.
+This file and tables of the commands' options are all that `--help`, `--version` and a Tab load, so
+it imports nothing slow. Each command's own file is imported when that command runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OPTIONS: Mapping[str, str] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; what is returned is the process's exit code."""
+    """Run one command, and return the exit code of the process."""
     if sys.platform == "win32":  # the rest would fail at its imports
         print(f"mlx-tools: error: {UNSUPPORTED}", file=sys.stderr)
         return 2
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def help_text(columns: int | None = None) -> str:
-    """Return what `mlx-tools --help` prints, folded to so many columns where that is a number."""
+    """Return the text of `mlx-tools --help`, wrapped at ``columns`` if given."""
     from mlx_tools.cli.output import join_columns, wrap_line
 
     def rows(texts: Mapping[str, str]) -> list[str]:
@@ -77,18 +77,18 @@ def help_text(columns: int | None = None) -> str:
 
 
 def version() -> str:
-    """The version that runs."""
+    """Return the version that runs."""
     return VERSION
 
 
 def _print(text: str, code: int = 0) -> int:
     stream = sys.stderr if code else sys.stdout
-    if stream is None:  # it was closed before we began
+    if stream is None:  # it was closed before the program began
         return code
     try:
         stream.write(text)
         stream.flush()
-    except OSError as error:  # a full disk, or nobody who reads
+    except OSError as error:  # a full disk, or a closed pipe
         from mlx_tools.cli.root import handle_os_error
 
         return handle_os_error(error)

@@ -1,5 +1,7 @@
-"""`mlx-tools approvals`: a person's standing yeses for calls of some shape; see
-`mlx_tools.policy.approval_template`."""
+"""`mlx-tools approvals`: a person's approvals in advance, for calls of some shape.
+
+See `mlx_tools.policy.approval_template`.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +27,7 @@ from mlx_tools.store import RootName
 app = typer.Typer(add_completion=False)
 
 DAYS: Final = 30
+"""Days that a template holds by default: a choice, so that a forgotten one ends."""
 _MOST_DAYS: Final = 366
 
 
@@ -32,13 +35,13 @@ _MOST_DAYS: Final = 366
 def list_templates(as_lines: AsJsonLines = False) -> None:
     """List the templates that hold, the oldest first."""
     file = approval_templates(kept_sessions())
-    found = file.templates(datetime.now(UTC))
-    for one in found:
+    templates = file.templates(datetime.now(UTC))
+    for template in templates:
         if as_lines:
-            print_json({k: value for k, value in to_builtins(one).items() if k != "seal"})
+            print_json({k: value for k, value in to_builtins(template).items() if k != "seal"})
         else:
-            print_text("\n".join(_lines(one)))
-    if not found:
+            print_text("\n".join(_lines(template)))
+    if not templates:
         note("there are no approval templates")
     if strangers := file.strangers:
         note(
@@ -72,20 +75,20 @@ def add(
     """Add a standing yes for calls of one tool, as their arguments are."""
     configuration, now = options.load(options_given), datetime.now(UTC)
     registry = registry_of(configuration)
-    found = registry.get(tool)
-    pinned = getattr(found, "pinned", None)
+    tool_found = registry.get(tool)
+    pinned = getattr(tool_found, "pinned", None)
     roots = tuple(RootName.parse(root).path for root in roots_of(configuration))
     template = ApprovalTemplate(
         id="",
-        tool=found.spec.name,
-        pin=compute_pin(found.spec, pinned if isinstance(pinned, str) else None),
-        arguments=_arguments(patterns or (), found.spec.parameters),
+        tool=tool_found.spec.name,
+        pin=compute_pin(tool_found.spec, pinned if isinstance(pinned, str) else None),
+        arguments=_arguments(patterns or (), tool_found.spec.parameters),
         roots=roots,
         nested=nested,
         made_at=now.isoformat(timespec="seconds"),
         expires_at=(now + timedelta(days=days)).isoformat(timespec="seconds"),
     )
-    if not roots and "execute" in found.spec.possible_effects:
+    if not roots and "execute" in tool_found.spec.possible_effects:
         raise UsageError(
             f"{tool} may run programs, in whatever folders a run has",
             hint="name those in which this holds: --root DIR",
@@ -94,8 +97,8 @@ def add(
         show_all(map(TextLine, _lines(template)))
     if not confirm("Add this standing yes?", yes, warning="nothing was added"):
         return EXIT_STOPPED
-    made = approval_templates(kept_sessions()).add(template)
-    print_text("\n".join(_lines(made)))
+    added = approval_templates(kept_sessions()).add(template)
+    print_text("\n".join(_lines(added)))
     return EXIT_OK
 
 
@@ -107,35 +110,39 @@ def revoke(
     """Take templates back: from now on their calls are asked about again."""
     if revoke_all == bool(ids):
         raise UsageError("which templates?", hint="name their ids, or say --all")
-    file, wanted = approval_templates(kept_sessions()), frozenset(ids or ())
-    gone = file.revoke(None if revoke_all else wanted)
-    if gone < len(wanted):
+    file, requested = approval_templates(kept_sessions()), frozenset(ids or ())
+    revoked = file.revoke(None if revoke_all else requested)
+    if revoked < len(requested):
         raise UsageError(
-            f"{count_noun(gone, 'template')} revoked; the other ids name none",
+            f"{count_noun(revoked, 'template')} revoked; the other ids name none",
             hint="mlx-tools approvals list",
         )
-    complain(f"{count_noun(gone, 'template')} revoked", kind="done")
+    complain(f"{count_noun(revoked, 'template')} revoked", kind="done")
 
 
 def _arguments(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The patterns, by argument. Raises `UsageError` for what no call could have."""
-    known = schema.get("properties") or {}
-    found: dict[str, Any] = {}
-    for one in words:
-        parts = re.fullmatch(r"([^=:]+)(:?=)(.*)", one, re.DOTALL)
+    """Return the patterns by argument.
+
+    Raises:
+        UsageError: no call could have such arguments.
+    """
+    properties = schema.get("properties") or {}
+    patterns: dict[str, Any] = {}
+    for word in words:
+        parts = re.fullmatch(r"([^=:]+)(:?=)(.*)", word, re.DOTALL)
         if parts is None:
-            raise UsageError(f"{one!r} says nothing of an argument", hint="write ARGUMENT=PATTERN")
-        name, sign, said = parts.groups()
-        if name not in known or name in found:
-            fault = "is said twice" if name in found else "is no argument of it"
-            raise UsageError(f"{name!r} {fault}", hint=f"it has {', '.join(known) or 'none'}")
-        found[name] = said if sign == "=" else parse_json(said, f"{name}:=")
-    if missing := [name for name in schema.get("required") or () if name not in found]:
+            raise UsageError(f"{word!r} says nothing of an argument", hint="write ARGUMENT=PATTERN")
+        name, sign, pattern = parts.groups()
+        if name not in properties or name in patterns:
+            fault = "is said twice" if name in patterns else "is no argument of it"
+            raise UsageError(f"{name!r} {fault}", hint=f"it has {', '.join(properties) or 'none'}")
+        patterns[name] = pattern if sign == "=" else parse_json(pattern, f"{name}:=")
+    if missing := [name for name in schema.get("required") or () if name not in patterns]:
         raise UsageError(
             f"a call always has {', '.join(missing)}, and this says nothing of it",
             hint=f"{missing[0]}=* stands for any value",
         )
-    return found
+    return patterns
 
 
 def _lines(template: ApprovalTemplate) -> Iterator[str]:

@@ -1,4 +1,7 @@
-"""Asks the user whether a call may run: it is shown in brief, and escaped; a key answers."""
+"""Asks the user whether a call may run: it is shown in brief and escaped.
+
+A key answers.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ from mlx_tools.controller import (
 from mlx_tools.errors import UsageError
 
 APPROVED: Final = "approved at the terminal"
-REFUSED: Final = "the user said no"
+DEFAULT_REFUSAL: Final = "the user said no"
 
 _KEYS: Final[Mapping[str, tuple[str, str]]] = {
     "y": ("yes", "es"),
@@ -44,36 +47,41 @@ _KEYS: Final[Mapping[str, tuple[str, str]]] = {
     "d": ("details", "etails"),
     "p": ("pause", "ause"),
 }
-"""What a key does, in words, and the rest of a word that begins with it, for a narrow screen."""
+"""The meaning of each key, and the rest of a word that begins with it, for a narrow screen."""
 
-Look = Callable[[ApprovalRequest, Mapping[str, Any]], ApprovalRequest]
-"""Gives the request with other arguments. Raises `UsageError` where it cannot have them."""
+EditRequest = Callable[[ApprovalRequest, Mapping[str, Any]], ApprovalRequest]
+"""Returns the request with other arguments. Raises `UsageError` if they are not valid."""
 
 
 def approver_of(configuration: Configuration, user: Approver) -> Approver:
-    """Who decides about calls that need approval: ``user``, where one is wanted and there."""
-    wish = configuration.settings.policy.approve
-    if wish != "never" and at_terminal():
+    """Return the approver of calls: ``user`` if one is wanted and there is a terminal."""
+    setting = configuration.settings.policy.approve
+    if setting != "never" and at_terminal():
         return user
-    return ApproveAlways() if wish == "always" else PauseApprover()
+    return ApproveAlways() if setting == "always" else PauseApprover()
 
 
-def _plain(request: ApprovalRequest) -> bool:
-    """Return whether a consent that was not given for this call alone may cover it."""
+def _is_plain(request: ApprovalRequest) -> bool:
+    """Return True if a consent that was not given for this call alone may cover it."""
     return not (request.suspect or request.in_doubt)
 
 
 class Questions:
-    """Asks the user about calls, one after the other: a key answers. An approver.
+    """An approver that asks the user about calls, one after the other; a key answers.
 
-    ``always``: what a standing consent covers is approved unasked (``policy.approve``). ``look`` is
-    given where the calls are a model's, in a session that goes on: they can be edited, a consent
-    can hold for longer than a call, and the model is told why not.
+    Args:
+        look: makes a request with other arguments; given if a model makes the calls in a session
+            that
+            continues. Calls can then be edited, a consent can last longer, and the model reads a
+                reason.
+        always: approve without a question what such a consent covers (``policy.approve``).
+        keyboard: the terminal to read from.
+        screen: the terminal to write to.
     """
 
     def __init__(
         self,
-        look: Look | None = None,
+        look: EditRequest | None = None,
         *,
         always: bool = False,
         keyboard: TextIO | None = None,
@@ -85,32 +93,45 @@ class Questions:
         self._screen = screen or sys.stderr
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
-        """As `ask` does, where no other work goes on meanwhile."""
+        """Return the answers as `ask` does; nothing else runs meanwhile."""
         return self.ask(requests)
 
     def ask(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
-        """One answer a call, in order. Once nothing is decided about one, as at the end of the
-        input, nothing is about the others. Raises KeyboardInterrupt for Ctrl-C."""
-        unasked = [request for request in requests if self._always and _plain(request)]
+        """Return one answer for each call, in order.
+
+        If nothing is decided about one, as at the end of the input, the others are not decided
+        either.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C.
+        """
+        unasked = [request for request in requests if self._always and _is_plain(request)]
         answers = self._answers([request for request in requests if request not in unasked])
         always = ApprovalAnswer(True, "--approve always")
         return [always if request in unasked else next(answers) for request in requests]
 
     def more_steps(self, steps_taken: int) -> int:
-        """Return how many steps more a question may take that has made ``steps_taken``: as many
-        again, or none. At the end of the input it is none. Raises KeyboardInterrupt for Ctrl-C."""
-        said = f"\n{steps_taken} steps were taken, and there is no answer yet."
+        """Return how many more steps a question may take.
+
+        As many as ``steps_taken``, or none.
+
+        At the end of the input it is none.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C.
+        """
+        text = f"\n{steps_taken} steps were taken, and there is no answer yet."
         prompt = partial(self._prompt, "y go on  n answer now ")
         while True:
             try:
-                key = read_key(self._keyboard, self._screen, prompt, partial(_print_to, said))
-            except OSError:  # the terminal is gone: nobody is there to decide
+                key = read_key(self._keyboard, self._screen, prompt, partial(_print_to, text))
+            except OSError:  # the terminal was closed
                 return 0
             key = "n" if key is None else key.lower()
             if key in ("y", "n"):
                 self._say("go on" if key == "y" else "answer now")
                 return steps_taken if key == "y" else 0
-            said = "?"
+            text = "?"
 
     def _answers(self, requests: Sequence[ApprovalRequest]) -> Iterator[ApprovalAnswer]:
         consents: list[ApprovalRequest] = []
@@ -129,33 +150,33 @@ class Questions:
                     consents.append(decided)
                 yield answer
         except KeyboardInterrupt:
-            self._say("")  # what comes next begins a line
+            self._say("")  # the next output begins a line
             raise
-        except OSError:  # the terminal is gone: nobody is there to decide
+        except OSError:  # the terminal was closed
             pass
         yield from repeat(ApprovalAnswer(None))
 
     def _decide(
         self, approval_request: ApprovalRequest, place: str
     ) -> tuple[ApprovalAnswer, ApprovalRequest]:
-        """Return what the user decides about one call, and that call as it was edited."""
+        """Return the user's answer about one call, and the call as it was edited."""
         request, draft = approval_request, ""
         while True:
             edited = request is not approval_request
             show_brief = partial(self._show_brief, request, place=place, edited=edited)
             key = self._key(approval_request, show_brief, omits=bool(request.omitted))
             match key:
-                case "y" if request.omitted and not self._typed_out():
+                case "y" if request.omitted and not self._confirm_by_typing():
                     self._say("Nothing was decided.")
                 case "y" | "s":
-                    other = (request.arguments, request.digest) if edited else (None, "")
-                    return ApprovalAnswer(True, APPROVED, other[0], key == "s", other[1]), request
+                    edits = (request.arguments, request.digest) if edited else (None, "")
+                    return ApprovalAnswer(True, APPROVED, edits[0], key == "s", edits[1]), request
                 case "p":
                     return ApprovalAnswer(None), request
                 case "n":
                     reason = self._reason()
                     if reason is not None:
-                        return ApprovalAnswer(False, reason or REFUSED), request
+                        return ApprovalAnswer(False, reason or DEFAULT_REFUSAL), request
                 case "e":
                     request, draft = self._edit(approval_request, request, draft)
                 case "d":
@@ -165,15 +186,15 @@ class Questions:
     def _key(
         self, request: ApprovalRequest, show: Callable[[TextIO], None] | None, *, omits: bool
     ) -> str:
-        """The key that is pressed, of those that are offered; ``p`` at the end of the input.
+        """Return the pressed key, of those offered; ``p`` at the end of the input.
 
-        No standing consent is offered for what it cannot cover, and what may have done its work
-        with these arguments gets no others. ``omits``: not all of the change is shown, so no key
-        alone approves it.
+        No lasting consent is offered for a call that it cannot cover. A call that may have done its
+        work cannot be edited. ``omits``: not all of the change is shown, so no key alone approves
+        it.
         """
         edit = "e" if self._look and not request.in_doubt else ""
-        lasting = _plain(request) and request.consent_binding is not None and not omits
-        session = "s" if self._look and lasting else ""
+        can_last = _is_plain(request) and request.consent_binding is not None and not omits
+        session = "s" if self._look and can_last else ""
         keys = f"yn{edit}{session}dp"
         while True:
             line = _offer(keys, request, size_of(self._screen).columns, omits=omits)
@@ -186,8 +207,11 @@ class Questions:
             self._say("?")
             show = None
 
-    def _typed_out(self) -> bool:
-        """Whether the user types ``yes``, letter by letter, to a change that is not shown whole."""
+    def _confirm_by_typing(self) -> bool:
+        """Return True if the user types ``yes`` in full.
+
+        It is asked for a change that is not shown whole.
+        """
         from mlx_tools.cli.line_editor import edit_line
 
         ask = "Not all of the change was shown. Type yes to run it: "
@@ -195,8 +219,11 @@ class Questions:
         return line is not None and line.strip().lower() == "yes"
 
     def _reason(self) -> str | None:
-        """Why not: a line, empty where none is given; None where the user thought better of it."""
-        if self._look is None:  # nobody is told
+        """Return the reason for a no, empty if none is given.
+
+        None if the user changed their mind.
+        """
+        if self._look is None:  # no model would read the reason
             return ""
         from mlx_tools.cli.line_editor import edit_line
 
@@ -208,12 +235,11 @@ class Questions:
     def _edit(
         self, approval_request: ApprovalRequest, request: ApprovalRequest, draft: str
     ) -> tuple[ApprovalRequest, str]:
-        """The request as it is after editing, and a draft where that is not yet what it should
-        be."""
+        """Return the request after editing, and a draft if the text is not valid yet."""
         assert self._look is not None
         text = draft or exact(request.arguments, fold=False)
         try:
-            changed = _edited(text, self._keyboard, self._screen)
+            changed = _edit_text(text, self._keyboard, self._screen)
         except EditFailed as error:
             self._say(in_words(f"Nothing was changed: {error}."))
             return request, draft
@@ -236,7 +262,7 @@ class Questions:
         show(in_brief(request, size_of(self._screen), place=place, edited=edited), screen)
 
     def _page(self, lines: Callable[[], Iterable[TextLine]]) -> None:
-        """Show lines a screen at a time, as wide as the screen is then."""
+        """Show lines a screen at a time, wrapped for its present width."""
         rows, columns, shown = list[TextLine](), 0, 0
         while True:
             size = size_of(self._screen)
@@ -245,11 +271,11 @@ class Questions:
                 rows = [*wrap_lines(lines(), columns)]
             page = rows[shown : shown + max(1, size.lines - 2)]
             shown += len(page)
-            left = len(rows) - shown
-            if left <= 0:
+            remaining = len(rows) - shown
+            if remaining <= 0:
                 show(page, self._screen)
                 return
-            ask = partial(self._prompt, f"-- {left} rows more, q ends -- ")
+            ask = partial(self._prompt, f"-- {remaining} rows more, q ends -- ")
             key = read_key(self._keyboard, self._screen, ask, partial(show, page))
             self._say("")
             if key is None or key.lower() == "q":
@@ -267,39 +293,47 @@ def _print_to(text: str, file: TextIO) -> None:
 
 
 def _covers(consent: ApprovalRequest, request: ApprovalRequest) -> bool:
-    """Return whether a consent for the session that was given for one call holds for another."""
-    same = consent.name == request.name and request.effects <= consent.effects
-    bound = consent.consent_binding, request.consent_binding
-    return same and None not in bound and exact(bound[0]) == exact(bound[1]) and _plain(request)
+    """Return True if a consent for the session, given for one call, covers another."""
+    is_similar = consent.name == request.name and request.effects <= consent.effects
+    bindings = consent.consent_binding, request.consent_binding
+    return (
+        is_similar
+        and None not in bindings
+        and exact(bindings[0]) == exact(bindings[1])
+        and _is_plain(request)
+    )
 
 
 def _offer(keys: str, request: ApprovalRequest, columns: int, *, omits: bool) -> str:
-    """The keys on one line, spelled out, as wide as there is room."""
+    """Return the keys on one line, in words as far as there is room."""
     words = {key: f"{key} {_KEYS[key][0]}" for key in keys}
-    rests = {key: _KEYS[key][1] for key in keys}
+    word_ends = {key: _KEYS[key][1] for key in keys}
     if "s" in keys and request.consent_binding:
         (argument,) = request.consent_binding
         words["s"] = f"s this {in_words(argument)} {_KEYS['s'][0]}"
-        rests["s"] += f", this {in_words(argument)}"
+        word_ends["s"] += f", this {in_words(argument)}"
     if omits:
         words |= {"y": "y yes, typed out"}
     if request.in_doubt:
         words |= {"y": "y run it AGAIN", "n": "n give it up"}
-    wide = "  ".join(words.values())
-    if len(wide) < columns:
-        return wide
-    return wrap_line(" ".join(f"{key}){rest}" for key, rest in rests.items()), columns - 1)
+    long_line = "  ".join(words.values())
+    if len(long_line) < columns:
+        return long_line
+    return wrap_line(" ".join(f"{key}){ending}" for key, ending in word_ends.items()), columns - 1)
 
 
 # --- arguments changed by hand: in the user's editor, or on a line where there is none ----------
 
 
-def _edited(text: str, keyboard: TextIO, screen: TextIO) -> str:
-    """``text`` as the user leaves it.
+def _edit_text(text: str, keyboard: TextIO, screen: TextIO) -> str:
+    """Return ``text`` as the user leaves it.
 
-    The editor is that of ``VISUAL`` or ``EDITOR``, else nano or vi; it is started without a shell,
-    on a file that only the user can read. Without one, the text stands on a line that can be
-    changed; a dumb terminal shows it before. Raises `EditFailed`.
+    The editor is that of ``VISUAL`` or ``EDITOR``, else nano or vi. It is started without a shell,
+    on a file that only the user can read. Without an editor the text is in a line that can be
+    changed; a dumb terminal shows it before.
+
+    Raises:
+        EditFailed: there is no text.
     """
     if editor_of(os.environ):
         return in_editor(text, "arguments.json", keyboard, screen)

@@ -1,8 +1,8 @@
-"""`mlx-tools ask`: one question, one outcome; and the full trace that may be written of it.
+"""`mlx-tools ask`: one question, one outcome, and on request a full trace.
 
-A full trace holds every prompt, every completion as it came, every event, every output. It is
-written only when it is asked for, to a file that its owner alone can read. Without it, what is kept
-of a run is its transcript.
+A full trace has every prompt, every completion as it came, every event and every output. It is
+written only on request, to a file that only its owner can read. Without it, a run leaves its
+transcript only.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ def ask(
     options_given: options.Options,
 ) -> int:
     """Answer one question and return the exit code of how it ended."""
-    begun, choice = _pick_session(go_on, session, options_given, tool_choice, require_tools, schema)
+    talk, choice = _pick_session(go_on, session, options_given, tool_choice, require_tools, schema)
     text, piped = _question(options.join_words(question))
-    plain = not (as_json or as_events)
-    view = LiveView.for_process(steps=steps, answer=plain)
-    clean = trace_cleaner(begun.run.configuration)
+    is_plain = not (as_json or as_events)
+    view = LiveView.for_process(steps=steps, answer=is_plain)
+    clean = trace_cleaner(talk.run.configuration)
     with FullTrace(full_trace, clean=clean) if full_trace else nullcontext() as trace:
 
-        def seen(event: Event) -> None:
+        def on_event(event: Event) -> None:
             if trace is not None:
                 trace.event(event)
             if as_events:
@@ -99,17 +99,17 @@ def ask(
                 print_json(value)
 
         outcome = answer(
-            begun,
+            talk,
             lambda turn: turn.stream(text, tool_choice=choice, untyped_suffix_chars=piped),
             view,
-            on_event=seen,
-            wrap=(lambda backend: backend) if trace is None else trace.traced,
+            on_event=on_event,
+            wrap=(lambda backend: backend) if trace is None else trace.wrap,
         )
     if trace is not None and trace.problem is not None:
         complain(trace.problem, kind="warning")
     if as_json:
         print_json(outcome.to_json(include_outputs=include_outputs))
-    tell(outcome, plain=plain)
+    tell(outcome, plain=is_plain)
     return outcome.exit_code
 
 
@@ -121,24 +121,26 @@ def _pick_session(
     require_tools: str,
     schema: Path | None,
 ) -> tuple[SavedSession | NewSession, str | None]:
-    """The session that a question is asked in, and the tool choice of this question alone."""
+    """Return the session of a question, and the tool choice for this question only."""
     if go_on or session is not None:
-        from mlx_tools.cli.saved_sessions import refuse_beside, resolve_session
+        from mlx_tools.cli.saved_sessions import refuse_options, resolve_session
 
-        refuse_beside(schema=schema, require_tools=require_tools)
+        refuse_options(schema=schema, require_tools=require_tools)
         return resolve_session(
             session, go_on, options_given
         ), None if tool_choice == "auto" else tool_choice
     run = options.run_options(options_given, tool_choice, require_tools)
     if schema is not None:
-        fits = check_output_schema(inputs.read_json(schema), f"--schema: {schema}")
-        run = replace(run, output_schema=fits)
+        output_schema = check_output_schema(inputs.read_json(schema), f"--schema: {schema}")
+        run = replace(run, output_schema=output_schema)
     return NewSession(run), None
 
 
 def _question(question_text: str | None) -> tuple[str, int]:
-    """The question: as given, from standard input, or both; and how much of it was piped in beside
-    what was given."""
+    """Return the question, and how many of its characters were piped in besides.
+
+    It is the argument, standard input, or both.
+    """
     if question_text is None and not inputs.stdin_is_piped():
         raise UsageError("there is no question", hint='mlx-tools ask "QUESTION"')
     question = inputs.as_question("-" if question_text is None else question_text)
@@ -152,20 +154,22 @@ def _question(question_text: str | None) -> tuple[str, int]:
 
 
 def trace_cleaner(configuration: Configuration) -> Callable[[str], str]:
-    """Return what takes secrets, and paths, out of a trace, as the settings of the policy say."""
+    """Return a function that removes secrets and paths, as the policy's settings say."""
     roots = [RootName.parse(root).path for root in configuration.settings.tools.roots]
-    given = (str(Path(folder).absolute()) for folder in (*roots, str(Path.home())))
-    folders = tuple(dict.fromkeys(folder for folder in given if folder != "/"))
+    paths = (str(Path(folder).absolute()) for folder in (*roots, str(Path.home())))
+    folders = tuple(dict.fromkeys(folder for folder in paths if folder != "/"))
     return cleaner(configuration.policy(), folders)
 
 
 class FullTrace:
-    """A file of JSON lines. Raises `UsageError` where it cannot be made, before anything runs.
+    """A trace file of JSON lines.
 
-    The file is a regular one: no link is followed, and nothing else is written to. One that was
-    there is emptied, and closed to others first. Where the disk is full later on, the run goes on
-    without its trace: `problem` says so. ``clean`` is what every line passes before it is written:
-    the place where secrets are taken out.
+    It is a regular file: no link is followed, and nothing else is written to. An existing file is
+    closed to others first, then emptied. If the disk is full later, the run continues without its
+    trace, and `problem` says so. ``clean`` removes secrets from every line before it is written.
+
+    Raises:
+        UsageError: the file cannot be created; nothing has run then.
     """
 
     def __init__(self, path: Path, *, clean: Callable[[str], str] = str) -> None:
@@ -178,7 +182,7 @@ class FullTrace:
             if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
                 self._file.close()
                 raise UsageError(f"--full-trace: {path}: not a regular file", hint="name a file")
-            os.fchmod(self._file.fileno(), 0o600)  # one that was there may have been open to others
+            os.fchmod(self._file.fileno(), 0o600)  # an existing file may have been open to others
             self._file.truncate(0)
         except OSError as error:
             why = "a symbolic link" if error.errno == errno.ELOOP else error.strerror
@@ -188,12 +192,12 @@ class FullTrace:
         """Append one line."""
         if self.problem is not None:
             return
-        at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = self._clean(json_line({"at": at, "kind": kind} | values))
-        left = memoryview(line.encode("utf-8") + b"\n")
+        written_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = self._clean(json_line({"at": written_at, "kind": kind} | values))
+        remaining = memoryview(line.encode("utf-8") + b"\n")
         try:
-            while left:
-                left = left[self._file.write(left) :]
+            while remaining:
+                remaining = remaining[self._file.write(remaining) :]
         except OSError as error:
             self.problem = f"--full-trace: {self._path} is incomplete: {error.strerror}"
 
@@ -201,13 +205,13 @@ class FullTrace:
         """Append an event; the last one with all outputs, and with counters."""
         if isinstance(event, Finished):
             outcome = event.outcome
-            whole = outcome.to_json(include_outputs=True)
-            self.write("outcome", outcome=whole, counters=outcome.counters.to_json())
+            outcome_row = outcome.to_json(include_outputs=True)
+            self.write("outcome", outcome=outcome_row, counters=outcome.counters.to_json())
         else:
             self.write("event", event=event.to_json())
 
-    def traced(self, backend: Backend) -> Backend:
-        """The backend, what is asked of it and what it gives written down."""
+    def wrap(self, backend: Backend) -> Backend:
+        """Return the backend with its requests and completions written to the trace."""
         return _TracingBackend(backend, self)
 
     def __enter__(self) -> Self:
@@ -223,7 +227,7 @@ class _TracingBackend:
         self._trace = trace
         self.model = getattr(backend, "model", None)
 
-    def __getattr__(self, name: str) -> Any:  # what the backend can do, and which model it serves
+    def __getattr__(self, name: str) -> Any:  # the abilities and the model of the backend
         return getattr(self._backend, name)
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
@@ -236,10 +240,12 @@ class _TracingBackend:
                     last = chunk
                     yield chunk
         finally:
-            ended = last if last is not None and last.finish_reason is not None else None
+            last_with_reason = last if last is not None and last.finish_reason is not None else None
             self._trace.write(
                 "completion",
                 text=text,
-                finish_reason=ended.finish_reason if ended else None,
-                usage=to_builtins(ended.usage) if ended and ended.usage else None,
+                finish_reason=last_with_reason.finish_reason if last_with_reason else None,
+                usage=to_builtins(last_with_reason.usage)
+                if last_with_reason and last_with_reason.usage
+                else None,
             )

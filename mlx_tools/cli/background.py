@@ -1,7 +1,7 @@
 """Runs a question in the background while this thread shows what happens and asks.
 
-The event loop has a thread of its own, so that the main thread is free for the terminal: Ctrl-C
-reaches it at once, in the middle of a completion or of a question to the user alike.
+The event loop has a thread of its own, so the main thread is free for the terminal. Ctrl-C reaches
+it at once, in the middle of a completion or of a question to the user.
 """
 
 from __future__ import annotations
@@ -40,25 +40,28 @@ if TYPE_CHECKING:
     from mlx_tools.app import SavedSession
 
 _PATIENCE: Final = 10.0
-"""Seconds without a sign of life after which a run that was told to stop is left alone."""
+"""Seconds without an event after which a cancelled run is left alone.
+
+A choice: a tool that does not end must not keep the user from the prompt.
+"""
 
 _TICK: Final = 0.1
-"""Seconds between two looks of a view at the clock."""
+"""Seconds between two updates of the view while nothing happens."""
 
 
 class NewSession(Struct, frozen=True):
-    """A session of its own, as `SavedSession` is one to go on with."""
+    """A new session, with the interface of `SavedSession`."""
 
     run: RunOptions
 
     def open_controller(
         self, approver: Approver, wrap: Callable[[Backend], Backend] = lambda backend: backend
     ) -> AbstractAsyncContextManager[Controller]:
-        """See `SavedSession.open_controller`."""
+        """Open a controller; see `SavedSession.open_controller`."""
         return open_controller(self.run, approver=approver, note=note, wrap=wrap)
 
     async def begin(self, controller: Controller) -> Conversation:
-        """The session, open."""
+        """Open the session."""
         return await controller.conversation()
 
 
@@ -70,10 +73,16 @@ def answer(
     on_event: Callable[[Event], None] = lambda event: None,
     wrap: Callable[[Backend], Backend] = lambda backend: backend,
 ) -> Outcome:
-    """Return the outcome of a conversation in a session, of which ``stream`` gives the events: each
-    goes to ``on_event``, and is shown. ``wrap`` is as for `mlx_tools.app.open_controller`.
+    """Return the outcome of a conversation in a session.
 
-    Ctrl-C ends it, says where its transcript is, and is raised again.
+    Ctrl-C ends it, prints where its transcript is, and is raised again.
+
+    Args:
+        session: the session.
+        stream: returns the events of the conversation.
+        view: shows each event.
+        on_event: gets each event before it is shown.
+        wrap: as for `mlx_tools.app.open_controller`.
     """
     with start_blocking_portal() as portal:
         turns = Turns(portal, session.run)
@@ -91,8 +100,8 @@ def answer(
             except KeyboardInterrupt:
                 view.end()
                 begin_line()
-                kept = conversation.transcript or f"session {conversation.session}"
-                complain(f"the transcript is in {kept}", kind="interrupted")
+                location = conversation.transcript or f"session {conversation.session}"
+                complain(f"the transcript is in {location}", kind="interrupted")
                 raise Interrupted(conversation.session, conversation.transcript) from None
             finally:
                 view.end()
@@ -102,7 +111,10 @@ def answer(
 
 @dataclass(slots=True)
 class _Question:
-    """A question to the user: the main thread calls ``ask``, the loop waits for ``answer``."""
+    """A question to the user.
+
+    The main thread calls ``ask``, the loop waits for ``answer``.
+    """
 
     ask: Callable[[], Any]
     answer: Future[Any] = field(default_factory=Future)
@@ -111,32 +123,32 @@ class _Question:
 class Turns:
     """Runs turns of a conversation, one at a time, on the loop behind ``portal``.
 
-    It is an approver too: what the run asks the user is answered in the main thread. ``approver``
-    is who decides: it, or somebody else where no user is wanted or there. ``type_ahead`` keeps what
-    is typed meanwhile.
+    It is an approver too: the main thread answers the questions of the run.
     """
 
     def __init__(self, portal: BlockingPortal, run: RunOptions) -> None:
         self.portal = portal
         self.approver = approver_of(run.configuration, self)
+        """The approver: this object, or another one if no user is wanted or there."""
         always = run.configuration.settings.policy.approve == "always"
         self._questions = Questions(self._look, always=always)
         self.type_ahead: TypeAhead | None = None
+        """Holds what is typed meanwhile."""
         self._queue: queue.SimpleQueue[Event | _Question | None] = queue.SimpleQueue()
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
-        """Asks the user, from the loop; see `mlx_tools.controller.approver.Approver`."""
+        """Ask the user, from the loop; see `mlx_tools.controller.approvals.Approver`."""
         answers: Sequence[ApprovalAnswer] = await self._ask_main_thread(
             lambda: self._questions.ask(requests)
         )
         return answers
 
     async def more_steps(self, steps_taken: int) -> int:
-        """Asks the user, from the loop; see `mlx_tools.controller.approver.StepApprover`."""
+        """Ask the user, from the loop; see `mlx_tools.controller.approvals.StepApprover`."""
         return int(await self._ask_main_thread(lambda: self._questions.more_steps(steps_taken)))
 
     async def _ask_main_thread(self, ask: Callable[[], Any]) -> Any:
-        """Have the main thread ask the user something; return the answer."""
+        """Let the main thread ask the user something; return the answer."""
         question = _Question(ask)
         decided = anyio.Event()
         question.answer.add_done_callback(lambda _: self.portal.start_task_soon(decided.set))
@@ -149,48 +161,52 @@ class Turns:
         return self.portal.call(request.edited, arguments)
 
     def keyboard(self) -> AbstractContextManager[None]:
-        """Inside, the user can be asked something."""
+        """Free the keyboard for a question to the user."""
         return self.type_ahead.lend_terminal() if self.type_ahead else nullcontext()
 
     def follow(
         self, stream: Callable[[], AsyncGenerator[Event]], view: LiveView
     ) -> Iterator[Event]:
-        """Return what happens in a run, whose events ``stream`` gives; the last is `Finished`.
+        """Yield the events of a run; the last is `Finished`.
 
-        ``view`` is what shows them: it is told that time passes, and that the user is asked.
+        Ctrl-C ends the run, which is then in the transcript as interrupted.
 
-        Raises what the run raises. Ctrl-C (KeyboardInterrupt) ends the run, which is then in the
-        transcript as interrupted, and is raised again.
+        Args:
+            stream: returns the events.
+            view: shows them; it learns that time passes, and that the user is asked.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C.
         """
         future: Future[None] | None = None
-        ended = False
+        has_ended = False
         try:
             with ctrl_c_later():
                 future = self.portal.start_task_soon(self._run, stream)
             with handle_signal(signal.SIGCONT, view.reset_position):
                 while (item := self._next(view)) is not None:
                     if isinstance(item, _Question):
-                        view.asks()
+                        view.prepare_question()
                         with self.keyboard():
                             answer = item.ask()
                         item.answer.set_result(answer)
                     else:
                         yield item
-            ended = True
+            has_ended = True
             future.result()
         except BaseException:
             if future is None:
-                raise  # nothing was begun
+                raise  # nothing was started
             future.cancel()
-            # A cancelled future does not say that the run has written down that it was told to
-            # stop. Another Ctrl-C, or a tool that does not let go, ends the wait for that.
+            # A cancelled future does not mean that the run has recorded its interruption: wait for
+            # its last event. Another Ctrl-C, or a tool that does not end, ends this wait.
             with suppress(queue.Empty):
-                while not ended and self._queue.get(timeout=_PATIENCE) is not None:
+                while not has_ended and self._queue.get(timeout=_PATIENCE) is not None:
                     continue
             raise
 
     def _next(self, view: LiveView) -> Event | _Question | None:
-        """What comes next; until then ``view`` shows that time passes."""
+        """Return the next event or question; until then the view shows that time passes."""
         while view.moves:
             with suppress(queue.Empty):
                 return self._queue.get(timeout=_TICK)

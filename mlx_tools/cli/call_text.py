@@ -1,11 +1,11 @@
-r"""What a person decides about, in writing: exact, whole, wrapped, and not to be forged.
+r"""The text that a person decides about: exact, complete, and impossible to forge.
 
 A character that a terminal would obey, or that would not be seen, is written as JSON writes it:
 ``\u202e``. Sixteen or more of one escape or of spaces are written once, with their number:
-``\u0020{10000}``. So nothing can be pushed out of sight by characters that show nothing, and the
-text still stands for one value only: a brace that follows an escape is itself written ``\u007b``.
+``\u0020{10000}``. So nothing can be pushed out of sight by characters that show nothing. The text
+still has one meaning only: a brace that follows an escape is itself written ``\u007b``.
 
-Every row of what the model or a file wrote begins with ``| ``, or ``: `` where a line goes on: no
+Every row that the model or a file wrote begins with ``| ``, or ``: `` if a line continues. So no
 such text can look like a line of ours, whatever it holds and however wide the screen is.
 """
 
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from mlx_tools.tools import BoundSource, BoundTool
 
 MAX_INDENT: Final = 6
-"""Levels that are indented. What is nested deeper stands on one line: depth is no padding."""
+"""Levels that are indented. Deeper values are on one line, so that depth is no padding."""
 
 MAX_MARKS: Final = 3
-"""Marks that may stand on one letter; more of them paint over the lines around it."""
+"""The most marks on one letter: more of them would paint over the lines around it."""
 
-_UNSEEN: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
-_BLANK: Final = frozenset(
+_INVISIBLE_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
+"""Unicode categories of characters that are not seen."""
+_INVISIBLE: Final = frozenset(
     map(
         chr,
         (
@@ -46,7 +47,7 @@ _BLANK: Final = frozenset(
         ),
     )
 )
-"""Characters of categories that are seen, and that are not: fillers, variation selectors."""
+"""Characters of visible categories that are not seen: fillers, variation selectors."""
 
 _RUNS: Final = re.compile(r"(\\(?:u[0-9a-f]{4}|.)| )\1*(\{?)", re.DOTALL)
 _SPACES: Final = re.compile(r" {40,}")
@@ -54,11 +55,13 @@ _CONTROL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\[ubf]")
 """JSON's escape of a character that a terminal would obey."""
 _USUAL: Final = dict.fromkeys(map(ord, "\n\r\t"), " ")
 _RUN: Final = 16
+"""Repetitions from which on a run is written with its number. A choice: short runs are easy to
+read."""
 _SPACE: Final = "\\u0020"
 
 
 def exact(value: Any, *, fold: bool = True) -> str:
-    """A JSON value over several lines, as it may be shown to a person who decides about it.
+    """Return a JSON value over several lines, for a person who decides about it.
 
     With ``fold`` long runs are written as the module says. Without it the text is JSON.
     """
@@ -66,17 +69,20 @@ def exact(value: Any, *, fold: bool = True) -> str:
 
 
 def on_one_line(value: Any) -> str:
-    """A JSON value on one line, as `exact` writes it."""
+    """Return a JSON value on one line, as `exact` writes it."""
     return _scalar(value, True)
 
 
 def in_words(text: str) -> str:
-    """A text on one line: control characters, what is unseen and long runs of spaces spelled."""
+    """Return a text on one line.
+
+    Control characters, unseen ones and long runs of spaces escaped.
+    """
     return _SPACES.sub(lambda run: f"{_SPACE}{{{len(run[0])}}}", escape_invisible(text))
 
 
 def as_name(name: str) -> str:
-    """A name, in ASCII: a letter that only looks like another one is spelled."""
+    """Return a name in ASCII: a letter that only looks like another one is escaped."""
     text = json.dumps(name)[1:-1]
     return text if len(text) <= 200 else f"{text[:199]}… ({len(name)} characters)"
 
@@ -119,7 +125,7 @@ def _fold_run(match: re.Match[str]) -> str:
 
 
 def escape_invisible(text: str) -> str:
-    """The text with each character that is not plainly seen as JSON's escape of it."""
+    """Return a text in which characters that are not plainly seen are JSON escapes."""
     if text.isascii() and text.isprintable():
         return text
     if not any(map(_is_special, set(text))):
@@ -128,65 +134,73 @@ def escape_invisible(text: str) -> str:
     on_letter, marks = False, 0
     for char in text:
         kind = unicodedata.category(char)
-        if char in _BLANK:
-            seen = False
+        if char in _INVISIBLE:
+            is_visible = False
         elif kind[0] == "M":
             marks += 1
-            seen = on_letter and marks <= MAX_MARKS
+            is_visible = on_letter and marks <= MAX_MARKS
         else:
-            seen = char == " " or kind not in _UNSEEN
-            on_letter, marks = seen and kind[0] == "L", 0
-        out.append(char if seen else json.dumps(char)[1:-1] if char != "\x7f" else "\\u007f")
+            is_visible = char == " " or kind not in _INVISIBLE_CATEGORIES
+            on_letter, marks = is_visible and kind[0] == "L", 0
+        out.append(char if is_visible else json.dumps(char)[1:-1] if char != "\x7f" else "\\u007f")
     return "".join(out)
 
 
 def _is_special(char: str) -> bool:
-    """Whether a character is never seen, or only on some letters."""
+    """Return True if a character is never seen, or only on some letters."""
     kind = unicodedata.category(char)
-    return char in _BLANK or kind[0] == "M" or (kind in _UNSEEN and char != " ")
+    return char in _INVISIBLE or kind[0] == "M" or (kind in _INVISIBLE_CATEGORIES and char != " ")
 
 
 # --- a call as lines on a screen ----------------------------------------------------------------
 
 MIN_COLUMNS: Final = 12
+"""The narrowest screen that rows are made for."""
 MAX_ARGUMENTS: Final = 8
 """Arguments that the line of a call names; the others are counted."""
 
 _WIDE: Final = 40
-"""Rows of so many columns part our own lines between words; narrower ones waste no room."""
+"""Columns from which on our own lines are wrapped between words; narrower screens waste no room."""
 _SHORT: Final = 32
-"""Columns of an argument that stands whole in the line of a call, though that takes a row more."""
-_LEAST: Final = 12
-"""Columns that a longer one has there at least, besides its size."""
-_MORE: Final = ", … 1000000 more"
-_LOOKED_AT: Final = 2_000
-"""Characters of an argument that are looked at for its beginning."""
+"""Columns of an argument that is shown whole in the line of a call, even if that takes one more
+row."""
+_MIN_ARGUMENT_COLUMNS: Final = 12
+"""The fewest columns of a longer argument, besides its size."""
+_MORE_SUFFIX: Final = ", … 1000000 more"
+_SCANNED_CHARS: Final = 2_000
+"""Characters of an argument that are scanned for its beginning: it can have megabytes."""
 _REASON_CHARS: Final = 300
 _WIDE_LINE: Final = 160
-"""Columns of the line of a call where there is no screen."""
+"""Columns of the line of a call without a screen."""
 
 IN_DOUBT: Final = (
     "It was started before, and nobody knows how it ended: it may have done all of its work, a "
     "part of it, or nothing. Look before you decide."
 )
+"""The warning about a call whose end is unknown."""
 SUSPECT: Final = (
     "The call was mended, stood beside other text, or stands in what a tool said: the model may "
     "never have meant it."
 )
+"""The warning about a call that the model may not have meant."""
 
 
 class TextLine(Struct, frozen=True):
-    """A line before it is wrapped. ``foreign``: the model or a file wrote it; ``is_opened``: but
-    words of ours stand before it."""
+    """A line before it is wrapped."""
 
     text: str
     colour: str = ""
     foreign: bool = False
+    """The model or a file wrote it."""
     is_opened: bool = False
+    """Words of ours come before the foreign text."""
 
 
 def size_of(screen: TextIO) -> os.terminal_size:
-    """Columns and lines of a terminal as it is now; 80 by 24 where it does not say."""
+    """Return columns and lines of a terminal as it is now.
+
+    80 by 24 if it does not say.
+    """
     try:
         columns, lines = os.get_terminal_size(screen.fileno())
     except (OSError, ValueError):
@@ -197,62 +211,71 @@ def size_of(screen: TextIO) -> os.terminal_size:
 def in_brief(
     request: ApprovalRequest, size: os.terminal_size, *, place: str = "", edited: bool = False
 ) -> list[TextLine]:
-    """The rows of a call that fit on a screen: what is called, with the beginning of each argument;
-    what it would change, else its arguments, as far as there is room; and in a line each what must
-    be known before a yes.
+    """Return the rows of a call that fit on a screen.
 
-    ``place`` is where the call stands among others: ``1 of 2``. ``edited``: the arguments are the
-    person's own.
+    They have the tool with the beginning of each argument. Then come its changes, or its arguments,
+    as far as there is room. A line each says what a person must know before a yes.
+
+    Args:
+        request: the call.
+        size: the screen.
+        place: the call's place among others: ``1 of 2``.
+        edited: the arguments are the person's own.
     """
-    again = " AGAIN" if request.in_doubt else ""
-    yours = " with your arguments" if edited else ""
+    again_mark = " AGAIN" if request.in_doubt else ""
+    edited_mark = " with your arguments" if edited else ""
     of_many = f" ({place})" if place else ""
-    head = f"Run {as_name(request.name)}{again}{yours}{of_many}? "
-    arguments, whole = _beginnings(request.arguments, size.columns - 3 - len(head))
+    head = f"Run {as_name(request.name)}{again_mark}{edited_mark}{of_many}? "
+    arguments, are_complete = _beginnings(request.arguments, size.columns - 3 - len(head))
     top = [*wrap_lines([TextLine(head + arguments, "bold", True, True)], size.columns)]
-    known = [*wrap_lines(_to_know(request), size.columns)]
-    body, much = _body(request, whole)
-    room = max(2, size.lines - len(top) - len(known) - _BESIDE)
+    warnings = [*wrap_lines(_warnings(request), size.columns)]
+    body, amount = _body(request, are_complete)
+    room = max(2, size.lines - len(top) - len(warnings) - _RESERVED_ROWS)
     shown = [*islice(wrap_lines(body, size.columns), room + 1)]
     if len(shown) > room:
-        rest = "d shows more" if request.omitted else "d shows all"
-        more = TextLine(f"! This is the beginning of {much}; {rest}", "yellow")
-        shown[room - 1 :] = wrap_lines([more], size.columns)
-    return [*top, *shown, *known]
+        advice = "d shows more" if request.omitted else "d shows all"
+        notice = TextLine(f"! This is the beginning of {amount}; {advice}", "yellow")
+        shown[room - 1 :] = wrap_lines([notice], size.columns)
+    return [*top, *shown, *warnings]
 
 
-_BESIDE: Final = 4
-"""Rows that the keys, the row before the question and what the user types may take."""
+_RESERVED_ROWS: Final = 4
+"""Rows for the keys, the row before the question, and what the user types."""
 
 
 def _beginnings(arguments: Mapping[str, Any], room: int) -> tuple[str, bool]:
-    """The arguments on one line of about ``room`` columns, and whether they stand there whole."""
+    """Return the arguments in about ``room`` columns.
+
+    And True if they are complete there.
+    """
     items = [_item(key, value) for key, value in list(arguments.items())[:MAX_ARGUMENTS]]
     short = [cells(text) + 2 for text, length in items if not length]
-    share = (room - sum(short)) // max(1, len(items) - len(short)) - len(_MORE)
-    told, whole = [], len(items) == len(arguments)
+    share = (room - sum(short)) // max(1, len(items) - len(short)) - len(_MORE_SUFFIX)
+    texts, are_complete = [], len(items) == len(arguments)
     for text, length in items:
-        beginning = next(_pieces(text, max(_LEAST, share))) if length else text
-        whole &= (fits := not length or len(beginning) == length)
-        told.append(beginning if fits else f"{beginning}… {length - len(beginning)} more")
+        beginning = next(_pieces(text, max(_MIN_ARGUMENT_COLUMNS, share))) if length else text
+        are_complete &= (is_whole := not length or len(beginning) == length)
+        texts.append(beginning if is_whole else f"{beginning}… {length - len(beginning)} more")
     if len(arguments) > len(items):
-        told.append(f"and {len(arguments) - len(items)} arguments more")
-    return ", ".join(told) or "no arguments", whole
+        texts.append(f"and {len(arguments) - len(items)} arguments more")
+    return ", ".join(texts) or "no arguments", are_complete
 
 
 def _item(key: str, value: Any) -> tuple[str, int]:
-    """An argument, as far as it is looked at, and its length; 0 where it is short."""
-    plain = key.isascii() and key.isidentifier()
-    text = f"{key if plain else json.dumps(key)}: {_dumped(value)}"
-    seen = _RUNS.sub(_fold_run, escape_invisible(text[:_LOOKED_AT]))
-    if len(text) > _LOOKED_AT:
-        return seen, len(text)
-    return seen, len(seen) if cells(seen) > _SHORT else 0
+    """Return an argument as far as it is scanned, and its length; 0 if it is short."""
+    is_plain = key.isascii() and key.isidentifier()
+    text = f"{key if is_plain else json.dumps(key)}: {_dumped(value)}"
+    escaped = _RUNS.sub(_fold_run, escape_invisible(text[:_SCANNED_CHARS]))
+    if len(text) > _SCANNED_CHARS:
+        return escaped, len(text)
+    return escaped, len(escaped) if cells(escaped) > _SHORT else 0
 
 
 def _body(request: ApprovalRequest, whole: bool) -> tuple[Iterator[TextLine], str]:
-    """The lines of what a call would change, else of its arguments where the line of the call has
-    not all of them, and how much that is."""
+    """Return the lines of a call's changes, else of its arguments, and their amount.
+
+    The arguments are left out if the line of the call has all of them.
+    """
     if request.preview:
         lines = request.preview.removesuffix("\n").split("\n")
         counts = in_words(request.counts or _counts_of(lines))
@@ -263,14 +286,14 @@ def _body(request: ApprovalRequest, whole: bool) -> tuple[Iterator[TextLine], st
 
 
 def _counts_of(lines: Sequence[str]) -> str:
-    """How many lines come and go in a diff whose tool does not say it; empty for another text."""
+    """Return how many lines a diff adds and removes; empty for another text."""
     changes = [*dropwhile(lambda line: not line.startswith("@@"), lines)]
     added, removed = (sum(line.startswith(mark) for line in changes) for mark in "+-")
     return f"+{added} -{removed}" if changes else ""
 
 
-def _to_know(request: ApprovalRequest) -> Iterator[TextLine]:
-    """What a person must know before a yes, each on a line."""
+def _warnings(request: ApprovalRequest) -> Iterator[TextLine]:
+    """Yield what a person must know before a yes, each on a line."""
     if request.omitted:
         yield TextLine(omission(request), "yellow")
     if request.in_doubt:
@@ -287,7 +310,7 @@ def _to_know(request: ApprovalRequest) -> Iterator[TextLine]:
 
 
 def omission(request: ApprovalRequest) -> str:
-    """The line that says what of a change no key shows, and how much the change is."""
+    """Return the line about the part of a change that cannot be shown, and its size."""
     counts = f" (the whole change: {in_words(request.counts)})" if request.counts else ""
     return f"! NOT ALL OF THE CHANGE IS SHOWN: {in_words(request.omitted)}{counts}"
 
@@ -295,11 +318,14 @@ def omission(request: ApprovalRequest) -> str:
 def in_full(
     request: ApprovalRequest, *, place: str = "", edited: bool = False, by_model: bool = True
 ) -> Iterator[TextLine]:
-    """All that is known of a call. ``by_model``: a model asks for it, not the person."""
+    """Yield all that is known of a call.
+
+    ``by_model``: a model asks for it, not the person.
+    """
     of_many = f" ({place})" if place else ""
-    who = "The model asks" if by_model else "You ask"
+    subject = "The model asks" if by_model else "You ask"
     reason = in_words(request.reason)
-    yield TextLine(f"{who} to call {as_name(request.name)}{of_many}: {reason}.", "bold")
+    yield TextLine(f"{subject} to call {as_name(request.name)}{of_many}: {reason}.", "bold")
     if request.suspect or request.in_doubt:
         yield TextLine(IN_DOUBT if request.in_doubt else SUSPECT, "yellow")
     yield TextLine("Your arguments:" if edited else "Arguments:", "bold")
@@ -316,14 +342,14 @@ def in_full(
 
 
 def in_message(request: ApprovalRequest) -> str:
-    """A call as a message that is shown elsewhere: in a line, then whole."""
+    """Return a call as a message that is shown elsewhere: on one line, then in full."""
     arguments, _ = _beginnings(request.arguments, _WIDE_LINE)
     head = TextLine(f"Run {as_name(request.name)}? {arguments}")
     return "\n".join(row.text for row in wrap_lines([head, *in_full(request)], None))
 
 
 def diff(text: str) -> Iterator[TextLine]:
-    """The lines of a unified diff, with its colours."""
+    """Yield the lines of a unified diff with its colours."""
     header = True
     for line in text.removesuffix("\n").split("\n"):
         colour = ""
@@ -337,13 +363,15 @@ def diff(text: str) -> Iterator[TextLine]:
 
 
 def diff_sources(old_source: BoundSource, new_source: BoundSource) -> Iterator[TextLine]:
-    """What a source's tools are otherwise than they were agreed to, as a diff; nothing where they
-    are as they were."""
+    """Yield a diff of a source's tools since they were agreed to.
+
+    Nothing if they are the same.
+    """
     from difflib import unified_diff
 
     old, new = (
-        [row for tool in one.tools for row in _written_out(tool)]
-        for one in (old_source, new_source)
+        [row for tool in source.tools for row in _written_out(tool)]
+        for source in (old_source, new_source)
     )
     text = "\n".join(unified_diff(old, new, "agreed to", "now", n=2, lineterm=""))
     if text:
@@ -352,46 +380,49 @@ def diff_sources(old_source: BoundSource, new_source: BoundSource) -> Iterator[T
 
 
 def _written_out(tool: BoundTool) -> list[str]:
-    said = {"description": tool.description, "parameters": tool.parameters, "at": tool.at}
-    text = json.dumps({tool.name: said, "effects": tool.effects}, indent=1, ensure_ascii=False)
+    details = {"description": tool.description, "parameters": tool.parameters, "at": tool.at}
+    text = json.dumps({tool.name: details, "effects": tool.effects}, indent=1, ensure_ascii=False)
     return text.split("\n")
 
 
 def wrap_lines(lines: Iterable[TextLine], columns: int | None) -> Iterator[TextLine]:
-    """The lines as rows of at most ``columns`` columns, None for rows of any length."""
+    """Yield the lines as rows of at most ``columns`` columns.
+
+    None for rows of any length.
+    """
     for line in lines:
-        first, others = ("" if line.is_opened else "| ", ": ") if line.foreign else ("", "  ")
+        first, continuation = ("" if line.is_opened else "| ", ": ") if line.foreign else ("", "  ")
         if columns is None:
             yield TextLine(first + line.text, line.colour)
             continue
-        room = max(MIN_COLUMNS, columns - 1) - len(others)
+        room = max(MIN_COLUMNS, columns - 1) - len(continuation)
         by_words = not line.foreign and columns >= _WIDE
         parts = wrap_line(line.text, room).split("\n") if by_words else [line.text]
         for number, piece in enumerate(piece for part in parts for piece in _pieces(part, room)):
-            yield TextLine((others if number else first) + piece, line.colour)
+            yield TextLine((continuation if number else first) + piece, line.colour)
 
 
 def show_all(lines: Iterable[TextLine]) -> None:
-    """Print lines on standard error, as rows of its terminal where that is one."""
+    """Print lines on standard error, wrapped for its terminal."""
     show(wrap_lines(lines, columns_of(sys.stderr)), sys.stderr)
 
 
 def show(rows: Iterable[TextLine], screen: TextIO) -> None:
-    """Print rows, in their colours where the screen has colours."""
+    """Print rows, in colours if the screen has them."""
     for row in rows:
         print(color_text(row.text, row.colour, screen), file=screen)
 
 
 def _pieces(text: str, room: int) -> Iterator[str]:
-    """The text in pieces of at most ``room`` columns; of an empty one, itself."""
+    """Yield a text in pieces of at most ``room`` columns; an empty text as it is."""
     if text.isascii():
         yield from (text[at : at + room] for at in range(0, len(text) or 1, room))
         return
-    start = taken = 0
+    start = used_columns = 0
     for at, char in enumerate(text):
         size = cell(char)
-        if taken + size > room:
+        if used_columns + size > room:
             yield text[start:at]
-            start, taken = at, 0
-        taken += size
+            start, used_columns = at, 0
+        used_columns += size
     yield text[start:]

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 _BRIEF: Final = 300
-"""Characters that are shown of what was said last."""
+"""Characters of the last question and answer that are shown when a session continues."""
 
 
 @app.command()
@@ -57,16 +57,16 @@ def chat(
 ) -> int:
     """Talk until the input ends."""
     if go_on or session is not None:
-        from mlx_tools.cli.saved_sessions import refuse_beside, resolve_session
+        from mlx_tools.cli.saved_sessions import refuse_options, resolve_session
 
         choice = "" if tool_choice == "auto" else tool_choice
-        refuse_beside(tool_choice=choice, require_tools=require_tools)
+        refuse_options(tool_choice=choice, require_tools=require_tools)
         return talk_on(resolve_session(session, go_on, options_given))
     return _talk(options.run_options(options_given, tool_choice, require_tools))
 
 
 def talk_on(saved: SavedSession) -> int:
-    """Talk on in a session that is kept."""
+    """Continue a saved session in a chat."""
     return _talk(saved.run, saved)
 
 
@@ -82,7 +82,10 @@ def _talk(run: RunOptions, saved: SavedSession | None = None) -> int:
 
 
 def _at_keyboard(talk: ChatSession) -> int:
-    """A person types: Ctrl-C stops a turn, Ctrl-D or /quit leaves, an error ends neither."""
+    """Chat with a person.
+
+    Ctrl-C stops a turn, Ctrl-D or /quit leaves, an error ends neither.
+    """
     from mlx_tools.cli.line_editor import LineEditor
 
     complete = partial(completions, talk)
@@ -93,7 +96,7 @@ def _at_keyboard(talk: ChatSession) -> int:
     for row in (*banner(talk), *reminder(talk)):
         text = wrap_line(row, columns_of(sys.stderr), "  ")
         print(color_text(text, "dim", sys.stderr), file=sys.stderr)
-    _survived(ahead, talk.take_up)
+    _run_and_report(ahead, talk.take_up)
     while True:
         try:
             line = editor.read()
@@ -102,13 +105,13 @@ def _at_keyboard(talk: ChatSession) -> int:
         if line is None:
             return EXIT_OK
         try:
-            _survived(ahead, partial(say, talk, line))
+            _run_and_report(ahead, partial(say, talk, line))
         except ExitChat:
             return EXIT_OK
 
 
-def _survived(type_ahead: TypeAhead | None, does: Callable[[], object]) -> None:
-    """Do what a person asked for; what stops it, or fails, is told and does not end the talk."""
+def _run_and_report(type_ahead: TypeAhead | None, does: Callable[[], object]) -> None:
+    """Run what a person asked for; report an error or Ctrl-C, and do not end the chat."""
     try:
         with type_ahead.buffer_input() if type_ahead else nullcontext():
             does()
@@ -120,10 +123,13 @@ def _survived(type_ahead: TypeAhead | None, does: Callable[[], object]) -> None:
 
 
 def _from_pipe(talk: ChatSession) -> int:
-    """A program writes: one question a line. The exit code is that of the last turn that failed."""
+    """Chat with a program: one question a line.
+
+    The exit code is that of the last turn that failed.
+    """
     code = EXIT_OK
     for data in sys.stdin.buffer:
-        text = inputs.decode_text(data, "standard input")  # else what follows is no question either
+        text = inputs.decode_text(data, "standard input")  # an error here ends the chat
         try:
             outcome = say(talk, text)
         except ExitChat:
@@ -140,9 +146,12 @@ def _from_pipe(talk: ChatSession) -> int:
 
 
 def say(talk: ChatSession, text: str) -> Outcome | None:
-    """Answer a question, or do what a slash asks for (then there is no outcome).
+    """Answer a question, or run a slash command (then there is no outcome).
 
-    What begins with a blank is a question, whatever follows. Raises `Leave` for ``/quit``.
+    A text that begins with a space is a question, whatever follows.
+
+    Raises:
+        ExitChat: the command is ``/quit``.
     """
     if not text.strip():
         return None
@@ -153,14 +162,15 @@ def say(talk: ChatSession, text: str) -> Outcome | None:
 
 
 def reminder(talk: ChatSession) -> Iterator[str]:
-    """What was said last in a session that a talk goes on with."""
-    said = [*talk.past_records]
-    asked = [record.content for record in said if isinstance(record, UserRecord)]
-    if not asked:
+    """Yield the last question and answer of a session that continues."""
+    records = [*talk.past_records]
+    questions = [record.content for record in records if isinstance(record, UserRecord)]
+    if not questions:
         return
-    yield f"going on with {talk.conversation.session}, {count_noun(len(asked), 'question')} so far:"
-    yield f"> {_brief(asked[-1])}"
-    last = at_rest(said)
+    count = count_noun(len(questions), "question")
+    yield f"going on with {talk.conversation.session}, {count} so far:"
+    yield f"> {_brief(questions[-1])}"
+    last = at_rest(records)
     if isinstance(last, AnswerRecord):
         yield _brief(last.content)
     elif not talk.conversation.undecided:
@@ -172,7 +182,7 @@ def _brief(text: str) -> str:
 
 
 def banner(talk: ChatSession) -> Iterator[str]:
-    """What a talk begins with: the model, what it sees, and what it may do."""
+    """Yield the first lines of a chat: the model, its folders and tools."""
     size = talk.controller.context
     yield (talk.model or "a model without a name") + (
         f", {size:,} tokens of context" if size else ""

@@ -1,5 +1,9 @@
-"""What a talk does where a line begins with a slash: one table, of which help and completion are
-made. A line that begins so and is no command is told, and not asked."""
+"""The slash commands of a chat.
+
+One table, from which help and completion are made.
+
+A line with an unknown command is reported, and not sent as a question.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +58,7 @@ from mlx_tools.transcript import (
 )
 
 _ROOM: Final = 32
-"""Columns that what stands beside a command, or a tool, needs; else it goes below."""
+"""Columns that the text beside a command or a tool needs; with fewer it goes below."""
 
 
 _SWITCH: Final = ("on", "off")
@@ -65,14 +69,16 @@ class ExitChat(Exception):
 
 
 class ChatCommand(Struct, frozen=True):
-    """A command. ``takes`` is what stands behind its name, in brackets where it may be left out;
-    ``does`` may return a text to be told, ``complete`` gives what may stand behind the name."""
+    """A command."""
 
     name: str
     takes: str
+    """Its argument, in brackets if it may be left out."""
     help: str
     does: Callable[[ChatSession, str], object]
+    """Runs it; may return a text to print."""
     complete: Callable[[ChatSession, str], Iterable[str]] = lambda talk, beginning: ()
+    """Returns completions of the argument."""
 
     @property
     def usage(self) -> str:
@@ -80,30 +86,38 @@ class ChatCommand(Struct, frozen=True):
 
 
 def run_slash_command(talk: ChatSession, line: str) -> None:
-    """Do what a line says that begins with a slash. Raises `UsageError` for what is no command,
-    `ExitChat`, and what the command raises."""
-    word, *more = line.split(maxsplit=1)
-    rest = more[0] if more else ""
+    """Run the command in a line.
+
+    Raises:
+        UsageError: there is no such command, or its argument is wrong.
+        ExitChat: the user wants to leave.
+    """
+    word, *after_word = line.split(maxsplit=1)
+    argument = after_word[0] if after_word else ""
     command = COMMANDS.get(word)
     if command is None and (prompt := _prompts(talk).get(word)) is not None:
-        prompt(rest)
+        prompt(argument)
         return
     if command is None:
-        meant = did_you_mean(word.casefold(), COMMANDS, "/help lists the commands;")
+        advice = did_you_mean(word.casefold(), COMMANDS, "/help lists the commands;")
         raise UsageError(
             f"unknown command {cut(in_words(word), 40)}; nothing was sent",
-            hint=f"{meant} a space before the / sends it as a question",
+            hint=f"{advice} a space before the / sends it as a question",
         )
-    if bool(rest) > bool(command.takes) or (command.takes and not rest and command.takes[0] != "["):
-        wanted = f"as in {command.usage}" if command.takes else "it takes nothing behind it"
-        raise UsageError(f"{word}: nothing was done", hint=wanted)
-    if isinstance(said := command.does(talk, rest), str):
-        print_prose(said)
+    if bool(argument) > bool(command.takes) or (
+        command.takes and not argument and command.takes[0] != "["
+    ):
+        hint = f"as in {command.usage}" if command.takes else "it takes no argument"
+        raise UsageError(f"{word}: nothing was done", hint=hint)
+    if isinstance(text := command.does(talk, argument), str):
+        print_prose(text)
 
 
 def _prompts(talk: ChatSession) -> Mapping[str, Callable[[str], None]]:
-    """The prompts of MCP servers, as commands: each asks what its server makes of the values that
-    stand behind it, ``NAME=VALUE``."""
+    """Return the prompts of MCP servers as commands.
+
+    Each asks the prompt that its server makes of the values ``NAME=VALUE`` in the argument.
+    """
     return {
         f"/{source.name}:{name}": partial(_ask_prompt, talk, source, name)
         for source in talk.controller.registry.sources
@@ -112,27 +126,31 @@ def _prompts(talk: ChatSession) -> Mapping[str, Callable[[str], None]]:
 
 
 def _ask_prompt(talk: ChatSession, source: BoundSource, name: str, values: str) -> None:
-    wanted: Mapping[str, bool] = source.at["prompts"][name]
-    if any(part.local_only for part in talk.policy.parts):  # its server could be anything
+    is_required: Mapping[str, bool] = source.at["prompts"][name]
+    if any(part.local_only for part in talk.policy.parts):  # the server may be anywhere
         raise UsageError(f"/{source.name}:{name}: nothing leaves this machine (policy.local_only)")
     try:
-        given = dict(part.partition("=")[::2] for part in shlex.split(values))
+        values_by_name = dict(part.partition("=")[::2] for part in shlex.split(values))
     except ValueError as error:
         raise UsageError(f"/{source.name}:{name}: {error}") from None
-    lacking = [one for one, needed in wanted.items() if needed and one not in given]
-    if lacking or not given.keys() <= wanted.keys():
-        usage = " ".join(f"{one}=…" if needed else f"[{one}=…]" for one, needed in wanted.items())
+    missing = [
+        key for key, required in is_required.items() if required and key not in values_by_name
+    ]
+    if missing or not values_by_name.keys() <= is_required.keys():
+        usage = " ".join(
+            f"{key}=…" if required else f"[{key}=…]" for key, required in is_required.items()
+        )
         raise UsageError(f"/{source.name}:{name}: nothing was asked", hint=f"as in {usage}")
     clients = McpClients(BoundSources(), roots_of(talk.configuration))
 
-    async def fetched() -> str:
+    async def fetch() -> str:
         try:
-            return await prompt_text(clients, source, name, given)
+            return await prompt_text(clients, source, name, values_by_name)
         finally:
             await clients.aclose()
 
     try:
-        text = talk.wait(fetched)
+        text = talk.wait(fetch)
     except ToolError as error:
         raise UsageError(str(error)) from None
     print_prose(text, "  ", colour="dim")
@@ -140,14 +158,14 @@ def _ask_prompt(talk: ChatSession, source: BoundSource, name: str, values: str) 
 
 
 def completions(talk: ChatSession, name: str, beginning: str) -> Iterator[str]:
-    """What may stand behind a command, where this much of it does; behind none, a path."""
+    """Yield completions of a command's argument; for an empty name, paths."""
     command = COMMANDS.get(name)
-    known = _paths(talk, beginning) if command is None else command.complete(talk, beginning)
-    several = command is not None and command.takes.endswith("…")
-    start = beginning.rfind(" ") + 1 if several else 0
-    for one in known:
-        if one.startswith(beginning[start:]):
-            yield beginning[:start] + one
+    texts = _paths(talk, beginning) if command is None else command.complete(talk, beginning)
+    is_list = command is not None and command.takes.endswith("…")
+    start = beginning.rfind(" ") + 1 if is_list else 0
+    for text in texts:
+        if text.startswith(beginning[start:]):
+            yield beginning[:start] + text
 
 
 def _help(_: ChatSession, __: str) -> str:
@@ -158,7 +176,7 @@ def _help(_: ChatSession, __: str) -> str:
 
 
 def _row(head: str, text: str, width: int = 0) -> None:
-    """Print a row of a list, in columns where there is room for two."""
+    """Print a row of a list, in columns if there is room for two."""
     columns = columns_of(stdout())
     narrow = columns is not None and columns < width + _ROOM
     print_text(join_columns(f"{head if narrow else head.ljust(width)} ", text, columns))
@@ -168,20 +186,26 @@ def _row(head: str, text: str, width: int = 0) -> None:
 
 
 class Permission(Struct, frozen=True):
-    """What a tool may do: the effects of calls that run, that ask first, and that are denied; of
-    one whose effects do not depend on its arguments, all of them together. ``off_reason`` is why it
-    cannot run at all, ``forbidden`` why what is denied cannot be allowed here."""
+    """The permission of a tool, by the effects of its calls.
+
+    If the effects do not depend on the arguments, all of them are together in one group.
+    """
 
     name: str
     runs: tuple[str, ...] = ()
+    """Effects of calls that run."""
     asks: tuple[str, ...] = ()
+    """Effects of calls that ask first."""
     denied: tuple[str, ...] = ()
+    """Effects of calls that are denied."""
     off_reason: str = ""
+    """Why it cannot run at all."""
     forbidden: str = ""
+    """Why the denied calls cannot be allowed here."""
 
     @property
     def brief(self) -> str:
-        """Its name, where a call of it may run, and which ask first."""
+        """Its name if a call may run, with the effects that ask first."""
         if not self.asks:
             return self.name if self.runs else ""
         return f"{self.name} ({', '.join(self.asks) if self.runs else 'each'} asks first)"
@@ -189,59 +213,66 @@ class Permission(Struct, frozen=True):
     def __str__(self) -> str:
         if self.off_reason:
             return f"off: {self.off_reason}"
-        said = []
+        parts = []
         if self.runs:
-            said.append(f"runs ({', '.join(self.runs)})")
+            parts.append(f"runs ({', '.join(self.runs)})")
         if self.asks:
-            said.append(f"asks first ({', '.join(self.asks)})")
+            parts.append(f"asks first ({', '.join(self.asks)})")
         if self.denied:
             effects = f"({', '.join(self.denied)})"
             needs = f"needs /allow {self.name} {effects}"
-            said.append(f"forbidden {effects}: {self.forbidden}" if self.forbidden else needs)
-        return ", ".join(said)
+            parts.append(f"forbidden {effects}: {self.forbidden}" if self.forbidden else needs)
+        return ", ".join(parts)
 
 
 def permissions(talk: ChatSession) -> list[Permission]:
-    """What each tool may do now: first what runs, last what is off."""
+    """Return the permissions of all tools.
+
+    First those that run, last those that are off.
+    """
     policy, registry, rows = talk.policy, talk.controller.registry, []
     disabled, specs = registry.disabled, registry.all_specs()
     wider = talk.configuration.with_options({"policy.deny": ""}, allow=list(specs))
-    unasked = talk.configuration.settings.policy.approve == "always"
+    is_unasked = talk.configuration.settings.policy.approve == "always"
     for name, spec in specs.items():
-        if (off := disabled.get(name)) is not None:
-            rows.append(Permission(name, off_reason=_to_chat_hint(off)))
+        if (off_reason := disabled.get(name)) is not None:
+            rows.append(Permission(name, off_reason=_to_chat_hint(off_reason)))
             continue
         runs: list[str] = []
-        asked: list[str] = []
+        asking: list[str] = []
         denied: list[str] = []
         possible = spec.possible_effects
-        # one after the other where its arguments say which a call has
-        kinds = [{one} for one in sorted(possible)] if callable(spec.effects) else [possible]
+        # effect by effect if the arguments decide which effects a call has
+        kinds = (
+            [{variant} for variant in sorted(possible)] if callable(spec.effects) else [possible]
+        )
         for effects in kinds:
-            one = replace(spec, effects=frozenset(effects))
-            some = runs if unasked or not always_asks(policy, one) else asked
-            some = some if find_denial(policy, one) is None else denied
-            some += sorted(effects) or ["nothing"]
-        why = _forbidden(wider, spec) if denied else ""
-        rows.append(Permission(name, tuple(runs), tuple(asked), tuple(denied), forbidden=why))
-    rows += [Permission(key, off_reason=why) for key, why in disabled.items() if "/" in key]
+            variant = replace(spec, effects=frozenset(effects))
+            target = runs if is_unasked or not always_asks(policy, variant) else asking
+            target = target if find_denial(policy, variant) is None else denied
+            target += sorted(effects) or ["nothing"]
+        reason = _forbidden(wider, spec) if denied else ""
+        rows.append(Permission(name, tuple(runs), tuple(asking), tuple(denied), forbidden=reason))
+    rows += [Permission(key, off_reason=reason) for key, reason in disabled.items() if "/" in key]
     return sorted(rows, key=lambda row: (bool(row.off_reason), not row.runs, not row.asks))
 
 
 def _forbidden(configuration: Configuration, spec: ToolSpec) -> str:
-    """Who forbids a tool that these settings were to allow, and why; empty where nobody does."""
+    """Return who forbids a tool that these settings would allow, and why; else empty."""
     denied = find_denial(configuration.policy(), spec)
     if denied is None:
         return ""
     word = denied.rule.partition(" ")[0]
     if word in ("deny", "local_only"):
         return f"{denied.reason} ({configuration.named_by(f'policy.{word}')})"
-    files = [one.source for one in configuration.layers if one.kind == "project" and one.chooses]
+    files = [
+        layer.source for layer in configuration.layers if layer.kind == "project" and layer.chooses
+    ]
     return f"{denied.reason} ({', '.join(files)})"
 
 
 def _to_chat_hint(reason: str) -> str:
-    """A reason with the command of a talk in place of the option."""
+    """Return a reason with the chat's command in place of the option."""
     return reason.replace("--root DIR", "/root DIR")
 
 
@@ -255,13 +286,15 @@ def _tools(talk: ChatSession, _: str) -> None:
 def _allow(talk: ChatSession, words: str) -> None:
     registry, configuration = talk.controller.registry, talk.configuration
     names = _tools_named(talk, words)
-    denied = [one for one in _denied_here(configuration) if one not in names]
+    denied = [
+        denied_name for denied_name in _denied_here(configuration) if denied_name not in names
+    ]
     wider = configuration.with_options({"policy.deny": ",".join(denied)}, allow=names)
     for name in names:
-        if (off := registry.disabled.get(name)) is not None:
-            raise UsageError(f"{name} is off: {_to_chat_hint(off)}")
-        if why := _forbidden(wider, registry.all_specs()[name]):
-            raise UsageError(f"{name} cannot be allowed here: {why}")
+        if (off_reason := registry.disabled.get(name)) is not None:
+            raise UsageError(f"{name} is off: {_to_chat_hint(off_reason)}")
+        if reason := _forbidden(wider, registry.all_specs()[name]):
+            raise UsageError(f"{name} cannot be allowed here: {reason}")
     talk.go_on_under(wider)
     _tell_permissions(talk, names)
 
@@ -274,23 +307,27 @@ def _deny(talk: ChatSession, words: str) -> None:
 
 
 def _denied_here(configuration: Configuration) -> Sequence[str]:
-    """The tools that this talk denies."""
+    """Return the tools that this chat denies."""
     denied: Sequence[str] = configuration.layers[-1].values.get("policy.deny", ())
     return denied
 
 
 def _tools_named(talk: ChatSession, words: str) -> list[str]:
-    """The names of tools that were typed. Raises `UsageError` where there is no such tool."""
+    """Return the names of typed tools.
+
+    Raises:
+        UsageError: there is no such tool, or none is named.
+    """
     registry = talk.controller.registry
     specs = registry.all_specs()
-    named = [registry.named(name) for name in words.replace(",", " ").split()]
-    for name in named:
+    tools = [registry.named(name) for name in words.replace(",", " ").split()]
+    for name in tools:
         if name not in specs:
             hint = did_you_mean(name, specs, "/tools lists them")
             raise UsageError(f"there is no tool {cut(in_words(name), 40)}", hint=hint)
-    if not named:
+    if not tools:
         raise UsageError("no tool is named", hint="/tools lists them")
-    return named
+    return tools
 
 
 def _tell_permissions(talk: ChatSession, names: Sequence[str]) -> None:
@@ -308,30 +345,32 @@ def _may_be_denied(talk: ChatSession, _: str) -> list[str]:
 
 
 def roots(talk: ChatSession) -> list[str]:
-    """The folders that tools may see, and whether they may write there."""
-    found = map(RootName.parse, talk.configuration.settings.tools.roots)
+    """Return the folders that tools may see, with their rights."""
+    root_names = map(RootName.parse, talk.configuration.settings.tools.roots)
     return [
-        f"{_from_home(one.path)} ({'read, write' if one.writable else 'read'})"
-        + in_words("".join(f" {pattern}" for pattern in one.patterns))
-        for one in found
+        f"{_from_home(root.path)} ({'read, write' if root.writable else 'read'})"
+        + in_words("".join(f" {pattern}" for pattern in root.patterns))
+        for root in root_names
     ]
 
 
 def _from_home(path: str) -> str:
-    """Where a folder is; one that is named as seen from here may be gone on with from elsewhere."""
+    """Return a folder's path from the home folder, so that it is valid from anywhere."""
     full, home = expand_user(path).resolve(), Path.home().resolve()
     return in_words(str(Path("~", full.relative_to(home)) if full.is_relative_to(home) else full))
 
 
 def _root(talk: ChatSession, words: str) -> str:
     if words:
-        given, seen = RootName.parse(words.removeprefix("-")), folders(talk.configuration)
-        where = RootName(given.path).absolute()
+        root, roots_by_path = RootName.parse(words.removeprefix("-")), folders(talk.configuration)
+        path = RootName(root.path).absolute()
         if not words.startswith("-"):
-            seen[where] = given.absolute()
-        elif seen.pop(where, None) is None:
-            raise UsageError(f"{in_words(given.path)} is no folder that tools see")
-        talk.go_on_under(talk.configuration.with_options({"tools.roots": list(seen.values())}))
+            roots_by_path[path] = root.absolute()
+        elif roots_by_path.pop(path, None) is None:
+            raise UsageError(f"{in_words(root.path)} is no folder that tools see")
+        talk.go_on_under(
+            talk.configuration.with_options({"tools.roots": list(roots_by_path.values())})
+        )
     return "\n".join(roots(talk)) or "no folder: /root DIR names one, /root DIR:rw to write in"
 
 
@@ -344,12 +383,12 @@ def _commands(talk: ChatSession, words: str) -> None:
         elif name[1:] in programs:
             programs.remove(name[1:])
         else:
-            told = cut(in_words(name[1:]), 40)
-            raise UsageError(f"{told} is no program that was added", hint="/commands lists these")
+            shown = cut(in_words(name[1:]), 40)
+            raise UsageError(f"{shown} is no program that was added", hint="/commands lists these")
     if names:
         talk.go_on_under(talk.configuration.with_options({"tools.commands": programs}))
-    told = in_words(", ".join(programs))
-    print_prose(told or "no program besides run_command's own: /commands A,B adds some")
+    shown = in_words(", ".join(programs))
+    print_prose(shown or "no program besides run_command's own: /commands A,B adds some")
     if programs:
         _tell_permissions(talk, [config.RUN_COMMAND])
 
@@ -363,11 +402,11 @@ def _functions(talk: ChatSession, words: str) -> None:
         elif file in files:
             files.remove(file)
         else:
-            told = cut(in_words(words[1:]), 80)
-            raise UsageError(f"{told} is no file of functions here", hint="/functions lists these")
+            shown = cut(in_words(words[1:]), 80)
+            raise UsageError(f"{shown} is no file of functions here", hint="/functions lists these")
         talk.go_on_under(talk.configuration.with_options({"tools.functions": files}))
-    told = "\n".join(map(_from_home, files))
-    print_prose(told or "no file: /functions FILE.py adds its functions as tools")
+    shown = "\n".join(map(_from_home, files))
+    print_prose(shown or "no file: /functions FILE.py adds its functions as tools")
     specs = talk.controller.registry.all_specs().values()
     _tell_permissions(talk, [spec.name for spec in specs if spec.plugin == FUNCTIONS])
 
@@ -377,8 +416,8 @@ def _programs_added(talk: ChatSession, _: str) -> list[str]:
 
 
 def _function_files(talk: ChatSession, beginning: str) -> list[str]:
-    away = [f"-{file}" for file in functions_of(talk.configuration)]
-    return [path for path in _paths(talk, beginning) if path.endswith(("/", ".py"))] + away
+    removals = [f"-{file}" for file in functions_of(talk.configuration)]
+    return [path for path in _paths(talk, beginning) if path.endswith(("/", ".py"))] + removals
 
 
 # --- the model, and what it is told ---------------------------------------------------------------
@@ -388,26 +427,26 @@ def _model(talk: ChatSession, words: str) -> None:
     if words:
         talk.go_on_with(words)
         print_prose(talk.model or "the server does not say which model it runs")
-        (_, served), (_, here) = _models(talk)
+        (_, served), (_, local) = _models(talk)
         name = talk.model
-        # Some servers load one that they do not list, some answer with another.
-        if name and served and name not in (*served, *here) and not Path(name).exists():
+        # Some servers load a model that they do not list, some answer with another one.
+        if name and served and name not in (*served, *local) and not Path(name).exists():
             warn_all([f"the server does not list {in_words(name)}; /model lists what it has"])
         return
-    for where, names in _models(talk):
+    for place, names in _models(talk):
         for name in names:
             mark = "* " if name == talk.model else "  "
-            _row(f"{mark}{in_words(name)}", where)
+            _row(f"{mark}{in_words(name)}", place)
     note("/model NAME goes on with another; mlx-tools models pull NAME fetches one")
 
 
 def _models(talk: ChatSession) -> Iterator[tuple[str, Sequence[str]]]:
-    """The models that the server has, and those that are here besides."""
+    """Yield the server's models, then further ones on this machine."""
     ask = getattr(talk.controller.backend, "models", None)
     served = talk.wait(ask) if ask is not None else ()
     yield "on the server", served
-    here = [one.name for one in list_models() if one.pulled and one.mlx]
-    yield "on this machine", [name for name in here if name not in served]
+    local = [model.name for model in list_models() if model.pulled and model.mlx]
+    yield "on this machine", [name for name in local if name not in served]
 
 
 def _system(talk: ChatSession, words: str) -> str:
@@ -422,7 +461,7 @@ def _system(talk: ChatSession, words: str) -> str:
 
 
 def _limit_rows() -> dict[str, SettingRow]:
-    """The limits by the name that ``/set`` takes; times are in seconds there."""
+    """Return the limits by the name that ``/set`` takes; times are in seconds there."""
     section, unit = "limits.", "_ms"
     return {
         key.removeprefix(section).removesuffix(unit): row
@@ -443,15 +482,15 @@ def _limits(talk: ChatSession, _: str) -> None:
     rows = _limit_rows()
     width = max(map(len, rows))
     conversation, controller = talk.conversation, talk.controller
-    in_force = controller.limits.for_model(controller.context)
+    limits = controller.limits.for_model(controller.context)
     if conversation.is_begun:
-        in_force = conversation.session_state.limits
-    known = in_force.to_json()
+        limits = conversation.session_state.limits
+    values = limits.to_json()
     for name, row in rows.items():
-        follows = talk.configuration.values.get(row.key) is None
+        is_unset = talk.configuration.values.get(row.key) is None
         unit = " s" if _limit_scale(row) != 1 else ""
-        notes = " (follows the model)" if follows else ""
-        _row(name, f"{known[name]:g}{unit}{notes}", width)
+        notes = " (follows the model)" if is_unset else ""
+        _row(name, f"{values[name]:g}{unit}{notes}", width)
     note("/set NAME VALUE changes one for this conversation")
 
 
@@ -460,8 +499,8 @@ def _set(talk: ChatSession, words: str) -> str:
     rows = _limit_rows()
     if name not in rows or not value.strip():
         hint = did_you_mean(name, rows, "/limits lists them")
-        what = f"there is no limit {cut(in_words(name), 40)}" if name not in rows else "no value"
-        raise UsageError(f"/set: {what}", hint=hint if name not in rows else "/set NAME VALUE")
+        problem = f"there is no limit {cut(in_words(name), 40)}" if name not in rows else "no value"
+        raise UsageError(f"/set: {problem}", hint=hint if name not in rows else "/set NAME VALUE")
     row = rows[name]
     try:
         number = row.read(value, scale=_limit_scale(row))
@@ -501,14 +540,16 @@ def _save(talk: ChatSession, words: str) -> str:
 
 
 def as_markdown(records: Iterable[Record]) -> Iterator[str]:
-    """A conversation as the blocks of a Markdown text: each question is a heading, a call and what
-    came of it are fenced."""
+    """Yield a conversation as blocks of Markdown.
+
+    A question is a heading; a call and its result are blocks of code.
+    """
     for record in records:
         match record:
             case UserRecord():
-                first, _, rest = record.content.partition("\n")
+                first, _, following = record.content.partition("\n")
                 yield f"## {first}"
-                yield from filter(None, [rest.strip("\n")])
+                yield from filter(None, [following.strip("\n")])
             case CallRecord():
                 yield f"`{record.name}`"
                 yield _fenced(json_line(record.arguments), "json")
@@ -523,8 +564,8 @@ def as_markdown(records: Iterable[Record]) -> Iterator[str]:
 
 
 def _fenced(text: str, language: str = "") -> str:
-    """A text as a block of code, behind a fence that is longer than any in it."""
-    longest = max((len(found) for found in re.findall("`+", text)), default=0)
+    """Return a text as a block of code, with a fence longer than any in it."""
+    longest = max((len(backticks) for backticks in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"
 
@@ -534,8 +575,7 @@ _CLIPBOARDS: Final = (
     ("WAYLAND_DISPLAY", ("wl-copy",)),
     ("DISPLAY", ("xclip", "-selection", "clipboard")),
 )
-"""Programs that take what is to be copied, each with the variable without which it has no screen.
-"""
+"""Clipboard programs, each with the variable without which it has no screen."""
 
 
 def _copy(talk: ChatSession, _: str) -> str:
@@ -546,25 +586,30 @@ def _copy(talk: ChatSession, _: str) -> str:
 
 
 def copy(text: str, environ: Mapping[str, str]) -> str:
-    """Put a text on the clipboard; says by what. Over ssh only the terminal knows whose that is.
-    Raises `UsageError` where there is none."""
+    """Put a text on the clipboard, and return by which means.
+
+    Over ssh only the terminal knows the user's clipboard.
+
+    Raises:
+        UsageError: there is no clipboard.
+    """
     data = text.encode("utf-8", "backslashreplace")
     for variable, command in _CLIPBOARDS if "SSH_CONNECTION" not in environ else ():
         program = shutil.which(command[0], path=environ.get("PATH"))
         if program is None or (variable and not environ.get(variable)):
             continue
-        quiet = subprocess.DEVNULL  # what goes on serving the clipboard must not hold our output
-        done = subprocess.run(  # noqa: S603 - an argument list, no shell
+        # a clipboard program stays in the background: it must not keep our output open
+        result = subprocess.run(  # noqa: S603 - an argument list, no shell
             [program, *command[1:]],
             input=data,
-            stdout=quiet,
-            stderr=quiet,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             check=False,
             timeout=5,
-            # without it pbcopy takes the bytes for those of an old Mac
+            # without it pbcopy reads the bytes as Mac Roman
             env={**environ, "LC_CTYPE": "UTF-8"} if command[0] == "pbcopy" else None,
         )
-        if done.returncode == 0:
+        if result.returncode == 0:
             return f"with {command[0]}"
     if not steerable(sys.stderr):
         raise UsageError("there is no clipboard here", hint="/save FILE writes a file")
@@ -599,25 +644,25 @@ def _quit(_: ChatSession, __: str) -> None:
 
 
 def _paths(_: ChatSession, beginning: str) -> list[str]:
-    """The files and folders that a path may go on to; folders end with a slash."""
-    folder, where, start = beginning.rpartition("/")
-    place = expand_user(f"{folder}/" if where else ".")
-    found = []
+    """Return the completions of a path; folders end with a slash."""
+    folder, slash, start = beginning.rpartition("/")
+    place = expand_user(f"{folder}/" if slash else ".")
+    paths = []
     with contextlib.suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
             if entry.name.startswith(start) and (start or not entry.name.startswith(".")):
                 end = "/" if entry.is_dir() else ""
-                found.append(f"{beginning[: len(beginning) - len(start)]}{entry.name}{end}")
-    return sorted(found)
+                paths.append(f"{beginning[: len(beginning) - len(start)]}{entry.name}{end}")
+    return sorted(paths)
 
 
 def _folders(talk: ChatSession, beginning: str) -> list[str]:
-    away = [f"-{where}" for where in folders(talk.configuration)]
-    return [path for path in _paths(talk, beginning) if path.endswith("/")] + away
+    removals = [f"-{root_path}" for root_path in folders(talk.configuration)]
+    return [path for path in _paths(talk, beginning) if path.endswith("/")] + removals
 
 
 def _model_names(talk: ChatSession, __: str) -> list[str]:
-    return [name for where, names in _models(talk) for name in names]
+    return [name for place, names in _models(talk) for name in names]
 
 
 COMMANDS: Final[Mapping[str, ChatCommand]] = {

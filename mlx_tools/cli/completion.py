@@ -1,8 +1,8 @@
-"""What a shell is told at a Tab.
+"""The completions that a shell gets at a Tab.
 
-A shell starts the program anew for that, so what can follow is read from ``completions.json``:
-importing the commands and what parses their options takes half a second. `make docs` writes that
-file from the commands themselves. Shells are asked, and answered, as typer's scripts have it.
+A shell starts the program anew for each Tab. So the completions are read from ``completions.json``:
+importing the commands and the parser of their options takes half a second. `make docs` writes that
+file from the commands themselves. The exchange with shells is that of typer's scripts.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 TABLE: Final = os.path.join(os.path.dirname(__file__), "completions.json")  # noqa: PTH118, PTH120
-"""Commands by their path (``sessions show``), each with its commands, options and arguments. An
-option takes so many ``values``, 0 for a flag; what may be said there, as for an argument, is a list
-of words, or the name of a function here. ``many``: it may be given again.
+"""Commands by their path (``sessions show``), each with its commands, options and arguments.
+
+An option takes ``values`` values, 0 for a flag. Its words, as those of an argument, are a list or
+the name of a function in this module. ``many``: it may be given again.
 """
 
 SHELLS: Final = ("complete_bash", "complete_fish", "complete_zsh")
+"""What typer's scripts ask for."""
 
 Item = tuple[str, str]
-"""A word that may stand there, and what it means, which may be empty."""
+"""A word that may come next, and its meaning, which may be empty."""
 
 
 def session_ids() -> list[str]:
-    """The ids of the sessions, the newest first, and the word for the newest."""
+    """Return the ids of the sessions, the newest first, and the word for the newest."""
     from mlx_tools.paths import state_dir
 
     if _may_be_in_database():
@@ -35,14 +37,17 @@ def session_ids() -> list[str]:
         return [*session_store(config.load()).ids(), "last"]
     try:
         with os.scandir(state_dir() / "sessions") as entries:
-            found = [one.name for one in entries if one.is_dir() and one.name[0].isalnum()]
+            ids = [entry.name for entry in entries if entry.is_dir() and entry.name[0].isalnum()]
     except OSError:
-        found = []
-    return [*sorted(found, reverse=True), "last"]
+        ids = []
+    return [*sorted(ids, reverse=True), "last"]
 
 
 def _may_be_in_database() -> bool:
-    """Whether the settings may name one: to read them as they are takes half a second."""
+    """Return True if the settings may name a database.
+
+    Reading them in full takes half a second.
+    """
     from mlx_tools.paths import config_dir, read_regular
 
     if "MLX_TOOLS_SESSIONS" in os.environ:
@@ -53,86 +58,92 @@ def _may_be_in_database() -> bool:
 
 
 def job_ids() -> list[str]:
-    """The ids of the jobs, in the order of `mlx-tools schedule list`."""
+    """Return the ids of the jobs, in the order of `mlx-tools schedule list`."""
     from mlx_tools.app import config, job_store, session_store
 
-    return [one.id for one in job_store(session_store(config.load())).listing()]
+    return [listing.id for listing in job_store(session_store(config.load())).listing()]
 
 
 def server_names() -> list[str]:
-    """The names of the MCP servers."""
+    """Return the names of the MCP servers."""
     import json
 
     from mlx_tools.paths import data_dir, read_regular
 
-    found = []
+    names = []
     for path in sorted((data_dir() / "bound").glob("*.json")):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
             if json.loads(read_regular(path))["kind"] == "mcp":
-                found.append(path.stem)
-    return found
+                names.append(path.stem)
+    return names
 
 
 def profile_names() -> list[str]:
-    """The names of the profiles in the user's file."""
+    """Return the names of the profiles in the user's file."""
     import tomllib
 
     from mlx_tools.paths import config_dir, read_regular
 
     try:
         text = read_regular(config_dir() / "config.toml").decode("utf-8-sig")
-        found = tomllib.loads(text).get("profiles")
+        profiles = tomllib.loads(text).get("profiles")
     except (OSError, ValueError, RecursionError):
         return []
-    return list(found) if isinstance(found, dict) else []
+    return list(profiles) if isinstance(profiles, dict) else []
 
 
 def items(words: Sequence[str], incomplete: str, table: Mapping[str, Any]) -> list[Item]:
-    """What may stand where ``incomplete`` begins, after these words of a command line."""
-    path, here, given, operands = "", table[""], set(), 0
-    option, due = _NONE, 0
-    words = [word for word in words if word != "="]  # bash makes a word of it
+    """Return the words that may complete ``incomplete`` after ``words`` of a command."""
+    path, command_row, used_options, operands = "", table[""], set(), 0
+    option, values_left = _NONE, 0
+    words = [word for word in words if word != "="]  # bash splits = off as a word
     for word in words:
-        if due:
-            due -= 1
+        if values_left:
+            values_left -= 1
         elif word.startswith("-"):
             name, sign, _ = word.partition("=")
-            given.add(name)
-            option = _find_option(here, name)
-            due = option["values"] - len(sign)
-        elif here["commands"]:
+            used_options.add(name)
+            option = _find_option(command_row, name)
+            values_left = option["values"] - len(sign)
+        elif command_row["commands"]:
             path = f"{path} {word}".strip()
             if path not in table:
                 return []
-            here, given = table[path], set()
+            command_row, used_options = table[path], set()
         else:
             operands += 1
     name, sign, value = incomplete.partition("=")
-    if sign and (due or name.startswith("-")):
-        incomplete, option, due = value, option if due else _find_option(here, name), 1
-    if due > 0:
-        found = _describe_items(option["words"])
+    if sign and (values_left or name.startswith("-")):
+        incomplete, option, values_left = (
+            value,
+            option if values_left else _find_option(command_row, name),
+            1,
+        )
+    if values_left > 0:
+        candidates = _describe_items(option["words"])
     elif incomplete.startswith("-"):
-        found = [
+        candidates = [
             (name, option["help"])
-            for option in here["options"]
-            if option["many"] or given.isdisjoint(option["names"])
+            for option in command_row["options"]
+            if option["many"] or used_options.isdisjoint(option["names"])
             for name in option["names"]
         ]
-    elif here["commands"]:
-        found = list(here["commands"].items())
+    elif command_row["commands"]:
+        candidates = list(command_row["commands"].items())
     else:
-        found = [
-            item for words in here["arguments"][operands:][:1] for item in _describe_items(words)
+        candidates = [
+            item
+            for words in command_row["arguments"][operands:][:1]
+            for item in _describe_items(words)
         ]
-    return [item for item in found if item[0].startswith(incomplete)]
+    return [item for item in candidates if item[0].startswith(incomplete)]
 
 
 _NONE: Final[Mapping[str, Any]] = {"names": [], "values": 0, "words": []}
 
 
 def _find_option(command: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    return next((one for one in command["options"] if name in one["names"]), _NONE)
+    return next((row for row in command["options"] if name in row["names"]), _NONE)
 
 
 def _describe_items(words: Iterable[str] | str) -> list[Item]:
@@ -140,13 +151,13 @@ def _describe_items(words: Iterable[str] | str) -> list[Item]:
         return [(word, "") for word in words]
     from mlx_tools.errors import MlxToolsError
 
-    with contextlib.suppress(MlxToolsError):  # nobody reads errors at a Tab
+    with contextlib.suppress(MlxToolsError):  # a Tab has no place for errors
         return [(word, "") for word in globals()[words]()]
     return []
 
 
 def complete(shell: str, environ: Mapping[str, str]) -> tuple[str, int]:
-    """The text that answers one of `SHELLS`, and the exit code."""
+    """Return the text that answers one of `SHELLS`, and the exit code."""
     import json
 
     # not `open`: the package may stand in a zip archive
@@ -173,7 +184,7 @@ def _for_zsh(text: str) -> str:
 
 
 def _split(line: str) -> list[str]:
-    """The words of a command line whose last one may be open."""
+    """Return the words of a command line whose last one may be open."""
     import shlex
 
     words: list[str] = []

@@ -1,5 +1,7 @@
-"""`mlx-tools config`: which settings hold, where each came from, whether the files are sound;
-changing the user's own."""
+"""`mlx-tools config`.
+
+Shows the settings and their sources, checks files, and changes the user's.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,10 @@ def check(
         ),
     ] = None,
 ) -> None:
-    """Check the files and variables that settings come from. Exit code 2 where one is wrong."""
+    """Check the files and variables that settings come from.
+
+    Exit code 2 where one is wrong.
+    """
     if file is None:
         loaded = config.load()
         sources: Sequence[str] = (*loaded.files, "environment")
@@ -89,10 +94,10 @@ def set_value(
     text = config.read_user_text()
     config.write_user_text(with_value(text, key, value))
     print_text(f"{key} = {as_toml(value)}" if value is not None else f"{key} is not set")
-    with contextlib.suppress(ConfigError):  # a fault elsewhere, that every command tells
+    with contextlib.suppress(ConfigError):  # every command reports an error elsewhere
         loaded = config.load()
-        if value is not None and all(one.kind != "user" for one in loaded.origins[key]):
-            note(f"{loaded.named_by(key)} goes over it")
+        if value is not None and all(origin.kind != "user" for origin in loaded.origins[key]):
+            note(f"{loaded.named_by(key)} overrides it")
 
 
 @app.command()
@@ -108,13 +113,13 @@ def edit() -> int:
     """Change your file in your editor; it is checked before it counts."""
     if not at_terminal():
         raise UsageError("an editor needs a terminal", hint="mlx-tools config set KEY VALUE")
-    before = text = config.read_user_text()
-    again = True
-    while again:
+    old_text = text = config.read_user_text()
+    tries_again = True
+    while tries_again:
         try:
             shown = text.removesuffix("\n")
             text = in_editor(shown, config.USER_FILE, sys.stdin, sys.stderr) + "\n"
-            if text in (before, f"{before}\n"):
+            if text in (old_text, f"{old_text}\n"):
                 note("nothing was changed")
             else:
                 config.write_user_text(text)
@@ -123,7 +128,7 @@ def edit() -> int:
         except config.ConfigErrors as error:
             for problem in error.problems:
                 complain(problem)
-            again = confirm("Edit it again? Else your file stays as it was.")
+            tries_again = confirm("Edit it again? Else your file stays as it was.")
         except EditFailed as error:
             raise UsageError(f"nothing was changed: {error}") from None
     return EXIT_USAGE
@@ -144,7 +149,7 @@ def _describe_row(row: SettingRow, configuration: Configuration) -> dict[str, An
 
 
 def _profile(name: str, layer: config.Layer) -> dict[str, Any]:
-    """A profile, as a row of its own: what it sets."""
+    """Return a profile as a row of its own, with the settings that it holds."""
     table = config.table()
     return {
         "key": f"{config.PROFILES}.{name}",
@@ -163,10 +168,10 @@ def _profile(name: str, layer: config.Layer) -> dict[str, Any]:
 def _plain(value: Any) -> str:
     if value is None:
         return "-"
-    plain = isinstance(value, str) and value.isprintable() and value
-    return value if plain else json_line(value)
+    is_plain = isinstance(value, str) and value.isprintable() and value
+    return value if is_plain else json_line(value)
 
 
 def _from(origins: Sequence[Mapping[str, str]]) -> str:
-    named = " + ".join(one["name"] for one in origins if one["kind"] != "default")
-    return named or ("default" if origins else "not set")
+    names = " + ".join(origin["name"] for origin in origins if origin["kind"] != "default")
+    return names or ("default" if origins else "not set")

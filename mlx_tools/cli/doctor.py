@@ -1,5 +1,10 @@
-"""`mlx-tools doctor`: is everything there that a run needs, and what can server and model do? With
-``--probe`` it measures which style and strategy the model follows best, and keeps the verdict."""
+"""`mlx-tools doctor`.
+
+Checks that a run has what it needs, and what server and model can do.
+
+With ``--probe`` it measures which style and strategy the model follows best, and stores the
+verdict.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +72,8 @@ app = typer.Typer(add_completion=False)
 _MARKS: Final = {"ok": "ok  ", "warn": "warn", "fail": "FAIL", "skip": "-   "}
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
 _INDENT: Final = " " * 6
-_WITHIN: Final = 1800.0
-"""Seconds that a probe may take, unless it is told."""
+_PROBE_SECONDS: Final = 1800.0
+"""Seconds for a probe by default. A choice: each question is asked in every style and strategy."""
 
 
 @dataclass(slots=True)
@@ -85,7 +90,7 @@ class _Findings:
 
 
 @app.command()
-@options.with_settings(*options.OWN, "model.chat_format")
+@options.with_settings(*options.MODEL_SETTINGS, "model.chat_format")
 def doctor(
     as_json: options.AsJson = False,
     probed: Annotated[
@@ -97,7 +102,7 @@ def doctor(
     ] = False,
     seconds: Annotated[
         float, option("--within SECONDS", "How long the probe may take.", min=1)
-    ] = _WITHIN,
+    ] = _PROBE_SECONDS,
     *,
     options_given: options.Options,
 ) -> int:
@@ -109,29 +114,31 @@ def doctor(
         person=sys.stderr.isatty(),
         pick=options.pick_at_terminal(),
     )
-    found = anyio.run(_find, run, seconds if probed else None)
+    findings = anyio.run(_find, run, seconds if probed else None)
     if as_json:
-        print_json(_as_json(found))
+        print_json(_as_json(findings))
     else:
-        for check in found.checks:
+        for check in findings.checks:
             line = f"{_MARKS[check.status]}  {check.name}: {check.detail}"
             print_prose(line, _INDENT, colour=_COLOURS[check.status])
             if check.hint:
                 print_prose(f"{_INDENT}{check.hint}", _INDENT)
-        if found.probed is not None:
-            print_text("\n" + _table(found.probed))
-    if found.has_failed:
+        if findings.probed is not None:
+            print_text("\n" + _table(findings.probed))
+    if findings.has_failed:
         return EXIT_BACKEND
-    return EXIT_STOPPED if found.probed is not None and found.probed.verdict is None else EXIT_OK
+    return (
+        EXIT_STOPPED if findings.probed is not None and findings.probed.verdict is None else EXIT_OK
+    )
 
 
 def _as_json(findings: _Findings) -> dict[str, Any]:
-    kept = findings.verdict
-    place = {"source": kept.source, "place": kept.place}
+    verdict_choice = findings.verdict
+    place = {"source": verdict_choice.source, "place": verdict_choice.place}
     value = {
         "ok": not findings.has_failed,
         "checks": [to_builtins(check) for check in findings.checks],
-        "verdict": kept.verdict and kept.verdict.to_json() | place,
+        "verdict": verdict_choice.verdict and verdict_choice.verdict.to_json() | place,
         "route": findings.route and findings.route.to_json(),
         "versions": findings.versions,
     }
@@ -140,27 +147,27 @@ def _as_json(findings: _Findings) -> dict[str, Any]:
 
 async def _find(run: RunOptions, seconds: float | None) -> _Findings:
     try:
-        chosen = await choose(run, note)
+        selected = await choose(run, note)
     except MlxToolsError as error:
         return _Findings([failed_check("server", error), *_machine(run)])
     try:
-        model_name = chosen.identity(run.model_name)
+        model_name = selected.identity(run.model_name)
         host = {"python": platform.python_version(), "platform": platform.platform()}
-        found = _Findings(versions=_versions(chosen) | {"model": model_name} | host)
-        await _check(run, chosen, found, retry=seconds is not None)
-        if seconds is not None and not found.has_failed:
+        findings = _Findings(versions=_versions(selected) | {"model": model_name} | host)
+        await _check(run, selected, findings, retry=seconds is not None)
+        if seconds is not None and not findings.has_failed:
             try:
-                found.probed = await probe(run, chosen, seconds)
-                found.checks.append(found.probed.check())
+                findings.probed = await probe(run, selected, seconds)
+                findings.checks.append(findings.probed.check())
             except BackendTimeout as error:
-                found.checks.append(failed_check("probe", error))
+                findings.checks.append(failed_check("probe", error))
         model = run.configuration.settings.model
-        found.verdict = find_verdict(chosen.identity(run.model_name))
-        found.checks.append(check_verdict(found.verdict, model.prompt_style, model.strategy))
-        found.checks += _machine(run, chosen)
-        return found
+        findings.verdict = find_verdict(selected.identity(run.model_name))
+        findings.checks.append(check_verdict(findings.verdict, model.prompt_style, model.strategy))
+        findings.checks += _machine(run, selected)
+        return findings
     finally:
-        await chosen.backend.aclose()
+        await selected.backend.aclose()
 
 
 def _machine(run: RunOptions, selected: SelectedBackend | None = None) -> list[Check]:
@@ -174,41 +181,47 @@ def _machine(run: RunOptions, selected: SelectedBackend | None = None) -> list[C
 async def _check(
     run: RunOptions, selected: SelectedBackend, findings: _Findings, *, retry: bool
 ) -> None:
-    """Makes the checks. A server's own function calling is tried where it was not, or ``retry``."""
-    served = await find_served_format(
+    """Make the checks.
+
+    A server's own function calling is tried if it was not before, or on ``retry``.
+    """
+    format_choice = await find_served_format(
         selected.backend,
         run.configuration.settings.model.chat_format,
         files=selected.files,
         model=selected.model or run.model_name,
     )
-    source = f"{'as' if served.is_named else 'by'} {served.source}"
+    source = f"{'as' if format_choice.is_named else 'by'} {format_choice.source}"
     findings.checks += await check_all(
         selected,
         sessions=session_store(run.configuration),
-        chat_format=f"{served.chat_format.name}, {source}",
-        is_explicit=served.is_named,
-        control_tokens=written_tokens(served.chat_format),
-        native=check_native_tools(served.chat_format),
+        chat_format=f"{format_choice.chat_format.name}, {source}",
+        is_explicit=format_choice.is_named,
+        control_tokens=written_tokens(format_choice.chat_format),
+        native=check_native_tools(format_choice.chat_format),
     )
     if not {check.name for check in findings.checks if check.status == "fail"} <= {"completion"}:
         return
     try:
-        tried = await try_native(run, selected, retry=retry)
-        findings.checks.append(check_tried(tried))
-        if tried is not None and tried.passed:
-            findings.checks[:] = map(_spared, findings.checks)
+        native_verdict = await try_native(run, selected, retry=retry)
+        findings.checks.append(check_tried(native_verdict))
+        if native_verdict is not None and native_verdict.passed:
+            findings.checks[:] = map(_excuse_completion, findings.checks)
     except MlxToolsError as error:
         findings.checks.append(Check("native calls", "skip", f"cannot be told: {error.message}"))
     try:
         findings.route = await route_of(run, selected)
-        said = f"{findings.route.path}: {findings.route.reason}"
-        findings.checks.append(Check("route", "ok", said))
+        detail = f"{findings.route.path}: {findings.route.reason}"
+        findings.checks.append(Check("route", "ok", detail))
     except MlxToolsError as error:
         findings.checks.append(failed_check("route", error))
 
 
-def _spared(check: Check) -> Check:
-    """A check of a server whose own chat interface works: it need not complete text."""
+def _excuse_completion(check: Check) -> Check:
+    """Return a check of a server whose own chat interface works.
+
+    It need not complete text.
+    """
     if check.name != "completion" or check.status != "fail":
         return check
     return Check(
@@ -220,30 +233,31 @@ def _spared(check: Check) -> Check:
 
 
 class ProbeReport(Struct, frozen=True, kw_only=True):
-    """The result of a probe. ``verdict`` is None where it did not come to its end, or nothing tells
-    which model it was; ``verdict_path`` is where the verdict is kept, and ``problem`` why it is
-    not."""
+    """The result of a probe."""
 
     result: ProbeResult
     questions: int
     verdict: Verdict | None = None
+    """None if the probe did not finish, or the model is unknown."""
     verdict_path: str | None = None
+    """The file of the stored verdict."""
     problem: str = ""
+    """Why the verdict is not stored."""
 
     def check(self) -> Check:
-        """The probe as one of the doctor's findings."""
-        measured = self.result
-        asked, total = sum(cell.asked for cell in measured.cells), len(measured.cells)
-        said = f"asked {asked} of {self.questions * total} times in {measured.seconds:.0f} s"
-        if (why := measured.failure) is not None:
-            said = f"broke off, {said}; there is no verdict: {why.message}"
-            return Check("probe", "fail", said, why.hint or "")
-        if not measured.complete:
+        """Return the probe as one of the doctor's checks."""
+        result = self.result
+        asked_count, total = sum(cell.asked for cell in result.cells), len(result.cells)
+        detail = f"asked {asked_count} of {self.questions * total} times in {result.seconds:.0f} s"
+        if (failure := result.failure) is not None:
+            detail = f"broke off, {detail}; there is no verdict: {failure.message}"
+            return Check("probe", "fail", detail, failure.hint or "")
+        if not result.complete:
             hint = "give it more time: --within SECONDS"
-            return Check("probe", "warn", f"time ran out, {said}; there is no verdict", hint)
+            return Check("probe", "warn", f"time ran out, {detail}; there is no verdict", hint)
         if self.problem:
-            return Check("probe", "warn", f"{said}; the verdict is not kept: {self.problem}")
-        return Check("probe", "ok", f"{said}; the verdict is kept in {self.verdict_path}")
+            return Check("probe", "warn", f"{detail}; the verdict is not kept: {self.problem}")
+        return Check("probe", "ok", f"{detail}; the verdict is kept in {self.verdict_path}")
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``--json`` prints of it."""
@@ -261,11 +275,12 @@ class ProbeReport(Struct, frozen=True, kw_only=True):
 
 
 async def probe(run: RunOptions, selected: SelectedBackend, seconds: float) -> ProbeReport:
-    """Measures the model that was chosen, within so many seconds, and keeps the verdict.
+    """Measure the selected model within ``seconds``, and store the verdict.
 
-    Raises `BackendTimeout` where finding out what the server serves takes all of them.
+    Raises:
+        BackendTimeout: finding out what the server serves takes all the time.
     """
-    began, asked = monotonic(), load_questions()
+    started_at, probe_questions = monotonic(), load_questions()
     forbidden = tuple(getattr(selected.backend, "forbidden_tokens", ()))
     strategies: list[StrategyChoice] = [*STRATEGIES]
     with limit_discovery(seconds, "--within"):
@@ -279,48 +294,48 @@ async def probe(run: RunOptions, selected: SelectedBackend, seconds: float) -> P
         """Forbid a model its own markers for calls, but in the style that has them."""
         selected.backend.forbidden_tokens = forbidden if native_markers(style) else ()
 
-    total = len(asked.questions) * len(styles_for(settings)) * len(strategies)
+    total = len(probe_questions.questions) * len(styles_for(settings)) * len(strategies)
     with progress_counter("probing", total) as step:
-        measured = await measure(
+        result = await measure(
             selected.backend,
-            asked.questions,
+            probe_questions.questions,
             settings=settings,
             limits=run.configuration.limits(),
             strategies=strategies,
-            seconds=seconds - (monotonic() - began),
+            seconds=seconds - (monotonic() - started_at),
             step=step,
             prepare=prepare,
         )
-    found = ProbeReport(result=measured, questions=len(asked.questions))
-    if not measured.complete:
-        return found
+    report = ProbeReport(result=result, questions=len(probe_questions.questions))
+    if not result.complete:
+        return report
     model = selected.identity(run.model_name)
-    verdict = make_verdict(model or "", measured, asked, settings, _versions(selected))
-    found = replace(found, verdict=verdict)
+    verdict = make_verdict(model or "", result, probe_questions, settings, _versions(selected))
+    report = replace(report, verdict=verdict)
     if model is None:
-        return replace(found, problem="nothing tells which model this is; name it with --model")
+        return replace(report, problem="nothing tells which model this is; name it with --model")
     try:
-        return replace(found, verdict_path=str(VerdictStore().save(verdict)))
+        return replace(report, verdict_path=str(VerdictStore().save(verdict)))
     except MlxToolsError as error:
-        return replace(found, problem=str(error))
+        return replace(report, problem=str(error))
 
 
 def _versions(selected: SelectedBackend) -> dict[str, Any]:
-    """Return what the model was measured on."""
-    found: dict[str, Any] = {"mlx_tools": version()}
+    """Return the versions of the programs that the model was measured with."""
+    versions: dict[str, Any] = {"mlx_tools": version()}
     if selected.backend.kind != "completions":
         for name in ("mlx", "mlx-lm"):
             try:
-                found[name] = metadata.version(name)
+                versions[name] = metadata.version(name)
             except metadata.PackageNotFoundError:
-                found[name] = None
+                versions[name] = None
     elif selected.health is not None:
-        found["server"] = selected.health.server
-    return found
+        versions["server"] = selected.health.server
+    return versions
 
 
 def _table(probed: ProbeReport) -> str:
-    """The figures for a person, and what follows."""
+    """Return the figures for a person, and what follows from them."""
     head = ("style", "strategy", "right", "valid", "time", "tokens")
     rows = [head, *(_row(cell) for cell in probed.result.cells)]
     lines = [line.rstrip() for line in table(rows)]

@@ -1,4 +1,7 @@
-"""`mlx-tools eval`: how well a model calls tools, by the Berkeley leaderboard and by whole runs."""
+"""`mlx-tools eval`.
+
+Measures how well a model calls tools, by the Berkeley leaderboard and by runs.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ app = typer.Typer(add_completion=False)
 
 Step = Callable[[], None]
 Ask = Callable[[Backend, Mapping[str, RunSettings], Results, Step], Awaitable[Sequence[Result]]]
-"""Asks all, by each strategy's settings; `Step` is called after each."""
+"""Asks all questions with each strategy's settings; `Step` is called after each."""
 
 Strategies = Annotated[
     str | None,
@@ -53,7 +56,7 @@ Strategies = Annotated[
         rich_help_panel="Model",
     ),
 ]
-Out = Annotated[
+OutputFile = Annotated[
     Path | None,
     option(
         "--out FILE",
@@ -89,7 +92,7 @@ def bfcl(
         ),
     ] = None,
     strategy: Strategies = None,
-    output: Out = None,
+    output: OutputFile = None,
     as_json: options.AsJson = False,
     *,
     options_given: options.Options,
@@ -119,8 +122,8 @@ def bfcl(
 
     asking = partial(_run_benchmark, "bfcl", run, strategies, output, len(items), ask, data=data)
     head, results = anyio.run(asking)
-    drawn = {"categories": list(categories), "limit": limit, "seed": seed, "half": half}
-    _tell({**head, "sample": drawn}, results, as_json=as_json)
+    sample_settings = {"categories": list(categories), "limit": limit, "seed": seed, "half": half}
+    _tell({**head, "sample": sample_settings}, results, as_json=as_json)
 
 
 @app.command()
@@ -134,13 +137,13 @@ def tasks(
         Path | None, option("--transcripts DIR", "Keep the transcript of each run in DIR.")
     ] = None,
     strategy: Strategies = None,
-    output: Out = None,
+    output: OutputFile = None,
     as_json: options.AsJson = False,
     *,
     options_given: options.Options,
 ) -> None:
     """Whole runs with real tools, judged by their outcome."""
-    known = load_tasks().only(options.names(category), options.names(only))
+    selected_tasks = load_tasks().only(options.names(category), options.names(only))
     run = options.run_options(options_given)
     data = f"sha256:{file_sha256(FILE)}"
 
@@ -149,7 +152,7 @@ def tasks(
     ) -> Sequence[Result]:
         limits = run.configuration.limits()
         return await run_tasks(
-            known,
+            selected_tasks,
             backend,
             settings_by_name,
             results,
@@ -158,14 +161,14 @@ def tasks(
             step=step,
         )
 
-    strategies, items = _strategies(strategy, run), len(known.tasks)
+    strategies, items = _strategies(strategy, run), len(selected_tasks.tasks)
     asking = partial(_run_benchmark, "tasks", run, strategies, output, items, ask, tasks=data)
     head, results = anyio.run(asking)
     _tell(head, results, as_json=as_json)
 
 
 def _data(wheel: Path | None) -> tuple[Path, str]:
-    """The wheel that holds the questions, and what tells these questions from others."""
+    """Return the wheel that holds the questions, and an identifier of these questions."""
     if wheel is not None:
         try:
             return wheel, f"sha256:{file_sha256(wheel)}"
@@ -177,7 +180,7 @@ def _data(wheel: Path | None) -> tuple[Path, str]:
 
 
 def _strategies(text: str | None, run: RunOptions) -> Sequence[StrategyChoice]:
-    """The strategies that were named, each once; else the configured one."""
+    """Return the named strategies, each once; else the configured one."""
     if text is None:
         return (run.configuration.settings.model.strategy,)
     names = options.some_of("--strategy", text, config.table()["model.strategy"].choices)
@@ -193,21 +196,21 @@ async def _run_benchmark(
     ask: Ask,
     **options: Any,
 ) -> tuple[Mapping[str, Any], Sequence[Result]]:
-    """Return what was asked, of which model and how, and what came of it."""
-    async with open_selected_backend(run, note) as (chosen, settings):
-        each: dict[str, RunSettings] = {
+    """Return the description of the run, and its results."""
+    async with open_selected_backend(run, note) as (selected, settings):
+        settings_by_strategy: dict[str, RunSettings] = {
             name: replace(settings, strategy=name) for name in strategies
         }
         if "auto" in strategies and settings.verdict and settings.verdict.verdict:
             options["verdict"] = settings.verdict.verdict.measured_at
         limits = run.configuration.limits()
-        asked = describe_run(settings, limits, version=version(), **options)
+        description = describe_run(settings, limits, version=version(), **options)
         with (
-            Results(output, benchmark, asked) as results,
+            Results(output, benchmark, description) as results,
             progress_counter("asking", items * len(strategies)) as step,
         ):
-            done = await ask(chosen.backend, each, results, step)
-    return {"benchmark": benchmark, "settings": asked}, done
+            results_done = await ask(selected.backend, settings_by_strategy, results, step)
+    return {"benchmark": benchmark, "settings": description}, results_done
 
 
 def _tell(head: Mapping[str, Any], results: Sequence[Result], *, as_json: bool) -> None:

@@ -71,8 +71,10 @@ from mlx_tools.transcript import Event, Finished
 app = typer.Typer(add_completion=False)
 
 FOLDER: Final = Path("golden_transcripts")
+"""The folder of transcripts if none is named."""
 
 LORA: Final = "mlx-lora"
+"""The form of training data for mlx_lm.lora."""
 
 _MAX_SHOWN: Final = 24
 """Differences that are printed: some four screens. ``--json`` and ``--report`` have them all."""
@@ -122,11 +124,11 @@ def run(
     if live:
         styles = options.some_of("--style", style, STYLES) if style else (None,)
         strategies = options.some_of("--strategy", strategy, STRATEGIES) if strategy else (None,)
-        ways = list(product(styles, strategies))
-        asked = options.run_options(options_given)
+        cells = list(product(styles, strategies))
+        run_choice = options.run_options(options_given)
         goldens = [read_golden(path) for path in files]
-        served = options.names(models) or (None,)
-        checks = anyio.run(_check_live, goldens, asked, served, ways, samples, tell)
+        model_names = options.names(models) or (None,)
+        checks = anyio.run(_check_live, goldens, run_choice, model_names, cells, samples, tell)
     else:
         checks = []
         with progress_counter("replaying", len(files)) as step:
@@ -136,7 +138,7 @@ def run(
                 step()
     if report is not None:
         write_report(checks, report)
-    passed = sum(one.passed for one in checks)
+    passed = sum(passed_check.passed for passed_check in checks)
     if as_json:
         print_json({"checks": len(checks), "passed": passed})
     else:
@@ -154,20 +156,26 @@ async def _check_live(
     samples: int,
     tell: Callable[[GoldenCheck], None],
 ) -> list[GoldenCheck]:
-    """Asks all, cell by cell: every model in each of the ``ways``, a style and a strategy. None is
-    what the settings say, for a style what was recorded."""
+    """Ask all questions, cell by cell.
+
+    Every model in each of the ``ways`` (a style and a strategy).
+
+    None means the setting; for a style it means the recorded one.
+    """
     checks: list[GoldenCheck] = []
     with progress_counter("asking", len(goldens) * len(models) * len(ways)) as step:
         for model in models:
-            named = run if model is None else replace(run, model=model)
-            async with open_selected_backend(named, note) as (chosen, settings):
+            options_of_model = run if model is None else replace(run, model=model)
+            async with open_selected_backend(options_of_model, note) as (selected, settings):
                 for (style, strategy), golden in product(ways, goldens):
-                    own = replace(
+                    cell_settings = replace(
                         settings,
                         style=cast(StyleChoice, style or "auto"),
                         strategy=cast(StrategyChoice, strategy or settings.strategy),
                     )
-                    check = await check_live(golden, chosen.backend, settings=own, samples=samples)
+                    check = await check_live(
+                        golden, selected.backend, settings=cell_settings, samples=samples
+                    )
                     checks.append(check)
                     tell(check)
                     step()
@@ -245,9 +253,11 @@ def export(
     """Write recorded runs as training data for a model."""
     if format != LORA:
         raise UsageError(f"--format: {format!r} is not allowed", hint=f"allowed: {LORA}")
-    done = export_lora(map(read_golden, find_golden(paths or [FOLDER])), folder)
-    said = f"{count_noun(done.train, 'completion')} to train with, {done.valid} to validate with"
-    complain(f"{said}, {done.left_out} left out, in {folder}", kind="done")
+    result = export_lora(map(read_golden, find_golden(paths or [FOLDER])), folder)
+    text = (
+        f"{count_noun(result.train, 'completion')} to train with, {result.valid} to validate with"
+    )
+    complain(f"{text}, {result.left_out} left out, in {folder}", kind="done")
 
 
 # --- recording ----------------------------------------------------------------------------------
@@ -298,8 +308,13 @@ def record(
 
 
 def keep_session(configuration: Configuration, session: str, name: str) -> Path:
-    """Keep a session of the user as a golden transcript, where `record` keeps one, and return its
-    path. Raises `MlxToolsError`."""
+    """Store a session of the user as a golden transcript, and return its path.
+
+    It goes where `record` puts one.
+
+    Raises:
+        MlxToolsError: it cannot be stored.
+    """
     target = _target(FOLDER, name).absolute()
     _load_golden(session_store(configuration).find(session), target, configuration, name=name)
     return target
@@ -357,7 +372,7 @@ def _expected(text: str) -> Sequence[Any]:
 
 
 def _ask_questions(run: RunOptions, questions: Sequence[str]) -> str:
-    """Asks questions in one session, until one waits for an approval, and returns its id."""
+    """Ask questions in one session, until one waits for an approval; return its id."""
 
     async def asking(conversation: Conversation) -> AsyncGenerator[Event]:
         for question in questions:
@@ -423,7 +438,7 @@ def _show_names(names: Sequence[str]) -> None:
 
 
 def _show_differences(differences: Sequence[Difference], with_place: bool = True) -> None:
-    """Print differences with their diffs, in colours, the first few of them."""
+    """Print the first few differences with their diffs, in colours."""
     if not with_place:  # it is that of the first transcript alone
         differences = [replace(difference, where="") for difference in differences]
     for line in difference_lines(differences):
@@ -432,16 +447,16 @@ def _show_differences(differences: Sequence[Difference], with_place: bool = True
 
 
 def _show_sums(checks: Sequence[GoldenCheck]) -> None:
-    """Print how many passed, by cell where there are several, and what the others come from."""
-    live = any(check.mode == "live" for check in checks)
-    for cell in dict.fromkeys(check.cell for check in checks) if live else ():
-        own = [check.share for check in checks if check.cell == cell]
-        hits, total = sum(share.hits for share in own), sum(share.total for share in own)
+    """Print how many passed, by cell, and the causes of the others."""
+    is_live = any(check.mode == "live" for check in checks)
+    for cell in dict.fromkeys(check.cell for check in checks) if is_live else ():
+        shares = [check.share for check in checks if check.cell == cell]
+        hits, total = sum(share.hits for share in shares), sum(share.total for share in shares)
         low, high = Share(hits, total).interval
         percent = f"{100 * hits / total:.0f} %" if total else "-"
         span = f"{100 * low:.0f} to {100 * high:.0f} %"
         print_text(f"{cell.label}: {hits} of {total} runs passed, {percent} ({span})")
-    if live:
+    if is_live:
         print_text(_INTERVALS, colour="dim")
     passed = sum(check.passed for check in checks)
     rooms = Counter(room for check in checks for room in check.rooms)

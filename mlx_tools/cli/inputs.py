@@ -1,5 +1,7 @@
-"""Input: files, standard input, the JSON in them, and what a person types. Each fault is
-one clear line."""
+"""Input: files, standard input, the JSON in them, and typed text.
+
+Each error is one line.
+"""
 
 from __future__ import annotations
 
@@ -34,18 +36,22 @@ MAX_BYTES = 64 * 1024 * 1024
 """More than this is no question, completion or list of tools, but a mistake."""
 
 _OPEN_FILE = re.compile(r"/dev/(?:stdin|fd/[0-9]+)|/proc/self/fd/[0-9]+")
-"""The paths of files that this process was started with."""
+"""Paths of files that this process was started with."""
 
 _PATIENCE = 3.0
-"""Seconds after which somebody who waits is told what for."""
+"""Seconds of silence after which a person reads what the program waits for."""
 
 
 def read_bytes(path: Path | None) -> bytes:
-    """The bytes of a file, or of standard input where ``path`` is None or ``-``."""
+    """Return the bytes of a file, or of standard input if ``path`` is None or ``-``.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
     if path is None or str(path) == "-":
         return _stdin_bytes()
     try:
-        if _OPEN_FILE.fullmatch(str(path)):  # of the shell, for <(COMMAND): it may be a pipe
+        if _OPEN_FILE.fullmatch(str(path)):  # the shell's file for <(COMMAND) may be a pipe
             with path.open("rb") as file:
                 return _read_bounded(file, str(path))
         return read_regular(path, MAX_BYTES)
@@ -54,16 +60,24 @@ def read_bytes(path: Path | None) -> bytes:
 
 
 def read_text(path: Path | None = None) -> str:
-    """The text of a file, or of standard input. Raises `UsageError` where it is not UTF-8."""
+    """Return the text of a file, or of standard input.
+
+    Raises:
+        UsageError: it is not UTF-8.
+    """
     return decode_text(read_bytes(path), "standard input" if path is None else str(path))
 
 
 def decode_text(data: bytes, name: str) -> str:
-    """Bytes as text. Raises `UsageError` where they are not UTF-8."""
+    """Return bytes as text.
+
+    Raises:
+        UsageError: they are not UTF-8; if they are an image, says what to do with one.
+    """
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        where = error.start
+        position = error.start
     from mlx_tools.toolbox import kind_of
 
     if (kind := kind_of(data[:32], name)).startswith("image/"):
@@ -72,11 +86,11 @@ def decode_text(data: bytes, name: str) -> str:
             hint="the tool describe_image tells what is in one: name the file in the question, and "
             "give --tools describe_image --root DIR",
         )
-    raise UsageError(f"{name}: not UTF-8 at byte {where}")
+    raise UsageError(f"{name}: not UTF-8 at byte {position}")
 
 
 def _stdin_bytes() -> bytes:
-    """All of standard input; after a while of silence, says that it is being read."""
+    """Return all of standard input; after some silence, note that it is being read."""
     stream = sys.stdin.buffer if hasattr(sys.stdin, "buffer") else None
     if stream is None:
         return sys.stdin.read().encode("utf-8")
@@ -95,7 +109,7 @@ def _read_bounded(stream: BinaryIO, name: str) -> bytes:
 
 
 def stdin_is_piped() -> bool:
-    """Return whether something is sent: a pipe, a file or a socket, not a terminal or nothing."""
+    """Return True if standard input is a pipe, a file or a socket."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (OSError, ValueError, AttributeError):
@@ -104,11 +118,13 @@ def stdin_is_piped() -> bool:
 
 
 def parse_json(text: str, name: str, hint: str | None = None) -> Any:
-    """The JSON value in a text. Raises `UsageError` naming ``name``, line and column, with a
-    ``hint`` of what is right.
+    """Return the JSON value in a text. A byte order mark before it is skipped.
 
-    A byte order mark before it is passed over. Else as strict as with a model's text: a key that
-    stands twice in one object, ``NaN`` and a number that overflows mean nothing for certain.
+    It is as strict as with a model's text: a key twice in one object, ``NaN`` and a number that
+    overflows are errors, since their meaning is not certain.
+
+    Raises:
+        UsageError: has ``name``, line and column, and the ``hint``.
     """
     try:
         return json.loads(text.removeprefix("\N{BYTE ORDER MARK}"), **HOOKS)
@@ -122,7 +138,7 @@ def parse_json(text: str, name: str, hint: str | None = None) -> Any:
 
 
 def parse_object(text: str, name: str, hint: str | None = None) -> dict[str, Any]:
-    """The JSON object in a text; otherwise as `parse_json`."""
+    """Return the JSON object in a text; else as `parse_json`."""
     value = parse_json(text, name, hint)
     if not isinstance(value, dict):
         raise UsageError(f"{name}: expected an object", hint=hint)
@@ -130,17 +146,21 @@ def parse_object(text: str, name: str, hint: str | None = None) -> dict[str, Any
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value in a file."""
+    """Return the JSON value in a file."""
     return parse_json(read_text(path), str(path))
 
 
 def as_question(text: str) -> str:
-    """A question as it was typed; ``-`` reads standard input. Raises `UsageError` as `as_text`."""
+    """Return a typed question; ``-`` reads standard input. Raises as `as_text`."""
     return as_text(read_text() if text == "-" else text, "question")
 
 
 def as_text(text: str, subject: str) -> str:
-    """Return what was typed. Raises `UsageError` where it is no text, or empty."""
+    """Return a typed text.
+
+    Raises:
+        UsageError: it is not UTF-8, or empty.
+    """
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -152,14 +172,14 @@ def as_text(text: str, subject: str) -> str:
 
 # --- at a terminal ------------------------------------------------------------------------------
 
-_REST: Final = 0.05
-"""Seconds within which the rest of what an arrow or a function key sends has come."""
+_REST_SECONDS: Final = 0.05
+"""Seconds within which the rest of the bytes of an arrow or function key has come."""
 
 _CHUNK: Final = 4096
 
 
 def at_terminal() -> bool:
-    """Return whether a person is there to be asked: keyboard and screen."""
+    """Return True if there is a person with a keyboard and a screen."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -169,15 +189,25 @@ def read_key(
     ask: Callable[[], None],
     show: Callable[[TextIO], None] | None = None,
 ) -> str | None:
-    """The next key: a character, ``""`` for any that is none, None at the end of the input.
+    """Return the next key.
 
-    ``show`` writes what is asked about to the file that it is given. Whatever was typed is
-    forgotten before any of that is on the screen, so that whoever sees it can answer; ``ask`` then
-    writes the question. Both come again where the program was stopped (Ctrl-Z) and goes on. What is
-    pasted, or comes in one piece and is more than a character (and Enter), is no character: none of
-    its letters answers. Ctrl-D ends the input. Raises KeyboardInterrupt for Ctrl-C.
+    A character, ``""`` for any other key, None at the end of the input.
+
+    Text that was typed earlier is dropped before the question is on the screen, so it answers
+    nothing. Ctrl-D ends the input. Pasted text, or several characters in one piece, count as
+    another key: none of their letters answers. After Ctrl-Z and a continuation the question is
+    shown again.
+
+    Args:
+        keyboard: the terminal to read from.
+        screen: the terminal to write to.
+        ask: writes the question.
+        show: writes what the question is about to the given file.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C.
     """
-    from prompt_toolkit.input.vt100_parser import Vt100Parser  # takes a while: before the question
+    from prompt_toolkit.input.vt100_parser import Vt100Parser  # slow, so before the question
 
     keys: list[str] = []
     parser = Vt100Parser(lambda press: keys.append(press.key))
@@ -186,7 +216,7 @@ def read_key(
 
     def begin(*_: object) -> None:
         nonlocal asking
-        if not asking:  # a signal may come in the middle of it, and nothing is written within that
+        if not asking:  # a signal may come in the middle of this, which must not write twice
             asking = True
             tty.setcbreak(file)
             draft = _Draft(screen)
@@ -198,15 +228,19 @@ def read_key(
             asking = False
 
     try:
-        with terminal_kept(keyboard), handle_signal(signal.SIGCONT, begin), _signalled() as signals:
+        with (
+            terminal_kept(keyboard),
+            handle_signal(signal.SIGCONT, begin),
+            _wake_on_signals() as signals,
+        ):
             try:
                 begin()
-                while not keys and (text := _come(file, signals)):
+                while not keys and (text := _read_available(file, signals)):
                     parser.feed(text)
                     parser.flush()
             finally:
                 print(end=pastes.format("l"), file=screen, flush=True)
-    except (OSError, termios.error):  # the terminal is gone
+    except (OSError, termios.error):  # the terminal was closed
         return None
     while len(keys) > 1 and keys[-1] in ("c-m", "c-j"):  # Enter
         keys.pop()
@@ -216,7 +250,7 @@ def read_key(
 
 
 class _Draft(io.StringIO):
-    """Text for a screen, which is not on it yet."""
+    """Text for a screen that is not shown yet."""
 
     def __init__(self, screen: TextIO) -> None:
         super().__init__()
@@ -224,38 +258,44 @@ class _Draft(io.StringIO):
         self.fileno = screen.fileno  # type: ignore[method-assign]
 
 
-def _come(file: int, signals: int) -> str:
-    """The text that comes in one go; empty at the end of the input. Raises OSError."""
+def _read_available(file: int, signals: int) -> str:
+    """Return the text that comes in one go; empty at the end of the input.
+
+    Raises OSError.
+    """
     data, patience = b"", None
     while ready := select.select([file, signals], [], [], patience)[0]:
         if signals in ready:
             os.read(signals, _CHUNK)
         elif chunk := os.read(file, _CHUNK):
-            data, patience = data + chunk, _REST
+            data, patience = data + chunk, _REST_SECONDS
         else:
             break
     return data.decode("utf-8", "replace")
 
 
 @contextlib.contextmanager
-def _signalled() -> Iterator[int]:
-    """Inside, a file that each signal makes readable: one that comes just before a wait for input
-    begins would otherwise be noticed with the next key. Only the main thread notices signals."""
-    signals, written = os.pipe()
-    os.set_blocking(written, False)
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.set_wakeup_fd(written, warn_on_full_buffer=False) if main else -1
+def _wake_on_signals() -> Iterator[int]:
+    """Provide a file that each signal makes readable.
+
+    A signal just before a wait for input would otherwise be noticed only with the next key. Only
+    the main thread receives signals.
+    """
+    signals, writer = os.pipe()
+    os.set_blocking(writer, False)
+    is_main = threading.current_thread() is threading.main_thread()
+    old_file = signal.set_wakeup_fd(writer, warn_on_full_buffer=False) if is_main else -1
     try:
         yield signals
     finally:
-        if main:
-            signal.set_wakeup_fd(before)
+        if is_main:
+            signal.set_wakeup_fd(old_file)
         os.close(signals)
-        os.close(written)
+        os.close(writer)
 
 
 def read_line(keyboard: TextIO) -> str | None:
-    """The next line that is typed, without its end; None at the end of the input."""
+    """Return the next typed line without its end; None at the end of the input."""
     data = b""
     with contextlib.suppress(OSError):
         while not data.endswith(b"\n"):
@@ -268,39 +308,45 @@ def read_line(keyboard: TextIO) -> str | None:
 
 @contextlib.contextmanager
 def terminal_kept(keyboard: TextIO) -> Iterator[None]:
-    """Afterwards the terminal is as it was, whatever was done to it.
+    """Restore the terminal's modes at the end.
 
-    Raises OSError where it is gone.
+    Raises:
+        OSError: the terminal was closed.
     """
     file = keyboard.fileno()
     try:
-        before = termios.tcgetattr(file)
+        old_modes = termios.tcgetattr(file)
     except termios.error as error:
         raise OSError(*error.args) from None
     try:
         yield
     finally:
-        with contextlib.suppress(termios.error):  # the terminal is gone
-            termios.tcsetattr(file, termios.TCSADRAIN, before)
+        with contextlib.suppress(termios.error):  # the terminal was closed
+            termios.tcsetattr(file, termios.TCSADRAIN, old_modes)
 
 
 @contextlib.contextmanager
 def handle_signal(number: int, handler: Callable[..., None]) -> Iterator[None]:
-    """Inside, a signal is handled so; in another thread than the main one nothing is changed."""
+    """Handle a signal by ``handler`` within the block.
+
+    In other threads than the main one, do nothing.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(number, handler)
+    old_handler = signal.signal(number, handler)
     try:
         yield
     finally:
-        signal.signal(number, before)
+        signal.signal(number, old_handler)
 
 
 @contextlib.contextmanager
 def ctrl_c_later() -> Iterator[None]:
-    """Inside, Ctrl-C is held back; at the end it comes. For what must not be left half done, such
-    as work that is started and that Ctrl-C is to end."""
+    """Delay Ctrl-C to the end of the block.
+
+    It protects steps that must not be left half done, such as starting work that Ctrl-C then ends.
+    """
     pressed: list[int] = []
     with handle_signal(signal.SIGINT, lambda number, frame: pressed.append(number)):
         yield
@@ -316,19 +362,20 @@ def confirm(
     no_terminal_hint: str = "",
     hint: str = "add --yes",
 ) -> bool:
-    """Return whether it is to be done: that was said with ``--yes``, or the user at the terminal
-    presses y. After any other key a note says what was left ``warning``.
+    """Return True if ``yes`` is set, or the user at the terminal presses y.
 
-    What was typed before the question is shown answers nothing. Raises `UsageError` where nobody
-    can be asked, saying what is left undone (``no_terminal_hint``), and KeyboardInterrupt for
-    Ctrl-C.
+    Any other key prints ``warning``. Text typed before the question answers nothing.
+
+    Raises:
+        UsageError: there is no terminal; has ``no_terminal_hint`` and ``hint``.
+        KeyboardInterrupt: Ctrl-C.
     """
     if yes:
         return True
     if not at_terminal():
         raise UsageError(f"{no_terminal_hint}there is no terminal to confirm on", hint=hint)
-    asked = wrap_line(f"{in_words(question)} [y/N]", columns_of(sys.stderr), "  ")
-    ask = partial(print, asked, end=" ", file=sys.stderr, flush=True)
+    prompt = wrap_line(f"{in_words(question)} [y/N]", columns_of(sys.stderr), "  ")
+    ask = partial(print, prompt, end=" ", file=sys.stderr, flush=True)
     key = read_key(sys.stdin, sys.stderr, ask) or ""
     print(key, file=sys.stderr)
     if key.lower() != "y":
@@ -338,9 +385,12 @@ def confirm(
 
 
 def picked(question: str, answers: Sequence[str]) -> str | None:
-    """Return the answer that the user at the terminal chooses by its number, or its beginning.
+    """Return the answer that the user chooses by its number or its beginning.
 
-    None for an empty line, and for what is none of them. Raises KeyboardInterrupt for Ctrl-C.
+    None for an empty line, or one that is none of the answers.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C.
     """
     width = columns_of(sys.stderr)
     print(wrap_line(in_words(question), width), file=sys.stderr)
@@ -358,43 +408,49 @@ def picked(question: str, answers: Sequence[str]) -> str | None:
 
 
 class EditFailed(Exception):
-    """Nothing was changed, and the message says why."""
+    """Nothing was changed; the message says why."""
 
 
 def editor_of(environ: Mapping[str, str]) -> list[str]:
-    """The user's editor as a program and its arguments, empty where there is none, or the terminal
-    can show none.
+    """Return the user's editor as a program and its arguments.
 
-    Raises `EditFailed` where what is named is no command.
+    Empty if there is none, or the terminal cannot show one.
+
+    Raises:
+        EditFailed: the variable holds no command.
     """
-    dumb = environ.get("TERM") == "dumb"
-    for name in ("EDITOR",) if dumb else ("VISUAL", "EDITOR"):
+    is_dumb = environ.get("TERM") == "dumb"
+    for name in ("EDITOR",) if is_dumb else ("VISUAL", "EDITOR"):
         if environ.get(name, "").strip():
             try:
                 return shlex.split(environ[name])
             except ValueError as error:
                 raise EditFailed(f"{name} is no command: {error}") from None
-    found = None if dumb else shutil.which("nano") or shutil.which("vi")
-    return [found] if found else []
+    program = None if is_dumb else shutil.which("nano") or shutil.which("vi")
+    return [program] if program else []
 
 
 def in_editor(text: str, name: str, keyboard: TextIO, screen: TextIO) -> str:
-    """``text`` as the user leaves it, in a file of this name that only the user can read.
+    """Return ``text`` as the user leaves it in an editor.
 
-    The editor is started without a shell. Raises `EditFailed`.
+    The file is called ``name`` and only the user can read it. The editor is started without a
+    shell.
+
+    Raises:
+        EditFailed: there is no editor, or it failed.
     """
     command = editor_of(os.environ)
     if not command:
         raise EditFailed("there is no editor (set EDITOR)")
     try:
-        folder = Path(tempfile.mkdtemp(prefix="mlx-tools-"))  # for the user alone
+        folder = Path(tempfile.mkdtemp(prefix="mlx-tools-"))  # only the user may enter it
     except OSError as error:
         raise EditFailed(f"there is no place for a file to edit: {error.strerror}") from None
     try:
         path = folder / name
         path.touch(mode=0o600)
         path.write_text(text + "\n", encoding="utf-8")
-        # Ctrl-C in an editor is the editor's; a handler, unlike "ignored", is not inherited by it
+        # Ctrl-C is for the editor. A handler is not inherited by it, while "ignored" would be.
         with terminal_kept(keyboard), handle_signal(signal.SIGINT, lambda *_: None):
             code = subprocess.run(  # noqa: S603 (the user's own command)
                 [*command, str(path)], stdin=keyboard.fileno(), stdout=screen, stderr=screen

@@ -1,4 +1,7 @@
-"""`mlx-tools kb`: add files to the knowledge base, search it, list it, remove from it."""
+"""`mlx-tools kb`.
+
+Add files to the knowledge base, search it, list it, remove from it.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ from mlx_tools.toolbox import (
 
 app = typer.Typer(add_completion=False)
 
-_TOLD = 10
+_MAX_NAMED = 10
 """Files that could not be read that are named one by one."""
 
 
@@ -53,23 +56,23 @@ def add(
     """Take in files and folders; what has not changed is left as it is."""
     try:
         with progress_bar("reading") as report:
-            done = KnowledgeBase().add(
+            result = KnowledgeBase().add(
                 path_arguments, corpus, on_progress=lambda n, total, _: report(n, total)
             )
     except KeyboardInterrupt:
         complain("what was taken in is kept; adding again goes on", kind="interrupted")
         raise Interrupted from None
-    named = {str(Path(one).resolve()) for one in path_arguments}
-    told = [one for one in done.skipped if one.reason != BINARY or one.path in named]
-    binary = sum(1 for one in done.skipped if one.reason == BINARY)
+    named_paths = {str(Path(item).resolve()) for item in path_arguments}
+    skipped = [item for item in result.skipped if item.reason != BINARY or item.path in named_paths]
+    binary = sum(1 for item in result.skipped if item.reason == BINARY)
     if as_json:
-        print_json(to_builtins(done))
+        print_json(to_builtins(result))
     else:
-        print_text(_summary(done, binary))
-    for one in told[:_TOLD]:
-        complain(f"{one.path}: {one.reason}", kind="skipped")
-    if len(told) > _TOLD:
-        complain(f"{len(told) - _TOLD} more (--json names them)", kind="skipped")
+        print_text(_summary(result, binary))
+    for item in skipped[:_MAX_NAMED]:
+        complain(f"{item.path}: {item.reason}", kind="skipped")
+    if len(skipped) > _MAX_NAMED:
+        complain(f"{len(skipped) - _MAX_NAMED} more (--json names them)", kind="skipped")
 
 
 @app.command()
@@ -96,22 +99,25 @@ def search(
         print_prose("".join(f"   | {line}\n" for line in hit.snippet.split("\n")), "   : ")
     if not hits:
         empty = not base.corpora()
-        why = "nothing was added yet: mlx-tools kb add PATH" if empty else "nothing matches"
-        note(why)
+        reason = "nothing was added yet: mlx-tools kb add PATH" if empty else "nothing matches"
+        note(reason)
 
 
 @app.command(name="list")
 def list_all(as_json: AsJsonLines = False) -> None:
     """List the corpora, the collections that files were added to."""
     corpora = KnowledgeBase().corpora()
-    for one in corpora:
+    for corpus_row in corpora:
         if as_json:
-            known = to_builtins(one)
-            print_json({("size_bytes" if key == "size" else key): known[key] for key in known})
+            fields = to_builtins(corpus_row)
+            print_json({("size_bytes" if key == "size" else key): fields[key] for key in fields})
         else:
-            files, passages = count_noun(one.files, "file"), count_noun(one.passages, "passage")
-            head = f"{one.name:<20} {files:>10} {passages:>14} {amount(one.size):>10}"
-            print_row(head, f" {one.changed}")
+            files, passages = (
+                count_noun(corpus_row.files, "file"),
+                count_noun(corpus_row.passages, "passage"),
+            )
+            head = f"{corpus_row.name:<20} {files:>10} {passages:>14} {amount(corpus_row.size):>10}"
+            print_row(head, f" {corpus_row.changed}")
     if not corpora:
         note("nothing was added yet: mlx-tools kb add PATH")
 
@@ -120,7 +126,9 @@ def list_all(as_json: AsJsonLines = False) -> None:
 def remove(corpus: Annotated[str, argument("CORPUS", "The corpus.")], yes: Yes = False) -> int:
     """Remove a corpus; the files themselves stay where they are."""
     base = KnowledgeBase()
-    files = next((one.files for one in base.corpora() if one.name == corpus), None)
+    files = next(
+        (corpus_row.files for corpus_row in base.corpora() if corpus_row.name == corpus), None
+    )
     if files is not None and not _agreed(f"the corpus {corpus} ({count_noun(files, 'file')})", yes):
         return EXIT_STOPPED
     with progress_bar("removing") as report:
@@ -136,9 +144,9 @@ def forget(
 ) -> int:
     """Remove a file from the knowledge base; the file itself stays where it is."""
     base = KnowledgeBase()
-    found = base.forget(path, dry_run=True)
-    what = found[0] if len(found) == 1 else f"{count_noun(len(found), 'file')} below {path}"
-    if not _agreed(what, yes):
+    paths = base.forget(path, dry_run=True)
+    subject = paths[0] if len(paths) == 1 else f"{count_noun(len(paths), 'file')} below {path}"
+    if not _agreed(subject, yes):
         return EXIT_STOPPED
     removed = base.forget(path)
     print_text(f"{count_noun(len(removed), 'file')} removed from the knowledge base")
@@ -151,7 +159,7 @@ def _agreed(subject: str, yes: bool) -> bool:
 
 
 def _place(hit: Hit) -> str:
-    """Where it stands, on one line, whatever the file is called."""
+    """Return the place of a passage on one line, whatever the file is called."""
     path = for_terminal(hit.path, keep=PROSE.strip(LINES))
     if hit.page is not None:
         return f"{path}, page {hit.page}"
@@ -161,9 +169,9 @@ def _place(hit: Hit) -> str:
 def _summary(done: AddReport, binary: int) -> str:
     parts = [f"{done.added} added", f"{done.changed} changed", f"{done.unchanged} unchanged"]
     parts.append(f"{done.removed} removed")
-    others = len(done.skipped) - binary
-    if others:
-        parts.append(f"{others} not readable")
+    unreadable = len(done.skipped) - binary
+    if unreadable:
+        parts.append(f"{unreadable} not readable")
     if binary:
         parts.append(f"{binary} no text")
     return f"{done.corpus}: {', '.join(parts)}"

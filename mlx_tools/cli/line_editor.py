@@ -1,6 +1,8 @@
-"""Chat's line at a terminal: several lines, history, completion, an editor.
+"""The input line of a chat at a terminal.
 
-Importing this takes a while: it is imported where somebody is going to type.
+Several lines, history, completion, an editor.
+
+Importing this is slow, so it is imported only when somebody is going to type.
 """
 
 from __future__ import annotations
@@ -46,26 +48,30 @@ PROMPT: Final = "> "
 QUOTES: Final = '"""'
 
 HISTORY_CHARS: Final = 1_000_000
-"""How much of what was typed is kept: the newest."""
+"""Characters of typed text that are stored, the newest. A choice: years of questions."""
 
 LONG_LINE: Final = 8_000
-"""Characters of a line that are shown; drawing takes long for what nobody looks at."""
+"""Characters of a line that are shown: drawing more is slow, and no screen shows them."""
 
 _MENU_ROWS: Final = 8
 _TAB: Final = "    "
-_REST: Final = 0.05
-"""Seconds within which the next line of a text that is pasted has come."""
+_REST_SECONDS: Final = 0.05
+"""Seconds within which the next line of a pasted text has come."""
 
 Complete = Callable[[str, str], Iterable[str]]
 
 
 class LineEditor:
-    """Reads what a person types: a line, or a text of several.
+    """Reads typed text: a line, or several.
 
-    ``commands`` has a line of help for each slash command; ``complete`` gives what may stand
-    after a command in the place of a beginning, or, where the command is empty, in the place of a
-    question's last word; ``status`` is the text of the line below.
-    ``type_ahead`` is what was typed before; None on a terminal that obeys nothing.
+    Args:
+        history: the file of earlier inputs.
+        commands: a line of help for each slash command.
+        complete: returns completions of a command's argument; for an empty command, of the last
+            word of
+            a question.
+        status: returns the text of the line below.
+        type_ahead: text typed before; None on a terminal that obeys nothing.
     """
 
     def __init__(
@@ -97,23 +103,31 @@ class LineEditor:
             _put_below(self._session, status)
 
     def read(self) -> str | None:
-        """The next text, None at the end of the input. Raises KeyboardInterrupt for Ctrl-C."""
-        try:
-            text = self._edited(self._type_ahead) if self._type_ahead else _plain()
-        except (EOFError, OSError):  # Ctrl-D, or the terminal is gone
-            return None
-        return _unquoted(_sound(text))
+        """Return the next text, None at the end of the input.
 
-    def _edited(self, type_ahead: TypeAhead) -> str:
+        Raises:
+            KeyboardInterrupt: Ctrl-C.
+        """
+        try:
+            text = self._read_edited(self._type_ahead) if self._type_ahead else _plain()
+        except (EOFError, OSError):  # Ctrl-D, or the terminal was closed
+            return None
+        return _unquoted(_repair_text(text))
+
+    def _read_edited(self, type_ahead: TypeAhead) -> str:
         self._keyboard.vt100_parser.feed(type_ahead.take())
         store_typeahead(self._keyboard, self._keyboard.read_keys())
         return self._session.prompt()
 
 
 def edit_line(keyboard: TextIO, screen: TextIO, question: str, text: str = "") -> str | None:
-    """The line that is typed behind a question, where ``text`` stands already and can be changed;
-    None at the end of the input. A dumb terminal shows no such text. Raises KeyboardInterrupt for
-    Ctrl-C."""
+    """Return the line typed after a question; None at the end of the input.
+
+    ``text`` is in the line already and can be changed; a dumb terminal does not show it.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C.
+    """
     if not steerable(screen):
         print(question, end="", file=screen, flush=True)
         return read_line(keyboard)
@@ -121,7 +135,7 @@ def edit_line(keyboard: TextIO, screen: TextIO, question: str, text: str = "") -
     line: PromptSession[str] = PromptSession(
         input=keys, output=_output(screen), enable_suspend=True
     )
-    ahead = get_typeahead(keys)  # was typed as a next question, and answers nothing here
+    ahead = get_typeahead(keys)  # text for the next question must not answer this one
     try:
         return line.prompt(question, default=text)
     except EOFError:
@@ -131,7 +145,11 @@ def edit_line(keyboard: TextIO, screen: TextIO, question: str, text: str = "") -
 
 
 def _plain() -> str:
-    """A text from a terminal that obeys nothing. Raises EOFError at the end of the input."""
+    """Return a text from a terminal that obeys nothing.
+
+    Raises:
+        EOFError: the end of the input.
+    """
     text = ""
     screen = stdout() if stdout().isatty() else sys.stderr
     say = partial(print, file=screen, flush=True)
@@ -140,7 +158,7 @@ def _plain() -> str:
             say(PROMPT, end="")
         while (line := read_line(sys.stdin)) is not None:
             text += line
-            if not (_has_open_quotes(text) or select.select([sys.stdin], [], [], _REST)[0]):
+            if not (_has_open_quotes(text) or select.select([sys.stdin], [], [], _REST_SECONDS)[0]):
                 return text
             text += "\n"
     except KeyboardInterrupt:
@@ -153,7 +171,7 @@ def _plain() -> str:
 
 
 def _has_open_quotes(text: str) -> bool:
-    """Return whether a text began with quotes that are still to be closed."""
+    """Return True if a text began with quotes that are still open."""
     return text.lstrip().startswith(QUOTES) and text.count(QUOTES) % 2 == 1
 
 
@@ -168,12 +186,15 @@ def _output(screen: TextIO) -> Vt100_Output:
     output = Vt100_Output.from_pty(
         screen, os.environ.get("TERM"), default_color_depth=ColorDepth.from_env()
     )
-    output.enable_cpr = False  # the answer to a question for the cursor's place would be typed text
+    output.enable_cpr = False  # a terminal's answer about its cursor would be read as typed text
     return output
 
 
 def _put_below(session: PromptSession[str], status: Callable[[], str]) -> None:
-    """Have a line of status below the text; the session's own needs the cursor's place."""
+    """Put a line of status below the text.
+
+    The session's own needs the cursor's position.
+    """
     line = Window(
         FormattedTextControl(lambda: for_terminal(status())), height=1, style="class:status"
     )
@@ -183,7 +204,7 @@ def _put_below(session: PromptSession[str], status: Callable[[], str]) -> None:
 
 
 def _keys(keyboard: Vt100Input, screen: TextIO) -> KeyBindings:
-    """What keys do beside what they do in Emacs."""
+    """Return the key bindings besides those of Emacs."""
     keys = KeyBindings()
     typing = has_focus(DEFAULT_BUFFER)
 
@@ -191,9 +212,9 @@ def _keys(keyboard: Vt100Input, screen: TextIO) -> KeyBindings:
     def enter(event: KeyPressEvent) -> None:
         text = event.current_buffer
         if text.complete_state is not None and text.complete_state.current_completion is not None:
-            text.complete_state = None  # that word, and the text goes on
+            text.complete_state = None  # Enter takes the completion, and the text continues
         elif _has_open_quotes(text.text) or event.key_processor.input_queue or _readable(keyboard):
-            text.newline(copy_margin=False)  # it is in the midst of a text that is pasted
+            text.newline(copy_margin=False)  # in the middle of pasted text
         else:
             text.validate_and_handle()
 
@@ -211,17 +232,20 @@ def _keys(keyboard: Vt100Input, screen: TextIO) -> KeyBindings:
 
 
 def _change(buffer: Buffer, keyboard: TextIO, screen: TextIO) -> None:
-    """Have the user's editor change the text."""
+    """Let the user's editor change the text."""
     try:
-        text = in_editor(_sound(buffer.text), "question.md", keyboard, screen)
+        text = in_editor(_repair_text(buffer.text), "question.md", keyboard, screen)
     except EditFailed as error:
         complain(f"{error}; nothing was changed", kind="editor")
     else:
         buffer.document = Document(text)
 
 
-def _sound(text: str) -> str:
-    """A text as UTF-8 can say it: bytes that were none are read as surrogates."""
+def _repair_text(text: str) -> str:
+    """Return a text that UTF-8 can write.
+
+    Bytes that were not UTF-8 were read as surrogates.
+    """
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -230,8 +254,10 @@ def _readable(keyboard: Vt100Input) -> bool:
 
 
 class _Keyboard(Vt100Input):
-    """Tells that a terminal is gone: reading from it fails for ever, which it takes for a signal
-    that came in between."""
+    """A keyboard that notices that its terminal was closed.
+
+    Reading then fails for ever, which the base class takes for a signal in between.
+    """
 
     @property
     def closed(self) -> bool:
@@ -243,24 +269,26 @@ class _Keyboard(Vt100Input):
 
 
 class _LineDisplay(Processor):
-    """Shows a line with tabs as blanks, what a terminal would obey spelled out, and of a long one
-    what stands around the cursor."""
+    """Shows tabs as spaces, escapes what a terminal would obey, and cuts long lines.
+
+    Of such a line the part around the cursor is shown.
+    """
 
     def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
-        """The line as it is shown, and which place is which."""
+        """Return the line as it is shown, and the mapping of positions in both directions."""
         document, number = transformation_input.document, transformation_input.lineno
         line = document.lines[number]
         if len(line) <= LONG_LINE and line.isprintable():
             return Transformation(transformation_input.fragments)
-        at = document.cursor_position_col if number == document.cursor_position_row else 0
-        first = max(0, min(at - LONG_LINE // 2, len(line) - LONG_LINE))
+        cursor = document.cursor_position_col if number == document.cursor_position_row else 0
+        first = max(0, min(cursor - LONG_LINE // 2, len(line) - LONG_LINE))
         last = first + LONG_LINE
         drawn: StyleAndTextTuples = []
         places = [0] * first
         for style, char in _slice_fragments(transformation_input.fragments, first, last):
             places.append(len(drawn))
             text = _TAB if char == "\t" else for_terminal(char, keep=PROSE)
-            drawn += [(style, one) for one in text]
+            drawn += [(style, drawn_char) for drawn_char in text]
         places += [len(drawn)] * (len(line) - last + 1 if last < len(line) else 1)
         return Transformation(
             drawn,
@@ -272,7 +300,7 @@ class _LineDisplay(Processor):
 def _slice_fragments(
     fragments: StyleAndTextTuples, first: int, last: int
 ) -> Iterator[tuple[str, str]]:
-    """The characters from one place to another, each with its style."""
+    """Yield the characters between two positions, each with its style."""
     place = 0
     for style, text, *_ in fragments:
         for char in text[max(0, first - place) : max(0, last - place)]:
@@ -281,14 +309,14 @@ def _slice_fragments(
 
 
 class _Words(Completer):
-    """Completes commands, what follows them, and words of a question."""
+    """Completes commands, their arguments, and words of a question."""
 
     def __init__(self, commands: Mapping[str, str], complete: Complete) -> None:
         self._commands = commands
         self._complete = complete
 
     def get_completions(self, document: Document, _: CompleteEvent) -> Iterable[Completion]:
-        """What may stand in the place of the beginning before the cursor."""
+        """Yield completions of the text before the cursor."""
         command, blank, beginning = document.text_before_cursor.partition(" ")
         if command.startswith("/") and not blank:
             for name, help_text in self._commands.items():
@@ -297,25 +325,27 @@ class _Words(Completer):
             return
         if not command.startswith("/"):
             command, beginning = "", document.get_word_before_cursor(WORD=True)
-        with suppress(MlxToolsError, OSError):  # then nothing is offered
+        with suppress(MlxToolsError, OSError):  # an error offers no completions
             for text in self._complete(command, beginning):
-                if for_terminal(text) == text:  # what the terminal would obey is left to be typed
+                if for_terminal(text) == text:  # never complete what a terminal would obey
                     yield Completion(text, -len(beginning))
 
 
 class _PrivateHistory(FileHistory):
-    """What was typed, in a file for its owner alone, the newest `HISTORY_CHARS`; in memory where
-    there can be no file."""
+    """The newest `HISTORY_CHARS` of typed text, in a file only for its owner.
+
+    If the file cannot be used the history is in memory.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._path = path
 
     def load_history_strings(self) -> Iterable[str]:
-        """The newest come first."""
+        """Return the stored texts, the newest first."""
         try:
             private_dir(self._path.parent)
-            # made here, so that it is never open to others, not even for a moment
+            # created with this mode, so that others cannot open it even for a moment
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
             self._path.chmod(0o600)
             texts = list(super().load_history_strings())
@@ -331,8 +361,8 @@ class _PrivateHistory(FileHistory):
             super().store_string(string)
 
     def _limit_history(self, texts: list[str]) -> list[str]:
-        kept = texts[: bisect_right([*accumulate(map(len, texts))], HISTORY_CHARS)]
+        newest = texts[: bisect_right([*accumulate(map(len, texts))], HISTORY_CHARS)]
         os.truncate(self._path, 0)
-        for text in reversed(kept):
+        for text in reversed(newest):
             self.store_string(text)
-        return kept
+        return newest

@@ -1,14 +1,15 @@
-"""An answer at a terminal, drawn while it is written: Markdown, or plain words folded.
+"""An answer at a terminal, drawn while it is written.
 
-Blocks of Markdown that are finished are drawn once and stay in the scrollback; the last one, that
-goes on, is drawn again from the first row that changed. Of one that is longer than the screen the
-end is shown while it goes on, and all of it once it is finished. Where a block ends is told by
-whole lines, and each is drawn of its own lines alone, so what stands there in the end is the same
-however the text came.
+Markdown, or plain text with wrapped lines.
 
-Nothing of a text reaches the terminal but what `shown` lets through, before it is read as Markdown
-and after. Nothing in it is HTML, an entity or a definition of a link, which would not be seen; a
-link is its words and its address.
+Finished blocks of Markdown are drawn once and stay in the scrollback. The last block, which is
+still being written, is drawn again from the first row that changed. If it is longer than the screen
+its end is shown, and all of it once it is finished. Only whole lines decide where a block ends, and
+each block is drawn from its own lines. So the result is the same in whatever pieces the text came.
+
+Nothing of a text reaches the terminal but what `for_terminal` lets through, before it is read as
+Markdown and after. HTML, entities and definitions of links, which would not be seen, are not read.
+A link is shown as its words and its address.
 """
 
 from __future__ import annotations
@@ -30,20 +31,23 @@ if TYPE_CHECKING:
     from rich.segment import Segment
 
 _PAUSE: Final = 0.03
-"""Seconds at the least between two drawings, and of the time no more than a `_SHARE`."""
+"""The fewest seconds between two drawings: a person sees no more, and drawing takes time."""
 _SHARE: Final = 4
+"""The pause is also at least this many times the last drawing: it takes at most a fifth of the
+time."""
 
 _NARROWEST: Final = 5
-"""Columns of the screen for each column of a table; below that its source is shown."""
+"""Columns of the screen for each column of a table; with fewer its source is shown."""
 
 _LONGEST: Final = 5000
-"""Characters of a paragraph: the time that its marks take grows with their square."""
+"""Characters of a paragraph: the time to read its marks grows with the square of its length."""
 
 _DEEPEST: Final = 20
-"""What is nested deeper than any screen shows is no Markdown."""
+"""Levels of nesting that are drawn: no screen shows more."""
 
 _MARKS: Final = " \t-=`~*_#>|:+.0123456789"
-"""A line of nothing else may turn out to be anything: it is not drawn before it is whole."""
+"""A line of only these characters may still become anything: it is drawn only when it is complete.
+"""
 
 _STYLES: Final = {
     "markdown.h1": "bold underline",
@@ -60,26 +64,26 @@ _STYLES: Final = {
 
 
 class PlainScreen:
-    """Words, each as soon as it is whole, in rows that fit."""
+    """Shows words as soon as they are complete, in rows that fit."""
 
     def __init__(self, output: TextIO, colour: str = "") -> None:
         self._output = output
         self._colour = colour
-        self._column = 0  # columns of the row
-        self._blank = ""  # white space that a word may follow
-        self._word = ""  # one that goes on
+        self._column = 0  # columns that are used in the row
+        self._blank = ""  # white space before the next word
+        self._word = ""  # a word that may continue
 
     def write(self, text: str) -> None:
-        """Take in more of the text."""
+        """Add more of the text."""
         *parts, self._word = re.split(r"([ \t]+|\n)", self._word + for_terminal(text, keep=PROSE))
         self._write_parts(parts)
 
     def reset_position(self) -> None:
-        """Others have written to the terminal: what stands above is not what was shown last."""
+        """Forget the cursor's position, since others have written to the terminal."""
         self._column = 0
 
     def finish(self) -> None:
-        """Show all of it, and begin a line: what is written next is another text."""
+        """Show all of the text, and end the line."""
         word, self._word = self._word, ""
         self._write_parts([word, "\n"] if word or self._column else [])
 
@@ -93,8 +97,8 @@ class PlainScreen:
             elif part.isspace():
                 self._blank = part
             elif part:
-                room = self._column + len(self._blank) + size <= columns
-                before = self._blank if room or not self._column else "\n"
+                fits = self._column + len(self._blank) + size <= columns
+                before = self._blank if fits or not self._column else "\n"
                 out += before + part
                 self._column = size + (0 if before == "\n" else self._column + len(before))
                 self._blank = ""
@@ -104,36 +108,42 @@ class PlainScreen:
 
 
 class MarkdownScreen:
-    """Markdown on a terminal that obeys; used as a `PlainScreen`. ``clock`` counts seconds."""
+    """Markdown on a terminal that obeys; used like a `PlainScreen`.
+
+    ``clock`` returns seconds.
+    """
 
     def __init__(self, output: TextIO, clock: Callable[[], float] = monotonic) -> None:
         self._output = output
         self._clock = clock
-        self._text = ""  # the blocks that are not finished
-        self._live: list[str] = []  # their rows, as they stand above the cursor
+        self._text = ""  # the unfinished blocks
+        self._live: list[str] = []  # their rows on the screen, above the cursor
         self._columns = 0
-        self._spaced = False  # a block stands above
+        self._spaced = False  # True if a block is above
         self._due = 0.0
         self._waits = False
 
     def prepare(self) -> None:
-        """Import what draws, while the model is waited for."""
+        """Import the drawing code while the program waits for the model."""
         _ = self._parser, _renderer()
 
     def write(self, text: str) -> None:
+        """Add more of the text."""
         self._text += for_terminal(text, keep=PROSE)
         self._waits = True
         self.tick()
 
     def tick(self) -> None:
-        """Show what waits to be shown."""
+        """Draw what has not been drawn, if it is time."""
         if self._waits and self._clock() >= self._due:
             self._draw(self._text.rfind("\n") + 1)
 
     def reset_position(self) -> None:
+        """Forget the rows on the screen, since others have written to the terminal."""
         self._live = []
 
     def finish(self) -> None:
+        """Draw all of the text."""
         if self._text:
             self._draw(len(self._text), last=True)
         self._text, self._spaced = "", False
@@ -147,35 +157,35 @@ class MarkdownScreen:
         return parser.disable(["reference", "image", "entity", "html_inline", "html_block"])
 
     def _lines(self, text: str) -> list[Token]:
-        """The blocks of a text, what stands in them not read."""
+        """Return the blocks of a text, without reading their contents."""
         with self._parser.reset_rules():
             self._parser.disable(["inline", "text_join"])
             return self._parser.parse(text)
 
     def _draw(self, whole: int, *, last: bool = False) -> None:
-        """Draw what has come; up to ``whole`` the text has whole lines."""
-        began = self._clock()
+        """Draw the text so far; up to ``whole`` it has complete lines."""
+        started_at = self._clock()
         size = size_of(self._output)
         columns = max(size.columns - 1, 4)
         done: list[str] = []
-        *finished, rest = self._blocks(self._text[:whole])
-        for block in (*finished, rest) if last else finished:
+        *finished, last_block = self._blocks(self._text[:whole])
+        for block in (*finished, last_block) if last else finished:
             self._add(done, block, columns)
         live: list[str] = []
         if last:
             self._text = ""
         else:
             tail = self._text[whole:]
-            self._text = rest + tail
-            going_on = rest + tail if tail.strip(_MARKS) else rest
-            self._add(live, going_on, columns, max_rows=size.lines)
+            self._text = last_block + tail
+            unfinished = last_block + tail if tail.strip(_MARKS) else last_block
+            self._add(live, unfinished, columns, max_rows=size.lines)
         self._replace_rows(done, live[-(size.lines - 1) :], columns)
         self._waits = False
         now = self._clock()
-        self._due = now + max(_PAUSE, _SHARE * (now - began))
+        self._due = now + max(_PAUSE, _SHARE * (now - started_at))
 
     def _blocks(self, text: str) -> list[str]:
-        """The lines of each block; the last one may go on."""
+        """Return the lines of each block; the last one may continue."""
         starts = [t.map[0] for t in self._lines(text) if t.level == 0 and t.map]
         starts = list(dict.fromkeys(starts))
         lines = text.splitlines(keepends=True)
@@ -184,23 +194,23 @@ class MarkdownScreen:
     def _add(
         self, rows: list[str], block: str, columns: int, *, max_rows: int | None = None
     ) -> None:
-        """Add a block; of one that goes on, ``max_rows`` rows are seen."""
+        """Add the rows of a block; ``max_rows`` of them if it is unfinished."""
         if block.strip():
             rows += [""] * self._spaced + self._rows(block, columns, max_rows)
             self._spaced = self._spaced or max_rows is None
 
     def _replace_rows(self, done: list[str], live: list[str], columns: int) -> None:
-        """Have these rows where those stand that were not finished."""
+        """Draw these rows in place of the unfinished ones."""
         rows = [*done, *live]
         same = 0
-        # A row that may have been clipped is to be whole now.
+        # A row that may have been clipped must be drawn whole now.
         if columns == self._columns and all(r.isascii() and len(r) <= columns for r in done):
             while same < min(len(self._live), len(rows)) and self._live[same] == rows[same]:
                 same += 1
         up = len(self._live) - same
         text = f"\x1b[{up}A" if up else ""
         for number, row in enumerate(rows[same:], same):
-            # Where terminals disagree about a row's length none may make two of one that goes away.
+            # A terminal that counts a row longer must not wrap it: the second row would stay.
             clipped = number >= len(done)
             text += f"\x1b[?7l{row}\x1b[?7h\x1b[K\n" if clipped else f"{row}\x1b[K\n"
         if len(rows) < len(self._live):
@@ -211,18 +221,21 @@ class MarkdownScreen:
             self._output.flush()
 
     def _rows(self, block: str, columns: int, max_rows: int | None) -> list[str]:
-        """A block as rows for a terminal of so many columns; its source where that says more."""
+        """Return a block as rows for ``columns``.
+
+        Its source if the drawing would show less.
+        """
         tokens = self._lines(block)
         heads = sum(token.type == "th_open" for token in tokens)
         deepest = max((token.level for token in tokens), default=0)
         longest = max((len(token.content) for token in tokens if token.type == "inline"), default=0)
         crowded = heads * _NARROWEST > columns or deepest > min(_DEEPEST, columns // 4)
-        rows = [] if crowded or longest > _LONGEST else self._laid_out(block, columns, max_rows)
+        rows = [] if crowded or longest > _LONGEST else self._render_rows(block, columns, max_rows)
         drawn = "\n".join(rows).strip("\n")
         source = "\n".join(wrap_line(line, columns) for line in block.rstrip().split("\n"))
         return (drawn or source).split("\n")
 
-    def _laid_out(self, block: str, columns: int, max_rows: int | None) -> list[str]:
+    def _render_rows(self, block: str, columns: int, max_rows: int | None) -> list[str]:
         from rich.segment import Segment
 
         console, markdown = _renderer()
@@ -236,15 +249,20 @@ class MarkdownScreen:
         for parts in console.render_lines(markdown, options, pad=False):
             while parts and not parts[-1].text.strip():
                 parts.pop()
-            *before, last = parts or [Segment("")]
+            *segments, last_segment = parts or [Segment("")]
             rows.append(
-                "".join(map(_color_segment, [*before, Segment(last.text.rstrip(), last.style)]))
+                "".join(
+                    map(
+                        _color_segment,
+                        [*segments, Segment(last_segment.text.rstrip(), last_segment.style)],
+                    )
+                )
             )
         return rows
 
 
 def _color_segment(segment: Segment) -> str:
-    """A part of a row, with the colours that every terminal has."""
+    """Return a part of a row, in the colours that every terminal has."""
     from rich.color import ColorSystem
 
     text = for_terminal(segment.text, keep=PROSE)
@@ -253,7 +271,7 @@ def _color_segment(segment: Segment) -> str:
 
 
 def _prepare_token(token: Token) -> Token:
-    """A token of the parser, its lines kept apart as they are, and its links' addresses as text."""
+    """Return a parser's token with its line breaks, and addresses of links as text."""
     children: list[Token] = []
     from rich.markdown import Token
 
@@ -262,8 +280,8 @@ def _prepare_token(token: Token) -> Token:
         if child.type == "link_open":
             address, begin = str(child.attrs.get("href", "")), len(children)
         elif child.type == "link_close":
-            said = "".join(one.content for one in children[begin:])
-            if said != address:
+            label = "".join(child_token.content for child_token in children[begin:])
+            if label != address:
                 children.append(Token("text", "", 0, content=f" ({address})"))
         else:
             child.type = "hardbreak" if child.type == "softbreak" else child.type
@@ -274,7 +292,10 @@ def _prepare_token(token: Token) -> Token:
 
 @cache
 def _renderer() -> tuple[Console, Markdown]:
-    """What lays Markdown out, in the terminal's own colours, and so that nothing is left out."""
+    """Return the renderer of Markdown, which leaves nothing out.
+
+    It uses the terminal's own colours.
+    """
     from rich import markdown
     from rich.console import Console
     from rich.segment import Segment

@@ -1,4 +1,7 @@
-"""`mlx-tools mcp`: servers of the Model Context Protocol as sources of tools; and one of ours."""
+"""`mlx-tools mcp`: servers of the Model Context Protocol as sources of tools.
+
+And one of ours.
+"""
 
 from __future__ import annotations
 
@@ -85,16 +88,16 @@ def import_servers(
     ] = None,
     yes: Yes = False,
 ) -> int:
-    """Add the servers that a file names, or those of Claude Desktop, VS Code and Cursor."""
+    """Add the servers of a file, or those of Claude Desktop, VS Code and Cursor."""
     files = [("the file", file)] if file is not None else list(known_files())
     if not files:
         raise UsageError("no other program keeps servers here", hint="name a FILE")
-    taken, added = set(BoundSources().names()), 0
+    existing, added = set(BoundSources().names()), 0
     for program, path in files:
         servers = _servers_in(path) if file else _servers_of(path)
         note(f"{program}, {path}: {count_noun(len(servers), 'server')}")
         for name, place in servers.items():
-            if name in taken:
+            if name in existing:
                 note(f"{name} is here already")
                 continue
             try:
@@ -102,16 +105,19 @@ def import_servers(
             except (UsageError, ToolError) as error:
                 complain(f"{name}: {error}")
                 continue
-            taken.add(name)
+            existing.add(name)
     complain(f"{count_noun(added, 'server')} added", kind="done")
     return EXIT_OK if added else EXIT_STOPPED
 
 
 @app.command(name="list")
 def list_servers(as_lines: AsJsonLines = False) -> None:
-    """List the servers: where they are, how many tools they have, and whether they changed."""
-    found = list(_sources())
-    for source in found:
+    """List the servers: their places, tools and changes.
+
+    Where they are, how many tools they have, and whether they changed.
+    """
+    sources = list(_sources())
+    for source in sources:
         state = "changed" if source.said else "as agreed"
         if as_lines:
             hidden = {key: list(source.at.get(key) or ()) for key in ("env", "headers")}
@@ -122,7 +128,7 @@ def list_servers(as_lines: AsJsonLines = False) -> None:
         else:
             tools_ = count_noun(len(source.tools), "tool")
             print_row(f"{source.name:<16} {tools_:<10} {state:<10}", masked(source.at))
-    if not found:
+    if not sources:
         note("there are no servers yet: mlx-tools mcp add NAME -- COMMAND, or mcp import")
 
 
@@ -140,16 +146,16 @@ def test(name: ServerName, reads: Reads = None, yes: Yes = False) -> int:
     """Connect to a server, show what changed, and ask whether you agree."""
     source = _source(name)
     offer = _inspect_source(source)
-    again = _agreed_to(source, offer, reads or source.at.get("reads", ()))
-    changes = list(diff_sources(source, again))
+    agreed = _agreed_to(source, offer, reads or source.at.get("reads", ()))
+    changes = list(diff_sources(source, agreed))
     if not changes:
-        BoundSources().put(again)
+        BoundSources().put(agreed)
         complain(f"{name} answers, and is what was agreed to", kind="done")
         return EXIT_OK
-    show_all([*_describe_server(again, offer.hints, offer.refused), *changes])
+    show_all([*_describe_server(agreed, offer.hints, offer.refused), *changes])
     if not confirm(f"Agree to what {name} says now?", yes):
         return EXIT_STOPPED
-    BoundSources().put(again)
+    BoundSources().put(agreed)
     complain(f"{name} is agreed to as it is now", kind="done")
     return EXIT_OK
 
@@ -161,9 +167,9 @@ def remove(name: ServerName, yes: Yes = False) -> int:
     if not confirm(f"Forget {name}?", yes):
         return EXIT_STOPPED
     BoundSources().remove(name)
-    for left in (tokens_file(name), log_file(name)):
+    for file in (tokens_file(name), log_file(name)):
         with suppress(OSError):
-            left.unlink()
+            file.unlink()
     complain(f"removed {name}", kind="done")
     return EXIT_OK
 
@@ -195,10 +201,10 @@ def serve(
         from mlx_tools.mcp import ApprovalText, Delegation, McpServer, serve_http, serve_stdio
 
     def load(profile: str) -> Configuration:
-        over = {"policy.local_only": True} if settings.policy.local_only else {}
-        return options.load({**options_given, "profile": profile, **over})
+        overrides = {"policy.local_only": True} if settings.policy.local_only else {}
+        return options.load({**options_given, "profile": profile, **overrides})
 
-    served = McpServer(
+    server = McpServer(
         Delegation(run, load, note),
         ApprovalText(in_message, in_words),
         by_person=transport == "stdio" or bool(key),
@@ -206,12 +212,12 @@ def serve(
     with suppress(KeyboardInterrupt):
         if transport == "stdio":
             out = os.fdopen(os.dup(stdout().fileno()), "w", encoding="utf-8", newline="\n")
-            anyio.run(serve_stdio, served, out)
+            anyio.run(serve_stdio, server, out)
         else:
             door = AccessRules(
                 hosts={host, *settings.gateway.hosts}, origins=settings.gateway.origins, key=key
             )
-            anyio.run(serve_http, served, host, port, door, note)
+            anyio.run(serve_http, server, host, port, door, note)
     return EXIT_OK
 
 
@@ -219,7 +225,10 @@ def serve(
 
 
 def _agree(name: str, place: Mapping[str, Any], reads: Sequence[str], yes: bool) -> bool:
-    """Ask a server what it offers and a person whether they agree; whether it was added."""
+    """Show a person what a server offers, and add it if the person agrees.
+
+    Return True if added.
+    """
     source = BoundSource(name=name, kind="mcp", at=place)
     print_place = TextLine(f"{name} is started as: {in_words(masked(place))}", "bold")
     show_all([print_place])
@@ -259,7 +268,11 @@ def _sign_in(page: str) -> None:
 
 
 def _agreed_to(source: BoundSource, offer: ServerOffer, reads: Sequence[str]) -> BoundSource:
-    """The source as it would be agreed to. Raises UsageError for a pattern that means no tool."""
+    """Return the source as a person would agree to it.
+
+    Raises:
+        UsageError: a pattern matches no tool.
+    """
     names = [tool.name for tool in offer.tools]
     for pattern in reads:
         if not any(fnmatchcase(name, pattern) for name in names):
@@ -272,21 +285,24 @@ def _agreed_to(source: BoundSource, offer: ServerOffer, reads: Sequence[str]) ->
         for tool in offer.tools
     )
     prompts = {
-        one.name: {arg.name: bool(arg.required) for arg in one.arguments or ()}
-        for one in offer.prompts
+        prompt.name: {arg.name: bool(arg.required) for arg in prompt.arguments or ()}
+        for prompt in offer.prompts
     }
-    found = {"reads": list(reads), "resources": offer.resources, "prompts": prompts}
-    at = {**source.at, **found}
-    return replace(source, at=at, version=offer.version, tools=tools, said=())
+    facts = {"reads": list(reads), "resources": offer.resources, "prompts": prompts}
+    place = {**source.at, **facts}
+    return replace(source, at=place, version=offer.version, tools=tools, said=())
 
 
 def _describe_server(
     source: BoundSource, hints: Mapping[str, str], refusals: Mapping[str, str]
 ) -> Iterator[TextLine]:
-    """A server and its tools: ours in words, its own marked as foreign."""
+    """Yield a description of a server and its tools.
+
+    Its own text is marked as foreign.
+    """
     yield TextLine(f"{source.name}: {in_words(masked(source.at))}", "bold")
     yield TextLine(f"it calls itself {in_words(source.version) or 'nothing'}")
-    for tool in source.tools:  # all of them: each is agreed to
+    for tool in source.tools:  # all of them, since the person agrees to each
         effects = ", ".join(tool.effects)
         yield TextLine(f"{as_name(source.tool_name(tool.name))}: {effects}")
         words = cut(" ".join(tool.description.split()), 200)
@@ -294,8 +310,8 @@ def _describe_server(
             yield TextLine(in_words(words), foreign=True)
         if hints.get(tool.name):
             yield TextLine(f"it hints, and is not believed: {in_words(hints[tool.name])}", "dim")
-    for name, why in refusals.items():
-        yield TextLine(f"left out: {in_words(cut(name, 80))}: {in_words(why)}", "yellow")
+    for name, reason in refusals.items():
+        yield TextLine(f"left out: {in_words(cut(name, 80))}: {in_words(reason)}", "yellow")
     if prompts := source.at.get("prompts"):
         listed = ", ".join(f"/{source.name}:{name}" for name in prompts)
         yield TextLine(f"prompts for chat: {in_words(listed)}")
@@ -304,10 +320,10 @@ def _describe_server(
 
 
 def _sources() -> Iterator[BoundSource]:
-    kept = BoundSources()
-    for name in kept.names():
+    bound = BoundSources()
+    for name in bound.names():
         try:
-            source = kept.read(name)
+            source = bound.read(name)
         except MlxToolsError as error:
             complain(str(error))
             continue
@@ -316,19 +332,23 @@ def _sources() -> Iterator[BoundSource]:
 
 
 def _source(name: str) -> BoundSource:
-    found = BoundSources().read(name)
-    if found.kind != "mcp":
+    source = BoundSources().read(name)
+    if source.kind != "mcp":
         raise UsageError(f"{name} is no MCP server", hint=f"mlx-tools tools bind {name}")
-    return found
+    return source
 
 
 def _servers_in(path: Path) -> Mapping[str, Mapping[str, Any]]:
-    """The servers that a file names. Raises `UsageError` if there are none."""
+    """Return the servers in a file.
+
+    Raises:
+        UsageError: there are none.
+    """
     return servers_in(parse_json(plain_json(read_text(path)), str(path)), str(path))
 
 
 def _servers_of(path: Path) -> Mapping[str, Mapping[str, Any]]:
-    """The servers of another program's file, none where it names none."""
+    """Return the servers in another program's file; empty if there are none."""
     try:
         return _servers_in(path)
     except UsageError:
@@ -336,11 +356,11 @@ def _servers_of(path: Path) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _pairs(pairs: Sequence[str] | None, option: str) -> dict[str, str]:
-    """Names and values; a name alone stands for this process's variable of that name."""
-    found = {}
+    """Return names and values; a name without a value means this process's variable."""
+    values = {}
     for text in pairs or ():
         name, equals, value = text.partition("=")
         if not name or (not equals and option == "--header"):
             raise UsageError(f"{option}: {text[:80]!r} is no NAME=VALUE")
-        found[name] = value if equals else f"${{{name}}}"
-    return found
+        values[name] = value if equals else f"${{{name}}}"
+    return values

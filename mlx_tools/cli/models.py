@@ -1,4 +1,7 @@
-"""`mlx-tools models`: list the models of this machine, fetch one, find its folder, serve it."""
+"""`mlx-tools models`.
+
+List the models of this machine, fetch one, find its folder, serve it.
+"""
 
 from __future__ import annotations
 
@@ -49,41 +52,43 @@ _STAGES: Final = {
 
 @app.command(name="list")
 def list_all(as_json: AsJsonLines = False) -> None:
-    """List the embedded model and what the Hugging Face cache holds, and where its servers' own
-    function calling was tried (doctor does), by which path each is asked."""
+    """List the embedded model and what the Hugging Face cache holds.
+
+    For servers whose own function calling was tried (doctor does), it shows how each is asked.
+    """
     for model in list_models():
-        tried = VerdictStore().natives(model_identity(model.name, model.path) or "")
+        verdicts = VerdictStore().natives(model_identity(model.name, model.path) or "")
         if as_json:
-            print_json(_as_json(model, tried))
+            print_json(_as_json(model, verdicts))
         else:
-            here = str(model.path) if model.pulled else "not pulled"
+            location = str(model.path) if model.pulled else "not pulled"
             note = "" if model.mlx else "  (not in MLX's form)"
-            print_row(f"{model.name:<44} {amount(model.size):>9} ", f"{here}{note}")
-            for one in tried:
-                path = "native" if one.passed else "prompted"
-                print_prose(f"    {path} on {one.server}: {one.reason}", " " * 6)
+            print_row(f"{model.name:<44} {amount(model.size):>9} ", f"{location}{note}")
+            for verdict in verdicts:
+                path = "native" if verdict.passed else "prompted"
+                print_prose(f"    {path} on {verdict.server}: {verdict.reason}", " " * 6)
     if not as_json and sys.stderr.isatty():
         complain(suggest_model(memory_bytes()).line, kind="suggestion")
 
 
 @app.command()
 def pull(name: Name) -> None:
-    """Have a model on this machine, whole and checked; prints its folder."""
+    """Fetch a model, whole and checked; print its folder."""
     with progress_bar("", counts=False) as bar:
-        seen: set[str] = set()
+        stages: set[str] = set()
 
         def report(progress: PullProgress) -> None:
-            doing = _STAGES[progress.stage]
-            if progress.stage not in seen and not sys.stderr.isatty():
-                complain(doing, kind="pull")
-            seen.add(progress.stage)
+            text = _STAGES[progress.stage]
+            if progress.stage not in stages and not sys.stderr.isatty():
+                complain(text, kind="pull")
+            stages.add(progress.stage)
             if progress.stage == "fetch":  # the other stages count steps that say nothing
-                doing += f"  {amount(progress.done)} of {amount(progress.total)}"
-            bar(progress.done, progress.total or None, doing)
+                text += f"  {amount(progress.done)} of {amount(progress.total)}"
+            bar(progress.done, progress.total or None, text)
 
-        pulled = pull_model(name, report)
-    complain(f"{name} {'is ready' if pulled.fetched else 'was here already'}", kind="done")
-    print_text(str(pulled.path), exact=True)
+        result = pull_model(name, report)
+    complain(f"{name} {'is ready' if result.fetched else 'was here already'}", kind="done")
+    print_text(str(result.path), exact=True)
 
 
 @app.command()

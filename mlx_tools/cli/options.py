@@ -1,7 +1,7 @@
-"""Options that set settings, made once from the table of settings for every command that has them.
+"""Options that set settings, made from the table of settings.
 
-A command names the settings it takes; typed values go, as they were typed, into the configuration's
-last layer, which checks them as it checks a file.
+A command names its settings. Typed values go, as they were typed, into the last layer of the
+configuration, which checks them as it checks a file.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ def _group(name: Group) -> tuple[str, ...]:
 
 BACKEND, WRITING = _group("backend"), _group("writing")
 POLICY, RUN, GATEWAY = _group("policy"), _group("run"), _group("gateway")
-OWN = (*_group("own"), *BACKEND)
-"""The way to the model, where a person asks."""
-ASK = (*OWN, *WRITING, *POLICY, *RUN)
+MODEL_SETTINGS = (*_group("own"), *BACKEND)
+"""The settings for the way to the model, if a person asks."""
+ASK = (*MODEL_SETTINGS, *WRITING, *POLICY, *RUN)
 """The settings that a person's question takes."""
 
 TOOLS = ("policy.allow", "policy.preset", "tools.roots")
-"""The settings that say which tools there are, and which may be called."""
+"""The settings that say which tools exist, and which may be called."""
 SERVED = ("profile", *BACKEND, *TOOLS, "policy.approve")
-"""The settings that are said of a program that serves others; it reads the rest elsewhere."""
+"""The settings of a program that serves others; it reads the other settings elsewhere."""
 
 _PATHS = ("tools.roots", "tools.functions")
 """Lists whose option is given once for each item."""
@@ -54,18 +54,18 @@ _PANELS: Mapping[Group, str] = {
 
 
 def option(help_text: str, help: str, **kwargs: Any) -> Any:  # noqa: A002
-    """An option, as it is said: ``--limit N``, or a flag, ``--yes,-y``."""
+    """Return an option from its text: ``--limit N``, or a flag, ``--yes,-y``."""
     names, _, metavar = help_text.partition(" ")
     return typer.Option(*names.split(","), metavar=metavar or None, help=help, **kwargs)
 
 
 def argument(metavar: str, help: str, **kwargs: Any) -> Any:  # noqa: A002
-    """An argument of a command."""
+    """Return an argument of a command."""
     return typer.Argument(metavar=metavar, help=help, **kwargs)
 
 
 def join_words(words: Sequence[str] | None) -> str | None:
-    """The words of an argument as one text; None where there are none."""
+    """Return the words of an argument as one text; None if there are none."""
     return " ".join(words) if words else None
 
 
@@ -100,13 +100,13 @@ SessionGiven = Annotated[
 Yes = Annotated[bool, option("--yes,-y", "Do not ask.")]
 
 Options = Mapping[str, str | bool | Sequence[str]]
-"""The options that were given, by setting's key, as they were typed."""
+"""The given options by setting's key, as they were typed."""
 
 
 def with_settings(*keys: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command an option for each of these settings.
 
-    The command has a parameter ``options_given``, which takes those that were given (`Options`).
+    The command has a parameter ``options_given``, which takes the given ones (`Options`).
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,27 +118,33 @@ def with_settings(*keys: str) -> Callable[[Callable[..., Any]], Callable[..., An
             options = {}
             for name, row in parameters.items():
                 value = kwargs.pop(name)
-                if isinstance(value, list) and row.key not in _PATHS:  # a path may hold commas
+                if isinstance(value, list) and row.key not in _PATHS:  # a path may have commas
                     value = ",".join(value) if value else None
                 if value is not None and value != []:
                     options[row.key] = value
             return command(**kwargs, options_given=options)
 
-        own = inspect.signature(command, eval_str=True).parameters.values()
+        command_parameters = inspect.signature(command, eval_str=True).parameters.values()
         wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [p.replace(kind=p.KEYWORD_ONLY) for p in own if p.name != "options_given"]
+            [
+                p.replace(kind=p.KEYWORD_ONLY)
+                for p in command_parameters
+                if p.name != "options_given"
+            ]
             + [_option(name, row) for name, row in parameters.items()]
         )
-        wrapper.__annotations__ = {p.name: p.annotation for p in own}
+        wrapper.__annotations__ = {p.name: p.annotation for p in command_parameters}
         return wrapper
 
     return decorate
 
 
 def load(options: Options) -> Configuration:
-    """The configuration with these options over it; its warnings go to standard error.
+    """Return the configuration with these options.
 
-    From here on there may be code of others in this process, such as a package's tools.
+    Print its warnings on standard error.
+
+    From here on foreign code may be in this process, such as a package's tools.
     """
     loaded = config.load(options=options)
     keep_output()
@@ -149,9 +155,16 @@ def load(options: Options) -> Configuration:
 def run_options(
     options: Options, tool_choice: str = "auto", required: str = "", *, tools: bool = True
 ) -> RunOptions:
-    """The options of a command that asks a model. Raises `UsageError` where that is turned off, or
-    without ``tools``, where asking is."""
-    from mlx_tools.app import RunOptions, require_tools_enabled  # it brings all a run needs
+    """Return the options of a command that asks a model.
+
+    Raises:
+        UsageError: tools are turned off and may be called. With ``tools`` False this is not
+            checked.
+    """
+    from mlx_tools.app import (  # imported late: it imports all that a run needs
+        RunOptions,
+        require_tools_enabled,
+    )
 
     run = RunOptions(
         configuration=load(options),
@@ -175,21 +188,24 @@ def pick_at_terminal() -> Callable[[str, Sequence[str]], str | None] | None:
 
 
 def names(text: str | None) -> tuple[str, ...]:
-    """The names in a list with commas."""
+    """Return the names in a list with commas."""
     return tuple(name for part in (text or "").split(",") if (name := part.strip()))
 
 
 def one_of(option: str, text: str, allowed: Sequence[str]) -> str:
-    """Return the text. Raises `UsageError` where it is not one of those that are allowed."""
+    """Return the text if it is one of the allowed ones, else raise `UsageError`."""
     if text not in allowed:
-        said = f"{text!r} is not allowed" if text else "none is named"
-        raise UsageError(f"{option}: {said}", hint=f"one of {', '.join(allowed)}")
+        problem = f"{text!r} is not allowed" if text else "none is named"
+        raise UsageError(f"{option}: {problem}", hint=f"one of {', '.join(allowed)}")
     return text
 
 
 def some_of(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
-    """The names in a list with commas, each once. Raises `UsageError` for one that is not allowed,
-    and for none."""
+    """Return the names in a list with commas, each once.
+
+    Raises:
+        UsageError: one is not allowed, or there is none.
+    """
     return tuple(one_of(option, name, allowed) for name in dict.fromkeys(names(text)) or ("",))
 
 
@@ -219,12 +235,16 @@ def _help(row: SettingRow) -> str:
         notes = [", ".join(PRESETS)]
     if default is not None and default != "" and not isinstance(default, bool | tuple):
         notes.append(f"default: {default / scale:g}" if scale != 1 else f"default: {default}")
-    said = f"{row.setting.help}; FILE holds it" if row.setting.secret else row.setting.help
-    return f"{said}." + (f" ({'; '.join(notes)})" if notes else "")
+    text = f"{row.setting.help}; FILE holds it" if row.setting.secret else row.setting.help
+    return f"{text}." + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def _completer(row: SettingRow) -> Callable[..., list[str]] | None:
     if row.key == "profile":
         return profile_names
-    known = PRESETS if row.key == "policy.preset" else row.choices
-    return (lambda incomplete: [w for w in known if w.startswith(incomplete)]) if known else None
+    words = PRESETS if row.key == "policy.preset" else row.choices
+    return (
+        (lambda incomplete: [word for word in words if word.startswith(incomplete)])
+        if words
+        else None
+    )

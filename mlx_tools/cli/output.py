@@ -1,9 +1,11 @@
-"""Output: JSON to standard output, words for people with nothing a terminal would obey.
+"""Output.
 
-Standard output is for what a command answers: whatever else prints goes to standard error. A
-package's tools run in this process. Python's ``print`` finds standard error in the place of
-``sys.stdout``; and where standard output is no terminal, the descriptor 1 leads to standard error
-too, for what C code prints and for programs that a tool starts, which inherit it.
+JSON to standard output, text for people without anything that a terminal would obey.
+
+Standard output is for a command's answer; all other output goes to standard error. Tools of
+packages run in this process. Python's ``print`` finds standard error as ``sys.stdout``. If standard
+output is no terminal, descriptor 1 leads to standard error too, for C code and for programs that a
+tool starts and that inherit it.
 """
 
 from __future__ import annotations
@@ -17,21 +19,23 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, TextIO
 
 COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
+"""Names of colours, and the codes of a terminal."""
 
 LINES = "\n\t"
 PROSE = "\n\t\u200c\u200d"
-"""Characters that stay in a text that is read, not approved: joiners of scripts and emoji too."""
+"""Characters that stay in a text for reading, not for approval: also joiners of scripts and emoji.
+"""
 
 _ROOM: Final = 30
-"""Columns that a text of a list needs beside what stands before it; else it goes below that."""
+"""Columns that a text in a list needs beside its head; with fewer it goes below."""
 
-_BELOW: Final = "    "
+_INDENT_BELOW: Final = "    "
 
 
 def for_terminal(text: str, *, keep: str = "") -> str:
-    """The text as a terminal may show it: what it would obey, or not show at all, is spelled.
+    """Return a text as a terminal may show it.
 
-    The characters of ``keep`` stay as they are.
+    Characters that it would obey, or not show at all, are escaped, except those in ``keep``.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -45,11 +49,11 @@ def _escape_char(char: str) -> str:
     return f"\\x{ord(char):02x}" if ord(char) < 256 else ascii(char)[1:-1]
 
 
-def make_sound() -> None:
-    """Have standard streams that can be used, whatever this process was given.
+def repair_streams() -> None:
+    """Make the standard streams usable, whatever this process was given.
 
-    A descriptor that is closed would be taken by the next file that is opened, and a program that
-    is started would write into it; and a text that the locale cannot write must end no run.
+    A closed descriptor would be taken by the next file that is opened, and a started program would
+    write into that file. A text that the locale cannot write must not end a run.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -64,12 +68,12 @@ def make_sound() -> None:
 
 
 def count_noun(number: int, thing: str) -> str:
-    """So many of a thing, with the plural that most words have."""
+    """Return a number with its noun, in the plural that most words have."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def amount(size: int) -> str:
-    """A number of bytes as a person says it, in units of a thousand."""
+    """Return a number of bytes in units of a thousand."""
     for unit, least in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= least:
             return f"{size / least:.{0 if size >= 100 * least else 1}f} {unit}"
@@ -77,19 +81,19 @@ def amount(size: int) -> str:
 
 
 def cut(text: str, length: int) -> str:
-    """The text, or its beginning and a mark that it goes on."""
+    """Return a text, or its beginning with an ellipsis."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def print_json(value: Any) -> None:
-    """Print one line of JSON to standard output, as UTF-8 whatever the locale."""
+    """Print one line of JSON to standard output, as UTF-8 in any locale."""
     from mlx_tools.messages import json_line
 
     write_bytes(json_line(value).encode() + b"\n")
 
 
 def write_bytes(data: bytes) -> None:
-    """Write to standard output and flush, past its text layer where there is one."""
+    """Write to standard output and flush, past its text layer if there is one."""
     with _bar_away():
         out = stdout()
         out.flush()
@@ -105,8 +109,8 @@ def write_bytes(data: bytes) -> None:
 def print_text(text: str, *, colour: str = "", exact: bool = False) -> None:
     """Print text to standard output, escaped: a pipe may end in a terminal, too.
 
-    With ``exact`` it is what somebody asked for as it is, an answer, a tool's output or a path: it
-    is escaped in a terminal alone.
+    With ``exact`` the text is printed as it is, such as an answer, a tool's output or a path. It is
+    then escaped only on a terminal.
     """
     if not exact or stdout().isatty():
         text = color_text(text, colour, stdout())
@@ -114,8 +118,10 @@ def print_text(text: str, *, colour: str = "", exact: bool = False) -> None:
 
 
 def print_prose(text: str, indent: str = "", *, colour: str = "") -> None:
-    """Print text to standard output as `print_text` does; at a terminal each line is folded between
-    words, and goes on behind ``indent``."""
+    """Print text to standard output as `print_text` does.
+
+    At a terminal each line is wrapped between words, and continues after ``indent``.
+    """
     if stdout().isatty():
         lines = for_terminal(text, keep=PROSE).split("\n")
         text = "\n".join(wrap_line(line, columns_of(stdout()), indent) for line in lines)
@@ -123,8 +129,10 @@ def print_prose(text: str, indent: str = "", *, colour: str = "") -> None:
 
 
 def print_row(head: str, text: str) -> None:
-    """Print a row of a list: ``head``, which stands in columns, and a text beside it; one line,
-    whatever is in them, where nobody folds it at a terminal."""
+    """Print a row of a list: ``head`` in columns, and a text beside it.
+
+    It is one line, whatever is in it, if standard output is no terminal.
+    """
     if not stdout().isatty():
         print_text(" ".join(f"{head} {text}".splitlines()))
     else:
@@ -132,18 +140,21 @@ def print_row(head: str, text: str) -> None:
 
 
 def table(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> Iterator[str]:
-    """Rows in columns, to the left; ``numbers``: all but the first to the right."""
+    """Yield rows in columns, aligned to the left.
+
+    ``numbers`` aligns all but the first to the right.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *others in rows:
+    for first, *cells_of_row in rows:
         cells = [
             text.rjust(width) if numbers else text.ljust(width)
-            for text, width in zip(others, widths[1:], strict=True)
+            for text, width in zip(cells_of_row, widths[1:], strict=True)
         ]
         yield "  ".join([first.ljust(widths[0]), *cells])
 
 
 def columns_of(stream: Any) -> int | None:
-    """The columns of a terminal; None for anything else, and for one that does not say."""
+    """Return the columns of a terminal; None for anything else, or if it does not say."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or None
     except (OSError, ValueError, AttributeError):
@@ -151,12 +162,15 @@ def columns_of(stream: Any) -> int | None:
 
 
 def cells(text: str) -> int:
-    """The columns that a text takes at most: terminals disagree, and the larger number is safe."""
+    """Return the most columns that a text takes.
+
+    Terminals disagree, and the larger number is safe.
+    """
     return len(text) if text.isascii() else sum(map(cell, text))
 
 
 def cell(char: str) -> int:
-    """Return how many columns a character takes at most."""
+    """Return the most columns that a character takes."""
     if char.isascii():
         return 1
     wide = unicodedata.east_asian_width(char) in "WFA" or unicodedata.category(char) == "So"
@@ -164,8 +178,11 @@ def cell(char: str) -> int:
 
 
 def wrap_line(text: str, columns: int | None, indent: str = "") -> str:
-    """One line as rows of ``columns``, parted between words; all but the first begin with
-    ``indent``. A word that is longer stays whole: it may be a path that is copied."""
+    """Return one line as rows of ``columns``, wrapped between words.
+
+    All rows but the first begin with ``indent``. A longer word stays whole: it may be a path to
+    copy.
+    """
     if columns is None or cells(text) <= columns:
         return text
     rows, row = [], ""
@@ -179,113 +196,127 @@ def wrap_line(text: str, columns: int | None, indent: str = "") -> str:
 
 
 def join_columns(head: str, text: str, columns: int | None) -> str:
-    """A row of a list: what stands in columns of its own, then a text that is folded beside them,
-    or below them where there is too little room."""
+    """Return a row of a list: a head in columns, and a text wrapped beside it.
+
+    The text goes below the head if there is too little room.
+    """
     used = cells(head) + 1
     if columns is None or columns - used >= _ROOM:
         return wrap_line(f"{head} {text}", columns, " " * used)
     if used + cells(text) <= columns:
         return f"{head} {text}"
-    return f"{wrap_line(head.rstrip(), columns)}\n{wrap_line(_BELOW + text, columns, _BELOW)}"
+    below = wrap_line(_INDENT_BELOW + text, columns, _INDENT_BELOW)
+    return f"{wrap_line(head.rstrip(), columns)}\n{below}"
 
 
 def color_text(text: str, colour: str, stream: Any) -> str:
-    """The text as ``stream`` may show it, in one of `COLOURS` where it shows colours."""
+    """Return a text as ``stream`` may show it, coloured if it shows colours.
+
+    ``colour`` is one of `COLOURS`, or empty.
+    """
     text = for_terminal(text, keep=PROSE)
     return f"\x1b[{COLOURS[colour]}m{text}\x1b[0m" if colour and colourful(stream) else text
 
 
 def steerable(stream: Any) -> bool:
-    """Return whether a stream is a terminal that obeys, and a line on it can be taken back."""
+    """Return True if a stream is a terminal that obeys: a line on it can be erased."""
     return bool(stream.isatty() and os.environ.get("TERM") != "dumb")
 
 
 def colourful(stream: Any) -> bool:
-    """Return whether a stream is a terminal that should get colours (https://no-color.org)."""
+    """Return True if a stream is a terminal that should get colours.
+
+    NO_COLOR turns them off (https:
+
+    no-color.org).
+    """
     return steerable(stream) and not os.environ.get("NO_COLOR")
 
 
 def begin_line() -> None:
-    """Have what is said next on standard error begin a line, after the ``^C`` that a terminal shows
-    for Ctrl-C."""
+    """Begin a new line on standard error, after the ``^C`` of a terminal."""
     if steerable(sys.stderr):
         sys.stderr.write("\r\x1b[K")
 
 
 def complain(message: str, *, kind: str = "error") -> None:
-    """One line for a person on standard error, with nothing in it that a terminal would obey.
+    """Print one line for a person on standard error, safe for a terminal.
 
-    A terminal gets it folded between words. An empty ``kind`` is left out.
+    A terminal gets it wrapped between words. An empty ``kind`` is left out.
     """
     try:
         head = f"mlx-tools: {kind}: " if kind else "mlx-tools: "
         line = wrap_line(f"{head}{for_terminal(message)}", columns_of(sys.stderr), "  ")
         print(line, file=sys.stderr, flush=True)
-    except OSError:  # nobody is there to read it
+    except OSError:  # standard error is closed
         return
 
 
 def note(message: str) -> None:
-    """Return what a person should know, and that is no error."""
+    """Print a line that a person should know, and that is no error."""
     complain(message, kind="note")
 
 
 def warn_all(messages: Iterable[str]) -> None:
-    """A line on standard error for each warning."""
+    """Print a line on standard error for each warning."""
     for message in messages:
         complain(message, kind="warning")
 
 
-# --- standard output, kept to ourselves ---------------------------------------------------------
+# --- standard output, for us only ---------------------------------------------------------------
 
 
 class _SavedOutput(NamedTuple):
-    """``stream`` is where a command's answers go, ``original`` what ``sys.stdout`` was.
-    ``is_moved``: ``stream`` has a descriptor of its own."""
+    """The standard output before `keep_output`."""
 
     stream: TextIO
+    """The stream for a command's answer."""
     original: TextIO
+    """The earlier ``sys.stdout``."""
     is_moved: bool
+    """``stream`` has a descriptor of its own."""
 
 
 _saved_output: _SavedOutput | None = None
 
 
 def stdout() -> TextIO:
-    """Standard output, as it is for what a command answers."""
+    """Return standard output for a command's answer."""
     return sys.stdout if _saved_output is None else _saved_output.stream
 
 
 def keep_output() -> None:
-    """From now on what anybody else prints goes to standard error, until `give_output_back`."""
+    """Send all other output to standard error, until `give_output_back`."""
     global _saved_output
     if _saved_output is not None:
         return
-    before = sys.stdout
-    before.flush()
-    moved = None if before.isatty() else _move_stdout(before)
-    _saved_output = _SavedOutput(moved or before, before, moved is not None)
+    original = sys.stdout
+    original.flush()
+    new_stream = None if original.isatty() else _move_stdout(original)
+    _saved_output = _SavedOutput(new_stream or original, original, new_stream is not None)
     sys.stdout = sys.stderr
 
 
 def give_output_back() -> None:
-    """Takes `keep_output` back, for whoever runs a command within a program of their own."""
+    """Undo `keep_output`, for a program that runs a command within it."""
     global _saved_output
-    kept, _saved_output = _saved_output, None
-    if kept is None:
+    saved, _saved_output = _saved_output, None
+    if saved is None:
         return
-    sys.stdout = kept.original
-    if kept.is_moved:
-        with suppress(OSError):  # the command has told of it
-            kept.stream.flush()
-        os.dup2(kept.stream.fileno(), 1)
+    sys.stdout = saved.original
+    if saved.is_moved:
+        with suppress(OSError):  # the command has reported this error already
+            saved.stream.flush()
+        os.dup2(saved.stream.fileno(), 1)
         with suppress(OSError):
-            kept.stream.close()
+            saved.stream.close()
 
 
 def _move_stdout(stream: TextIO) -> TextIO | None:
-    """The same standard output under another number, which no program that is started inherits;
-    None where it is not the process's own, or there are no more descriptors."""
+    """Return standard output under a number that no started program inherits.
+
+    None if it is not the process's own, or there are no more descriptors.
+    """
     try:
         if stream.fileno() != 1:
             return None
@@ -296,16 +327,18 @@ def _move_stdout(stream: TextIO) -> TextIO | None:
     return open(number, "w", encoding=stream.encoding, errors=stream.errors)  # noqa: PTH123
 
 
-# --- progress: a bar on standard error, at a terminal alone -------------------------------------
+# --- progress: a bar on standard error, only at a terminal --------------------------------------
 
-_stream_proxies: list[Any] = []
-"""The bar that is on the screen, where one is."""
+_bars: list[Any] = []
+"""The bar that is on the screen, if there is one."""
 
 
 @contextmanager
 def progress_bar(label: str, *, counts: bool = True) -> Iterator[Callable[..., None]]:
-    """Gives what takes how much is ``done``, of what ``total``, and a text for what goes on;
-    ``counts``: these are numbers that a person is shown."""
+    """Show a bar; provide a function that takes ``done``, ``total`` and a text.
+
+    ``counts``: the numbers are shown to the person.
+    """
     if not sys.stderr.isatty():
         yield lambda done, total=None, text=label: None
         return
@@ -316,18 +349,18 @@ def progress_bar(label: str, *, counts: bool = True) -> Iterator[Callable[..., N
     columns = (TextColumn("{task.description}"), BarColumn(), *(MofNCompleteColumn(),) * counts)
     with Progress(*columns, Left(), console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=None)
-        _stream_proxies.append(bar)
+        _bars.append(bar)
         try:
             yield lambda done, total=None, text=label: bar.update(
                 task, completed=done, total=total, description=text
             )
         finally:
-            _stream_proxies.remove(bar)
+            _bars.remove(bar)
 
 
 @contextmanager
 def progress_counter(label: str, total: int) -> Iterator[Callable[[], None]]:
-    """Gives what is to be called after each of ``total`` steps."""
+    """Show a bar; provide a function to call after each of ``total`` steps."""
     done = iter(range(1, total + 1))
     with progress_bar(label) as report:
         report(0, total)
@@ -336,11 +369,11 @@ def progress_counter(label: str, total: int) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def _bar_away() -> Iterator[None]:
-    """Inside, no bar is on the screen: what is written to standard output begins a line."""
-    if not _stream_proxies or not stdout().isatty():
+    """Remove the bar for the block, so that output on standard output begins a line."""
+    if not _bars or not stdout().isatty():
         yield
         return
-    bar = _stream_proxies[-1]
+    bar = _bars[-1]
     bar.stop()
     try:
         yield

@@ -1,4 +1,9 @@
-"""`mlx-tools parse`: how one completion's text is read. Runs nothing."""
+"""`mlx-tools parse` and `mlx-tools propose`.
+
+The reading of a completion's text, and one turn.
+
+Neither runs a call.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +47,8 @@ from mlx_tools.schema import check_parameters
 Tools = Mapping[str, ToolSpec]
 
 _OPENINGS: Final = frozenset(("", *(dialect.open for dialect in DIALECTS)))
-"""The openings of calls in the form of some model's own template, which is not known here."""
+"""The openings of calls in the native forms of all known models; this one's form is unknown here.
+"""
 
 app = typer.Typer(add_completion=False)
 propose_app = typer.Typer(add_completion=False)
@@ -84,16 +90,16 @@ def parse(
     """Exit code 1 where the reading holds an error."""
     options.one_of("--finish-reason", finish_reason, ("stop", "length"))
     style = options.load(options_given).settings.model.prompt_style
-    # Bytes that are no UTF-8 become lone surrogates, which reading refuses by name in a message.
+    # Bytes that are not UTF-8 become lone surrogates, and reading refuses these with a message.
     text = read_bytes(file).decode("utf-8", "surrogateescape")
-    known = None if tools is None else read_tools(tools)
-    check_choice(tool_choice, known)
-    rules = _rules(known, DEFAULT_STYLE if style == "auto" else style, tool_choice)
+    known_tools = None if tools is None else read_tools(tools)
+    check_choice(tool_choice, known_tools)
+    rules = _rules(known_tools, DEFAULT_STYLE if style == "auto" else style, tool_choice)
     reading = read(text, finish_reason, rules)  # type: ignore[arg-type]
-    seen = [] if observations is None else read_json(observations)
-    if not isinstance(seen, list) or not all(isinstance(item, str) for item in seen):
+    texts = [] if observations is None else read_json(observations)
+    if not isinstance(texts, list) or not all(isinstance(item, str) for item in texts):
         raise UsageError(f"{observations}: expected a JSON list of texts")
-    result = as_json(reading, known, tool_choice, seen)
+    result = as_json(reading, known_tools, tool_choice, texts)
     print_json(result)
     return EXIT_OK if result["error"] is None else EXIT_STOPPED
 
@@ -102,20 +108,22 @@ def parse(
 
 
 def _rules(tools: Tools | None, style: Style, tool_choice: str) -> ReadingRules:
-    """The rules for a completion that may call these tools; without ``tools`` any tool is taken to
-    exist, to take any arguments and to have all effects."""
-    known = tools or {}
+    """Return the rules for a completion that may call these tools.
+
+    Without ``tools`` any tool exists, takes any arguments and has all effects.
+    """
+    specs = tools or {}
     return ReadingRules(
         style=style,
         tool_choice=tool_choice,
-        mutates=lambda name, given: name not in known or known[name].mutates(given),
-        catalog={name: spec.parameters for name, spec in known.items()},
+        mutates=lambda name, arguments: name not in specs or specs[name].mutates(arguments),
+        catalog={name: spec.parameters for name, spec in specs.items()},
         native=_OPENINGS if style == "native" else frozenset(),
     )
 
 
 def check_choice(tool_choice: str, tools: Tools | None) -> None:
-    """Raise `UsageError` for a choice that is neither a word nor one of the tools."""
+    """Raise `UsageError` if a tool choice is neither a word nor one of the tools."""
     allowed = ("auto", "none", "required", *(tools or ()))
     if tools is not None and tool_named(tool_choice, tools) not in allowed:
         raise UsageError(
@@ -130,40 +138,47 @@ def as_json(
     tool_choice: str = "auto",
     observations: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """A reading, its calls judged, as `parse` prints it.
+    """Return a reading with its judged calls, as `parse` prints it.
 
-    A call that is wrong stays among the messages, with its own ``error``; the first of these is the
-    reading's where it had none.
+    A wrong call stays among the messages, with its own ``error``. The first of these is also the
+    reading's error if it had none.
     """
-    known = tools if tools is not None else _assumed(reading)
-    planted = frozenset[str]().union(*map(calls_in, observations))
-    judged = iter(judge(reading, known, planted, tool_choice))
+    specs = tools if tools is not None else _assumed(reading)
+    echo_candidates = frozenset[str]().union(*map(calls_in, observations))
+    judged_calls = iter(judge(reading, specs, echo_candidates, tool_choice))
     error = reading.error
     messages: list[dict[str, Any]] = []
     for message in reading.messages:
         if isinstance(message, ToolCall):
-            call = next(judged)
+            call = next(judged_calls)
             messages.append(_call(call))
             error = error or call.error
         else:
             messages.append({"type": message.type, **to_builtins(message)})
     return {
         "messages": messages,
-        **{name: to_builtins(getattr(reading, name)) for name in _SAID},
+        **{name: to_builtins(getattr(reading, name)) for name in _READING_FIELDS},
         "error": to_builtins(error),
     }
 
 
-_SAID: Final = ("bare_text", "truncated", "call_like", "commentary", "reasoning", "dropped")
-"""What is printed of a reading besides its messages."""
+_READING_FIELDS: Final = (
+    "bare_text",
+    "truncated",
+    "call_like",
+    "commentary",
+    "reasoning",
+    "dropped",
+)
+"""The fields of a reading that are printed besides its messages."""
 
 
 def _call(judged_call: JudgedCall) -> dict[str, Any]:
     call = judged_call.call
-    own = {} if call.id is None else {"id": call.id}
-    said = {"name": call.name, "arguments": dict(call.arguments), "repairs": list(call.repairs)}
-    wrong = {} if judged_call.error is None else {"error": to_builtins(judged_call.error)}
-    return {"type": call.type, **own, **said, "runs": judged_call.runs, **wrong}
+    id_field = {} if call.id is None else {"id": call.id}
+    fields = {"name": call.name, "arguments": dict(call.arguments), "repairs": list(call.repairs)}
+    error_field = {} if judged_call.error is None else {"error": to_builtins(judged_call.error)}
+    return {"type": call.type, **id_field, **fields, "runs": judged_call.runs, **error_field}
 
 
 def _assumed(reading: Reading) -> Tools:
@@ -181,14 +196,18 @@ def _assumed(reading: Reading) -> Tools:
 
 
 def read_tools(path: Path) -> dict[str, ToolSpec]:
-    """The tools in a file, by name. Raises `UsageError` naming the file, the item and the fault."""
+    """Return the tools in a file by name.
+
+    Raises:
+        UsageError: names the file, the item and the error.
+    """
     return tools_of(read_json(path), str(path))
 
 
 def tools_of(value: Any, name: str) -> dict[str, ToolSpec]:
-    """The tools in a list of OpenAI function definitions or of plain definitions.
+    """Return the tools in a list of OpenAI or plain definitions.
 
-    Each may carry ``effects``, else it has all of them.
+    Each may have ``effects``; without them it has all.
     """
     if not isinstance(value, list):
         raise UsageError(f"{name}: expected a list of tool definitions")
@@ -222,25 +241,25 @@ def _tool(item: Any) -> ToolSpec:
         raise UsageError(f"{name}: parameters: expected a JSON Schema of type object")
     parameters = {"type": "object", **parameters}
     check_parameters(parameters)
-    effects, known = item.get("effects", function.get("effects")), get_args(Effect)
+    effects, known_effects = item.get("effects", function.get("effects")), get_args(Effect)
     effects = list(ALL_EFFECTS) if effects is None else effects
-    if not isinstance(effects, list) or not all(one in known for one in effects):
-        raise UsageError(f"{name}: effects: expected a list of {', '.join(known)}")
+    if not isinstance(effects, list) or not all(effect in known_effects for effect in effects):
+        raise UsageError(f"{name}: effects: expected a list of {', '.join(known_effects)}")
     return ToolSpec(name, description, parameters, effects=frozenset(effects))
 
 
 # --- propose --------------------------------------------------------------------------------------
 
 
-_OF_A_LINE: Final = (BackendRefused, BackendBroken, BackendTimeout)
-"""Errors that may be the question's fault. Of a server that is gone, nothing more is asked."""
+_LINE_ERRORS: Final = (BackendRefused, BackendBroken, BackendTimeout)
+"""Errors that may be the fault of a line's question. After other errors nothing more is asked."""
 
 FAILURES: Final = 3
-"""So many of these in a row are the server's state, and no longer the lines'."""
+"""This many of these errors in a row are due to the server, and no longer to the lines."""
 
 
 class Item(Struct, frozen=True):
-    """One thing to ask. ``place`` is the line of a batch that it stands in."""
+    """One question. ``place`` is its line in a batch."""
 
     id: Any
     question: str
@@ -249,7 +268,7 @@ class Item(Struct, frozen=True):
 
 
 @propose_app.command()
-@options.with_settings(*options.OWN, *options.WRITING, "limits.total_timeout_ms")
+@options.with_settings(*options.MODEL_SETTINGS, *options.WRITING, "limits.total_timeout_ms")
 def propose(
     question: Annotated[
         list[str] | None, argument("QUESTION…", "The question; - reads it.")
@@ -266,19 +285,22 @@ def propose(
     *,
     options_given: options.Options,
 ) -> int:
-    """Print the proposal; exit code 1 where a single one could not be read or its time ran out, 3
-    where the server gave none to it or to a line of the batch."""
-    asked = options.join_words(question)
-    if (asked is None) == (batch is None):
+    """Print the proposal; exit code 1 if it could not be read, 3 if there was none.
+
+    Exit code 1 also means that its time ran out. With a batch, 3 means that the server gave none to
+    one of the lines.
+    """
+    question_text = options.join_words(question)
+    if (question_text is None) == (batch is None):
         raise UsageError("give one QUESTION, or --batch FILE", hint="see: mlx-tools propose --help")
     run = options.run_options(options_given, tool_choice, tools=False)
-    known = read_tools(tools) if tools is not None else None
-    if asked is not None and known is None:
+    known_tools = read_tools(tools) if tools is not None else None
+    if question_text is not None and known_tools is None:
         raise UsageError("no tools are named", hint="--tools FILE")
     if batch is not None:
-        items = _items(batch, known)
+        items = _items(batch, known_tools)
     else:
-        items = [Item(None, inputs.as_question(asked or ""), known or {})]
+        items = [Item(None, inputs.as_question(question_text or ""), known_tools or {})]
     for item in items:
         check_choice(tool_choice, item.tools)
     if not items:
@@ -289,7 +311,7 @@ def propose(
 
 
 def _items(path: Path, known_tools: Tools | None) -> list[Item]:
-    """The lines of a batch, all checked before the first is asked."""
+    """Return the lines of a batch, all checked before the first is asked."""
     items = []
     for number, line in enumerate(inputs.read_text(path).split("\n"), start=1):
         if not line.strip():
@@ -308,11 +330,11 @@ def _items(path: Path, known_tools: Tools | None) -> list[Item]:
 
 
 async def _propose_all(run: RunOptions, items: list[Item], step: Callable[[], None]) -> int:
-    """Asks for all, prints each result, and returns the exit code."""
+    """Ask all questions, print each result, and return the exit code."""
     code, failures = EXIT_OK, 0
-    async with open_selected_backend(run, note) as (chosen, settings):
+    async with open_selected_backend(run, note) as (selected, settings):
         limits = run.configuration.limits()
-        propose = Proposer(chosen.backend, settings=settings, limits=limits)
+        propose = Proposer(selected.backend, settings=settings, limits=limits)
         for item in items:
             try:
                 result = _proposed(item, run, await propose(item.question, item.tools))
@@ -322,7 +344,7 @@ async def _propose_all(run: RunOptions, items: list[Item], step: Callable[[], No
                     raise
                 failures += 1
                 error.message = f"{item.place}: {error.message}"
-                if not isinstance(error, _OF_A_LINE) or failures == FAILURES:
+                if not isinstance(error, _LINE_ERRORS) or failures == FAILURES:
                     raise
                 complain(str(error))
                 code, result = max(code, error.exit_code), _failed_row(item, run, error)
@@ -334,16 +356,16 @@ async def _propose_all(run: RunOptions, items: list[Item], step: Callable[[], No
 
 
 def _failed_row(item: Item, run: RunOptions, error: MlxToolsError) -> dict[str, Any]:
-    """Return what is printed for a line of a batch to which the server gave nothing."""
+    """Return the printed object for a line of a batch that the server did not answer."""
     code = "timeout" if isinstance(error, BackendTimeout) else "backend_error"
     nothing = Proposal(tools=item.tools)
-    failed = {"error": {"code": code, "message": str(error)}, "strategy": None}
+    failure = {"error": {"code": code, "message": str(error)}, "strategy": None}
     usage = {"usage": {"requests": None} | to_builtins(nothing.usage)}
-    return _proposed(item, run, nothing) | failed | usage
+    return _proposed(item, run, nothing) | failure | usage
 
 
 def _proposed(item: Item, run: RunOptions, proposal: Proposal) -> dict[str, Any]:
-    """The proposal as it is printed."""
+    """Return the proposal as it is printed."""
     return {
         "id": item.id,
         **as_json(proposal.reading, proposal.tools, run.tool_choice),

@@ -1,6 +1,8 @@
-"""Goes on with a session that is kept: its transcript says how, the command line only what was
-decided, or what narrows it. Where what is configured has changed since the session was begun it can
-only take power away.
+"""Continues a saved session.
+
+Its transcript says how, the command line only narrows or decides.
+
+If the configuration has changed since the session was begun, it can only take power away.
 """
 
 from __future__ import annotations
@@ -26,17 +28,21 @@ def approvals_of(
     reason: str,
     edit: Sequence[tuple[str, str]],
 ) -> Approvals:
-    """Return what ``sessions resume`` was told. Raises `UsageError` for what contradicts."""
+    """Return the decisions given to ``sessions resume``.
+
+    Raises:
+        UsageError: they contradict each other.
+    """
     if approve_all and (approve or deny or edit):
         raise UsageError("--approve-all goes with no other decision")
     if approve_all:
         return True
-    said: dict[str, ApprovalAnswer] = {}
+    decisions: dict[str, ApprovalAnswer] = {}
 
     def say(call: str, answer: ApprovalAnswer) -> None:
-        if call in said:
+        if call in decisions:
             raise UsageError(f"{call} is decided about twice")
-        said[call] = answer
+        decisions[call] = answer
 
     for text in approve:
         call, _, digest = text.partition("=")
@@ -46,31 +52,35 @@ def approvals_of(
     for call, text in edit:
         value = parse_object(text, "--edit: the arguments", "--edit c1 '{\"x\": 1}'")
         say(call, ApprovalAnswer(True, reason, arguments=value))
-    if reason and not said:
+    if reason and not decisions:
         raise UsageError("--reason goes with --deny, --approve or --edit")
-    return said or None
+    return decisions or None
 
 
 def resume_session(
     session: str, approvals: Approvals, options_given: options.Options, *, as_json: bool
 ) -> int:
-    """Goes on with a session, by its id, the beginning of one, ``last`` or its transcript's path.
-    ``options_given`` say where its server is now.
+    """Continue a session, show what happens, and return the exit code of its ending.
 
-    Shows what happens and returns the exit code of how it ended. One in which nothing waits is
-    talked on in, at a terminal.
+    A session in which nothing waits is continued as a chat, at a terminal.
+
+    Args:
+        session: its id, the beginning of one, ``last``, or its transcript's path.
+        approvals: the decisions.
+        options_given: say where its server is now.
+        as_json: print the outcome as JSON.
     """
-    kept = load_session(session, options_given)
-    records = kept_sessions().read(kept.place).transcript
+    saved = load_session(session, options_given)
+    records = kept_sessions().read(saved.place).transcript
     if not isinstance(approvals, Mapping) and session_status(records).ended:
         if approvals is not None or not inputs.at_terminal() or as_json:
             raise UsageError(
                 "nothing waits in the session: it has ended",
-                hint=f"go on in it: mlx-tools chat --session {kept.header.session}",
+                hint=f"go on in it: mlx-tools chat --session {saved.header.session}",
             )
         return talk_on(resolve_session(session, False, options_given))
     outcome = answer(
-        kept,
+        saved,
         lambda conversation: conversation.stream_resumed(approvals),
         LiveView.for_process(answer=not as_json),
     )

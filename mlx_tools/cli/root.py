@@ -1,7 +1,7 @@
-"""The root of the command line: finds the command, runs it, and turns what fails into one line on
-standard error and an exit code.
+"""The root of the command line: finds and runs a command, and reports its failure.
 
-A command's file is imported when the command is looked up, not before.
+A failure is one line on standard error and an exit code. A command's file is imported only when the
+command is looked up.
 """
 
 from __future__ import annotations
@@ -54,19 +54,24 @@ _FILES = {
     "store": "sessions",
     "worker": "serve",
 }
-"""Where a command stands that has no file of its name."""
+"""The files of commands that have no file of their own name."""
 
 
 _BUILT: dict[str, Any] = {}
-"""The commands that were used. A program that runs many builds each once: half of what a short one
-takes is its options."""
+"""The commands that were used.
+
+A program that runs many commands builds each once: its options take half the time of a short one.
+"""
 
 
 class LazyGroup(TyperGroup):
     """A group whose commands are files of this package."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. Of Ctrl-C the option parser would make an exit code without a word."""
+        """Run the command.
+
+        The option parser would turn Ctrl-C into an exit code without a message.
+        """
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
@@ -100,17 +105,17 @@ def _root() -> None:
 
 
 def run(arguments: Sequence[str], *, is_nested: bool = False) -> int:
-    """Run the command that ``arguments`` name; what is returned is the exit code.
+    """Run the command in ``arguments``, and return the exit code.
 
-    ``is_nested`` a program of somebody's own, standard output is then as it was before. Else it is
-    ours to the end: what a tool left running must not print behind the answer.
+    With ``is_nested`` another program runs it, and afterwards standard output is as it was. Else it
+    is ours to the end: output of a tool that still runs must not follow the answer.
     """
-    output.make_sound()
+    output.repair_streams()
     if not is_nested:
         raise_open_files()
-    if not is_nested:  # what is imported stays, however often it is looked through
+    if not is_nested:  # imported modules stay in memory: fewer collections start faster
         gc.set_threshold(50_000, 20, 20)
-        # httpx's own command line, for which it would load rich: as where its extra is missing
+        # httpx would load rich for its own command line; None makes it skip that
         sys.modules.setdefault("httpx._main", cast("ModuleType", None))
     program = functools.partial(
         get_command(app).main,
@@ -130,8 +135,7 @@ def run(arguments: Sequence[str], *, is_nested: bool = False) -> int:
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, after the command itself has said what became of it. ``session`` is that of the run
-    which it ended, where it ended one, and ``transcript`` the path of its transcript, if any."""
+    """Ctrl-C, after the command itself has reported it."""
 
     def __init__(self, session: str | None = None, transcript: str | None = None) -> None:
         super().__init__()
@@ -139,15 +143,17 @@ class Interrupted(KeyboardInterrupt):
 
 
 def fails_as_json(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a command print what makes it fail, where it was asked for JSON: as the outcome of a run
-    that has stopped, with what was at fault as ``error``. It is raised all the same."""
+    """Make a command with ``--json`` print its failure as JSON, and still raise it.
+
+    The JSON is the outcome of a run that has stopped, with the failure as ``error``.
+    """
 
     @functools.wraps(command)
     def wrapper(**kwargs: Any) -> Any:
         try:
             return command(**kwargs)
         except BrokenPipeError:
-            raise  # nobody reads it
+            raise  # nobody reads our output any more
         except (Exception, KeyboardInterrupt) as error:
             if kwargs["as_json"]:
                 with contextlib.suppress(OSError):
@@ -169,7 +175,7 @@ _REASONS: Final = (
 
 
 def _stopped_by(error: BaseException) -> dict[str, Any]:
-    """The outcome of a run that this ended, or that never began."""
+    """Return the outcome of a run that this error ended, or that never began."""
     from mlx_tools.app import config, session_store
     from mlx_tools.transcript import Stopped, outcome_of
 
@@ -177,37 +183,47 @@ def _stopped_by(error: BaseException) -> dict[str, Any]:
     value = Stopped(session="", reason="internal_error").to_json() | {"session": None}
     if isinstance(error, Interrupted) and error.session is not None:
         value |= {"session": error.session, "transcript": error.transcript}
-        with contextlib.suppress(MlxToolsError, OSError):  # it has not come to rest
+        with contextlib.suppress(MlxToolsError, OSError):  # the session may not be at rest yet
             records = session_store(config.load()).records(error.session)
             value = outcome_of(records, transcript=error.transcript).to_json()
     code = reason if reason in ("interrupted", "internal_error") else _code(error)
-    said = str(error) or "ended by Ctrl-C"
+    message = str(error) or "ended by Ctrl-C"
     if reason == "internal_error":
-        said = f"{type(error).__name__}: {error}"
-    return value | {"status": "stopped", "reason": reason, "error": {"code": code, "message": said}}
+        message = f"{type(error).__name__}: {error}"
+    return value | {
+        "status": "stopped",
+        "reason": reason,
+        "error": {"code": code, "message": message},
+    }
 
 
 def _code(error: BaseException) -> str:
-    """The name of an error's kind, as ``backend_unreachable``: the nearest that `errors` has."""
-    own = (one for one in type(error).__mro__ if one.__module__ == MlxToolsError.__module__)
-    name = next(own, type(error)).__name__
+    """Return the name of an error's class, such as ``backend_unreachable``.
+
+    The nearest in `errors`.
+    """
+    classes = (cls for cls in type(error).__mro__ if cls.__module__ == MlxToolsError.__module__)
+    name = next(classes, type(error)).__name__
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 def interrupted(error: KeyboardInterrupt) -> int:
-    """Say that Ctrl-C ended the command, where it was not said yet; its exit code."""
+    """Report that Ctrl-C ended the command, unless that was done.
+
+    Return the exit code.
+    """
     if not isinstance(error, Interrupted):
         if sys.stderr.isatty():
-            print(file=sys.stderr)  # behind ^C, or a question
+            print(file=sys.stderr)  # end the line that shows ^C, or a question
         complain("by Ctrl-C", kind="interrupted")
-    # Where it came within an exec, as there are many in what is imported, `python -m` ends by the
-    # signal itself, whatever is returned here. The next exec takes that back.
+    # If Ctrl-C came within an exec (imported modules have many), `python -m` would end by the
+    # signal itself, whatever is returned here. A further exec clears that state of the interpreter.
     exec("")  # noqa: S102
     return EXIT_INTERRUPTED
 
 
 def run_guarded(command: Callable[[], Any]) -> int:
-    """Run ``command`` and return the exit code: what it returns, or what its failure means.
+    """Run ``command`` and return the exit code: its own, or that of its failure.
 
     A user's mistake is one line, without a traceback.
     """
@@ -221,33 +237,34 @@ def run_guarded(command: Callable[[], Any]) -> int:
         return error.exit_code
     except KeyboardInterrupt as error:
         return interrupted(error)
-    except OSError as error:  # a full disk, say: no bug of ours
+    except OSError as error:  # such as a full disk: no bug of ours
         return handle_os_error(error)
     except Exception as error:
         message = getattr(error, "format_message", None)
-        if callable(message):  # the option parser's own: wrong usage
+        if callable(message):  # an error of the option parser: wrong usage
             complain(_usage(str(message()), error))
             return EXIT_USAGE
         return internal_error(error)
 
 
 def handle_os_error(error: OSError) -> int:
-    """Say what the system refused, such as room on a disk that is full; the exit code, which is
-    that of every file that cannot be written.
+    """Report an error of the system, such as a full disk; return the exit code.
 
-    Whoever has read enough of standard output, or has closed the terminal, is told nothing.
+    It is the exit code of every file that cannot be written. Nothing is reported if the reader of
+    standard output has gone, or the terminal was closed.
     """
-    with contextlib.suppress(OSError, ValueError):  # the interpreter flushes it when it ends
+    # The interpreter flushes standard output at its end: it must not fail there again.
+    with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stdout().fileno())
     if isinstance(error, BrokenPipeError) or any(map(_is_gone, range(3))):
         return EXIT_STOPPED
-    where = f"{error.filename}: " if error.filename else ""
-    complain(f"{where}{error.strerror or error}")
+    prefix = f"{error.filename}: " if error.filename else ""
+    complain(f"{prefix}{error.strerror or error}")
     return EXIT_USAGE
 
 
 def _is_gone(file: int) -> bool:
-    """Return whether an open file was a terminal that has been closed since."""
+    """Return True if an open file was a terminal that has been closed since."""
     try:
         termios.tcgetattr(file)
     except termios.error as error:
@@ -256,8 +273,10 @@ def _is_gone(file: int) -> bool:
 
 
 def _usage(message: str, error: Exception) -> str:
-    """The option parser's words in one line, with what could stand where something is missing: the
-    commands of a group, or an option's values."""
+    """Return the option parser's message in one line.
+
+    If something is missing it says what could be given.
+    """
     line = " ".join(message.split()).rstrip(".")
     line = line[:1].lower() + line[1:]
     context = getattr(error, "ctx", None)
@@ -265,27 +284,29 @@ def _usage(message: str, error: Exception) -> str:
     command: Any = getattr(context, "command", None)
     parameter = getattr(error, "param", None)
     values = getattr(parameter, "metavar", None) or ""
-    wanted = ""
+    advice = ""
     if line.startswith("missing "):
         if parameter is None and hasattr(command, "list_commands"):
-            wanted = f": one of {', '.join(command.list_commands(context))}"
+            advice = f": one of {', '.join(command.list_commands(context))}"
         elif "|" in values:
-            wanted = f": one of {values.replace('|', ', ')}"
-    elif line.startswith("no such option") and any(one.nargs == -1 for one in command.params):
-        wanted = "; put words that start with - after --"
-    return f"{line}{wanted} (see: {path} --help)"
+            advice = f": one of {values.replace('|', ', ')}"
+    elif line.startswith("no such option") and any(option.nargs == -1 for option in command.params):
+        advice = "; put words that start with - after --"
+    return f"{line}{advice} (see: {path} --help)"
 
 
 def internal_error(error: Exception) -> int:
-    """Tell of a fault of this program and keep its traceback in a file that only the user can read;
-    returns the exit code."""
+    """Report a bug of this program, and return the exit code.
+
+    The traceback goes into a file that only the user can read.
+    """
     text = "".join(traceback.format_exception(error))
     try:
-        kept = f"its traceback is in {_keep(text)}"
-    except Exception:  # no place to write must not hide the error itself
+        location = f"its traceback is in {_keep(text)}"
+    except Exception:  # if no file can be written, the bug itself is still reported
         print(for_terminal(text, keep=LINES), file=sys.stderr, end="")
-        kept = "its traceback stands above"
-    complain(f"internal error: {type(error).__name__}: {error} (this is a bug; {kept})")
+        location = "its traceback is above"
+    complain(f"internal error: {type(error).__name__}: {error} (this is a bug; {location})")
     return EXIT_STOPPED
 
 
@@ -306,14 +327,14 @@ def _keep(text: str) -> Path:
 
 
 def give_help(command: Any, context: Any) -> None:
-    """Have a command, and all below it, print its help from here."""
-    for one in (command, *getattr(command, "commands", {}).values()):
-        brief = one.get_help_option(context)
+    """Make a command and its subcommands print their help from here."""
+    for subcommand in (command, *getattr(command, "commands", {}).values()):
+        brief = subcommand.get_help_option(context)
         brief.help, brief.callback = "Show this.", functools.partial(_print_help, False)
         whole = copy.copy(brief)
         whole.name, whole.opts = "help_all", ["--help-all"]
         whole.help, whole.callback = "Show all options.", functools.partial(_print_help, True)
-        one.params.append(whole)
+        subcommand.params.append(whole)
 
 
 def _print_help(show_all: bool, context: Any, _: Any, requested: bool) -> None:
@@ -323,7 +344,10 @@ def _print_help(show_all: bool, context: Any, _: Any, requested: bool) -> None:
 
 
 def help_of(context: Any, columns: int | None = None, *, show_all: bool) -> str:
-    """Return the help of a context's command."""
+    """Return the help of a context's command in ``columns``.
+
+    It is complete if it fits on a screen, or with ``show_all``.
+    """
     return help_text_of(page_of(context), columns, show_all=show_all)
 
 
@@ -356,7 +380,7 @@ def page_of(context: Any) -> Page:
 
 
 def _head(option: Any) -> str:
-    """An option's names, the short one first, and what stands for its value."""
+    """Return an option's names, the short one first, and the word for its value."""
     *short, long = sorted(option.opts, key=len)
     names = f"{', '.join(short)}, {long}" if short else f"    {long}"
     return names if option.is_flag else f"{names} {option.metavar or ''}".rstrip()

@@ -1,7 +1,8 @@
-"""The sessions that are kept, and how a command line goes on with one.
+"""Continues a saved session.
 
-Its transcript says how, the command line only what narrows it. Where what is configured has changed
-since the session was begun it can only take power away.
+Its transcript says how, the command line only narrows or decides.
+
+If the configuration has changed since the session was begun, it can only take power away.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ _GO_WITH: Final = frozenset(
         *("policy.local_only", "policy.approve"),
     )
 )
-"""The options that a session is gone on with: where its server is now, what takes power away for
-the time being, and who approves."""
+"""The options that a session can be continued with.
+
+They name its server's present address and the approver, or take power away for the time being.
+"""
 
 _FEW: Final = 20
 """Sessions among which a person's last conversation is looked for first."""
@@ -47,34 +50,36 @@ def kept_sessions() -> SessionStore:
 def resolve_session(
     session: str | None, last: bool, options_given: options.Options
 ) -> SavedSession:
-    """The session that is named, or the last conversation, to go on with.
+    """Return the named session, or the last conversation, to continue.
 
-    Raises `UsageError` where there is none, and for an option that would make another one of it:
-    one that says what the session was begun with says nothing new.
+    Raises:
+        UsageError: there is none, or an option would change the session. An option with the value
+            that
+            the session was begun with is fine.
     """
     if session is not None and last:
         raise UsageError("--continue goes without --session", hint="leave one of them out")
-    kept = load_session(last_talk() if session is None else session, options_given)
-    begun = as_options(kept.header)
+    saved = load_session(find_last_conversation() if session is None else session, options_given)
+    recorded = as_options(saved.header)
     for key, value in options_given.items():
-        if key not in _GO_WITH and _plain(key, value) != _plain(key, begun.get(key)):
+        if key not in _GO_WITH and _plain(key, value) != _plain(key, recorded.get(key)):
             raise UsageError(
                 f"{config.table()[key].setting.flag} goes with no session that was begun without",
                 hint="leave it out: a session keeps its own; in chat /model, /root and /system go "
                 "on with another",
             )
-    return kept
+    return saved
 
 
 def _plain(key: str, value: object) -> object:
-    """The value of an option, in the form in which a header has it."""
+    """Return the value of an option in the form that a header has."""
     if key == "tools.roots" and isinstance(value, Sequence):
         return sorted(RootName.parse(str(root)).absolute() for root in value)
     return str(value)
 
 
-def refuse_beside(**options: object) -> None:
-    """Raise `UsageError` for an option that goes with no session, by its name."""
+def refuse_options(**options: object) -> None:
+    """Raise `UsageError` for a given option that no saved session can take."""
     for name, value in options.items():
         if value:
             raise UsageError(
@@ -83,11 +88,13 @@ def refuse_beside(**options: object) -> None:
             )
 
 
-def last_talk() -> str:
-    """The id of the conversation that was last written to.
+def find_last_conversation() -> str:
+    """Return the id of the last conversation of a person.
 
-    It is one of a person's, not of a job's, of a gateway's client or of a run within a call. Raises
-    `UsageError` where there is none.
+    Sessions of jobs, of a gateway's clients and of runs within a call do not count.
+
+    Raises:
+        UsageError: there is no conversation.
     """
     store = kept_sessions()
     jobs, runs = job_store(store), RunRows(store)
@@ -133,7 +140,7 @@ def load_session(session: str, options_given: options.Options) -> SavedSession:
 
 
 def _narrowing_policy(run: RunOptions, options_given: options.Options) -> Policy | None:
-    """The policy that these options narrow the session's by; None for none."""
+    """Return the policy that these options narrow the session's policy by."""
     own = run.configuration.settings.policy
     allow = own.allow if "policy.allow" in options_given and own.allow is not None else ("*",)
     switches = ("local_only", "dry_run")

@@ -1,4 +1,7 @@
-"""`mlx-tools schedule`: tasks for later: list, add and remove them, run them, have them run."""
+"""`mlx-tools schedule`.
+
+Tasks for later: list, add and remove them, run them, have them run.
+"""
 
 from __future__ import annotations
 
@@ -60,12 +63,13 @@ from mlx_tools.transcript import ExecutionRecord
 app = typer.Typer(add_completion=False)
 
 _WORST: Final = (EXIT_OK, EXIT_PAUSED, EXIT_STOPPED, EXIT_USAGE, EXIT_BACKEND)
-"""Exit codes of runs: of several, the last in this order is the command's."""
+"""Exit codes of runs; of several, the last in this order is the command's."""
 
 _GIST: Final = 60
+"""Characters of a task in a list."""
 _RUN: Final = "mlx-tools schedule run"
-_EVERY: Final = 5
-"""Minutes between two looks of what `install` sets up."""
+_INTERVAL_MINUTES: Final = 5
+"""Minutes between two checks of an installed schedule. A choice: a job begins at most this late."""
 
 
 JobId = Annotated[
@@ -163,27 +167,25 @@ def run(
     def trouble(error: ScheduleError) -> None:
         complain(f"{error.message}; it is tried again", kind="warning")
 
-    # What the system sends when it shuts down ends a run like Ctrl-C does; in the background of a
-    # script, too, where Ctrl-C is ignored from the start: asyncio cancels what runs only by way of
-    # Python's own handler.
-    told_to_end = inputs.handle_signal(
-        signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT)
-    )
-    as_ever = inputs.handle_signal(signal.SIGINT, signal.default_int_handler)
-    with told_to_end, as_ever, Runner(job_store(kept_sessions()), run_job, look) as runner:
+    # SIGTERM, which the system sends when it shuts down, ends a run like Ctrl-C. A program in the
+    # background of a script starts with Ctrl-C ignored, and asyncio cancels tasks only through
+    # Python's own handler: so that is set here.
+    sigterm = inputs.handle_signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    sigint = inputs.handle_signal(signal.SIGINT, signal.default_int_handler)
+    with sigterm, sigint, Runner(job_store(kept_sessions()), run_job, look) as runner:
         try:
             if loop:
                 _note("each job runs when it is due; Ctrl-C ends this")
                 anyio.run(runner.run_forever, tell, trouble)
-            ended = anyio.run(runner.run_due, tell)
-            if not ended:
+            runs_done = anyio.run(runner.run_due, tell)
+            if not runs_done:
                 _note("nothing is due: mlx-tools schedule list")
         except KeyboardInterrupt:
             if sys.stderr.isatty():
-                print(file=sys.stderr)  # behind ^C
+                print(file=sys.stderr)  # end the line with ^C
             complain("mlx-tools schedule list says what came of it", kind="interrupted")
             raise Interrupted from None
-    return max((one.exit_code for one in ended), key=_WORST.index, default=EXIT_OK)
+    return max((run_done.exit_code for run_done in runs_done), key=_WORST.index, default=EXIT_OK)
 
 
 async def run_due() -> None:
@@ -194,34 +196,34 @@ async def run_due() -> None:
 
 @app.command()
 def install(yes: options.Yes = False) -> int:
-    """Have the jobs run in time: shows what starts them, asks, and writes it."""
+    """Run the jobs in time from now on: shows what starts them, asks, and writes it."""
     command = [*program(), "schedule", "run"]
     autostart = _autostart()
     for place, text in autostart.texts(command).items():
         complain(str(place), kind="writes")
         print_text(text)
     note_left_out(autostart)
-    told = {"warning": "nothing was written", "no_terminal_hint": "nothing is written: "}
-    if not inputs.confirm("Write this?", yes, hint="--yes writes it", **told):
+    texts = {"warning": "nothing was written", "no_terminal_hint": "nothing is written: "}
+    if not inputs.confirm("Write this?", yes, hint="--yes writes it", **texts):
         return EXIT_STOPPED
-    left = autostart.install(command)
-    if not left:
+    failed_commands = autostart.install(command)
+    if not failed_commands:
         complain("jobs run in time; mlx-tools schedule uninstall ends that", kind="done")
-    return tell_left(left)
+    return tell_left(failed_commands)
 
 
 @app.command()
 def uninstall() -> int:
-    """Have no jobs run any more by what was installed; the jobs stay."""
+    """Stop what was installed; the jobs stay."""
     return tell_left(_autostart().uninstall())
 
 
 def _autostart() -> Autostart:
-    return Autostart(name="schedule", interval=_EVERY)
+    return Autostart(name="schedule", interval=_INTERVAL_MINUTES)
 
 
 def _note(line: str) -> None:
-    """A note that a person at a terminal may need, and a log does not."""
+    """Print a note for a person at a terminal, which a log does not need."""
     if sys.stderr.isatty():
         note(line)
 
@@ -233,9 +235,9 @@ def _tell(finished: FinishedRun, *, as_lines: bool) -> None:
     if as_lines:
         print_json(run.to_json() | {"answer": end.answer if end is not None else None})
         return
-    where = f"  session {run.session}" if run.session else ""
-    why = f"  {run.reason}" if run.reason else ""
-    print_text(f"{run.job}  {run.status}{_missed(finished.job, run)}{where}{why}")
+    session_text = f"  session {run.session}" if run.session else ""
+    reason = f"  {run.reason}" if run.reason else ""
+    print_text(f"{run.job}  {run.status}{_missed(finished.job, run)}{session_text}{reason}")
     if end is not None and end.answer is not None:
         print_text(end.answer, exact=True)
     if run.status == "paused":
@@ -243,15 +245,15 @@ def _tell(finished: FinishedRun, *, as_lines: bool) -> None:
 
 
 def _print(job_listing: JobListing) -> None:
-    """A job for a person: a line, and another for what waits or came of it."""
+    """Print a job for a person: a line, and another about its last run."""
     job = job_listing.job
     if job is None:
-        why = "it was changed, or this version does not know what it says"
-        print_prose(f"{job_listing.id}  damaged: {why}; it never runs, remove it")
+        problem = "it was changed, or this version does not know what it says"
+        print_prose(f"{job_listing.id}  damaged: {problem}; it never runs, remove it")
         return
-    due = _local(job, job_listing.next_due) if job_listing.next_due else "-"
+    due_at = _local(job, job_listing.next_due) if job_listing.next_due else "-"
     gist = cut(" ".join(job.task.split()), _GIST)
-    print_row(f"{job.id}  {job_listing.state:<9}  {due}  {' '.join(job.said.split())} ", gist)
+    print_row(f"{job.id}  {job_listing.state:<9}  {due_at}  {' '.join(job.said.split())} ", gist)
     last = job_listing.runs[0] if job_listing.runs else None
     if last is not None:
         hint = f": mlx-tools sessions resume {last.session}" if last.status in OPEN else ""
@@ -263,7 +265,7 @@ def _print(job_listing: JobListing) -> None:
 
 
 def _missed(job: Job, run: JobRun) -> str:
-    """Return what is said of a run whose time was missed: when that was."""
+    """Return a text about a run whose time was missed, with that time."""
     return f"  missed {_local(job, run.scheduled_at)}" if run.missed else ""
 
 
@@ -277,17 +279,21 @@ def _local(job: Job, due: datetime | None) -> str:
 
 
 async def run_job(job: Job, on_start: Callable[[str], None]) -> RunEnd:
-    """Gives the model the task, in a session of its own. Nobody is asked: a call that needs an
-    approval pauses the run. Raises `UsageError` where the job was made with a setting that this
-    version does not have."""
-    known = {key: value for key, value in job.options.items() if key in config.table()}
-    for key in sorted(job.options.keys() - known):
-        if not key.startswith("limits."):  # a limit that cannot be set any more is the usual one
+    """Give the model a job's task, in a session of its own.
+
+    Nobody is asked: a call that needs an approval pauses the run.
+
+    Raises:
+        UsageError: the job has a setting that this version does not have.
+    """
+    known_options = {key: value for key, value in job.options.items() if key in config.table()}
+    for key in sorted(job.options.keys() - known_options):
+        if not key.startswith("limits."):  # a removed limit has its default
             raise UsageError(f"this version has no setting {key}", hint="make the job anew")
-    given: dict[str, Any] = {**known, "tools.roots": list(job.roots)}
+    options_of_run: dict[str, Any] = {**known_options, "tools.roots": list(job.roots)}
     if any(part.local_only for part in Policy.from_json(job.policy).parts):
-        given["policy.local_only"] = True  # it holds for where the model is, too
-    run = options.run_options(given, job.tool_choice, ",".join(job.require_tools))
+        options_of_run["policy.local_only"] = True  # it also limits where the model is
+    run = options.run_options(options_of_run, job.tool_choice, ",".join(job.require_tools))
     configuration = run.configuration
     registry, policy = (
         registry_of(configuration),
@@ -307,7 +313,7 @@ async def run_job(job: Job, on_start: Callable[[str], None]) -> RunEnd:
 
 
 def look(session: str) -> RunInspection:
-    """Return how the session of a run stands, by its transcript."""
+    """Return the state of a run's session, by its transcript."""
     store = kept_sessions()
     if store.size(session) < 0:
         return RunInspection(state="missing")
@@ -316,7 +322,9 @@ def look(session: str) -> RunInspection:
         records = store.records(session)
     except TranscriptError as error:
         return RunInspection(state="damaged", reason=str(error))
-    changed = any(isinstance(one, ExecutionRecord) and one.mutates for one in records)
-    known = listed.status
-    doubt = bool(known.in_doubt)
-    return RunInspection(state=known.state, reason=known.reason, changed=changed, in_doubt=doubt)
+    changed = any(isinstance(record, ExecutionRecord) and record.mutates for record in records)
+    status = listed.status
+    is_in_doubt = bool(status.in_doubt)
+    return RunInspection(
+        state=status.state, reason=status.reason, changed=changed, in_doubt=is_in_doubt
+    )

@@ -1,5 +1,8 @@
-"""`mlx-tools serve`: the gateway, until it is stopped, or with every session of the user; and
-`mlx-tools worker`: does the runs that gateways' clients ask for, and the jobs that are due."""
+"""`mlx-tools serve`.
+
+The gateway, until it is stopped, or with every session of the user; and `mlx-tools worker`: does
+the runs that gateways' clients ask for, and the jobs that are due.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,11 @@ def serve(context: typer.Context, *, options_given: options.Options) -> None:
 @worker_app.command()
 @options.with_settings("profile", "backend.url")
 def worker(*, options_given: options.Options) -> None:
-    """Do the runs that gateways are asked for, where sessions are in PostgreSQL, until stopped.
+    """Do the runs that gateways are asked for, until stopped.
+
+    Sessions must be in PostgreSQL.
+
+    Sessions must be in PostgreSQL.
 
     The jobs of the schedule that are due are run, too.
     """
@@ -80,7 +87,14 @@ def page(context: typer.Context) -> None:
 
 @app.command()
 def install(context: typer.Context) -> int:
-    """Start the gateway now and with every session of yours; options stand before this word."""
+    """Start the gateway now and with every session of yours.
+
+    Options come before this word.
+
+    Options come before this word.
+
+    Options stand before this word.
+    """
     _check_options(context.obj)
     command = [*program(), "serve", *_flags(context.obj)]
     autostart = _autostart()
@@ -105,13 +119,13 @@ def _autostart() -> Autostart:
 
 
 def _flags(options_given: options.Options) -> list[str]:
-    """The options again, as they were typed."""
+    """Return the options as they were typed, with absolute paths."""
     flags: list[str] = []
     for key, value in options_given.items():
         setting = config.table()[key].setting
         flag = setting.flag
         if setting.secret or (key == "model.name" and Path(str(value)).is_dir()):
-            value = str(expand_user(str(value)).absolute())  # it starts elsewhere
+            value = str(expand_user(str(value)).absolute())  # it starts in another folder
         if isinstance(value, bool):
             flags += [flag] if value else []
         else:
@@ -123,7 +137,11 @@ def _flags(options_given: options.Options) -> list[str]:
 
 
 def _check_options(options_given: options.Options) -> tuple[RunOptions, str]:
-    """The settings and the key. Raises `UsageError` for a gateway that anybody could use."""
+    """Return the options and the key.
+
+    Raises:
+        UsageError: anybody could use this gateway.
+    """
     run = options.run_options(options_given)
     gateway = run.configuration.settings.gateway
     refuse_without_key(gateway.host, gateway.api_key)
@@ -132,16 +150,16 @@ def _check_options(options_given: options.Options) -> tuple[RunOptions, str]:
 
 @contextmanager
 def require_extra(extra: str, command: str) -> Iterator[None]:
-    """Inside, something is imported that an extra brings. Raises `MissingDependency`."""
+    """Raise `MissingDependency` if an import within the block needs an extra."""
     try:
         yield
     except ImportError as error:
-        said = f"{command} needs {error.name}"
-        raise MissingDependency(said, hint=to_install(extra)) from error
+        message = f"{command} needs {error.name}"
+        raise MissingDependency(message, hint=to_install(extra)) from error
 
 
 def refuse_without_key(host: str, key: str | None) -> None:
-    """Raise `UsageError` for an address that other machines reach, where there is no key."""
+    """Raise `UsageError` for an address that other machines reach without a key."""
     from mlx_tools.app import is_loopback
 
     if not key and not is_loopback(host):

@@ -1,6 +1,8 @@
-"""`mlx-tools sessions`: which sessions are kept, what happened in one, going on with it, removing
-old ones; `mlx-tools undo`, which brings back what a session's calls changed; and `mlx-tools store`,
-which moves all that is kept between files and a database."""
+"""`mlx-tools sessions`, `mlx-tools undo` and `mlx-tools store`.
+
+They list, show, continue and remove sessions, undo what a session's calls changed, and copy all
+that is stored between files and a database.
+"""
 
 from __future__ import annotations
 
@@ -138,11 +140,18 @@ def resume(
     *,
     options_given: options.Options,
 ) -> int:
-    """Go on with a session that is paused or was broken off; at a terminal, talk on in any."""
+    """Go on with a session that is paused or was broken off.
+
+    At a terminal, talk on in any session.
+
+    At a terminal, talk on in any session.
+
+    At a terminal, talk on in any.
+    """
     from mlx_tools.cli.resume import approvals_of, resume_session
 
-    said = approvals_of(approve or (), approve_all, deny or (), reason, [edit] if edit else ())
-    return resume_session(session, said, options_given, as_json=as_json)
+    approvals = approvals_of(approve or (), approve_all, deny or (), reason, [edit] if edit else ())
+    return resume_session(session, approvals, options_given, as_json=as_json)
 
 
 @app.command()
@@ -165,17 +174,17 @@ def delete(
 ) -> None:
     """Remove these sessions, with all that they keep."""
     store = kept_sessions()
-    chosen = [store.listed(session) for session in dict.fromkeys(map(store.find, sessions))]
-    for listed in chosen:
+    listings = [store.listed(session) for session in dict.fromkeys(map(store.find, sessions))]
+    for listed in listings:
         state = listed.status.state
         if state == "running":
             raise UsageError(f"{listed.session} is in use by another process", hint="end that")
         if not (listed.status.ended or paused):
             raise UsageError(
-                f"{listed.session} has not ended: {ending_of(listed.status)}",
+                f"{listed.session} has not ended: {describe_status(listed.status)}",
                 hint="--paused removes it all the same",
             )
-    _remove(store, chosen, force=paused, yes=yes)
+    _remove(store, listings, force=paused, yes=yes)
 
 
 @app.command()
@@ -189,35 +198,35 @@ def prune(
     """Remove sessions that have ended."""
     store = kept_sessions()
     limit = None if older_than is None else time.time() - older_than * _DAY
-    chosen = [
+    listings = [
         listed
         for listed in map(store.listed, store.by_last_update()[keep:])
         if listed.status.ended and (limit is None or listed.updated < limit)
     ]
-    _remove(store, chosen, force=False, yes=yes)
+    _remove(store, listings, force=False, yes=yes)
 
 
 def _remove(
     store: SessionStore, sessions: Sequence[ListedSession], *, force: bool, yes: bool
 ) -> None:
-    """Remove these, where that is agreed to."""
+    """Remove sessions, after a confirmation."""
     if sessions and not yes:
         for listed in sessions:
             print(row(listed, _now(), columns_of(sys.stderr)), file=sys.stderr)
-        told = {
+        texts = {
             "warning": "nothing was removed",
             "no_terminal_hint": f"{_sum(sessions)} would be removed, and ",
         }
         hint = "--yes removes them"
-        if not inputs.confirm(f"Remove {_sum(sessions)}?", yes, hint=hint, **told):
+        if not inputs.confirm(f"Remove {_sum(sessions)}?", yes, hint=hint, **texts):
             return
     store.sweep()
     removed = []
     for listed in sessions:
         if store.remove(listed.session, force=force):
             removed.append(listed)
-            known = listed.status
-            print_text(f"removed {listed.session}  {known.state}  {gist(known)}".rstrip())
+            status = listed.status
+            print_text(f"removed {listed.session}  {status.state}  {gist(status)}".rstrip())
         else:
             note(f"{listed.session} is in use, and stays")
     complain(f"removed {_sum(removed)}", kind="done")
@@ -229,7 +238,7 @@ def _sum(sessions: Sequence[ListedSession]) -> str:
 
 
 def _now() -> datetime:
-    """The time here, in the zone of this machine."""
+    """Return the time in this machine's zone."""
     return datetime.now().astimezone()
 
 
@@ -239,27 +248,29 @@ def _now() -> datetime:
 @undo_app.command()
 def undo(session: SessionId = LAST, yes: Yes = False, as_json: AsJson = False) -> int:
     """Undo the changes of a session that are still as it left them, the newest first."""
-    store, given = kept_sessions(), session
-    session = store.find(given)
-    session = outermost(store, session) if given == LAST else session
+    store, requested = kept_sessions(), session
+    session = store.find(requested)
+    session = outermost(store, session) if requested == LAST else session
     with Undo(store, session) as undoing:
         steps = undoing.steps()
-        ended = undo_steps(undoing, steps, yes=yes, hint="--yes undoes what can be undone")
-    if ended is None:
+        steps_done = undo_steps(undoing, steps, yes=yes, hint="--yes undoes what can be undone")
+    if steps_done is None:
         return EXIT_OK
-    undone = sum(step.status == "undone" for step in ended)
-    refused = len(ended) - undone
+    undone = sum(step.status == "undone" for step in steps_done)
+    refused = len(steps_done) - undone
     if as_json:
-        changes = [step.to_json() for step in ended]
+        changes = [step.to_json() for step in steps_done]
         print_json({"session": session, "changes": changes, "undone": undone, "refused": refused})
     else:
-        tell_undone(ended)
-        if not ended:
-            other = undoable(store)
-            hint = f"; mlx-tools undo {other} would" if other is not None else ""
+        tell_undone(steps_done)
+        if not steps_done:
+            undoable_session = undoable(store)
+            hint = (
+                f"; mlx-tools undo {undoable_session} would" if undoable_session is not None else ""
+            )
             note(f"the session {session} left nothing that can be undone{hint}")
     if refused:
-        complain(f"{count_noun(refused, 'change')} of {len(ended)} could not be undone")
+        complain(f"{count_noun(refused, 'change')} of {len(steps_done)} could not be undone")
     return EXIT_STOPPED if refused else EXIT_OK
 
 
@@ -284,14 +295,14 @@ def copy(
     """
     from mlx_tools.gateway import RUNS
 
-    kept, new = _open_store(source), _open_store(target)
-    if kept.place == new.place and kept.dsn == new.dsn:
+    old_store, new_store = _open_store(source), _open_store(target)
+    if old_store.place == new_store.place and old_store.dsn == new_store.dsn:
         raise UsageError("FROM and TO are the same")
     with progress_bar("copying") as report:
-        copied = copy_store(kept, new, (SCHEDULE, RUNS), report)
-    print_text(f"copied {_describe_copy(copied)} to {new.place}")
-    if copied.left_out:
-        note(f"left out, as they hold no transcript: {', '.join(copied.left_out)}")
+        report_of_copy = copy_store(old_store, new_store, (SCHEDULE, RUNS), report)
+    print_text(f"copied {_describe_copy(report_of_copy)} to {new_store.place}")
+    if report_of_copy.left_out:
+        note(f"left out, as they hold no transcript: {', '.join(report_of_copy.left_out)}")
 
 
 def _open_store(location: str) -> SessionStore:
@@ -305,21 +316,23 @@ def _open_store(location: str) -> SessionStore:
 
 def _describe_copy(report: CopyReport) -> str:
     rows = {name: sum(tables.values()) for name, tables in report.tables.items()}
-    said = [
+    parts = [
         f"{count_noun(report.sessions, 'session')} ({amount(report.bytes)})",
         *([f"{report.there} more were there"] if report.there else []),
         count_noun(report.used, "used approval"),
         *(f"{count_noun(n, 'row')} of {name}" for name, n in rows.items()),
     ]
-    return ", ".join(said)
+    return ", ".join(parts)
 
 
 # --- a session in words ---------------------------------------------------------------------------
 #
-# Whatever a model, a tool or a file wrote is spelled so that no terminal obeys it, and indented
-# below a line of ours that says what it is.
+# Text of a model, a tool or a file is escaped, so that no terminal obeys it, and indented below a
+# line of ours that says what it is.
 
 QUESTION_CHARS: Final = 60
+"""Characters of a question in a list. A choice: a list is for finding a session, not for reading
+it."""
 _LEAST_WORDS: Final = 16
 """Columns that the words of a question need beside the rest of a row."""
 _PREVIEW_LINES: Final = 8
@@ -331,26 +344,26 @@ _COLOURS: Final = {
 }
 
 Lines = Iterator[tuple[str, str]]
-"""Colours (`mlx_tools.cli.output.COLOURS`, or none) and lines."""
+"""Colours (`mlx_tools.cli.output.COLOURS`, or empty) and lines."""
 
 
 def row(listing: ListedSession, now: datetime, columns: int | None = None) -> str:
-    """A session on one line: id, when it was last written to, how it ended, what it was asked.
+    """Return a session on one line: id, time of the last update, state, question.
 
-    Of a terminal with so many ``columns`` it takes more lines, where it must.
+    With ``columns`` it takes more lines if it must.
     """
-    known = listing.status
+    status = listing.status
     when = "-"
     if listing.updated:
-        when = said_when(datetime.fromtimestamp(listing.updated, now.tzinfo), now)
-    head, about = f"{listing.session:<24}  {when:<11} ", ending_of(known)
+        when = format_time(datetime.fromtimestamp(listing.updated, now.tzinfo), now)
+    head, about = f"{listing.session:<24}  {when:<11} ", describe_status(status)
     if columns is not None and (room := columns - len(f"{head} {about}  ")) >= _LEAST_WORDS:
-        return f"{head} {about}  {cut(gist(known), room)}".rstrip()
-    return join_columns(head, f"{about}  {gist(known)}", columns).rstrip()
+        return f"{head} {about}  {cut(gist(status), room)}".rstrip()
+    return join_columns(head, f"{about}  {gist(status)}", columns).rstrip()
 
 
-def said_when(time: datetime, now: datetime) -> str:
-    """A time as a person says it now: ``today 14:02``, ``yesterday``, ``12 Nov``."""
+def format_time(time: datetime, now: datetime) -> str:
+    """Return a time as people write it: ``today 14:02``, ``yesterday``, ``12 Nov``."""
     days = (now.date() - time.date()).days
     if days == 0:
         return f"today {time:%H:%M}"
@@ -359,20 +372,20 @@ def said_when(time: datetime, now: datetime) -> str:
     return f"{time.day} {time:%b}" + (f" {time.year}" if time.year != now.year else "")
 
 
-def ending_of(status: SessionStatus) -> str:
-    """Return how a session ended, or stands."""
-    said: str = status.state
+def describe_status(status: SessionStatus) -> str:
+    """Return the state of a session, or how it ended, in words."""
+    text: str = status.state
     if status.state == "stopped":
-        said += f": {in_words(status.reason).replace('_', ' ')}"
+        text += f": {in_words(status.reason).replace('_', ' ')}"
     elif status.pending:
-        said += f": {count_noun(len(status.pending), 'approval')} due"
+        text += f": {count_noun(len(status.pending), 'approval')} due"
     if status.in_doubt:
-        said += f", {count_noun(len(status.in_doubt), 'call')} in doubt"
-    return said
+        text += f", {count_noun(len(status.in_doubt), 'call')} in doubt"
+    return text
 
 
 def gist(status: SessionStatus) -> str:
-    """Return what a session is about, cut to fit a line."""
+    """Return the subject of a session, cut to fit a line."""
     if status.state == "damaged":
         return in_words(status.reason)
     if not status.question and status.first_call:
@@ -381,17 +394,17 @@ def gist(status: SessionStatus) -> str:
 
 
 def title(listing: ListedSession) -> Lines:
-    """Return what is known of a session as a whole."""
-    known = listing.status
-    reason = f" ({in_words(known.reason)})" if known.reason else ""
-    yield "bold", f"session {listing.session}: {known.state}{reason}"
-    yield "dim", f"made {in_words(known.created) or '-'}, model {in_words(known.model or '-')}"
+    """Yield the lines about a session as a whole."""
+    status = listing.status
+    reason = f" ({in_words(status.reason)})" if status.reason else ""
+    yield "bold", f"session {listing.session}: {status.state}{reason}"
+    yield "dim", f"made {in_words(status.created) or '-'}, model {in_words(status.model or '-')}"
     if listing.path is not None:
         yield "dim", f"transcript {in_words(str(listing.path))}"
 
 
 def conversation(records: Sequence[Record]) -> Lines:
-    """The records as a conversation, a step after the other."""
+    """Yield the records as a conversation, step by step."""
     for step in steps_of(records):
         if step.kind == "setup":
             continue
@@ -413,7 +426,7 @@ def conversation(records: Sequence[Record]) -> Lines:
 
 
 def waiting(status: SessionStatus) -> Lines:
-    """The calls that a person must decide about, each with what an approval must carry."""
+    """Yield the calls that a person must decide about, with what an approval needs."""
     for call in status.pending:
         yield "", ""
         yield "bold", f"an approval is due for {in_words(call.call_id)} {as_name(call.name)}"
@@ -430,20 +443,20 @@ def _text(text: str) -> Lines:
 
 
 def _as_json(listing: ListedSession) -> dict[str, Any]:
-    """A session as ``sessions list --json`` prints it: every key, always."""
-    known = listing.status
+    """Return a session as ``sessions list --json`` prints it: always with all keys."""
+    status = listing.status
     return {
         "session": listing.session,
-        "created": known.created,
+        "created": status.created,
         "updated": datetime.fromtimestamp(listing.updated, UTC).isoformat(timespec="seconds"),
-        "state": known.state,
-        "ended": ending_of(known),
-        "reason": known.reason or None,
-        "question": known.question,
-        "questions": known.questions,
-        "model": known.model,
-        "pending": [call.to_json() for call in known.pending],
-        "in_doubt": list(known.in_doubt),
+        "state": status.state,
+        "ended": describe_status(status),
+        "reason": status.reason or None,
+        "question": status.question,
+        "questions": status.questions,
+        "model": status.model,
+        "pending": [call.to_json() for call in status.pending],
+        "in_doubt": list(status.in_doubt),
         "size_bytes": listing.size,
         "transcript": None if listing.path is None else str(listing.path),
     }

@@ -1,5 +1,7 @@
-"""`mlx-tools stats`: what became of the questions and the calls of all sessions, by model and by
-tool."""
+"""`mlx-tools stats`: counts the questions and calls of all sessions.
+
+Counts the questions and calls of all sessions, by model and by tool.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,10 @@ from mlx_tools.transcript import Counters, CounterSum, Record, UserRecord, count
 app = typer.Typer(add_completion=False)
 
 NO_MODEL: Final = "no model"
-"""What calls without a model are counted under."""
+"""The name under which calls without a model are counted."""
 
 _UNITS: Final = {"h": "hours", "d": "days", "w": "weeks"}
-_NAMED: Final = 5
+_MAX_NAMED: Final = 5
 """Damaged sessions that are named to a person; `--json` names all."""
 
 
@@ -36,10 +38,10 @@ def stats(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Count the questions and calls of all sessions, by model and tool, and how they ended."""
+    """Count the questions and calls of all sessions, and how they ended."""
     store = kept_sessions()
     begin = _moment(begin_text, datetime.now(UTC)) if begin_text else None
-    sessions, models, damaged = _counted_all(store, begin)
+    sessions, models, damaged = _count_all(store, begin)
     if as_json:
         print_json(
             {
@@ -54,7 +56,7 @@ def stats(
     for line in _lines(sessions, models):
         print_text(line)
     if damaged:
-        named = ", ".join([*damaged][:_NAMED]) + (", …" if len(damaged) > _NAMED else "")
+        named = ", ".join([*damaged][:_MAX_NAMED]) + (", …" if len(damaged) > _MAX_NAMED else "")
         note(
             f"{count_noun(len(damaged), 'session')} cannot be read, and not counted: {named} "
             "(mlx-tools sessions show ID says why)"
@@ -62,8 +64,13 @@ def stats(
 
 
 def _moment(text: str, now: datetime) -> datetime:
-    """The time that is meant, in UTC: so long before ``now``, or a date or time of this machine's
-    zone. Raises `UsageError`."""
+    """Return a point in time, in UTC.
+
+    A span before ``now``, or a date or time in this machine's zone.
+
+    Raises:
+        UsageError: the text is neither.
+    """
     try:
         if span := re.fullmatch(r"(\d{1,6})([hdw])", text):
             return now - timedelta(**{_UNITS[span[2]]: int(span[1])})
@@ -74,11 +81,13 @@ def _moment(text: str, now: datetime) -> datetime:
         ) from None
 
 
-def _counted_all(
+def _count_all(
     store: SessionStore, begin: datetime | None
 ) -> tuple[int, dict[str, Counters], dict[str, str]]:
-    """How many sessions there are, their counters by model, the busiest first, and why others
-    cannot be read."""
+    """Return the number of sessions, counters by model, and reasons for unread ones.
+
+    The busiest model comes first.
+    """
     damaged, sessions, limit = dict[str, str](), 0, begin.timestamp() if begin else 0.0
     sums: dict[str, CounterSum] = {}
     with progress_counter("reading sessions", store.count()) as step:
@@ -97,14 +106,19 @@ def _counted_all(
             sessions += 1
             sums.setdefault(model, CounterSum()).add(counters)
     models = sorted(
-        ((name, one.value) for name, one in sums.items()),
-        key=lambda one: (-one[1].questions, one[0]),
+        ((name, item.value) for name, item in sums.items()),
+        key=lambda item: (-item[1].questions, item[0]),
     )
     return sessions, dict(models), damaged
 
 
 def _records_since(records: Sequence[Record], begin: datetime) -> Sequence[Record]:
-    """The header, and what came of the questions since ``begin``; nothing where there are none."""
+    """Return the header and the records of the questions since ``begin``.
+
+    Empty if there are none.
+
+    Empty if there are none.
+    """
     for number, record in enumerate(records):
         if isinstance(record, UserRecord) and asked_at(record, records[0]) >= begin.timestamp():
             return [*records[:1], *records[number:]]
@@ -118,17 +132,26 @@ def _lines(sessions: int, models: Mapping[str, Counters]) -> Iterable[str]:
     total = sum(models.values(), Counters())
     yield f"{count_noun(sessions, 'session')}, {count_noun(total.questions, 'question')}"
     if total.ends:
-        ended = sorted(total.ends.items(), key=lambda one: -one[1])
-        told = (f"{said.replace('_', ' ')} {_share(n, total.questions)}" for said, n in ended)
-        yield f"ended: {', '.join(told)}"
+        ends = sorted(total.ends.items(), key=lambda counters_of_model: -counters_of_model[1])
+        parts = (
+            f"{word.replace('_', ' ')} {_share(count_of_end, total.questions)}"
+            for word, count_of_end in ends
+        )
+        yield f"ended: {', '.join(parts)}"
     heads = ("model", "questions", "answered", "turns", "tokens in", "cached", "out")
     if models:
-        rows = [_of_model(name, one) for name, one in models.items()]
+        rows = [_of_model(name, counters_of_model) for name, counters_of_model in models.items()]
         yield ""
         yield from table([(*heads, "unread", "repairs", "mends", "time"), *rows], numbers=True)
     if total.tools:
         heads = ("tool", "calls", "ok", "failed", "refused", "repaired", "mean time")
-        names = sorted(total.tools, key=lambda one: (-total.tools[one].picked, one))
+        names = sorted(
+            total.tools,
+            key=lambda counters_of_model: (
+                -total.tools[counters_of_model].picked,
+                counters_of_model,
+            ),
+        )
         yield ""
         yield from table([heads, *(_of_tool(name, total) for name in names)], numbers=True)
 
@@ -137,16 +160,23 @@ def _of_model(name: str, counters: Counters) -> Sequence[str]:
     tokens = (counters.prompt_tokens, counters.cached_tokens, counters.completion_tokens)
     lines = (sum(counters.corrections.values()), sum(counters.repairs.values()), counters.mends)
     answered = _share(counters.ends.get("answered", 0), counters.questions)
-    took = timedelta(seconds=counters.duration_ms // 1000)
-    said = (counters.questions, answered, counters.completions, *tokens, *lines, took)
-    return [in_words(name), *map(str, said)]
+    duration = timedelta(seconds=counters.duration_ms // 1000)
+    figures = (counters.questions, answered, counters.completions, *tokens, *lines, duration)
+    return [in_words(name), *map(str, figures)]
 
 
 def _of_tool(name: str, total: Counters) -> Sequence[str]:
-    one = total.tools[name]
-    mean = f"{one.duration_ms / one.ran:.0f} ms" if one.ran else "-"
-    said = (one.picked, _share(one.ok, one.picked), one.failed, one.refused, one.repaired, mean)
-    return [as_name(name), *map(str, said)]
+    tool_counters = total.tools[name]
+    mean = f"{tool_counters.duration_ms / tool_counters.ran:.0f} ms" if tool_counters.ran else "-"
+    figures = (
+        tool_counters.picked,
+        _share(tool_counters.ok, tool_counters.picked),
+        tool_counters.failed,
+        tool_counters.refused,
+        tool_counters.repaired,
+        mean,
+    )
+    return [as_name(name), *map(str, figures)]
 
 
 def _share(part: int, whole: int) -> str:

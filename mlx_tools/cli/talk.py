@@ -1,5 +1,9 @@
-"""A talk: questions and answers that see each other, in one session after another, while a model
-and what it may do change under it."""
+"""A chat.
+
+Questions and answers that see each other, while model and permissions may change.
+
+Such a change continues in a new session.
+"""
 
 from __future__ import annotations
 
@@ -50,13 +54,16 @@ if TYPE_CHECKING:
 
 
 def folders(configuration: Configuration) -> dict[str, str]:
-    """The folders that tools may see: where each stands, and what names it with its rights."""
-    named = map(RootName.parse, configuration.settings.tools.roots)
-    return {RootName(one.path).absolute(): one.absolute() for one in named}
+    """Return the folders that tools may see: their paths, and their names with rights."""
+    roots = map(RootName.parse, configuration.settings.tools.roots)
+    return {RootName(root.path).absolute(): root.absolute() for root in roots}
 
 
 def _reach(configuration: Configuration) -> set[tuple[str, str]]:
-    """Return what the tools reach, each with its kind: folders, programs, files of functions."""
+    """Return what the tools can reach, each with its kind.
+
+    Folders, programs, files of functions.
+    """
     tools = configuration.settings.tools
     return {
         *folders(configuration).items(),
@@ -68,9 +75,12 @@ def _reach(configuration: Configuration) -> set[tuple[str, str]]:
 class ChatSession:
     """Questions to a model and its answers.
 
-    ``sessions`` are the ids of those it has gone through, the present one last. ``steps`` says
-    whether every step is shown, or but a line a call. ``kept`` is a session to go on with. Raises
-    what `found` and `registry_of` raise.
+    Raises as `open_selected_backend` and `registry_of` do.
+
+    Args:
+        run: the options.
+        portal: runs asynchronous functions.
+        saved: a session to continue, None for a new one.
     """
 
     def __init__(
@@ -78,9 +88,10 @@ class ChatSession:
     ) -> None:
         self.run = run
         self.steps = False
+        """True to show every step, False for one line for each call."""
         self._portal = portal
         self.turns = Turns(portal, run)
-        self._remaining = False  # the last question is not to be gone on with
+        self._remaining = False  # True if the last question must be left to its session
         self._stack, self.controller = self._open_controller(run, saved)
         try:
             begin = self.controller.conversation
@@ -93,53 +104,58 @@ class ChatSession:
         if saved is not None:
             self.run = replace(run, configuration=self._as_begun())
         self.sessions = [self.conversation.session]
+        """The ids of the chat's sessions, the present one last."""
         self._status = StatusLine(self.model)
 
     def _as_begun(self) -> Configuration:
-        """The settings that allow no more than the session does that the talk goes on with: what is
-        allowed besides is then added to that."""
-        policy, known = self.policy, self.controller.registry.all_specs()
+        """Return settings that allow no more than the continued session does.
+
+        What the chat allows later is added to these.
+        """
+        policy, specs = self.policy, self.controller.registry.all_specs()
         switches = ("local_only", "dry_run")
-        on = {
-            f"policy.{one}": True for one in switches if any(getattr(p, one) for p in policy.parts)
+        switched_on = {
+            f"policy.{switch}": True
+            for switch in switches
+            if any(getattr(part, switch) for part in policy.parts)
         }
         tools = {"policy.preset": policy.preset} if policy.preset else {"policy.allow": ""}
-        named = [name for name, spec in known.items() if first_match(policy.allow, spec)]
-        like = self.configuration.with_options({**tools, **on}, allow=named)
-        wider = like.policy()
-        more = {name for name, spec in known.items() if can_be_allowed(wider, spec)}
-        more -= {name for name, spec in known.items() if can_be_allowed(policy, spec)}
-        return like.with_options({"policy.deny": ",".join(sorted(more))})
+        allowed = [name for name, spec in specs.items() if first_match(policy.allow, spec)]
+        base = self.configuration.with_options({**tools, **switched_on}, allow=allowed)
+        wider = base.policy()
+        excess = {name for name, spec in specs.items() if can_be_allowed(wider, spec)}
+        excess -= {name for name, spec in specs.items() if can_be_allowed(policy, spec)}
+        return base.with_options({"policy.deny": ",".join(sorted(excess))})
 
     @property
     def configuration(self) -> Configuration:
-        """The settings that hold now."""
+        """The present settings."""
         return self.run.configuration
 
     @property
     def model(self) -> str | None:
-        """The model's name, where it is known."""
+        """The model's name, None if unknown."""
         return self.controller.settings.model
 
     def status_text(self) -> str:
-        """The model, how full its context is, and how fast it writes, as far as that is known."""
+        """Return the model, how full its context is, and its speed, as far as known."""
         return self._status.text()
 
     @property
     def policy(self) -> Policy:
-        """What may be called."""
+        """The present policy."""
         return self.conversation.policy
 
     @property
     def past_records(self) -> Iterator[Record]:
-        """What was said and done, in this session and before it."""
+        """The records of this session and of those before it."""
         records: Sequence[Record] = self.conversation.files.transcript
         yield from () if records else self.conversation.earlier.said
         for record in records:
             yield record.record if isinstance(record, CarriedRecord) else record
 
     def wait(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What an asynchronous function of the loop gives; Ctrl-C ends it."""
+        """Return the result of an asynchronous function on the loop; Ctrl-C ends it."""
         future: Future[Any] | None = None
         try:
             with ctrl_c_later():
@@ -151,13 +167,13 @@ class ChatSession:
             raise
 
     def close(self) -> None:
-        """End the conversation and what serves it."""
+        """End the conversation, and close its model and tools."""
         self._end_conversation()
         self.wait(self.controller.registry.aclose)
         self._stack.close()
 
     def _end_conversation(self) -> None:
-        """Close the session; of one in which nothing was asked nothing is kept."""
+        """Close the session, and remove it if no question was asked."""
         self.conversation.close()
         if not self.conversation.is_begun:
             with suppress(TranscriptError):
@@ -166,10 +182,19 @@ class ChatSession:
     # --- questions ---
 
     def ask(self, question: str, *, untyped_suffix_chars: int = 0) -> Outcome:
-        """Answer a question, of which so many characters at the end are somebody else's, and show
-        what happens. Raises what `Conversation.run` raises, and
-        KeyboardInterrupt for Ctrl-C, which stops the answer. Calls in doubt are decided about
-        first: where nobody does, the question is not asked."""
+        """Answer a question and show what happens.
+
+        Calls in doubt are decided about first; if the user does not decide, the question is not
+        asked.
+
+        Args:
+            question: the question.
+            untyped_suffix_chars: characters at its end that the user did not write.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C, which stops the answer.
+            MlxToolsError: as `Conversation.run`.
+        """
         if (paused := self._decide_doubts()) is not None:
             return paused
         self._leave_unfinished()
@@ -179,8 +204,12 @@ class ChatSession:
         )
 
     def take_up(self) -> None:
-        """Have decided what must be before the next question, where anything must: calls of a
-        session that was paused, or broke off. Raises what `ask` raises."""
+        """Decide what must be decided before the next question.
+
+        Such as calls of a paused session.
+
+        Raises as `ask` does.
+        """
         conversation = self.conversation
         is_begun = conversation.is_begun
         if (
@@ -191,7 +220,10 @@ class ChatSession:
             self._show_run(conversation.stream_resumed)
 
     def _decide_doubts(self) -> Outcome | None:
-        """Have a person decide about calls in doubt; the outcome where one is left."""
+        """Let a person decide about calls in doubt.
+
+        Return the outcome if one is left, else None.
+        """
         conversation = self.conversation
         if not conversation.calls_in_doubt:
             return None
@@ -199,33 +231,37 @@ class ChatSession:
         if not conversation.calls_in_doubt:
             return None
         tell(outcome, show_location=False)
-        self._remaining = False  # whatever is asked next, they are decided about first
+        self._remaining = False  # the next question decides about these calls first anyway
         return outcome
 
     def _show_run(
         self, stream: Callable[[], AsyncGenerator[Event]], *, ends: bool = True
     ) -> Outcome:
-        """What comes of a run, which is shown as it happens; how it ended only where it ``ends``
-        a question."""
+        """Show a run as it happens, and return its outcome.
+
+        Print the ending if it ``ends`` a question.
+        """
         view = LiveView.for_process(steps=self.steps, makes_room="/compact makes room")
         try:
             for event in self.turns.follow(stream, view):
-                self._status.see(event)
+                self._status.update(event)
                 view.show(event)
         except StorageError:
-            self._remaining = True  # that session keeps; the talk goes on in another
+            self._remaining = True  # that session stays as it is; the chat continues in another
             raise
         finally:
             view.end()
         assert isinstance(event, Finished)
         if ends:
             tell(event.outcome, show_location=False)
-        self._remaining = isinstance(event.outcome, Paused)  # as above
+        self._remaining = isinstance(event.outcome, Paused)  # likewise
         return event.outcome
 
     def retry(self) -> Outcome:
         """Ask the last question again, as if it had not been answered."""
-        questions = [one.content for one in self.past_records if isinstance(one, UserRecord)]
+        questions = [
+            record.content for record in self.past_records if isinstance(record, UserRecord)
+        ]
         if not questions:
             raise UsageError("nothing was asked yet")
         if (paused := self._decide_doubts()) is not None:
@@ -234,30 +270,34 @@ class ChatSession:
         return self.ask(questions[-1])
 
     def compact(self) -> str:
-        """Have the model sum up what was said; what left the prompt, in words."""
+        """Let the model sum up the conversation; return in words what left the prompt."""
         self._leave_unfinished()
         conversation = self.conversation
 
         async def happens() -> AsyncGenerator[Event]:
-            if (done := await conversation.compact()) is not None:
-                yield done
+            if (compacted := await conversation.compact()) is not None:
+                yield compacted
 
-        unseen = LiveView(steps=None, answer=None)
-        told = [e for e in self.turns.follow(happens, unseen) if isinstance(e, Compacted)]
-        for event in told:
-            self._status.see(event)
-        return describe_compaction(told[0]) if told else "nothing was said yet"
+        no_view = LiveView(steps=None, answer=None)
+        events = [e for e in self.turns.follow(happens, no_view) if isinstance(e, Compacted)]
+        for event in events:
+            self._status.update(event)
+        return describe_compaction(events[0]) if events else "nothing was said yet"
 
-    # --- what a talk goes on in ---
+    # --- sessions of the chat ---
 
     def begin_anew(self) -> None:
-        """Forget what was said."""
+        """Begin a new conversation."""
         self._enter(self.wait(self.controller.conversation))
         self._status = StatusLine(self.model)
 
     def go_on_under(self, configuration: Configuration) -> None:
-        """Go on with the same model under other settings, in a new session that has all that was
-        said before. Raises what `registry_of` raises; nothing has changed then."""
+        """Continue with the same model under other settings, in a new session.
+
+        The new session has all that was said.
+
+        Raises as `registry_of` does; nothing has changed then.
+        """
         old = self.controller
         controller = controller_of(
             configuration,
@@ -266,15 +306,18 @@ class ChatSession:
             with_settings(old.settings, configuration),
             self.turns.approver,
         )
-        # A yes was meant for the folders, programs and functions that there were.
-        more = _reach(configuration) - _reach(self.configuration)
-        self._go_on_in(controller, consents=not more)
+        # Consents were given for the earlier folders, programs and functions only.
+        new_reach = _reach(configuration) - _reach(self.configuration)
+        self._go_on_in(controller, consents=not new_reach)
         self.run = replace(self.run, configuration=configuration)
 
     def go_on_with(self, model: str) -> None:
-        """Go on with another model, like `go_on_under`, and tell where that writes what was said
-        anew, in another chat format. Raises what `found` raises."""
-        run, before = replace(self.run, model=model), self._format()
+        """Continue with another model, as `go_on_under` does.
+
+        A note says so if its chat format makes the prompt begin anew. Raises as
+        `open_selected_backend` does.
+        """
+        run, old_format = replace(self.run, model=model), self._format()
         stack, controller = self._open_controller(run)
         with stack:
             self._go_on_in(controller)
@@ -283,12 +326,14 @@ class ChatSession:
         self._status = StatusLine(self.model)
         stack.close()
         name, form = self._format()
-        if form != before[1] and any(True for _ in self.past_records):
+        if form != old_format[1] and any(True for _ in self.past_records):
             note(f"its chat format is another ({name}): a new beginning, with all that was said")
 
     def _format(self) -> tuple[str, ChatFormat | None]:
-        """The name of the chat format that prompts are written in, and the rest of it; none where
-        the server writes them."""
+        """Return the name of the prompts' chat format and the format.
+
+        None if the server writes prompts.
+        """
         form, route = self.controller.settings.chat_format, self.controller.settings.route
         if form is None or route.get("path") == "native":
             return "the server's own", None
@@ -297,16 +342,18 @@ class ChatSession:
     def _open_controller(
         self, run: RunOptions, saved: SavedSession | None = None
     ) -> tuple[ExitStack, Controller]:
-        """A controller of the backend that is found for these options, and what closes that."""
+        """Return what closes the backend of these options, and its controller."""
         configuration = run.configuration
         jobs = None if saved is None else jobs_of(configuration, saved.header)
         registry = registry_of(configuration, jobs)
         with ExitStack() as stack:
             backends = self._portal.wrap_async_context_manager(open_selected_backend(run, note))
-            chosen, settings = stack.enter_context(backends)
+            selected, settings = stack.enter_context(backends)
             approver = self.turns.approver
-            made = controller_of(configuration, registry, chosen.backend, settings, approver)
-            return stack.pop_all(), made
+            controller = controller_of(
+                configuration, registry, selected.backend, settings, approver
+            )
+            return stack.pop_all(), controller
         raise AssertionError("unreachable")
 
     def _leave_unfinished(self) -> None:
@@ -318,8 +365,8 @@ class ChatSession:
         self, controller: Controller, *, without_last: bool = False, consents: bool = True
     ) -> None:
         without_last |= self._remaining
-        carried = partial(controller.carry_over, without_last=without_last, consents=consents)
-        self._enter(self.wait(carried, self.conversation))
+        carry_over = partial(controller.carry_over, without_last=without_last, consents=consents)
+        self._enter(self.wait(carry_over, self.conversation))
         if controller is not self.controller:
             self.wait(self.controller.registry.aclose)
         self.controller = controller

@@ -1,6 +1,8 @@
-"""The part of `mlx-tools tools` that changes which tools there are: folders added, tools switched.
+"""The commands of `mlx-tools tools` that change the tools.
 
-What a folder says of itself is shown before it is added, and nothing in it is run.
+Add folders, bind, switch on and off.
+
+A folder's own description is shown before it is added, and nothing in it is run.
 """
 
 from __future__ import annotations
@@ -52,31 +54,36 @@ _NO_SANDBOX: Final = (
     "It runs as you, with your rights, in no sandbox: what it says of effects is believed."
 )
 
-Named = Annotated[str, argument("NAME", "The tool.")]
+ToolName = Annotated[str, argument("NAME", "The tool.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Adds the commands to the group."""
+    """Add the commands to the group."""
     for command in (new, add, bind, trust, enable, disable, remove):
         app.command()(command)
 
 
 def lacking(name: str, registry: Registry, policy: Policy) -> str | None:
-    """Why a tool cannot be called, and what helps where an option does; None where it can be."""
-    lacks = registry.lacks(name, policy)
-    spec = registry.specs().get(registry.named(name))  # None where it is disabled
+    """Return why a tool cannot be called, with an option that helps.
+
+    None if it can be called.
+    """
+    reason = registry.lacks(name, policy)
+    spec = registry.specs().get(registry.named(name))  # None if it is disabled
     denied = find_denial(policy, spec) if spec is not None else None
-    helps = denied is not None and denied.rule == "default"
-    return f"{lacks}; {ALLOW.format(name=name)}" if lacks and helps else lacks
+    option_helps = denied is not None and denied.rule == "default"
+    return f"{reason}; {ALLOW.format(name=name)}" if reason and option_helps else reason
 
 
-def new(name: Named) -> None:
-    """Write a new tool to begin with: a folder that works, with a test. It is used where it is,
-    as it is at each call, until it is added."""
+def new(name: ToolName) -> None:
+    """Write a new tool to begin with: a folder that works, with a test.
+
+    It is used where it is, as it is at each call, until it is added.
+    """
     _refuse_taken(name, _tools().all_specs())
-    made = write_template(Path(), name)
-    ToolCollection().make(name, made)
-    print_text(str(made), exact=True)
+    folder = write_template(Path(), name)
+    ToolCollection().make(name, folder)
+    print_text(str(folder), exact=True)
     call = f"""mlx-tools tools call {name} '{{"text": "a b"}}' --tools {name}"""
     note(f"try it: pytest {name}; or: {call}")
     note(f"what you change counts at the next call; when it is done: mlx-tools tools add {name}")
@@ -90,50 +97,52 @@ def add(
     collection = ToolCollection()
     if folder.is_file():
         raise UsageError(f"{folder} is a file", hint=f"name its folder: {folder.parent}")
-    taken = _tools().all_specs()
-    found = [_free(read_folder(one), taken) for one in folders_in(folder.absolute())]
-    for one in found:
-        _refuse_taken(one.spec.name, taken)
-    for name, times in Counter(one.spec.name for one in found).items():
-        if times > 1:
-            raise UsageError(f"{times} of the folders in {folder} hold a tool {name}")
+    existing = _tools().all_specs()
+    candidates = [
+        _free(read_folder(candidate), existing) for candidate in folders_in(folder.absolute())
+    ]
+    for candidate in candidates:
+        _refuse_taken(candidate.spec.name, existing)
+    for name, count in Counter(candidate.spec.name for candidate in candidates).items():
+        if count > 1:
+            raise UsageError(f"{count} of the folders in {folder} hold a tool {name}")
     added: list[str] = []
     try:
-        for one in found:
-            name = one.spec.name
+        for candidate in candidates:
+            name = candidate.spec.name
             verb = "Replace" if (collection.folder / name).exists() else "Add"
-            if _agreed(one, f"{verb} {name} in {collection.folder}?", yes):
-                print_text(str(collection.add(one).path), exact=True)
+            if _agreed(candidate, f"{verb} {name} in {collection.folder}?", yes):
+                print_text(str(collection.add(candidate).path), exact=True)
                 added.append(name)
     finally:
         _tell(added)
-    return EXIT_OK if len(added) == len(found) else EXIT_STOPPED
+    return EXIT_OK if len(added) == len(candidates) else EXIT_STOPPED
 
 
-def trust(name: Named, yes: Yes = False) -> int:
+def trust(name: ToolName, yes: Yes = False) -> int:
     """Trust the files of a tool in the tools folder as they are now."""
     collection = _collection_of(name, "only tools that are folders are trusted by their files")
-    found = collection.read(name)
-    if not _agreed(found, f"Trust {name} as it is?", yes):
+    folder = collection.read(name)
+    if not _agreed(folder, f"Trust {name} as it is?", yes):
         return EXIT_STOPPED
-    collection.trust(found)
+    collection.trust(folder)
     _tell([name])
     return EXIT_OK
 
 
-def enable(name: Named) -> None:
+def enable(name: ToolName) -> None:
     """Switch a tool on."""
     _switch(name, True)
     _tell([name])
 
 
-def disable(name: Named) -> None:
+def disable(name: ToolName) -> None:
     """Switch a tool off, wherever it comes from."""
     _switch(name, False)
     complain(f"{name} is off (mlx-tools tools enable {name})", kind="done")
 
 
-def remove(name: Named, yes: Yes = False) -> int:
+def remove(name: ToolName, yes: Yes = False) -> int:
     """Delete a tool from the tools folder, or a source of bound tools."""
     sources = BoundSources()
     if name in sources.names():
@@ -155,7 +164,7 @@ def remove(name: Named, yes: Yes = False) -> int:
 
 
 def tell_printed(name: str) -> None:
-    """Show whoever makes a tool what its last call printed, and its traceback."""
+    """Show the author of a tool what its last call printed, and its traceback."""
     collection = ToolCollection()
     if name not in collection.said().making:
         return
@@ -178,36 +187,48 @@ def _switch(name: str, is_on: bool) -> None:
         raise UsageError(
             f"there is no tool {name[:100]}", hint="mlx-tools tools list says which there are"
         )
-    own = spec is None or spec.plugin == FOLDER
-    ToolCollection().switch(name, is_on if own or not is_on else None)
+    is_folder = spec is None or spec.plugin == FOLDER
+    ToolCollection().switch(name, is_on if is_folder or not is_on else None)
 
 
 def _free(folder: ToolFolder, taken_names: Mapping[str, ToolSpec]) -> ToolFolder:
-    """The tool, which an older layout may have given the name of one that is built in now: then
-    under another, and that one's way to the same is told."""
+    """Return the tool, renamed if a built-in tool has its name now.
+
+    Only an older layout can have given it that name.
+
+    A note says how the built-in tool does the same.
+    """
     restrictions = folder.restrictions
     patterns = restrictions.whitelist if restrictions.parameters.paths else ()
     name, paths = folder.spec.name, ":".join(patterns)
     if not folder.older or name not in taken_names or taken_names[name].plugin != BUILTIN:
         return folder
-    free = f"{name}_folder"
-    same = f"; that one can be held to the same paths: --root DIR:ro:{paths}" if paths else ""
-    note(f"{name} is built in: yours is called {free}{same}")
-    return renamed(folder, free)
+    free_name = f"{name}_folder"
+    advice = f"; that one can be held to the same paths: --root DIR:ro:{paths}" if paths else ""
+    note(f"{name} is built in: yours is called {free_name}{advice}")
+    return renamed(folder, free_name)
 
 
 def _refuse_taken(name: str, taken_names: Mapping[str, ToolSpec]) -> None:
-    """Raises UsageError where a tool that is no folder of the user's has this name."""
-    for other in (name, *names_of(name)):
-        if other in taken_names and taken_names[other].plugin != FOLDER:
+    """Refuse a name that another tool has.
+
+    Raises:
+        UsageError: a tool that is no folder of the user's has this name.
+    """
+    for alias in (name, *names_of(name)):
+        if alias in taken_names and taken_names[alias].plugin != FOLDER:
             raise UsageError(
-                f"there is a tool {other} already ({_origin(taken_names[other].plugin)})",
+                f"there is a tool {alias} already ({_origin(taken_names[alias].plugin)})",
                 hint="give yours another name",
             )
 
 
 def _collection_of(name: str, hint: str) -> ToolCollection:
-    """The tools folder. Raises UsageError where the tool of this name comes from elsewhere."""
+    """Return the tools folder.
+
+    Raises:
+        UsageError: the tool of this name is not in it.
+    """
     collection, registry = ToolCollection(), _tools()
     spec = registry.all_specs().get(registry.named(name))
     if spec is not None and spec.plugin != FOLDER:
@@ -218,16 +239,16 @@ def _collection_of(name: str, hint: str) -> ToolCollection:
 
 
 def _tell(names: Sequence[str]) -> None:
-    """Tell of each of these tools that it can be called now, or what still keeps it from that."""
+    """Report for each tool that it can be called now, or what is still missing."""
     if not names:
         return
     loaded = options.load({})
     registry, policy = tools_of(loaded), loaded.policy()
     for name in names:
-        lacks = lacking(name, registry, policy)
-        if lacks is not None:
-            on = " is on;" if registry.named(name) in registry.specs() else ":"
-            note(f"{name}{on} {lacks}")
+        reason = lacking(name, registry, policy)
+        if reason is not None:
+            separator = " is on;" if registry.named(name) in registry.specs() else ":"
+            note(f"{name}{separator} {reason}")
         else:
             complain(f"{name} can be called", kind="done")
 
@@ -238,27 +259,29 @@ def _agreed(folder: ToolFolder, question: str, yes: bool) -> bool:
 
 
 def _describe_tool(folder: ToolFolder) -> Iterator[TextLine]:
-    """The tool's own words, for a person who decides about it: nothing of it can look like
-    a line of ours."""
+    """Yield a tool's description for a person who decides about it.
+
+    Nothing of it can look like a line of ours.
+    """
     spec = folder.spec
     yield TextLine(f"{as_name(spec.name)}, from {in_words(str(folder.path))}")
     for line in spec.description.split("\n"):
         yield TextLine(in_words(line), foreign=True)
     for line in exact(spec.parameters).split("\n"):
         yield TextLine(line, foreign=True)
-    everything = spec.effects == ALL_EFFECTS
+    has_all_effects = spec.effects == ALL_EFFECTS
     effects = ", ".join(sorted(spec.possible_effects)) or "none"
-    yield TextLine(f"effects: {effects}{' (all there are)' if everything else ''}")
+    yield TextLine(f"effects: {effects}{' (all there are)' if has_all_effects else ''}")
     yield TextLine(f"approval before every call: {'yes' if spec.needs_approval else 'no'}")
     yield TextLine(f"time: {f'{spec.timeout:g} s' if spec.timeout else 'that of the run'}")
     restrictions = folder.restrictions
     if restrictions.mode == "ro":
         yield TextLine("mode ro: calls whose operation does not read or list are refused")
     if restrictions.whitelist:
-        known = restrictions.parameters
-        kinds = [kind for kind in ("paths", "commands") if getattr(known, kind)]
+        parameters = restrictions.parameters
+        kinds = [kind for kind in ("paths", "commands") if getattr(parameters, kind)]
         patterns = ", ".join(map(in_words, restrictions.whitelist))
-        names = ", ".join(map(in_words, sorted(known.paths | known.commands)))
+        names = ", ".join(map(in_words, sorted(parameters.paths | parameters.commands)))
         yield TextLine(f"{' and '.join(kinds)} that it may be given: {patterns} (in {names})")
     if folder.missing:
         yield TextLine(
@@ -277,11 +300,12 @@ def _origin(plugin: str) -> str:
 
 # --- operations of an OpenAPI document ------------------------------------------------------------
 
-# `mlx-tools tools bind`: operations of an HTTP interface as tools, held to the document that a
+# `mlx-tools tools bind`: operations of an HTTP interface become tools, as in the document that a
 # person agreed to.
 
 
 _SECONDS: Final = 30.0
+"""Seconds to fetch a document. A choice: it is one file, and a person waits."""
 
 
 def bind(
@@ -310,29 +334,35 @@ def bind(
 ) -> int:
     """Bind the operations of an OpenAPI document as tools."""
     sources = BoundSources()
-    before = _bound(sources, document, name)
-    place = str(before.at["document"]) if before and document == before.name else document
-    read = read_document(_bytes(place), place)
-    at = _place(read, before, server, secrets or ())
-    wanted = operations or (before.at["operations"] if before is not None else ["*"])
-    stricter = {*(writes or ()), *(before.at["writes"] if before is not None else ())}
-    found = list(read.operations())
-    tools = [one for _, one in _select_operations(found, wanted) if isinstance(one, BoundTool)]
+    old_source = _bound(sources, document, name)
+    location = (
+        str(old_source.at["document"]) if old_source and document == old_source.name else document
+    )
+    parsed = read_document(_bytes(location), location)
+    at = _place(parsed, old_source, server, secrets or ())
+    patterns = operations or (old_source.at["operations"] if old_source is not None else ["*"])
+    stricter = {*(writes or ()), *(old_source.at["writes"] if old_source is not None else ())}
+    candidates = list(parsed.operations())
+    tools = [
+        operation
+        for _, operation in _select_operations(candidates, patterns)
+        if isinstance(operation, BoundTool)
+    ]
     _refuse_unknown(stricter, [tool.name for tool in tools], "--writes")
-    title = (read.title or Path(place).stem).lower()
-    usual = re.sub(r"[^a-z0-9]+", "-", title).strip("-")[:31].strip("-") or "api"
+    title = (parsed.title or Path(location).stem).lower()
+    default_name = re.sub(r"[^a-z0-9]+", "-", title).strip("-")[:31].strip("-") or "api"
     source = BoundSource(
-        name=before.name if before is not None else name or usual,
+        name=old_source.name if old_source is not None else name or default_name,
         kind="openapi",
-        at=at | {"operations": list(wanted), "writes": sorted(stricter)},
-        version=read.version,
-        digest=read.digest,
+        at=at | {"operations": list(patterns), "writes": sorted(stricter)},
+        version=parsed.version,
+        digest=parsed.digest,
         tools=tuple(with_effects(tool, tool.name in stricter) for tool in tools),
     )
-    lines = [*_describe_source(source, _select_operations(found, wanted))]
-    if before is not None:
-        same = TextLine("Nothing changed since it was agreed to.", "bold")
-        lines += [*diff_sources(before, source)] or [same]
+    lines = [*_describe_source(source, _select_operations(candidates, patterns))]
+    if old_source is not None:
+        unchanged = TextLine("Nothing changed since it was agreed to.", "bold")
+        lines += [*diff_sources(old_source, source)] or [unchanged]
     show_all(lines)
     if not confirm(f"Bind {source.name}?", yes):
         return EXIT_STOPPED
@@ -343,15 +373,19 @@ def bind(
 
 
 def _bound(sources: BoundSources, document: str, name: str) -> BoundSource | None:
-    """The source that is bound anew, None for a new one. Raises UsageError for another kind's."""
-    known = sources.names()
-    given = name or (document if document in known and not Path(document).exists() else "")
-    if given not in known:
+    """Return the source that is bound again, None for a new one.
+
+    Raises:
+        UsageError: the source is of another kind.
+    """
+    names = sources.names()
+    source_name = name or (document if document in names and not Path(document).exists() else "")
+    if source_name not in names:
         return None
-    found = sources.read(given)
-    if found.kind != "openapi":
-        raise UsageError(f"{given} is an MCP server", hint="give another --name")
-    return found
+    source = sources.read(source_name)
+    if source.kind != "openapi":
+        raise UsageError(f"{source_name} is an MCP server", hint="give another --name")
+    return source
 
 
 def _bytes(place: str) -> bytes:
@@ -375,38 +409,46 @@ def _bytes(place: str) -> bytes:
 def _place(
     document: OpenApiDocument, old_source: BoundSource | None, server: str, secrets: Sequence[str]
 ) -> dict[str, Any]:
-    """Where the operations are asked, and with which secrets."""
-    local = re.match(r"https?://", document.place) is None
-    place = str(Path(document.place).absolute()) if local else document.place
-    chosen = (
-        server or (old_source.at["server"] if old_source is not None else "") or document.server
-    )
-    if not re.match(r"https?://[^/]", chosen):
+    """Return where the operations are called, and with which secrets."""
+    is_file = re.match(r"https?://", document.place) is None
+    place = str(Path(document.place).absolute()) if is_file else document.place
+    url = server or (old_source.at["server"] if old_source is not None else "") or document.server
+    if not re.match(r"https?://[^/]", url):
         raise UsageError(
             f"{document.place} names no server with its whole address", hint="give --server URL"
         )
-    if fault := server_fault(chosen):
-        raise UsageError(f"the server {in_words(chosen[:200])}: {fault}", hint="give --server URL")
+    if fault := server_fault(url):
+        raise UsageError(f"the server {in_words(url[:200])}: {fault}", hint="give --server URL")
     schemes = document.secrets()
-    named = dict(old_source.at["secrets"]) if old_source is not None else {}
-    for scheme, where in map(parse_secret, secrets):
+    secrets_by_scheme = dict(old_source.at["secrets"]) if old_source is not None else {}
+    for scheme, secret_place in map(parse_secret, secrets):
         if scheme not in schemes:
-            known = ", ".join(schemes) or "none"
-            raise UsageError(f"--secret: {scheme} is none of its schemes", hint=f"there is {known}")
-        named[scheme] = where
-    return {"document": place, "server": chosen.rstrip("/"), "secrets": named}
+            known_schemes = ", ".join(schemes) or "none"
+            raise UsageError(
+                f"--secret: {scheme} is none of its schemes", hint=f"there is {known_schemes}"
+            )
+        secrets_by_scheme[scheme] = secret_place
+    return {"document": place, "server": url.rstrip("/"), "secrets": secrets_by_scheme}
 
 
-Found = Sequence[tuple[str, BoundTool | OperationRefused]]
+Operations = Sequence[tuple[str, BoundTool | OperationRefused]]
 
 
-def _select_operations(candidates: Found, patterns: Sequence[str]) -> Found:
-    """The operations that are meant. Raises UsageError for a pattern that means none."""
+def _select_operations(candidates: Operations, patterns: Sequence[str]) -> Operations:
+    """Return the operations that the patterns match.
+
+    Raises:
+        UsageError: a pattern matches none.
+    """
     names = [name for name, _ in candidates]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             _refuse_unknown([pattern], names, "--operation")
-    return [one for one in candidates if any(fnmatchcase(one[0], pattern) for pattern in patterns)]
+    return [
+        candidate
+        for candidate in candidates
+        if any(fnmatchcase(candidate[0], pattern) for pattern in patterns)
+    ]
 
 
 def _refuse_unknown(
@@ -418,8 +460,8 @@ def _refuse_unknown(
             raise UsageError(f"{noun}: there is no operation {name[:100]!r}", hint=hint)
 
 
-def _describe_source(source: BoundSource, candidates: Found) -> Iterator[TextLine]:
-    """What would be bound: ours in words, the document's own marked as foreign."""
+def _describe_source(source: BoundSource, candidates: Operations) -> Iterator[TextLine]:
+    """Yield a description of the source; the document's own text is marked as foreign."""
     digest = source.digest[:16]
     yield TextLine(f"{source.name}, version {in_words(source.version)}, digest {digest}", "bold")
     servers = {source.at["server"], *(tool.at.get("server") for tool in source.tools)} - {None}
@@ -430,7 +472,7 @@ def _describe_source(source: BoundSource, candidates: Found) -> Iterator[TextLin
         yield TextLine(f"! These are {len(servers)} servers{secret}", "yellow")
     effects = Counter("write" if "write" in tool.effects else "read" for tool in source.tools)
     yield TextLine(f"{effects['read']} that read, {effects['write']} that may write")
-    for tool in source.tools:  # all of them: each is agreed to
+    for tool in source.tools:  # all of them, since the person agrees to each
         line = tool.description.partition("\n")[0]
         kind = "writes" if "write" in tool.effects else "reads"
         yield TextLine(f"{kind}  {as_name(source.tool_name(tool.name))}")
@@ -438,13 +480,17 @@ def _describe_source(source: BoundSource, candidates: Found) -> Iterator[TextLin
         yield TextLine(f"  {tool.at['method']} {in_words(place)}", foreign=True)
         if line:
             yield TextLine(f"  {in_words(cut(line, 100))}", foreign=True)
-    for name, why in candidates:
-        if isinstance(why, OperationRefused):
-            text = f"left out: {in_words(cut(name, 80))}: {in_words(why.message)}"
+    for name, refusal in candidates:
+        if isinstance(refusal, OperationRefused):
+            text = f"left out: {in_words(cut(name, 80))}: {in_words(refusal.message)}"
             yield TextLine(text, "yellow")
-    named = source.at["secrets"]
+    secret_places = source.at["secrets"]
     needed = {scheme for tool in source.tools for way in tool.at["security"] for scheme in way}
     for scheme in sorted(needed):
-        where = named.get(scheme)
-        said = f"from {in_words(where)}" if where else f"not named (--secret {scheme}=env:VARIABLE)"
-        yield TextLine(f"secret {in_words(scheme)}: {said}")
+        place_of_secret = secret_places.get(scheme)
+        origin = (
+            f"from {in_words(place_of_secret)}"
+            if place_of_secret
+            else f"not named (--secret {scheme}=env:VARIABLE)"
+        )
+        yield TextLine(f"secret {in_words(scheme)}: {origin}")

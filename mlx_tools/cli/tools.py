@@ -1,4 +1,7 @@
-"""`mlx-tools tools`: which tools there are, what they are, finding and calling one."""
+"""`mlx-tools tools`.
+
+Which tools there are, what they are, finding and calling one.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from mlx_tools.cli.output import (
     write_bytes,
 )
 from mlx_tools.cli.tool_folders import ALLOW, lacking, register, tell_printed
-from mlx_tools.cli.view import far, show_change
+from mlx_tools.cli.view import describe_progress, show_change
 from mlx_tools.controller import DirectCall
 from mlx_tools.errors import (
     EXIT_OK,
@@ -55,9 +58,10 @@ from mlx_tools.tools import (
 from mlx_tools.transcript import PREVIEW_CHARS
 
 _USUAL: Final = ("default", "preset ")
-"""The beginnings of the rules by which a call is denied that no list names."""
+"""The beginnings of the rules that deny a call which no list names."""
 
 _EXAMPLE: Final = """write it as '{"expression": "2+2"}', in single quotes"""
+"""Advice on how to write arguments."""
 
 app = typer.Typer(add_completion=False)
 
@@ -72,8 +76,8 @@ def list_tools(as_json: options.AsJsonLines = False, *, options_given: options.O
         for row in rows:
             print_json(row)
         return
-    heads = table([(row["name"], _origin(row), _describe_status(row)) for row in rows])
-    for row, head in zip(rows, heads, strict=True):
+    heads_of_rows = table([(row["name"], _origin(row), _describe_status(row)) for row in rows])
+    for row, head in zip(rows, heads_of_rows, strict=True):
         print_row(f"{head} ", _gist(row))
 
 
@@ -84,17 +88,17 @@ def show(
     """Show all that is known of a tool."""
     loaded = options.load({})
     registry = registry_of(loaded)
-    known = _describe_tool(registry, name)
-    name = known["name"]
+    facts = _describe_tool(registry, name)
+    name = facts["name"]
     row = next(row for row in registry.listing(loaded.policy()) if row["name"] == name)
-    known |= {key: value for key, value in row.items() if key not in known}
+    facts |= {key: value for key, value in row.items() if key not in facts}
     if as_json:
-        print_json(known)
+        print_json(facts)
         return
     print_text(f"{name}  {_describe_status(row)}", colour="bold")
-    print_prose(_describe_declaration(known), colour="dim")
-    print_prose(f"\n{known['description']}\n")
-    print_text(json.dumps(known["parameters"], ensure_ascii=False, indent=2))
+    print_prose(_describe_declaration(facts), colour="dim")
+    print_prose(f"\n{facts['description']}\n")
+    print_text(json.dumps(facts["parameters"], ensure_ascii=False, indent=2))
     if row["disabled_reason"]:
         print_prose(f"\ndisabled: {row['disabled_reason']}")
     elif not row["permitted"]:
@@ -114,9 +118,9 @@ def search(
     """Find the tools that match a request, the best match first."""
     loaded = options.load({})
     query, registry = inputs.as_question(" ".join(words)), registry_of(loaded)
-    found = find_tools(registry, loaded.policy(), query, limit, include_hidden=show_all)
+    result = find_tools(registry, loaded.policy(), query, limit, include_hidden=show_all)
     rows = {row["name"]: row for row in registry.listing(loaded.policy())}
-    for spec, score in found.hits:
+    for spec, score in result.hits:
         row = rows[spec.name]
         if as_json:
             print_json(row | {"score": score, "signature": signature(spec)})
@@ -124,7 +128,7 @@ def search(
             print_row(f"{_describe_status(row):<24}", signature(spec))
         else:
             print_prose(signature(spec), "  ")
-    _tell_hidden(found)
+    _tell_hidden(result)
 
 
 @app.command()
@@ -147,7 +151,7 @@ def call(
     always = loaded.settings.policy.approve == "always"
 
     def tell(progress: Progress) -> None:
-        complain(far(progress.message, progress.fraction), kind="progress")
+        complain(describe_progress(progress.message, progress.fraction), kind="progress")
 
     async def run() -> tuple[DirectCall, SessionFiles]:
         try:
@@ -163,13 +167,13 @@ def call(
         finally:
             await registry.aclose()
 
-    done, files = anyio.run(run)
+    direct_call, files = anyio.run(run)
     if as_json:
-        print_json(_as_json(done, files))
-    elif done.result is not None and done.result.content is not None:
-        print_text(done.result.content, exact=True)
-    tell_printed(done.name)
-    return _tell(done, files)
+        print_json(_as_json(direct_call, files))
+    elif direct_call.result is not None and direct_call.result.content is not None:
+        print_text(direct_call.result.content, exact=True)
+    tell_printed(direct_call.name)
+    return _tell(direct_call, files)
 
 
 @app.command(name="export")
@@ -193,7 +197,7 @@ register(app)
 
 
 def _tell_hidden(search: ToolSearch) -> None:
-    """Notes on what a search did not show."""
+    """Note what a search did not show."""
     if not search.hits:
         note("no tool matches that may be called")
     if search.more:
@@ -205,7 +209,7 @@ def _tell_hidden(search: ToolSearch) -> None:
 
 
 def _describe_declaration(facts: dict[str, Any]) -> str:
-    """Return what a tool says of itself besides its words, on one line."""
+    """Return on one line what a tool declares besides its description."""
     parts = [f"from {facts['plugin'] or 'this program'}"]
     if facts["pinned"]:
         parts.append(f"pinned to {facts['pinned']}")
@@ -216,36 +220,42 @@ def _describe_declaration(facts: dict[str, Any]) -> str:
 
 
 def _origin(row: dict[str, Any]) -> str:
-    """Where a tool comes from, and the beginning of what it is pinned to."""
+    """Return where a tool comes from, and the beginning of what it is pinned to."""
     return (row["plugin"] or "-") + (f" @{row['pinned'][:8]}" if row["pinned"] else "")
 
 
 def _describe_status(row: dict[str, Any]) -> str:
-    """What holds for a tool, and its effects; of what could not be added nobody knows any."""
-    held = "permitted" if row["permitted"] else "not permitted" if row["enabled"] else "disabled"
+    """Return whether a tool is permitted, and its effects, as far as they are known."""
+    status = "permitted" if row["permitted"] else "not permitted" if row["enabled"] else "disabled"
     effects = ", ".join(row["effects"]) or ("no effects" if row["enabled"] else "")
-    asks = ", asks" if row["permitted"] and row["needs_approval"] else ""
-    return f"{held} ({effects}{asks})" if effects else held
+    approval = ", asks" if row["permitted"] and row["needs_approval"] else ""
+    return f"{status} ({effects}{approval})" if effects else status
 
 
 def _gist(row: dict[str, Any]) -> str:
-    """The first sentence of what a tool is for, and why it may not be called; or why it is not
-    there."""
+    """Return the first sentence of a description, with why the tool cannot be called.
+
+    For a tool that is not there it is the reason.
+    """
     if row["disabled_reason"]:
         return str(row["disabled_reason"])
     first = re.split(r"(?<=[.!?])\s|\n", row["description"].strip(), maxsplit=1)[0]
-    why = (row["denied_reason"] or "").removeprefix(row["name"]).lstrip(": ").removeprefix("is ")
-    return f"{cut(first, 100)}{why and f' ({why})'}"
+    reason = (row["denied_reason"] or "").removeprefix(row["name"]).lstrip(": ").removeprefix("is ")
+    return f"{cut(first, 100)}{reason and f' ({reason})'}"
 
 
 def _describe_tool(registry: Registry, name: str) -> dict[str, Any]:
-    """All that is known of a tool. An unknown name is the caller's mistake, not a tool's error."""
+    """Return all facts about a tool.
+
+    Raises:
+        UsageError: there is no such tool.
+    """
     names = registry.all_specs()
     if registry.named(name) in names:
         return registry.describe(name)
-    refused = registry.lacks(name, Policy())
-    if refused != NO_SUCH:
-        raise UsageError(f"{name[:100]}: {refused}")
+    reason = registry.lacks(name, Policy())
+    if reason != NO_SUCH:
+        raise UsageError(f"{name[:100]}: {reason}")
     raise UsageError(f"there is no tool {name[:100]}", hint=did_you_mean(name, names))
 
 
@@ -274,16 +284,16 @@ def _tell(done: DirectCall, files: SessionFiles) -> int:
     if done.error is not None and done.status == "dry_run":
         note(done.error.message)
     elif done.error is not None:
-        decided = done.decision
-        # a list with the tool is all that is missing
-        helps = decided and decided.decision == "deny" and decided.rule.startswith(_USUAL)
-        hint = f" ({ALLOW.format(name=done.name)})" if helps else ""
+        decision = done.decision
+        # only an option that names the tool is missing
+        option_helps = decision and decision.decision == "deny" and decision.rule.startswith(_USUAL)
+        hint = f" ({ALLOW.format(name=done.name)})" if option_helps else ""
         complain(f"{done.error.code}: {done.error.message}{hint}")
     if done.status == "pending":
-        called = f"{done.name} {for_terminal(json_line(done.arguments))}"
-        complain(f"an approval is due for {called} (--approve always gives it)", kind="paused")
+        call_text = f"{done.name} {for_terminal(json_line(done.arguments))}"
+        complain(f"an approval is due for {call_text} (--approve always gives it)", kind="paused")
         return EXIT_PAUSED
     if done.status in ("ok", "dry_run"):
         return EXIT_OK
-    wrong = done.error is not None and done.error.code == "invalid_arguments"
-    return EXIT_USAGE if wrong else EXIT_STOPPED
+    has_bad_arguments = done.error is not None and done.error.code == "invalid_arguments"
+    return EXIT_USAGE if has_bad_arguments else EXIT_STOPPED

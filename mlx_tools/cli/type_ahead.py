@@ -1,4 +1,7 @@
-"""What is typed while nobody reads: kept for the next line, unseen, and no answer to anything."""
+"""Text that is typed while nothing reads it.
+
+Held for the next line, unseen, and never an answer.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,11 @@ from mlx_tools.cli.output import stdout, steerable
 
 _CHUNK: Final = 4096
 
-_REST: Final = 0.02
-"""Seconds within which a terminal hands over the rest of a text that is pasted."""
+_REST_SECONDS: Final = 0.02
+"""Seconds within which a terminal delivers the rest of a pasted text."""
 
 _MARK_PASTES: Final = "\x1b[?2004h"
+"""Asks the terminal to mark pasted text."""
 _MARK_NONE: Final = "\x1b[?2004l"
 
 
@@ -30,28 +34,30 @@ _QUOTES: Final = b'"""'
 
 
 class TypeAhead:
-    """The keyboard of a program that is busy, and the screen that it writes to.
+    """The keyboard of a busy program, and the screen that it writes to.
 
-    A terminal of its own accord keeps 4096 bytes, and then obeys no Ctrl-C: so they are read.
+    A terminal by itself holds 4096 bytes, and obeys no Ctrl-C after that. So they are read here.
     """
 
     def __init__(self, keyboard: TextIO, screen: TextIO) -> None:
         self.screen = screen
         self._file = keyboard.fileno()
         self._input = [b""]  # texts, all but the last sent with Enter
-        self._modes: list[int | list[bytes | int]] | None = None  # the terminal's own, while quiet
-        self._reader: tuple[threading.Thread, int] | None = None  # and what ends it
+        self._modes: list[int | list[bytes | int]] | None = None  # the modes before `silence`
+        self._reader: tuple[threading.Thread, int] | None = None  # closing the file ends it
 
     @classmethod
     def for_process(cls) -> Self | None:
-        """That of this process; None where it has no keyboard, or no screen that obeys."""
+        """Return this process's; None without a keyboard, or a screen that obeys."""
         screens = [s for s in (sys.stderr, stdout()) if s is not None and steerable(s)]
         return cls(sys.stdin, screens[0]) if screens and sys.stdin.isatty() else None
 
     @contextmanager
     def silence(self) -> Iterator[None]:
-        """Inside, what is typed is not shown, but by whoever reads it; Ctrl-C and Ctrl-Z are obeyed
-        as ever. So nothing is seen, or taken for another key, between one reader and the next."""
+        """Hide typed text until a reader shows it; Ctrl-C and Ctrl-Z work as usual.
+
+        So nothing is seen, or taken for another key, between one reader and the next.
+        """
 
         def stop(*_: object) -> None:
             holds = self._reader is not None
@@ -60,7 +66,7 @@ class TypeAhead:
                 self._restore()
             signal.signal(signal.SIGTSTP, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTSTP)
-            signal.signal(signal.SIGTSTP, stop)  # here it goes on
+            signal.signal(signal.SIGTSTP, stop)  # the process continues here after SIGCONT
             if holds:
                 self._hold()
 
@@ -73,13 +79,13 @@ class TypeAhead:
 
     @contextmanager
     def buffer_input(self) -> Iterator[None]:
-        """Within `silence`: inside, what is typed is kept."""
+        """Hold typed text for later; used within `silence`."""
         try:
             self._hold()
             yield
         except KeyboardInterrupt:
             self._release()
-            # it stands in the next line, and is not sent
+            # the text appears in the next line, and is not sent
             self._input = [b"".join(self._input).rstrip(b"\r")]
             raise
         finally:
@@ -87,8 +93,10 @@ class TypeAhead:
 
     @contextmanager
     def lend_terminal(self) -> Iterator[None]:
-        """Within `buffer_input`: inside, the terminal is as it was, and what was typed answers
-        nothing."""
+        """Give the terminal back, as it was; text typed before answers nothing.
+
+        Used within `buffer_input`.
+        """
         self._release()
         self._restore()
         try:
@@ -97,25 +105,28 @@ class TypeAhead:
             self._hold()
 
     def take(self) -> str:
-        """What was typed and is not read yet, up to an Enter; it is kept no longer."""
+        """Return typed text that is not read yet, up to an Enter, and drop it here."""
         self._take_pending()
         typed = self._input.pop(0)
         self._input = self._input or [b""]
         return typed.decode("utf-8", "replace")
 
     def _take_pending(self) -> None:
-        """Take what is there to be read: a terminal that is not quiet says Enter with a newline."""
+        """Take the bytes that are there.
+
+        A terminal outside of `silence` sends a newline for Enter.
+        """
         pending = self._pending()
         self._input[-1] += pending.replace(b"\n", b"\r") if self._modes is None else pending
 
     def _silence(self) -> None:
-        with suppress(OSError, ValueError, termios.error):  # the terminal is gone
+        with suppress(OSError, ValueError, termios.error):  # the terminal was closed
             self._take_pending()
             quiet = termios.tcgetattr(self._file)
             self._modes = termios.tcgetattr(self._file)
-            quiet[0] &= ~termios.ICRNL  # Enter and Ctrl-J are told apart
+            quiet[0] &= ~termios.ICRNL  # Enter and Ctrl-J stay different bytes
             quiet[3] &= ~(termios.ECHO | termios.ICANON)
-            quiet[3] |= termios.NOFLSH  # Ctrl-C forgets nothing
+            quiet[3] |= termios.NOFLSH  # Ctrl-C drops no typed text
             termios.tcsetattr(self._file, termios.TCSANOW, quiet)
 
     def _restore(self) -> None:
@@ -155,25 +166,29 @@ class TypeAhead:
                     rest = None
                     self._end_text()
                 elif data := os.read(self._file, _CHUNK):
-                    rest = _REST
+                    rest = _REST_SECONDS
                     self._input[-1] += data
                 else:
                     break
         os.close(deadline)
 
     def _end_text(self) -> None:
-        """Begin another text where the last one was sent: with an Enter that was typed, not pasted,
-        and after which a line editor reads no more of it."""
+        """Begin another text if the last one was sent.
+
+        With a typed Enter, not a pasted one.
+
+        A line editor must read no more of it after that Enter.
+        """
         text = self._input[-1]
         whole = text.count(_PASTE) == text.count(_PASTED) and _QUOTES not in text
         if whole and text.endswith(b"\r") and not text.endswith(b"\x1b\r"):
             self._input.append(b"")
 
     def _pending(self) -> bytes:
-        """What is there to be read at once; Ctrl-D where that is the end of the input."""
+        """Return the bytes that can be read at once; Ctrl-D at the end of the input."""
         data = b""
         with suppress(OSError):
-            while select.select([self._file], [], [], _REST if data else 0)[0]:
+            while select.select([self._file], [], [], _REST_SECONDS if data else 0)[0]:
                 chunk = os.read(self._file, _CHUNK)
                 if not chunk:
                     return data + b"\x04"

@@ -1,4 +1,6 @@
-"""The live view of a run at a terminal: what the model asked, what ran, how long, what came back.
+"""The live view of a run at a terminal.
+
+Calls of the model, their times and results.
 
 Steps go to standard error, the answer to standard output as it forms.
 """
@@ -42,19 +44,25 @@ from mlx_tools.transcript import (
 )
 
 _WIDTH: Final = 160
+"""Characters of a step's text. A choice: two lines of a terminal."""
 _FEW: Final = 40
+"""Characters of a progress message: its line must fit into one row."""
 _FULL: Final = 80
-"""Per cent of the context from which on a person is told what makes room."""
+"""Percent of the context from which on the status line says how to make room."""
 
-_LEAST: Final = 1.0
-"""Seconds that a model must have written for its speed to be told: below that it is noise."""
+_MIN_SECONDS: Final = 1.0
+"""Seconds that a model must have written before its speed is shown: below that it is noise."""
 
 
 class LiveView:
-    """Shows events on two streams, each None where nothing is to be shown live.
+    """Shows events on two streams.
 
-    ``every_step``: all that the model writes and is told, its thoughts too; else a line a call.
-    ``makes_room`` is what a person can do about a full context. ``clock`` counts seconds.
+    Args:
+        steps: the stream for steps, None to show none.
+        answer: the stream for the answer, None to show none.
+        every_step: show all steps and thoughts; else one line for each call.
+        makes_room: what a person can do about a full context.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -74,27 +82,28 @@ class LiveView:
         self._every_step = every_step
         self._makes_room = makes_room
         self._clock = clock
-        self._streamed: list[
-            str
-        ] = []  # what the turn that goes on, or went last, wrote of an answer
+        self._streamed: list[str] = []  # the answer's text of the last turn
         self._speaks = False
-        # the model, and calls that run, by id: what is said of it, and since when
+        # the model ("") and running calls by id: their text, and since when they run
         self._awaited: dict[str, tuple[str, float]] = {}
-        self._row = ""  # the line that says what is waited for
+        self._row = ""  # the line that is shown while waiting
         self._arguments: dict[str, Mapping[str, Any]] = {}
-        self._calls: list[tuple[str, str]] = []  # rows that a question would say again
+        self._calls: list[tuple[str, str]] = []  # rows that a question to the user would repeat
         self._thought = 0  # characters
         self._thoughts: PlainScreen | None = None
 
     @classmethod
     def for_process(cls, *, steps: bool = False, answer: bool = True, makes_room: str = "") -> Self:
-        """A view on this process's streams: ``steps`` shows every one, wherever they go; else
-        each call has a line, at a terminal alone. So is the answer shown, where it is wanted."""
-        wanted = steps or sys.stderr.isatty()
-        live = answer and stdout().isatty()
+        """Return a view on this process's streams.
+
+        With ``steps`` every step is shown, wherever standard error goes. Else each call has a line,
+        at a terminal only. The answer is shown live at a terminal only, if it is wanted.
+        """
+        shows_steps = steps or sys.stderr.isatty()
+        shows_answer = answer and stdout().isatty()
         return cls(
-            steps=sys.stderr if wanted else None,
-            answer=stdout() if live else None,
+            steps=sys.stderr if shows_steps else None,
+            answer=stdout() if shows_answer else None,
             every_step=steps,
             makes_room=makes_room,
         )
@@ -102,8 +111,8 @@ class LiveView:
     def show(self, event: events.Event) -> None:
         """Show one event."""
         if not isinstance(event, events.CallRead | events.CallDecided):
-            for colour, said in self._calls:
-                self._detail(colour, said)
+            for colour, text in self._calls:
+                self._detail(colour, text)
             self._calls.clear()
         match event:
             case events.AnswerPiece():
@@ -121,7 +130,10 @@ class LiveView:
             case events.ToolStarted():
                 self._wait(event.call, f"  {event.name} runs …")
             case events.ToolProgress():
-                self._wait(event.call, f"  {event.name}: {far(event.message, event.fraction)} …")
+                self._wait(
+                    event.call,
+                    f"  {event.name}: {describe_progress(event.message, event.fraction)} …",
+                )
             case events.TurnEnded():
                 self._end_thought()
                 self._awaited.pop("", None)
@@ -134,8 +146,8 @@ class LiveView:
             case events.Compacted():
                 self._step("yellow", f"! {describe_compaction(event)}")
             case events.Mended():
-                said = f"{event.dropped or 'nothing'} → {event.replacement or 'written anew'}"
-                self._detail("yellow", f"! {_line(f'mended ({event.kind}): {said}')}")
+                text = f"{event.dropped or 'nothing'} → {event.replacement or 'written anew'}"
+                self._detail("yellow", f"! {_line(f'mended ({event.kind}): {text}')}")
             case events.FormatBroken():
                 self._detail("yellow", f"! {_line(event.error.message)}")
             case events.CallOpened():
@@ -144,15 +156,15 @@ class LiveView:
             case events.CallRead():
                 self._arguments[event.call] = event.arguments
                 repaired = f"  (repaired: {', '.join(event.repairs)})" if event.repairs else ""
-                said = f"→ {event.name} {_line(json_line(event.arguments))}{repaired}"
-                self._calls.append(("bold", said))
+                text = f"→ {event.name} {_line(json_line(event.arguments))}{repaired}"
+                self._calls.append(("bold", text))
             case events.CallDecided() if event.rule.startswith(TEMPLATE):
                 self._step("yellow", f"! {_line(event.reason)}")
             case events.CallDecided() if event.decision != "allow":
                 permit = f"  (permit it: /allow {event.name}, or --tools +{event.name})"
                 permit = permit if event.rule == "default" else ""
-                said = f"  {event.decision}: {_line(event.reason)}{permit}"
-                self._calls.append(("yellow", said))
+                text = f"  {event.decision}: {_line(event.reason)}{permit}"
+                self._calls.append(("yellow", text))
             case events.ToolEnded():
                 self._awaited.pop(event.call, None)
                 self._tool_ended(event)
@@ -169,7 +181,7 @@ class LiveView:
 
     @property
     def moves(self) -> bool:
-        """Whether it shows that time passes."""
+        """True if it shows that time passes."""
         return self._speaks or bool(self._row)
 
     def tick(self) -> None:
@@ -180,18 +192,18 @@ class LiveView:
             self._answer.tick()
 
     def reset_position(self, *_: object) -> None:
-        """Others have written to the terminal, as after Ctrl-Z: what they wrote is to stay."""
+        """Keep what others wrote to the terminal meanwhile, as after Ctrl-Z."""
         self._row = ""
         if self._answer is not None:
             self._answer.reset_position()
 
-    def asks(self) -> None:
-        """The user is asked about the calls that were read last, and shown all of them."""
+    def prepare_question(self) -> None:
+        """Make room for a question to the user, which shows the calls that were read last."""
         self._calls.clear()
         self.end()
 
     def end(self) -> None:
-        """Leave the terminal at the start of a line, whatever was shown last."""
+        """Leave the cursor at the start of a line, whatever was shown last."""
         self._end_thought()
         self._clear_row()
         self._end_answer()
@@ -222,15 +234,15 @@ class LiveView:
             self._show_awaited()
 
     def _end_thought(self) -> None:
-        """Fold what the model thought into a line."""
+        """Replace the thought by one line about it."""
         if not self._thought:
             return
         if self._thoughts is not None:
             self._thoughts.finish()
         size, self._thought, self._thoughts = self._thought, 0, None
-        took = self._clock() - self._awaited.pop("")[1]
+        seconds = self._clock() - self._awaited.pop("")[1]
         self._step(
-            "dim", f"· thought: {count_noun(size, 'character')}, {_time(round(1000 * took))}"
+            "dim", f"· thought: {count_noun(size, 'character')}, {_time(round(1000 * seconds))}"
         )
 
     # --- what is waited for: a line that goes away when something comes ---
@@ -241,18 +253,18 @@ class LiveView:
         self._show_awaited()
 
     def _show_awaited(self) -> None:
-        """Say what was last told of, and for how long it has been waited for."""
+        """Show what is waited for, and for how long."""
         if self._steps is None or not steerable(self._steps) or self._speaks or self._thoughts:
             return
         if not self._awaited:
             return
-        said, since = [*self._awaited.values()][-1]
+        text, since = [*self._awaited.values()][-1]
         seconds = int(self._clock() - since)
-        row = said + (f" {seconds} s" if seconds else "")
+        row = text + (f" {seconds} s" if seconds else "")
         if row != self._row:
             self._clear_row()
-            fits = _fit(for_terminal(row), size_of(self._steps).columns - 1)
-            self._steps.write(color_text(fits, "dim", self._steps))
+            shown = _fit(for_terminal(row), size_of(self._steps).columns - 1)
+            self._steps.write(color_text(shown, "dim", self._steps))
             self._steps.flush()
             self._row = row
 
@@ -265,24 +277,31 @@ class LiveView:
     # --- steps ---
 
     def _tool_ended(self, event: events.ToolEnded) -> None:
-        took = "" if event.duration_ms is None else _time(event.duration_ms)
-        took = "as before" if event.cached else took
+        duration = "" if event.duration_ms is None else _time(event.duration_ms)
+        duration = "as before" if event.cached else duration
         error = event.error
-        said = event.preview if error is None else f"{error.code}: {error.message}"
+        text = event.preview if error is None else f"{error.code}: {error.message}"
         if not self._every_step:
-            self._call_line(event, said, took)
+            self._call_line(event, text, duration)
             return
         size = event.output_size_chars or 0
-        more = f"  ({size} characters)" if error is None and size > _WIDTH else ""
-        head = f"← {event.name} ({took})" if event.cached else f"← {event.name} {took}".rstrip()
-        self._step("green" if error is None else "red", f"{head}: {_line(said)}{more}")
+        size_note = f"  ({size} characters)" if error is None and size > _WIDTH else ""
+        head = (
+            f"← {event.name} ({duration})"
+            if event.cached
+            else f"← {event.name} {duration}".rstrip()
+        )
+        self._step("green" if error is None else "red", f"{head}: {_line(text)}{size_note}")
 
     def _call_line(self, event: events.ToolEnded, text: str, took: str) -> None:
-        """A call in one row: what, its result in a few words, and the time."""
+        """Show a call in one row.
+
+        Its name and arguments, its result in a few words, its time.
+        """
         if self._steps is None:
             return
-        given = self._arguments.pop(event.call, {}).values()
-        words = ", ".join(one if isinstance(one, str) else json_line(one) for one in given)
+        values = self._arguments.pop(event.call, {}).values()
+        words = ", ".join(value if isinstance(value, str) else json_line(value) for value in values)
         took = f" · {took}" if took else ""
         room = size_of(self._steps).columns - 1 - cells(took)
         head = _fit(for_terminal(_line(f"· {event.name} {words}")), room * 3 // 5)
@@ -307,9 +326,11 @@ class LiveView:
 
 
 class StatusLine:
-    """The line below what a person types: the model, how full its context is, how fast it writes.
+    """The line below the input.
 
-    It sees the events of a conversation; what they do not tell it leaves out. ``clock`` counts
+    The model, how full its context is, how fast it writes.
+
+    It follows the events of a conversation, and leaves out what they do not say. ``clock`` returns
     seconds.
     """
 
@@ -320,8 +341,8 @@ class StatusLine:
         self._speed: float | None = None
         self._started_at: float | None = None
 
-    def see(self, event: events.Event) -> None:
-        """Take in an event."""
+    def update(self, event: events.Event) -> None:
+        """Update the line by an event."""
         match event:
             case events.TurnStarted():
                 self._started_at = None
@@ -333,9 +354,9 @@ class StatusLine:
             ):
                 self._started_at = self._clock() if self._started_at is None else self._started_at
             case events.TurnEnded(usage=usage):
-                took = 0.0 if self._started_at is None else self._clock() - self._started_at
-                if usage.completion_tokens is not None and took >= _LEAST:
-                    self._speed = usage.completion_tokens / took
+                seconds = 0.0 if self._started_at is None else self._clock() - self._started_at
+                if usage.completion_tokens is not None and seconds >= _MIN_SECONDS:
+                    self._speed = usage.completion_tokens / seconds
             case events.ContextFilling():
                 self._context = (event.size, event.used)
             case events.Compacted():
@@ -345,7 +366,7 @@ class StatusLine:
                 self._model = outcome.model or self._model
 
     def text(self) -> str:
-        """The line, empty where nothing is known."""
+        """Return the line, empty if nothing is known."""
         size, used = self._context
         share = 100 * used // size if size and used is not None else None
         parts = [] if share is None else [f"{share} % of {size}"]
@@ -361,7 +382,10 @@ class StatusLine:
 def show_change(
     name: str, preview: str, screen: TextIO, arguments: Mapping[str, Any] | None = None
 ) -> None:
-    """Show what a call would change, as an approval does; where that is not known, the call."""
+    """Show what a call would change, as an approval does.
+
+    If that is unknown, the call.
+    """
     head = TextLine(f"{as_name(name)} would change:", "bold")
     lines = diff(preview)
     if not preview:
@@ -371,7 +395,7 @@ def show_change(
 
 
 def _ending(outcome: Outcome) -> str | None:
-    """The end of a run without a whole answer, in words; None for one that has it."""
+    """Return in words how a run ended without a complete answer; None if it has one."""
     if isinstance(outcome, Paused):
         names = ", ".join(call.name for call in outcome.pending)
         return f"an approval is due for {names} (mlx-tools sessions resume {outcome.session})"
@@ -387,43 +411,49 @@ def _ending(outcome: Outcome) -> str | None:
 
 
 def tell(outcome: Outcome, *, plain: bool = True, show_location: bool = True) -> None:
-    """Tell a person what there is besides an answer: why there is none, or not all of it.
+    """Print what there is besides an answer: why there is none, or not all of it.
 
-    ``plain``: the answer, too, where it was not shown live, and after it, on standard error, the
-    sources that it cites. ``show_location``: and the transcript of a run that stopped.
+    Args:
+        outcome: the outcome.
+        plain: print the answer too if it was not shown live, then its sources on standard error.
+        show_location: name the transcript of a run that stopped.
     """
     if plain and isinstance(outcome, Answered):
         if not stdout().isatty():
             print_text(outcome.answer, exact=True)
         for source in outcome.sources:
             complain(f"[{source.n}] {source.title} ({source.location})", kind="source")
-    said = _ending(outcome)
-    if said is not None:
-        stopped = isinstance(outcome, Stopped)
-        cut_off = isinstance(outcome, Answered) and outcome.truncated
-        kept = f" (transcript: {outcome.transcript or f'session {outcome.session}'})"
-        kind = "" if stopped else "truncated" if cut_off else outcome.status
-        complain(f"{said}{kept if show_location and stopped else ''}", kind=kind)
+    text = _ending(outcome)
+    if text is not None:
+        is_stopped = isinstance(outcome, Stopped)
+        is_cut_off = isinstance(outcome, Answered) and outcome.truncated
+        location = f" (transcript: {outcome.transcript or f'session {outcome.session}'})"
+        kind = "" if is_stopped else "truncated" if is_cut_off else outcome.status
+        complain(f"{text}{location if show_location and is_stopped else ''}", kind=kind)
 
 
 def describe_compaction(event: events.Compacted) -> str:
-    """The parts that left the prompt, in words."""
-    gone = ((event.turns, "turn"), (event.observations, "observation"))
-    parts = " and ".join(count_noun(number, what) for number, what in gone if number)
-    before, after = event.before, event.after
-    tokens = "" if before is None or after is None else f", from {before} to {after} tokens"
+    """Return in words which parts left the prompt."""
+    counts = ((event.turns, "turn"), (event.observations, "observation"))
+    parts = " and ".join(count_noun(number, noun) for number, noun in counts if number)
+    old_tokens, new_tokens = event.before, event.after
+    tokens = (
+        ""
+        if old_tokens is None or new_tokens is None
+        else f", from {old_tokens} to {new_tokens} tokens"
+    )
     return f"the prompt was compacted{parts and f': {parts} left out'}{tokens}"
 
 
-def far(message: str, fraction: float | None) -> str:
-    """A call's progress, in a few words: a line that goes away must fit into one row."""
+def describe_progress(message: str, fraction: float | None) -> str:
+    """Return a call's progress in a few words: its line must fit into one row."""
     words = cut(" ".join(message.split()), _FEW)
     share = "" if fraction is None else f"{100 * fraction:.0f} %"
     return ", ".join(part for part in (words, share) if part) or "goes on"
 
 
 def _fit(text: str, columns: int) -> str:
-    """The text, or as much of it as fits into so many columns."""
+    """Return as much of a text as fits into ``columns``."""
     if cells(text) <= columns:
         return text
     text = text[: max(0, columns)]
@@ -433,7 +463,7 @@ def _fit(text: str, columns: int) -> str:
 
 
 def _line(text: str) -> str:
-    """A text on one line, cut where it is long."""
+    """Return a text on one line, cut if it is long."""
     return cut(" ".join(text.split()), _WIDTH)
 
 
@@ -443,8 +473,12 @@ def _time(milliseconds: int) -> str:
 
 def _usage(event: events.TurnEnded) -> str:
     usage = event.usage
-    took = _time(event.duration_ms) if event.duration_ms is not None else ""
+    duration = _time(event.duration_ms) if event.duration_ms is not None else ""
     cached = f" ({usage.cached_tokens} cached)" if usage.cached_tokens is not None else ""
-    read = f"{usage.prompt_tokens} prompt tokens{cached}" if usage.prompt_tokens is not None else ""
-    wrote = f"{usage.completion_tokens} written" if usage.completion_tokens is not None else ""
-    return ", ".join(part for part in (took, read, wrote) if part)
+    prompt_part = (
+        f"{usage.prompt_tokens} prompt tokens{cached}" if usage.prompt_tokens is not None else ""
+    )
+    completion_part = (
+        f"{usage.completion_tokens} written" if usage.completion_tokens is not None else ""
+    )
+    return ", ".join(part for part in (duration, prompt_part, completion_part) if part)

@@ -24,7 +24,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
-from mlx_tools.cli.approve import Look, Questions
+from mlx_tools.cli.approve import EditRequest, Questions
 from mlx_tools.cli.call_text import (
     TextLine,
     escape_invisible,
@@ -95,7 +95,7 @@ class Desk:
         self,
         *requests: ApprovalRequest,
         typed: Sequence[tuple[str, str | Callable[[], None]]],
-        look: Look | None = looked,
+        look: EditRequest | None = looked,
         always: bool = False,
     ) -> list[ApprovalAnswer]:
         """The answers, where this is typed: each text once its pattern has been shown anew."""
@@ -272,7 +272,7 @@ def test_a_terminal_that_goes_away_decides_nothing(desk: Any) -> None:
     ],
 )
 def test_the_keys_are_spelled_out_and_no_consent_is_offered_that_cannot_cover_the_call(
-    desk: Any, columns: int, look: Look | None, more: dict[str, Any], keys: str
+    desk: Any, columns: int, look: EditRequest | None, more: dict[str, Any], keys: str
 ) -> None:
     one = desk(columns, 24)
     pressed = [(ASKED, key) for key in "es" if f"{key} " not in keys and f"{key})" not in keys]

@@ -57,7 +57,7 @@ def talking(*script: Any, **options: Any) -> Iterator[ChatSession]:
         ("/Tools", "did you mean /tools? a space before the / sends it as a question"),
         ("/", "/help lists the commands; a space before the / sends it as a question"),
         ("/etc/passwd is what?", "unknown command /etc/passwd; nothing was sent"),
-        ("/tools all", "it takes nothing behind it"),
+        ("/tools all", "it takes no argument"),
         ("/save", "as in /save FILE"),
     ],
 )

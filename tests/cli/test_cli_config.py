@@ -106,7 +106,7 @@ def test_what_could_not_be_read_is_not_written(
 
 def test_what_goes_over_a_setting_is_told(run: Any, mine: Path, environ: Any) -> None:
     environ(MODEL_SEED="9")
-    assert "MLX_TOOLS_MODEL_SEED goes over it" in run("config", "set", "model.seed", "4").error
+    assert "MLX_TOOLS_MODEL_SEED overrides it" in run("config", "set", "model.seed", "4").error
 
 
 def test_a_file_that_is_a_link_stays_one(run: Any, mine: Path, home: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.cli.sessions import conversation, row, said_when, title, waiting
+from mlx_tools.cli.sessions import conversation, format_time, row, title, waiting
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.store import ListedSession, session_status
 from mlx_tools.store.transcript import TranscriptFile, decode, encode
@@ -97,7 +97,7 @@ NOW = datetime(2026, 11, 23, 14, 2, tzinfo=timezone(timedelta(hours=1)))
 def test_a_time_is_said_as_a_person_says_it() -> None:
     said = {0: "today 14:02", 14: "today 00:02", 15: "yesterday", 39: "21 Nov", 264: "12 Nov"}
     said |= {365 * 24: "23 Nov 2025", -24: "24 Nov"}
-    assert {hours: said_when(NOW - timedelta(hours=hours), NOW) for hours in said} == said
+    assert {hours: format_time(NOW - timedelta(hours=hours), NOW) for hours in said} == said
 
 
 def test_a_row_fits_a_line_of_a_terminal_and_is_folded_where_that_is_narrow() -> None:

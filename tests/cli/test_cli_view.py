@@ -146,7 +146,7 @@ def test_steps_tell_what_was_asked_what_ran_how_long_and_what_came_back() -> Non
 def test_a_call_that_a_question_shows_is_not_told_before_it() -> None:
     watched = Watched()
     watched.show(called("c1", "clock", text="x"), ASKS)
-    watched.view.asks()
+    watched.view.prepare_question()
     assert watched.show(returned("clock", "done")) == ["← clock 3 ms: done\n"]
 
 
@@ -207,7 +207,7 @@ def test_the_status_line_says_what_is_known_and_nothing_else() -> None:
     def after(*happened: events.Event | float) -> str:
         for one in happened:
             if isinstance(one, events.Event):
-                status.see(one)
+                status.update(one)
             else:
                 now[0] += one
         return status.text()

@@ -96,7 +96,7 @@ def test_zsh_gets_words_with_their_meaning_or_leave_to_complete_files() -> None:
         return complete("complete_zsh", {"_TYPER_COMPLETE_ARGS": line})[0]
 
     assert said("mlx-tools models pu").startswith(
-        """_arguments '*: :(("pull":"Have a model on this """
+        """_arguments '*: :(("pull":"Fetch a model, whole """
     )
     assert '"--model":"The model\\\\: the server\'\'s name for it,' in said("mlx-tools ask --model")
     assert said("mlx-tools ask --full-trace ") == "_files"
