@@ -183,6 +183,7 @@ class Autostart(Struct, frozen=True, kw_only=True):
 
         Return the commands that are left to do.
         """
+        # An agent that is loaded cannot be loaded again.
         self.run(("launchctl", "bootout", self._target))
         start = ("launchctl", "bootstrap", *self._agent)
         for tries in range(TRIES):

@@ -815,6 +815,7 @@ def write_user_text(text: str) -> None:
     file = user_path()
     try:
         private_dir(file.parent)
+        # The file may be a link into a folder of settings under version control: the link stays.
         file = file.resolve()
         mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else 0o600
         write_whole(file, text.encode(), mode)

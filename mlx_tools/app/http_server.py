@@ -144,6 +144,8 @@ class OpenConnections:
         group = [other for other in self._without_key if other.is_local == connection.is_local]
         if len(group) > self.max_without_key:
             group.pop(0).drop()
+        # This machine's own connections all have one address, so the limit by address is for
+        # others.
         same_address = [other for other in group if other.address == connection.address]
         if len(same_address) > self.max_per_address and not connection.is_local:
             same_address[0].drop()

@@ -120,6 +120,7 @@ def steps_of(records: Sequence[Record]) -> list[ReportStep]:
     calls: dict[str, ReportStep] = {}
     mends: list[MendRecord] = []
     for record in records:
+        # A repair belongs to its call, and is shown there.
         if isinstance(record, RepairRecord) and (call := calls.get(record.call or "")) is not None:
             call.notes = [*call.notes, f"repaired: {record.name}"]
             continue

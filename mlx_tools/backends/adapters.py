@@ -112,6 +112,7 @@ class ErrorMappingBackend:
         try:
             chunks = self.backend.complete(request)
             if not hasattr(chunks, "__aiter__"):
+                # A plain coroutine would warn that it was never awaited.
                 if inspect.iscoroutine(chunks):
                     chunks.close()
                 raise BackendBroken(

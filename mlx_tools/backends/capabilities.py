@@ -47,6 +47,7 @@ async def single_tokens(
     start = short_request("x").prompt
     lengths = []
     for token in ("", *tokens):
+        # Three in a row, since one token more could also come from a merge at the seam.
         request = CompletionRequest(prompt=start + token * 3, max_tokens=1, timeout=30.0)
         lengths.append((await backend.ask_whole(request)).usage.prompt_tokens)
         if lengths[-1] is None:
@@ -69,6 +70,7 @@ async def honours_stop(backend: CompletionsBackend) -> Literal["yes", "edits", "
     """
     request = short_request("\nOne, two, three, four, five, six, seven,", 16)
     full_text = (await backend.ask_whole(request)).chunk.text
+    # A word that comes twice could end the text earlier than expected.
     words = [word for word in full_text.split() if full_text.count(word) == 1]
     if len(words) < 3:
         return None
@@ -329,6 +331,7 @@ async def probe_native(
         reason += ", and a tool choice is obeyed" if obeys else "; a tool choice is not obeyed"
     except _TrialFailure as error:
         reason = str(error)
+    # These say nothing about calling: the server itself failed.
     except (BackendTimeout, BackendDead, BackendUnreachable, ConnectionDropped, ServerFailed):
         raise
     except (BackendRefused, BackendBroken) as error:

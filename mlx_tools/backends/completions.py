@@ -219,6 +219,8 @@ class CompletionsBackend:
         """
         check_request(request)
         limits = self._limits(request)
+        # Found out at the first request with a grammar: most sessions have none, and it costs a
+        # request.
         if request.grammar is not None and self.grammar_option is None:
             from mlx_tools.backends.grammar_option import find_grammar_option
 
@@ -228,6 +230,7 @@ class CompletionsBackend:
             yield await self._score_completion(request, limits)
             return
         async with self._start_response(request, limits) as start:
+            # Some servers ignore `stream` and answer with one object.
             if start.whole:
                 yield (await self._read_whole(start, request)).chunk
                 return
@@ -237,6 +240,7 @@ class CompletionsBackend:
                 for text in collector.feed(data):
                     yield Chunk(text)
                 if collector.done:
+                    # Only a connection whose answer was read to the end can be used again.
                     await start.drain()
                 if collector.done or data is None:
                     break
@@ -330,6 +334,7 @@ class CompletionsBackend:
         settings = (await self.get_object("/props", timeout)).get("default_generation_settings")
         numbers.append(settings.get("n_ctx") if isinstance(settings, dict) else None)
         sizes = [n for n in numbers if isinstance(n, int) and not isinstance(n, bool) and n > 0]
+        # If two places differ the smaller size is safe.
         return min(sizes, default=None)
 
     async def get(
@@ -467,6 +472,8 @@ class CompletionsBackend:
                     continue
                 if isinstance(error, BackendRefused) and not isinstance(error, ServerFailed):
                     raise await self._with_names(error) from error.__cause__
+                # A pause that would outlast the request's own time is not begun: the error is
+                # reported at once.
                 delay = self._retry.delay(tries)
                 may_pass = isinstance(error, ConnectionDropped | ServerFailed)
                 if not may_pass or tries >= self._retry.times or delay >= limits.seconds_left:
@@ -513,11 +520,15 @@ class CompletionsBackend:
         The cache drops an entry when one that continues it comes in. For a model whose entries
         cannot be shortened it drops one only when newer entries crowd it out.
         """
+        # First the cheap way: one longer prompt. A cache that cannot shorten its entries needs a
+        # crowd.
         if turn < len(NUDGES):
             prompts = [request.prompt + NUDGES[turn]]
         else:
             prompts = [f"{number} {number}" for number in range(CROWD)]
         for prompt in prompts:
+            # One token at temperature 0: the nudge itself must not be the request that is
+            # expensive.
             nudge = replace(
                 request,
                 prompt=prompt,
@@ -615,6 +626,7 @@ class CompletionsBackend:
 
 async def _next(response: ResponseStart, collector: Collector) -> bytes | None:
     """Return the next bytes; None at the end, or once nothing that matters can follow."""
+    # After the finish reason only usage can come, and a completion does not wait long for that.
     finished = collector.finish is not None
     try:
         return await response.next(GRACE if finished else None)

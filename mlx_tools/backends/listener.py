@@ -43,6 +43,7 @@ def listening_command(
     if platform.startswith("linux"):
         return _by_proc(port, processes)
     output = output or _output
+    # -n and -P: no look-ups of names on the network.
     words = ["lsof", "-nP", "-a", f"-iTCP:{port}", "-sTCP:LISTEN", "-Fp"]
     match = re.search(r"(?m)^p(\d+)$", output(words))
     if match is None:

@@ -74,6 +74,7 @@ class LocalRequest:
     def send(self, item: Chunk | MlxToolsError | None) -> None:
         """Send a result to the waiting task; called in the worker's thread."""
         try:
+            # asyncio's queue is not safe across threads, so the loop itself puts the item in.
             self._loop.call_soon_threadsafe(self._items.put_nowait, item)
         except RuntimeError:  # the event loop of the waiting task is closed
             self.cancelled = True
@@ -105,6 +106,7 @@ class InferenceThread(threading.Thread):
         while (work := self.queue.get()) is not None:
             if not work.cancelled:
                 work.send(self._perform(work))
+        # Released in this thread, which owns the model's arrays.
         self.engine = None
 
     def _perform(self, work: LocalRequest) -> MlxToolsError | None:
@@ -228,6 +230,8 @@ class LocalBackend:
         limits, waiting = Deadlines(request, NAME, HINT), True
         with self._submitted(request) as work:
             while True:
+                # While other requests run no sign of life can come, so only the whole time limits
+                # this wait.
                 with limits.step(silent=waiting):
                     chunk = await work.next()
                 waiting = False
@@ -253,6 +257,7 @@ class LocalBackend:
             work.cancelled = True
         if worker is not None:
             worker.queue.put(None)
+            # Shielded: a cancelled caller must still wait, or the model would stay in memory.
             with anyio.move_on_after(PATIENCE, shield=True):
                 while worker.is_alive():
                     await anyio.sleep(0.01)
@@ -260,6 +265,7 @@ class LocalBackend:
     @contextmanager
     def _submitted(self, request: CompletionRequest | None) -> Iterator[LocalRequest]:
         """Put a request into the queue; cancel it at the end if it has not ended."""
+        # Backends are shared by event loops in several threads: one of them starts the worker.
         with self._gate:
             if self._closed:
                 raise BackendUnreachable(f"{NAME} was closed", hint="make a new LocalBackend")

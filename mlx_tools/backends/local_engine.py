@@ -94,6 +94,7 @@ class Grammars:
                 )
             except Exception as error:
                 raise UsageError(f"the grammar cannot be used: {clean(str(error))}") from error
+        # The least recently used grammar is dropped first.
         self._matchers.move_to_end(key)
         while len(self._matchers) > MAX_GRAMMARS:
             self._matchers.popitem(last=False)
@@ -181,6 +182,7 @@ class GrammarRun:
             del self.tokens[-taken_back:]
             size = sum(self._sizes[-taken_back:])
             del self._sizes[-taken_back:]
+            # Text is taken back together with its tokens, so that both always agree.
             del self._written_text[len(self._written_text) - size :]
         for new_token in tokens:
             piece = self._bytes([new_token])
@@ -279,6 +281,7 @@ class Engine:
         finish: FinishReason = "length"
         count = 0
         chosen = choose.token(logits)
+        # The GPU computes while Python prepares the next step.
         mx.async_eval(chosen)
         while count < request.max_tokens:
             watch()
@@ -516,6 +519,7 @@ class CachedPrefix:
         if not self._shortenable and len(rest) > 1:
             self.read(rest[:-1], watch)
             rest = rest[-1:]
+            # Saved before the last token, since every prompt must have one token to read.
             self._saved = list(self.tokens), copy.deepcopy(self._cache)
         return self.read(rest, watch)
 
@@ -526,6 +530,8 @@ class CachedPrefix:
         while len(tokens) - start > SHORT:
             piece = tokens[start : min(start + STEP, len(tokens) - 1)]
             self.run_model(mx.array(piece))
+            # Evaluated piece by piece: a lazy graph of the whole prompt would need memory for all
+            # of it.
             mx.eval([layer.state for layer in self._cache])
             mx.clear_cache()
             self.tokens += piece
@@ -550,6 +556,7 @@ class CachedPrefix:
         saved = self._saved
         self.forget()
         if saved is not None and shared_length(saved[0], prompt[:-1]) == len(saved[0]):
+            # A copy, since the saved state must survive this completion.
             self.tokens, self._cache = list(saved[0]), copy.deepcopy(saved[1])
             self._saved = saved
 

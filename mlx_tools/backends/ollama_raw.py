@@ -70,6 +70,7 @@ async def _as_events(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     open_line, is_thinking = b"", False
     async for piece in stream:
         *lines, open_line = (open_line + piece).split(b"\n")
+        # A peer that sends no line end must not fill the memory.
         if len(open_line) > _MAX_LINE:
             break
         for line in lines:
@@ -90,6 +91,8 @@ def _event(line: bytes, thinks: bool) -> tuple[bytes, bool]:
         return b"data: " + line + b"\n\n", thinks  # an error, or no answer of Ollama's
     text, thought = str(value["response"] or ""), str(value.get("thinking") or "")
     if thought:
+        # Ollama sends thoughts in a field of their own; the protocol reads them between these
+        # marks.
         thought = thought if thinks else f"<think>{thought}"
     if thinks and text:
         text = f"</think>{text}"

@@ -113,6 +113,7 @@ class Upstream:
 
         Each failed check doubles the pause, whatever other requests were under way there.
         """
+        # Failures of requests that were under way when it went out must not lengthen its pause.
         if not self.is_due:
             return
         self._failures += 1
@@ -227,6 +228,8 @@ class UpstreamPool:
                 if seconds_left <= 0:
                     message = f"no server began to answer within {request.timeout:g} s"
                     raise problem or BackendTimeout(message, hint=MORE_TIME_HINT)
+                # The time left, not the request's whole time: all servers together must keep its
+                # timeout.
                 chunks = upstream.backend.complete(replace(request, timeout=seconds_left))
                 try:
                     async with aclosing(chunks):
@@ -238,6 +241,7 @@ class UpstreamPool:
                     return
                 except BackendError as error:
                     upstream.note(error)
+                    # Once text was yielded another server cannot take over: its text would differ.
                     if has_begun or not isinstance(error, _PASSED_ON):
                         raise
                     problem = error
@@ -269,6 +273,7 @@ class UpstreamPool:
         """Return the servers in the order in which this request tries them."""
         if not self._spread:
             return [*self.upstreams]
+        # The key must be the same in every process, so it is made of the request and nothing else.
         key = (request.conversation or request.prompt[:KEY_CHARS]).encode("utf-8", "replace")
 
         def weight(upstream: Upstream) -> bytes:
@@ -283,6 +288,7 @@ class UpstreamPool:
         """
         import anyio
 
+        # Many requests may find the server out at once: one probe is enough for all of them.
         if upstream.checking is not None:
             await upstream.checking.wait()
             return

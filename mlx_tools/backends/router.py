@@ -132,6 +132,8 @@ def find_chat_format(
             )
     if files is not None:
         tokens = (*chat_format.control_tokens, *files.special_tokens, *files.end_tokens)
+        # The files know control tokens that a named format does not; none of them may reach the
+        # prompt from a tool's output.
         chat_format = replace(
             chat_format,
             control_tokens=tuple(dict.fromkeys(filter(None, tokens))),
@@ -380,6 +382,7 @@ def _find_native(
     """
     verdicts = [store.native(server, model) for server in servers] if model is not None else []
     tried = [verdict for verdict in verdicts if verdict is not None]
+    # A pool is native only if every server was tried: any of them may get the request.
     if not tried or len(tried) < len(verdicts):
         return None
     return replace(
@@ -451,6 +454,8 @@ async def find_setup(backend: Backend, wishes: PromptPreferences) -> ModelSetup:
     style = DEFAULT_STYLE if wishes.route.get("path") == "native" else wishes.style
     if verdict_choice is None:
         verdict_choice = find_verdict(_identity(backend, wishes.model or name, files))
+    # Whether the backend takes grammars costs requests: it is asked only if it would change the
+    # choice.
     constrained, unconstrained = (
         decide(style, wishes.strategy, verdict_choice, grammars=has_grammar)
         for has_grammar in (True, False)

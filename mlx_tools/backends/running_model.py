@@ -106,6 +106,7 @@ async def find_running_model(
     if loopback:
         import anyio
 
+        # Reading the process table blocks for some milliseconds, so a thread does it.
         command = await anyio.to_thread.run_sync(command_on, backend.address.port)
         name = model_argument(command)
         if name is not None and (REPOSITORY.fullmatch(name) or is_path(name)):
@@ -203,6 +204,7 @@ async def _by_counts(
         "".join(token * (pair[place] + 1) for token, pair in zip(tokens, digits, strict=True))
         for place in (0, 1)
     ]
+    # A random beginning keeps the server's cache from holding the whole text.
     start = f"{secrets.token_hex(4)} "
     texts = (f"{start}{_TEXT}{weighted[0]}", f"{start}{weighted[1]}x")
     try:

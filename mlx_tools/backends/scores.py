@@ -75,6 +75,7 @@ class ScoreReader:
             return ()
         result = []
         for row in rows:
+            # Servers differ in the order of their alternatives.
             row.sort(key=lambda alternative: -alternative[1])
             scores = [
                 TokenScore(token_data.decode("utf-8", "replace"), logprob, token_data, number)
@@ -136,6 +137,7 @@ def _alternative(item: Any) -> _Alternative | None:
     token, logprob, number = item.get("token"), item.get("logprob"), item.get("id")
     if not isinstance(token, str) or not isinstance(logprob, int | float):
         return None
+    # JSON has no infinity: servers send a huge number for a token that was impossible.
     if isinstance(logprob, bool) or not -1e6 < logprob < 1e6:
         return None
     is_number = isinstance(number, int) and not isinstance(number, bool)

@@ -285,6 +285,8 @@ class ServerBackend:
             try:
                 await self._until_ready(process)
                 return process
+            # Between choosing a free port and listening on it another program may take it: try
+            # another one.
             except _PortTaken:
                 process.stop()
                 if not tries_left:
@@ -400,6 +402,7 @@ class ServerProcess:
     def end_of_start(self) -> BackendUnreachable:
         """Return the error for a server that ended before it was ready."""
         tail = self.tail()
+        # The server's own message is the only sign that it could not listen.
         if "address already in use" in tail.lower():
             return _PortTaken(f"port {self.port} was taken by another program", hint="try again")
         detail = f": {tail}" if tail else ""
@@ -493,6 +496,7 @@ def foreground_command(
     """
     _require_mlx_lm()
     with socket.socket() as probe:
+        # Without it a port whose connections have just closed would count as taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -524,6 +528,7 @@ def server_environment(environ: Mapping[str, str], openblas: str | None) -> dict
     ``environ``, OpenBLAS preloaded, no look-ups on the network.
     """
     names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY")
+    # Offline: the model is a folder, and a look-up would tell the network what is run.
     environment = {**environ, **dict.fromkeys((*names, "PYTHONUNBUFFERED"), "1")}
     preloaded = environment.get("LD_PRELOAD", "")
     if openblas is not None and "openblas" not in preloaded:

@@ -129,7 +129,8 @@ def parse_address(url: str) -> Address:
     interface = ""
     if (prefix := re.match(rf"(?i)({'|'.join(INTERFACES)}):(?=https?:)", text)) is not None:
         interface, text = prefix[1].lower(), text[prefix.end() :]
-    shown = re.sub(r"//[^/@]*@", "//…@", text)[:200]  # before an @ could stand a password
+    # Messages show the address: a password, which could be before an @, must not be in it.
+    shown = re.sub(r"//[^/@]*@", "//…@", text)[:200]
 
     def address_error(
         reason: str, hint: str = "an address looks like http://127.0.0.1:8080"
@@ -139,6 +140,7 @@ def parse_address(url: str) -> Address:
     if not text.isprintable() or " " in text or "\\" in text:
         raise address_error("holds white space or control characters")
     scheme = re.match(r"(?i)(https?)://", text)
+    # The commonest mistake is an address without its scheme, so that has a hint of its own.
     if scheme is None:
         if re.match(r"(?:\w[\w.-]*|\[[0-9A-Fa-f:]+\]):\d+(?:/|\Z)", text):
             raise address_error("does not say http or https", f"write http://{text}")
@@ -154,6 +156,7 @@ def parse_address(url: str) -> Address:
         )
     if "?" in text or "#" in text:
         raise address_error("has a query or a fragment", "leave it out")
+    # urlsplit takes the brackets off an IPv6 address.
     netloc_host = f"[{host}]" if ":" in host else host
     if not _HOST.fullmatch(netloc_host) or ".." in host or port == 0:
         raise address_error("names no host that can be reached")
@@ -220,11 +223,13 @@ class Deadlines:
 
         left, idle = self.seconds_left, self._request.idle_timeout
         bound = left if silent else min(left, idle, idle if max_seconds is None else max_seconds)
+        # With no time left nothing is awaited at all: a wait of 0 seconds could still succeed.
         if bound > 0:
             with anyio.move_on_after(bound) as scope:
                 yield
             if not scope.cancelled_caught:
                 return
+        # Which limit was the shortest decides what a person can do about it.
         if bound >= left:
             raise BackendTimeout(
                 f"{self._name} did not complete within {self._request.timeout:g} s",
@@ -256,6 +261,7 @@ class Retry(Struct, frozen=True, kw_only=True):
 
     def delay(self, tries: int) -> float:
         """Return the seconds to wait before the next try, after ``tries`` repetitions."""
+        # Exponential, so that a server that restarts is not hit by every client at once.
         seconds: float = self.pause * 2**tries * (0.5 + self.jitter())
         return seconds
 
@@ -312,6 +318,8 @@ def translate(error: Exception, address: str) -> MlxToolsError:
     """Return the error of our tree for an error of httpx or of the operating system."""
     import ssl
 
+    # httpx wraps a TLS failure in a ConnectError, whose words do not say that it is the
+    # certificate.
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLError):
             return _untrusted(cause, address)
@@ -337,6 +345,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _reason(error: BaseException) -> str:
     """Return the operating system's message behind an error, else the error's own."""
     for cause in _causes(error):
+        # os.strerror gives the same words on every path; strerror may come from getaddrinfo, with a
+        # number of its own below 0.
         if isinstance(cause, OSError) and cause.strerror:
             return os.strerror(cause.errno) if cause.errno and cause.errno > 0 else cause.strerror
     return str(error)
@@ -402,6 +412,7 @@ async def watched(
 
     import anyio
 
+    # A task, since wait() with a timeout must not cancel the answer as wait_for() would.
     task = asyncio.create_task(answer())
     try:
         while not (await asyncio.wait({task}, timeout=interval))[0]:
@@ -449,6 +460,7 @@ def as_refusal(
         hint = f"redirects are not followed; name the address itself: {location}"
     elif status in (401, 403):
         hint = "the server wants a key, or refuses this one"
+    # A short 404 without a word about an error or a model is a web server that has no such page.
     elif status in (404, 405) and len(detail) < 20 and not re.search("(?i)error|model", detail):
         hint = f"it may be no completions server: {path} is not offered there"
         if path.endswith("/completions") and "chat" not in path:
@@ -475,6 +487,7 @@ def read_error_body(body: bytes) -> str:
         value = json.loads(text)
     except (ValueError, RecursionError):
         if "<" in text[:200]:
+            # A proxy's error page says what is wrong in its title; the rest is decoration.
             title = re.search(r"(?is)<title[^>]*>([^<]{1,300})", text)
             text = title[1] if title else re.sub(r"<[^<>]{0,300}>", " ", text[:4000])
         return clean(text)
@@ -554,6 +567,7 @@ class ResponseStart:
 
     async def drain(self) -> None:
         """Wait a moment for the end of an answer that is not needed any more."""
+        # An HTTP/1.0 server closes the connection after each answer, so there is nothing to reuse.
         if self.response.http_version == "HTTP/1.0":
             return  # HTTP/1.0 closes its connection anyway
         try:
@@ -653,6 +667,8 @@ class Exchange:
         async def piece() -> bytes:
             return await anext(stream)
 
+        # One byte shows that an answer has begun; of an error as much is read as its message may
+        # need.
         wanted = 1 if response.status_code == 200 else ERROR_BYTES
         while len(first.lstrip(_BLANK)) < wanted and len(first) < ERROR_BYTES:
             try:
@@ -702,6 +718,7 @@ class Exchange:
         if self._client is not None:
             return self._client
         loop = get_running_loop()
+        # A connection belongs to the event loop that opened it: another loop cannot wait for it.
         if loop not in self._clients or self._clients[loop][0].is_closed:
             self._clients = {
                 loop_key: entry
@@ -710,6 +727,8 @@ class Exchange:
             }
             client = self._new_client()
             keeper = _closing(client)
+            # The generator must have begun in this loop: only then does the loop close it at its
+            # end.
             await anext(keeper)
             self._clients[loop] = client, keeper
         return self._clients[loop][0]
@@ -732,6 +751,7 @@ class Exchange:
                 self._address, has_key=not _PLAIN.issuperset(self._headers)
             )
         with proxy_named():
+            # No timeouts of httpx: `Deadlines` limits each wait, in the terms of the request.
             return httpx.AsyncClient(
                 **self._client_options,
                 timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT),
@@ -753,6 +773,7 @@ def client_options(address: Address, *, has_key: bool) -> dict[str, Any]:
     import httpx
 
     plain = address.base.startswith("http:")
+    # A proxy on the way of plain http reads every header.
     proxied = not address.loopback and not (plain and has_key)
     with proxy_named():
         # a TLS context takes 15 to 50 ms: not for plain http to this machine

@@ -175,7 +175,8 @@ class VendorBackend(ABC):
             body = detail if isinstance(detail, str) else json.dumps(detail, default=str)
             headers = getattr(getattr(error, "response", None), "headers", {})
             return as_refusal(status, body.encode("utf-8", "replace"), name, headers)
-        if status == -1:  # Ollama's SDK: an error within the stream
+        # Ollama's SDK reports an error within the stream with this status.
+        if status == -1:
             return BackendRefused(f"{name} broke off with an error: {error}"[:400])
         return translate(error.__cause__ if isinstance(error.__cause__, Exception) else error, name)
 
@@ -260,6 +261,7 @@ class AnthropicBackend(VendorBackend):
             "messages": anthropic_messages(messages),
             **anthropic_tools(request, messages),
         }
+        # Anthropic's interface takes system texts apart from the messages.
         if system := "\n\n".join(m["content"] for m in messages if m["role"] == "system"):
             body["system"] = system
         extra = {k: v for k, v in request.sampling.items() if k in ("top_p", "top_k")}
@@ -313,6 +315,7 @@ def _anthropic_usage(usage_data: Any, prior_usage: Usage | None) -> Usage | None
     prior_usage = prior_usage or Usage()
     if not uncached:  # the event at the end has no counts of the prompt
         return Usage(prior_usage.prompt_tokens, prior_usage.cached_tokens, count("output_tokens"))
+    # Our count is of the whole prompt, as in OpenAI's interface.
     return Usage(uncached + (read or 0) + (wrote or 0), read, count("output_tokens"))
 
 

@@ -146,6 +146,7 @@ def parse_verdict(text: bytes, model: str) -> Verdict:
     verdict = _parsed(text, Verdict)
     if verdict.style not in verdict.styles:
         raise NoVerdict(f"styles: {verdict.style} is missing")
+    # A file may have been copied or renamed: its own field decides, not its name.
     if verdict.model != model:
         raise NoVerdict("it is on another model")
     return verdict
@@ -224,6 +225,7 @@ def decide(
         style_verdict = verdict.styles.get(chosen_style)
         if style_verdict is None:
             style_verdict = StyleVerdict("auto", "auto", f"{chosen_style} was not measured")
+        # A verdict may have been measured with a backend that takes grammars, unlike this one.
         is_usable = style_verdict.strategy != "grammar" or grammars
         strategy, reasons["strategy"] = (
             style_verdict.strategy if is_usable else style_verdict.fallback,
@@ -245,6 +247,7 @@ class VerdictStore(Struct, frozen=True):
 
         Readable, and never that of another model.
         """
+        # Two names may be alike once unsafe characters are replaced; the digest keeps them apart.
         digest = hashlib.sha256(model.encode(errors="surrogatepass")).hexdigest()[:12]
         readable = re.sub(r"[^A-Za-z0-9._]+", "-", model).strip("-.")[:60]
         return self.folder / f"{readable or 'model'}-{digest}.json"

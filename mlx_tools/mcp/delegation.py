@@ -165,6 +165,7 @@ class Delegation:
             UsageError: no client began such a session.
         """
         error = UsageError(f"no client has begun a session {session[:80]!r}")
+        # A path would reach any file of this machine.
         if os.sep in session:
             raise error
         store = session_store(self.configuration)
@@ -203,6 +204,7 @@ class Delegation:
         )
 
     async def _model(self, profile: str) -> _Model:
+        # Two first calls at once must not open the model twice.
         async with self._lock:
             if profile not in self._models:
                 self._models[profile] = await self._open(profile)

@@ -163,6 +163,7 @@ class McpServer:
             raise MCPError(code=INVALID_PARAMS, message=f"Unknown tool: {params.name[:100]}")
         is_own = params.name in (RUN, RESUME)
         limiter = self._runs if is_own else self._calls
+        # A client that sends without end must not fill the memory with waiting calls.
         if limiter.statistics().tasks_waiting >= WAITING:
             return _text_result("too many calls wait already: try again later", error=True)
         approver = self._approver(context)
@@ -243,6 +244,7 @@ class McpServer:
         if direct_call.status != "pending" or not approver.requests:
             return _call_result(direct_call)
         (request,) = approver.requests.values()
+        # Random, so that a client cannot name the form of another client's call.
         state = secrets.token_hex(16)
         self._shown_digests[state] = call_key(request)
         while len(self._shown_digests) > _MAX_FORMS:
@@ -461,6 +463,7 @@ async def serve_stdio(served: McpServer, stdout: TextIO) -> None:
 def _standard_input() -> Iterator[BinaryIO]:
     """Provide standard input; programs that are started meanwhile read from /dev/null."""
     original, nothing = os.dup(0), os.open(os.devnull, os.O_RDONLY)
+    # Programs that tools start inherit descriptor 0: they must not read the protocol's bytes.
     os.dup2(nothing, 0)
     os.close(nothing)
     try:

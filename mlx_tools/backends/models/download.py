@@ -109,6 +109,7 @@ def _pip(folder: Path, environ: Mapping[str, str]) -> list[str]:
     """
     if importlib.util.find_spec("pip") is not None:
         return [*SUPERVISED, "pip"]
+    # Python's own pip in a fresh environment within the folder, which is removed with it.
     if importlib.util.find_spec("ensurepip") is not None:
         result = subprocess.run(  # noqa: S603 - our own arguments, no shell
             [sys.executable, "-P", "-m", "venv", str(folder / "venv")],

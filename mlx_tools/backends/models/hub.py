@@ -108,6 +108,7 @@ def _snapshots(folder: Path) -> Iterator[Path]:
         main = read_regular(folder / "refs" / "main").decode("utf-8").strip()
     except (OSError, UnicodeDecodeError):
         main = ""
+    # The name is read from a file: it must not lead out of the folder.
     if re.fullmatch(r"[\w-]+", main) and (folder / "snapshots" / main).is_dir():
         yield folder / "snapshots" / main
     try:
@@ -169,6 +170,7 @@ def pull_from_hub(
         if not total:
             match = re.search(r"(?m)^total (\d+)$", log.read_text(errors="replace"))
             total = int(match[1]) if match else 0
+        # Until the total is known, files of earlier fetches must not count as progress.
         done = folder_bytes(blobs) - (0 if total else old_bytes)
         report(PullProgress("fetch", min(done, total) if total else max(done, 0), total))
 

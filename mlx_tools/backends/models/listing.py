@@ -209,6 +209,7 @@ def _digest_samples(paths: Iterable[Path]) -> str:
         with open_regular(path) as file:
             size = file.seek(0, 2)
             digest.update(f"{path.name}\0{size}\0".encode(errors="surrogatepass"))
+            # A small file is read whole, a large one at equal distances.
             step = max(size // SAMPLES, SAMPLE_BYTES)
             for place in range(0, size, step):
                 file.seek(place)
@@ -256,6 +257,7 @@ def memory_bytes() -> int | None:
     total = None
     try:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        # A container may have less than its machine; "max" is no number and means no limit.
         return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     except (OSError, ValueError):
         return total
