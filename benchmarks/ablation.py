@@ -148,7 +148,7 @@ async def check(rows: Sequence[str], known: Mapping[str, Row] = ROWS) -> None:
 # --- measuring ----------------------------------------------------------------------------------
 
 
-async def model_of(options: argparse.Namespace) -> tuple[Backend, RunSettings]:
+async def find_model_name(options: argparse.Namespace) -> tuple[Backend, RunSettings]:
     """The model that is asked, and how it is spoken to."""
     if not options.url:
         return Mute(), RunSettings(chat_format=NAMED_FORMATS["chatml"])
@@ -164,7 +164,7 @@ async def model_of(options: argparse.Namespace) -> tuple[Backend, RunSettings]:
 async def measure(options: argparse.Namespace) -> Sequence[Mapping[str, Any]]:
     """The results of all questions by all rows."""
     await check(options.rows)
-    backend, settings = await model_of(options)
+    backend, settings = await find_model_name(options)
     limits = Limits(
         max_tokens=options.max_tokens,
         completion_timeout=600,

@@ -224,7 +224,7 @@ def require_instance(name: str, value: object, kind: type[T], hint: str) -> T:
     return value
 
 
-def attribute_of(value: object, name: str, default: Any = None) -> Any:
+def read_attribute(value: object, name: str, default: Any = None) -> Any:
     """Return an attribute of a foreign object, ``default`` if it has none or raises.
 
     Errors of ours pass: they say what to do.
@@ -243,7 +243,7 @@ def require_method(name: str, value: T, method: str, hint: str) -> T:
     Raises:
         UsageError: it is not.
     """
-    if isinstance(value, type) or not callable(attribute_of(value, method)):
+    if isinstance(value, type) or not callable(read_attribute(value, method)):
         raise wrong_argument(name, value, hint)
     return value
 
@@ -275,7 +275,7 @@ def require_path(name: str, value: object, hint: str) -> str:
     path: Any = value
     if (
         not isinstance(value, str)
-        and (fspath := attribute_of(type(value), "__fspath__")) is not None
+        and (fspath := read_attribute(type(value), "__fspath__")) is not None
     ):
         try:
             path = fspath(value)

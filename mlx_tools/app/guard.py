@@ -73,7 +73,7 @@ class AccessRules(Struct, frozen=True, kw_only=True):
 
     def refusal(self, scope: Scope) -> Refusal | None:
         """Return why a request is refused, None if it is not."""
-        headers = headers_of(scope)
+        headers = read_headers(scope)
         name = host_name(headers.get("host", ""))
         if name not in LOCAL_NAMES and name not in self.hosts:
             return Refusal(403, "host_not_allowed", f"the host {name!r} is not served here")
@@ -95,7 +95,7 @@ class AccessRules(Struct, frozen=True, kw_only=True):
         return not self.key or hmac.compare_digest(key.strip().encode(), self.key.encode())
 
 
-def headers_of(scope: Scope) -> dict[str, str]:
+def read_headers(scope: Scope) -> dict[str, str]:
     """Return a request's headers by lower-case name.
 
     A header that comes twice is empty.
@@ -190,7 +190,7 @@ class Guard:
         if refusal is not None:
             await self._refuse(scope, send, refusal)
             return
-        if self._door.has_key(headers_of(scope)):
+        if self._door.has_key(read_headers(scope)):
             admit(scope)
         if scope["type"] == "websocket":
             await self._app(scope, receive, send)

@@ -21,11 +21,11 @@ from mlx_tools.app.wiring import (
     RunOptions,
     addresses,
     approval_templates,
+    build_registry,
     choose,
-    jobs_of,
+    list_roots,
+    make_jobs,
     recorded_options,
-    registry_of,
-    roots_of,
     session_store,
 )
 from mlx_tools.backends import Backend, Chunk, CompletionRequest, SelectedBackend
@@ -79,7 +79,7 @@ class SavedSession(Struct, frozen=True):
         ``wrap`` is as for `mlx_tools.app.open_controller`.
         """
         configuration = self.run.configuration
-        registry = registry_of(configuration, jobs_of(configuration, self.header))
+        registry = build_registry(configuration, make_jobs(configuration, self.header))
         selected = await self._select_backend()
         try:
             selected.free_markers(self.header.style)
@@ -103,7 +103,7 @@ class SavedSession(Struct, frozen=True):
     async def open_for_reading(self) -> AsyncIterator[Conversation]:
         """Open the session to see what waits in it; no model is looked for or asked."""
         configuration = self.run.configuration
-        registry = registry_of(configuration, jobs_of(configuration, self.header))
+        registry = build_registry(configuration, make_jobs(configuration, self.header))
         try:
             controller = self._controller(_NoBackend(), registry, PauseApprover())
             async with await self.begin(controller) as conversation:
@@ -214,7 +214,7 @@ async def call_recorded(
             undo=files.undo,
             on_progress=on_progress,
             templates=approval_templates(store),
-            roots=roots_of(configuration),
+            roots=list_roots(configuration),
         )
     finally:
         files.transcript.close()

@@ -114,7 +114,7 @@ class ReportStep:
     """The whole text of a person or the model."""
 
 
-def steps_of(records: Sequence[Record]) -> list[ReportStep]:
+def build_steps(records: Sequence[Record]) -> list[ReportStep]:
     """Return the steps of a run."""
     steps: list[ReportStep] = []
     calls: dict[str, ReportStep] = {}

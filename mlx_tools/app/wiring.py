@@ -30,12 +30,12 @@ from mlx_tools.backends import (
     decide,
     find_route,
     find_served_format,
+    find_servers,
     find_verdict,
     limit_discovery,
     memory_bytes,
     parse_address,
     probe_native,
-    servers_of,
     suggest_model,
     tells_of_tools,
 )
@@ -97,7 +97,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         return self.model or self.configuration.settings.model.name
 
 
-def registry_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry:
+def build_registry(configuration: Configuration, jobs: Jobs | None = None) -> Registry:
     """Return the tools under these settings, including those that are switched off.
 
     Args:
@@ -113,7 +113,7 @@ def registry_of(configuration: Configuration, jobs: Jobs | None = None) -> Regis
 
 
 def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry:
-    """Return the tools of `registry_of`, without a check of the settings' names."""
+    """Return the tools of `build_registry`, without a check of the settings' names."""
     settings = configuration.settings
     off: dict[str, str] = {}
     if not settings.enabled:
@@ -128,7 +128,7 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
         commands=tool_settings.commands,
         program_folders=tool_settings.program_folders,
         notes=data_dir() / "notes",
-        jobs=jobs or jobs_of(configuration),
+        jobs=jobs or make_jobs(configuration),
         local_hosts=settings.web.local_hosts,
         searxng=settings.web.searxng,
     )
@@ -331,14 +331,14 @@ async def open_controller(
         wrap: may put a layer between controller and backend, such as a trace.
     """
     configuration = options.configuration
-    registry = registry_of(configuration)
+    registry = build_registry(configuration)
     _note_unfindable(configuration, registry, note)
     _note_disabled(configuration, registry, note)
     async with open_selected_backend(options, note) as (selected, settings):
-        yield controller_of(configuration, registry, wrap(selected.backend), settings, approver)
+        yield build_controller(configuration, registry, wrap(selected.backend), settings, approver)
 
 
-def controller_of(
+def build_controller(
     configuration: Configuration,
     registry: Registry,
     backend: Backend,
@@ -431,7 +431,7 @@ async def run_settings(options: RunOptions, selected: SelectedBackend, note: Not
         note(verdict.problem)
     style = decide(settings.model.prompt_style, "free", verdict).style
     selected.free_markers(style)
-    route = await route_of(options, selected)
+    route = await choose_route(options, selected)
     return RunSettings(
         **options.configuration.run_values(),
         verdict=verdict,
@@ -446,7 +446,7 @@ async def run_settings(options: RunOptions, selected: SelectedBackend, note: Not
     )
 
 
-async def route_of(options: RunOptions, selected: SelectedBackend) -> Route:
+async def choose_route(options: RunOptions, selected: SelectedBackend) -> Route:
     """Return how the selected model is asked.
 
     Raises:
@@ -500,7 +500,7 @@ async def try_native(
     if model is None or selected.backend.kind == "native" or has_no_tools:
         return None
     store, result = VerdictStore(), None
-    for server, backend in servers_of(selected.backend):
+    for server, backend in find_servers(selected.backend):
         verdict = None if retry else store.native(server, model)
         if verdict is None:
             measured_at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -528,7 +528,7 @@ async def with_route_tried(
 
     with anyio.move_on_after(seconds), contextlib.suppress(BackendError, UsageError):
         await try_native(options, selected)
-    return replace(settings, route=(await route_of(options, selected)).to_json())
+    return replace(settings, route=(await choose_route(options, selected)).to_json())
 
 
 # --- what is kept: sessions, and jobs that are made in them ---------------------------------------
@@ -569,7 +569,7 @@ def job_store(store: SessionStore) -> JobStore:
     return JobStore(store.tables(SCHEDULE), lambda: store.secret)
 
 
-def jobs_of(configuration: Configuration, header: Header | None = None) -> Jobs:
+def make_jobs(configuration: Configuration, header: Header | None = None) -> Jobs:
     """Return the maker of jobs for ``schedule_task``.
 
     Args:
@@ -580,18 +580,18 @@ def jobs_of(configuration: Configuration, header: Header | None = None) -> Jobs:
     return Jobs(
         store=job_store(session_store(configuration)),
         configured_policy=configuration.configured_policy(),
-        roots=roots_of(configuration),
+        roots=list_roots(configuration),
         options=reusable_options(configuration)
         | (recorded_options(header) if header is not None else {}),
     )
 
 
-def roots_of(configuration: Configuration) -> tuple[str, ...]:
+def list_roots(configuration: Configuration) -> tuple[str, ...]:
     """Return the folders of file tools as absolute paths."""
     return tuple(RootName.parse(root).absolute() for root in configuration.settings.tools.roots)
 
 
-def functions_of(configuration: Configuration) -> tuple[str, ...]:
+def list_function_files(configuration: Configuration) -> tuple[str, ...]:
     """Return the files of functions as absolute paths."""
     return function_files(configuration.settings.tools.functions)
 
@@ -603,7 +603,7 @@ def function_files(paths: Sequence[str]) -> tuple[str, ...]:
 
 def _places_of(configuration: Configuration) -> dict[str, Any]:
     """Return the paths that the header of a session stores."""
-    return {"roots": roots_of(configuration), "functions": functions_of(configuration)}
+    return {"roots": list_roots(configuration), "functions": list_function_files(configuration)}
 
 
 def reusable_options(configuration: Configuration) -> dict[str, str]:

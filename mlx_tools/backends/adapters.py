@@ -18,7 +18,7 @@ from mlx_tools.errors import (
     BackendTimeout,
     MlxToolsError,
     UsageError,
-    attribute_of,
+    read_attribute,
 )
 
 CompleteFunction = Callable[[str], Awaitable[str]]
@@ -82,7 +82,7 @@ def as_backend(backend: Backend | CompleteFunction) -> Backend:
     """
     if isinstance(backend, type):
         raise UsageError(f"{backend.__name__} is a class, no backend", hint="give one of its kind")
-    if callable(attribute_of(backend, "complete")):
+    if callable(read_attribute(backend, "complete")):
         return backend  # type: ignore[return-value]
     return FunctionBackend(backend)  # type: ignore[arg-type]
 
@@ -158,7 +158,7 @@ async def start_backend(backend: Backend) -> None:
     Raises:
         BackendError: the start failed.
     """
-    start = attribute_of(backend, "start")
+    start = read_attribute(backend, "start")
     if inspect.iscoroutinefunction(start):
         try:
             await start()

@@ -26,7 +26,7 @@ from mlx_tools.errors import (
     BackendRefused,
     BackendTimeout,
     BackendUnreachable,
-    attribute_of,
+    read_attribute,
 )
 from mlx_tools.messages import Style, ToolCall, ToolSpec, replace
 from mlx_tools.paths import read_data
@@ -349,7 +349,7 @@ async def probe_native(
 
 async def completes_text(backend: Backend, timeout: float = 30.0) -> bool:
     """Return True if ``backend`` completes text too; one token is asked for."""
-    if not attribute_of(backend, "completes", True):
+    if not read_attribute(backend, "completes", True):
         return False
     try:
         await complete_one(backend, timeout)

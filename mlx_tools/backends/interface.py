@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, Protocol
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
-from mlx_tools.errors import attribute_of, require_items, wrong_argument
+from mlx_tools.errors import read_attribute, require_items, wrong_argument
 from mlx_tools.messages import FinishReason, Usage
 
 BackendKind = Literal["auto", "completions", "server", "local", "native"]
@@ -148,12 +148,12 @@ class BackendTraits(Struct, frozen=True, kw_only=True):
     """It holds its model to a grammar, and no server must be asked whether that works."""
 
 
-def traits_of(backend: object) -> BackendTraits:
+def read_traits(backend: object) -> BackendTraits:
     """Return the traits of one of our backends, or of a wrapper that passes them on.
 
     Else no traits.
     """
-    traits = attribute_of(backend, "traits")
+    traits = read_attribute(backend, "traits")
     return traits if isinstance(traits, BackendTraits) else BackendTraits()
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 from msgspec import Struct, to_builtins
 
 from mlx_tools.backends.adapters import raise_as_own
-from mlx_tools.backends.interface import Backend, RouteChoice, traits_of
+from mlx_tools.backends.interface import Backend, RouteChoice, read_traits
 from mlx_tools.backends.models.files import ModelFiles, read_context, read_model_files
 from mlx_tools.backends.transport import Address
 from mlx_tools.backends.verdicts import (
@@ -34,7 +34,7 @@ from mlx_tools.errors import (
     ChatFormatError,
     ModelError,
     UsageError,
-    attribute_of,
+    read_attribute,
     wrong_argument,
 )
 from mlx_tools.messages import replace
@@ -155,7 +155,7 @@ async def find_served_format(
         requested_format == "auto"
         and files is None
         and model
-        and attribute_of(backend, "is_ollama")
+        and read_attribute(backend, "is_ollama")
     ):
         from mlx_tools.backends.ollama_raw import FORMAT_TIMEOUT, format_name
 
@@ -166,7 +166,7 @@ async def find_served_format(
             )
             return FormatChoice(chat_format, f"the template that Ollama shows ({name})")
     is_unknown = requested_format == "auto" and files is None and model is None
-    if is_unknown and traits_of(backend).asks_server:
+    if is_unknown and read_traits(backend).asks_server:
         from mlx_tools.backends.capabilities import is_mlx_lm, probe_chat_format
 
         if await is_mlx_lm(server) and (probed := await probe_chat_format(server)) is not None:
@@ -177,16 +177,16 @@ async def find_served_format(
 # --- the model --------------------------------------------------------------------------------
 
 
-def model_of(backend: Backend) -> str | None:
+def find_model_name(backend: Backend) -> str | None:
     """Return the name of the model behind ``backend``.
 
     None if the backend does not say it.
     """
-    model = attribute_of(backend, "model")
+    model = read_attribute(backend, "model")
     return model if isinstance(model, str) else None
 
 
-def folder_of(backend: Backend, model: str | None = None) -> Path | None:
+def find_model_folder(backend: Backend, model: str | None = None) -> Path | None:
     """Return the folder of the model behind ``backend``.
 
     None if it is not on this machine.
@@ -195,11 +195,11 @@ def folder_of(backend: Backend, model: str | None = None) -> Path | None:
         backend: the backend.
         model: the model's name, if it is known.
     """
-    model_value = attribute_of(backend, "model")
+    model_value = read_attribute(backend, "model")
     if isinstance(model_value, Path):
         return model_value
     name = model or model_value
-    address = attribute_of(backend, "address")
+    address = read_attribute(backend, "address")
     is_remote = isinstance(address, Address) and not address.loopback
     if not isinstance(name, str) or (is_remote and Path(name).is_absolute()):
         return None  # a path on another machine says nothing about this one
@@ -208,7 +208,7 @@ def folder_of(backend: Backend, model: str | None = None) -> Path | None:
     return find_model(name)
 
 
-async def context_of(backend: Backend, model: str | None = None) -> int | None:
+async def find_context_size(backend: Backend, model: str | None = None) -> int | None:
     """Return the size of the model's context in tokens, None if unknown.
 
     The backend's ``context`` says it (a number or a function), else the model's files.
@@ -225,10 +225,10 @@ async def context_of(backend: Backend, model: str | None = None) -> int | None:
     if size is not None:
         return size
     try:
-        named = model is not None or model_of(backend) is not None
-        if not named and traits_of(backend).asks_server:
+        named = model is not None or find_model_name(backend) is not None
+        if not named and read_traits(backend).asks_server:
             model = (await _look_at(backend)).model
-        folder = folder_of(backend, model)
+        folder = find_model_folder(backend, model)
         return None if folder is None else read_context(folder)
     except (BackendError, ModelError, UsageError):
         return None  # the run's own request will show the failure
@@ -278,12 +278,12 @@ class Route(Struct, frozen=True, kw_only=True):
         return fields if self.path == "prompted" else to_builtins(self)
 
 
-def servers_of(backend: Backend) -> tuple[tuple[str, Backend], ...]:
+def find_servers(backend: Backend) -> tuple[tuple[str, Backend], ...]:
     """Return the servers behind a backend, each with a name that stays the same.
 
     There are none if the model runs in this process.
     """
-    traits, server = traits_of(backend), cast("Any", backend)
+    traits, server = read_traits(backend), cast("Any", backend)
     if traits.starts_server:
         return (("a server of our own", backend),)
     backends = (
@@ -292,7 +292,7 @@ def servers_of(backend: Backend) -> tuple[tuple[str, Backend], ...]:
         else []
     )
     pairs = [
-        (attribute_of(backend_part, "address"), backend_part)
+        (read_attribute(backend_part, "address"), backend_part)
         for backend_part in backends or [server]
     ]
     return tuple(
@@ -320,8 +320,8 @@ async def find_route(
     Raises:
         UsageError: the wanted route does not exist.
     """
-    servers = servers_of(backend)
-    completes = attribute_of(backend, "completes", True) is not False
+    servers = find_servers(backend)
+    completes = read_attribute(backend, "completes", True) is not False
     if choice == "prompted" and not prompts:
         raise UsageError(
             "no model may be prompted: routing.local_enabled is false",
@@ -334,7 +334,7 @@ async def find_route(
     if not completes:
         reason, obeys = (
             "its server takes messages alone",
-            attribute_of(backend, "obeys_choice", False),
+            read_attribute(backend, "obeys_choice", False),
         )
         return Route(path="native", reason=reason, completes=False, obeys=bool(obeys))
     if not servers and (choice == "native" or not prompts):
@@ -441,7 +441,7 @@ async def find_setup(backend: Backend, wishes: PromptPreferences) -> ModelSetup:
         BackendUnreachable: a server that has to be asked does not answer.
         UsageError: the style or the strategy does not work with this model.
     """
-    traits, name, verdict_choice = traits_of(backend), model_of(backend), wishes.verdict
+    traits, name, verdict_choice = read_traits(backend), find_model_name(backend), wishes.verdict
     server: Any = backend
     selected, files, chat_format = None, None, wishes.chat_format
     if traits.asks_server and chat_format is None:
@@ -450,7 +450,7 @@ async def find_setup(backend: Backend, wishes: PromptPreferences) -> ModelSetup:
     elif traits.own_model:
         name = str(server.model)
         files = read_model_files(server.model) if chat_format is None else None
-    context = wishes.context or await context_of(backend, wishes.model or name)
+    context = wishes.context or await find_context_size(backend, wishes.model or name)
     style = DEFAULT_STYLE if wishes.route.get("path") == "native" else wishes.style
     if verdict_choice is None:
         verdict_choice = find_verdict(_identity(backend, wishes.model or name, files))
@@ -485,12 +485,14 @@ def _identity(backend: Backend, name: str | None, files: ModelFiles | None) -> s
 
     By its files if they are here, else its name.
     """
-    traits = traits_of(backend)
+    traits = read_traits(backend)
     if name is None or not (traits.asks_server or traits.own_model):
         return name
     from mlx_tools.backends.models.listing import model_identity
 
-    return model_identity(name, files.path if files is not None else folder_of(backend, name))
+    return model_identity(
+        name, files.path if files is not None else find_model_folder(backend, name)
+    )
 
 
 def _speakable(decided: PromptChoice, chat_format: ChatFormat, wished: StyleChoice) -> PromptChoice:
@@ -525,7 +527,7 @@ async def takes_grammar(backend: Any) -> bool:
 
     A server is asked in short requests.
     """
-    traits = traits_of(backend)
+    traits = read_traits(backend)
     if not traits.asks_server:
         return traits.takes_grammar
     from mlx_tools.backends.grammar_option import obeys_grammar

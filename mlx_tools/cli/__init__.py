@@ -35,19 +35,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _print(text and f"{text}\n", code=code)
     else:
         if not arguments or arguments[0] in ("--help", "-h"):
-            from mlx_tools.cli.output import columns_of
+            from mlx_tools.cli.output import count_columns
 
             stream = sys.stdout if arguments else sys.stderr
-            return _print(help_text(columns_of(stream)), code=0 if arguments else 2)
+            return _print(help_text(count_columns(stream)), code=0 if arguments else 2)
         if arguments[0] == "--version":
             return _print(f"mlx-tools {version()}\n")
         if arguments[-1] in ("--help", "-h", "--help-all"):
             from mlx_tools.cli.help_screen import find_page, help_text_of
-            from mlx_tools.cli.output import columns_of
+            from mlx_tools.cli.output import count_columns
 
             if (page := find_page(arguments[:-1])) is not None:
                 show_all = arguments[-1] == "--help-all"
-                return _print(help_text_of(page, columns_of(sys.stdout), show_all=show_all) + "\n")
+                return _print(
+                    help_text_of(page, count_columns(sys.stdout), show_all=show_all) + "\n"
+                )
     from mlx_tools.cli.root import run
 
     return run(arguments, is_nested=argv is not None)

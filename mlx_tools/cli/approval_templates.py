@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 from msgspec import to_builtins
 
-from mlx_tools.app import approval_templates, registry_of, roots_of
+from mlx_tools.app import approval_templates, build_registry, list_roots
 from mlx_tools.cli import options
 from mlx_tools.cli.call_text import TextLine, as_name, in_words, on_one_line, show_all
 from mlx_tools.cli.inputs import confirm, parse_json
@@ -74,10 +74,10 @@ def add(
 ) -> int:
     """Add a standing yes for calls of one tool, as their arguments are."""
     configuration, now = options.load(options_given), datetime.now(UTC)
-    registry = registry_of(configuration)
+    registry = build_registry(configuration)
     tool_found = registry.get(tool)
     pinned = getattr(tool_found, "pinned", None)
-    roots = tuple(RootName.parse(root).path for root in roots_of(configuration))
+    roots = tuple(RootName.parse(root).path for root in list_roots(configuration))
     template = ApprovalTemplate(
         id="",
         tool=tool_found.spec.name,

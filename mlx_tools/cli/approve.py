@@ -25,7 +25,7 @@ from mlx_tools.cli.call_text import (
     size_of,
     wrap_lines,
 )
-from mlx_tools.cli.inputs import EditFailed, at_terminal, editor_of, in_editor, read_key
+from mlx_tools.cli.inputs import EditFailed, at_terminal, find_editor, in_editor, read_key
 from mlx_tools.cli.output import steerable, wrap_line
 from mlx_tools.controller import (
     ApprovalAnswer,
@@ -53,7 +53,7 @@ EditRequest = Callable[[ApprovalRequest, Mapping[str, Any]], ApprovalRequest]
 """Returns the request with other arguments. Raises `UsageError` if they are not valid."""
 
 
-def approver_of(configuration: Configuration, user: Approver) -> Approver:
+def choose_approver(configuration: Configuration, user: Approver) -> Approver:
     """Return the approver of calls: ``user`` if one is wanted and there is a terminal."""
     setting = configuration.settings.policy.approve
     if setting != "never" and at_terminal():
@@ -335,7 +335,7 @@ def _edit_text(text: str, keyboard: TextIO, screen: TextIO) -> str:
     Raises:
         EditFailed: there is no text.
     """
-    if editor_of(os.environ):
+    if find_editor(os.environ):
         return in_editor(text, "arguments.json", keyboard, screen)
     from mlx_tools.cli.line_editor import edit_line
 

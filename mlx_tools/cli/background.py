@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from mlx_tools.app import RunOptions, open_controller
 from mlx_tools.backends import Backend
-from mlx_tools.cli.approve import Questions, approver_of
+from mlx_tools.cli.approve import Questions, choose_approver
 from mlx_tools.cli.inputs import ctrl_c_later, handle_signal
 from mlx_tools.cli.output import begin_line, complain, note
 from mlx_tools.cli.root import Interrupted
@@ -128,7 +128,7 @@ class Turns:
 
     def __init__(self, portal: BlockingPortal, run: RunOptions) -> None:
         self.portal = portal
-        self.approver = approver_of(run.configuration, self)
+        self.approver = choose_approver(run.configuration, self)
         """The approver: this object, or another one if no user is wanted or there."""
         always = run.configuration.settings.policy.approve == "always"
         self._questions = Questions(self._look, always=always)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from msgspec import Struct
 
-from mlx_tools.cli.output import cell, cells, color_text, columns_of, cut, wrap_line
+from mlx_tools.cli.output import cell, cells, color_text, count_columns, cut, wrap_line
 
 if TYPE_CHECKING:
     from mlx_tools.controller import ApprovalRequest
@@ -404,7 +404,7 @@ def wrap_lines(lines: Iterable[TextLine], columns: int | None) -> Iterator[TextL
 
 def show_all(lines: Iterable[TextLine]) -> None:
     """Print lines on standard error, wrapped for its terminal."""
-    show(wrap_lines(lines, columns_of(sys.stderr)), sys.stderr)
+    show(wrap_lines(lines, count_columns(sys.stderr)), sys.stderr)
 
 
 def show(rows: Iterable[TextLine], screen: TextIO) -> None:

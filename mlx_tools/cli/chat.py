@@ -24,8 +24,8 @@ from mlx_tools.cli.chat_commands import (
 from mlx_tools.cli.output import (
     begin_line,
     color_text,
-    columns_of,
     complain,
+    count_columns,
     count_noun,
     cut,
     wrap_line,
@@ -94,7 +94,7 @@ def _at_keyboard(talk: ChatSession) -> int:
     commands = {name: command.help for name, command in COMMANDS.items()}
     editor = LineEditor(history, commands, complete, talk.status_text, ahead)
     for row in (*banner(talk), *reminder(talk)):
-        text = wrap_line(row, columns_of(sys.stderr), "  ")
+        text = wrap_line(row, count_columns(sys.stderr), "  ")
         print(color_text(text, "dim", sys.stderr), file=sys.stderr)
     _run_and_report(ahead, talk.take_up)
     while True:

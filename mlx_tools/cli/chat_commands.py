@@ -22,12 +22,19 @@ from typing import Final
 
 from msgspec import Struct
 
-from mlx_tools.app import Configuration, SettingRow, config, function_files, functions_of, roots_of
+from mlx_tools.app import (
+    Configuration,
+    SettingRow,
+    config,
+    function_files,
+    list_function_files,
+    list_roots,
+)
 from mlx_tools.backends import list_models
 from mlx_tools.cli.call_text import as_name, in_words
 from mlx_tools.cli.options import one_of
 from mlx_tools.cli.output import (
-    columns_of,
+    count_columns,
     cut,
     join_columns,
     note,
@@ -141,7 +148,7 @@ def _ask_prompt(talk: ChatSession, source: BoundSource, name: str, values: str) 
             f"{key}=…" if required else f"[{key}=…]" for key, required in is_required.items()
         )
         raise UsageError(f"/{source.name}:{name}: nothing was asked", hint=f"as in {usage}")
-    clients = McpClients(BoundSources(), roots_of(talk.configuration))
+    clients = McpClients(BoundSources(), list_roots(talk.configuration))
 
     async def fetch() -> str:
         try:
@@ -177,7 +184,7 @@ def _help(_: ChatSession, __: str) -> str:
 
 def _row(head: str, text: str, width: int = 0) -> None:
     """Print a row of a list, in columns if there is room for two."""
-    columns = columns_of(stdout())
+    columns = count_columns(stdout())
     narrow = columns is not None and columns < width + _ROOM
     print_text(join_columns(f"{head if narrow else head.ljust(width)} ", text, columns))
 
@@ -394,7 +401,7 @@ def _commands(talk: ChatSession, words: str) -> None:
 
 
 def _functions(talk: ChatSession, words: str) -> None:
-    files = [*functions_of(talk.configuration)]
+    files = [*list_function_files(talk.configuration)]
     if words:
         (file,) = function_files([words.removeprefix("-")])
         if not words.startswith("-"):
@@ -416,7 +423,7 @@ def _programs_added(talk: ChatSession, _: str) -> list[str]:
 
 
 def _function_files(talk: ChatSession, beginning: str) -> list[str]:
-    removals = [f"-{file}" for file in functions_of(talk.configuration)]
+    removals = [f"-{file}" for file in list_function_files(talk.configuration)]
     return [path for path in _paths(talk, beginning) if path.endswith(("/", ".py"))] + removals
 
 

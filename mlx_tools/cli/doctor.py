@@ -32,8 +32,8 @@ from mlx_tools.app import (
     check_tried,
     check_verdict,
     choose,
+    choose_route,
     failed_check,
-    route_of,
     run_settings,
     session_store,
     try_native,
@@ -210,7 +210,7 @@ async def _check(
     except MlxToolsError as error:
         findings.checks.append(Check("native calls", "skip", f"cannot be told: {error.message}"))
     try:
-        findings.route = await route_of(run, selected)
+        findings.route = await choose_route(run, selected)
         detail = f"{findings.route.path}: {findings.route.reason}"
         findings.checks.append(Check("route", "ok", detail))
     except MlxToolsError as error:

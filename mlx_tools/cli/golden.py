@@ -16,8 +16,8 @@ from mlx_tools.app import (
     Configuration,
     RunOptions,
     Share,
+    build_registry,
     open_selected_backend,
-    registry_of,
     session_store,
 )
 from mlx_tools.backends import (
@@ -339,7 +339,7 @@ def _load_golden(
     golden = make_golden(
         kept,
         name=name,
-        registry=registry_of(configuration),
+        registry=build_registry(configuration),
         about=about,
         expect=expect,
         files=None if folder is None else read_model_files(folder, form),

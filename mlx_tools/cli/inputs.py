@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, TextIO
 
 from mlx_tools.cli.call_text import in_words
-from mlx_tools.cli.output import columns_of, note, steerable, wrap_line
+from mlx_tools.cli.output import count_columns, note, steerable, wrap_line
 from mlx_tools.errors import UsageError
 from mlx_tools.paths import read_regular
 from mlx_tools.protocol import HOOKS, Unreadable
@@ -374,7 +374,7 @@ def confirm(
         return True
     if not at_terminal():
         raise UsageError(f"{no_terminal_hint}there is no terminal to confirm on", hint=hint)
-    prompt = wrap_line(f"{in_words(question)} [y/N]", columns_of(sys.stderr), "  ")
+    prompt = wrap_line(f"{in_words(question)} [y/N]", count_columns(sys.stderr), "  ")
     ask = partial(print, prompt, end=" ", file=sys.stderr, flush=True)
     key = read_key(sys.stdin, sys.stderr, ask) or ""
     print(key, file=sys.stderr)
@@ -392,7 +392,7 @@ def picked(question: str, answers: Sequence[str]) -> str | None:
     Raises:
         KeyboardInterrupt: Ctrl-C.
     """
-    width = columns_of(sys.stderr)
+    width = count_columns(sys.stderr)
     print(wrap_line(in_words(question), width), file=sys.stderr)
     for number, answer in enumerate(answers, start=1):
         print(wrap_line(f"  {number}. {in_words(answer)}", width, "     "), file=sys.stderr)
@@ -411,7 +411,7 @@ class EditFailed(Exception):
     """Nothing was changed; the message says why."""
 
 
-def editor_of(environ: Mapping[str, str]) -> list[str]:
+def find_editor(environ: Mapping[str, str]) -> list[str]:
     """Return the user's editor as a program and its arguments.
 
     Empty if there is none, or the terminal cannot show one.
@@ -439,7 +439,7 @@ def in_editor(text: str, name: str, keyboard: TextIO, screen: TextIO) -> str:
     Raises:
         EditFailed: there is no editor, or it failed.
     """
-    command = editor_of(os.environ)
+    command = find_editor(os.environ)
     if not command:
         raise EditFailed("there is no editor (set EDITOR)")
     try:

@@ -124,7 +124,7 @@ def print_prose(text: str, indent: str = "", *, colour: str = "") -> None:
     """
     if stdout().isatty():
         lines = for_terminal(text, keep=PROSE).split("\n")
-        text = "\n".join(wrap_line(line, columns_of(stdout()), indent) for line in lines)
+        text = "\n".join(wrap_line(line, count_columns(stdout()), indent) for line in lines)
     print_text(text, colour=colour)
 
 
@@ -136,7 +136,7 @@ def print_row(head: str, text: str) -> None:
     if not stdout().isatty():
         print_text(" ".join(f"{head} {text}".splitlines()))
     else:
-        print_text(join_columns(for_terminal(head), for_terminal(text), columns_of(stdout())))
+        print_text(join_columns(for_terminal(head), for_terminal(text), count_columns(stdout())))
 
 
 def table(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> Iterator[str]:
@@ -153,7 +153,7 @@ def table(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> Iterator[s
         yield "  ".join([first.ljust(widths[0]), *cells])
 
 
-def columns_of(stream: Any) -> int | None:
+def count_columns(stream: Any) -> int | None:
     """Return the columns of a terminal; None for anything else, or if it does not say."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or None
@@ -246,7 +246,7 @@ def complain(message: str, *, kind: str = "error") -> None:
     """
     try:
         head = f"mlx-tools: {kind}: " if kind else "mlx-tools: "
-        line = wrap_line(f"{head}{for_terminal(message)}", columns_of(sys.stderr), "  ")
+        line = wrap_line(f"{head}{for_terminal(message)}", count_columns(sys.stderr), "  ")
         print(line, file=sys.stderr, flush=True)
     except OSError:  # standard error is closed
         return

@@ -21,7 +21,7 @@ from mlx_tools.errors import UsageError
 from mlx_tools.store import session_status
 
 
-def approvals_of(
+def read_approvals(
     approve: Sequence[str],
     approve_all: bool,
     deny: Sequence[str],

@@ -30,7 +30,7 @@ from typer.main import get_command
 from mlx_tools.cli import output
 from mlx_tools.cli.command_table import COMMANDS, COMPLETION_VARIABLE
 from mlx_tools.cli.help_screen import Page, help_text_of, on_a_line
-from mlx_tools.cli.output import LINES, columns_of, complain, for_terminal, print_text, stdout
+from mlx_tools.cli.output import LINES, complain, count_columns, for_terminal, print_text, stdout
 from mlx_tools.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -339,11 +339,11 @@ def give_help(command: Any, context: Any) -> None:
 
 def _print_help(show_all: bool, context: Any, _: Any, requested: bool) -> None:
     if requested and not context.resilient_parsing:
-        print_text(help_of(context, columns_of(stdout()), show_all=show_all))
+        print_text(format_help(context, count_columns(stdout()), show_all=show_all))
         context.exit()
 
 
-def help_of(context: Any, columns: int | None = None, *, show_all: bool) -> str:
+def format_help(context: Any, columns: int | None = None, *, show_all: bool) -> str:
     """Return the help of a context's command in ``columns``.
 
     It is complete if it fits on a screen, or with ``show_all``.

@@ -16,13 +16,13 @@ import typer
 
 from mlx_tools.app import (
     Autostart,
+    build_controller,
+    build_registry,
     config,
-    controller_of,
     job_store,
+    list_roots,
     open_selected_backend,
-    registry_of,
     reusable_options,
-    roots_of,
 )
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.completion import job_ids
@@ -115,7 +115,7 @@ def add(
 ) -> None:
     """Add a task that the model is given at a time, or again and again."""
     configuration = options.load(options_given)
-    registry_of(configuration)  # a name that no tool has must not wait until the job runs
+    build_registry(configuration)  # a name that no tool has must not wait until the job runs
     zone = zone_of(timezone).key if timezone is not None else local_zone()
     store = job_store(kept_sessions())
     job = store.add(
@@ -125,7 +125,7 @@ def add(
             when=parse_when(when, zone, utc_now()),
             policy=configuration.policy().to_json(),
             configured_policy=configuration.configured_policy().to_json(),
-            roots=roots_of(configuration),
+            roots=list_roots(configuration),
             options=reusable_options(configuration),
             require_tools=options.names(require_tools),
         )
@@ -296,13 +296,13 @@ async def run_job(job: Job, on_start: Callable[[str], None]) -> RunEnd:
     run = options.run_options(options_of_run, job.tool_choice, ",".join(job.require_tools))
     configuration = run.configuration
     registry, policy = (
-        registry_of(configuration),
+        build_registry(configuration),
         job.policy_today(configuration.configured_policy()),
     )
     try:
         async with open_selected_backend(run, note) as (chosen, settings):
             nobody = PauseApprover()
-            controller = controller_of(
+            controller = build_controller(
                 configuration, registry, chosen.backend, settings, nobody, policy
             )
             async with await controller.conversation() as talk:

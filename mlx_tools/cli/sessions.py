@@ -14,15 +14,15 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from mlx_tools.app import steps_of
+from mlx_tools.app import build_steps
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.call_text import as_name, in_words, on_one_line
 from mlx_tools.cli.completion import session_ids
 from mlx_tools.cli.options import AsJson, AsJsonLines, Yes, argument, option
 from mlx_tools.cli.output import (
     amount,
-    columns_of,
     complain,
+    count_columns,
     count_noun,
     cut,
     join_columns,
@@ -79,7 +79,7 @@ def list_sessions(
         if as_lines:
             print_json(_as_json(listed))
         else:
-            print_text(row(listed, now, columns_of(stdout())))
+            print_text(row(listed, now, count_columns(stdout())))
     if not ids:
         note("there are no sessions yet")
     if len(ids) == limit and (left := store.count() - limit) > 0:
@@ -148,9 +148,11 @@ def resume(
 
     At a terminal, talk on in any.
     """
-    from mlx_tools.cli.resume import approvals_of, resume_session
+    from mlx_tools.cli.resume import read_approvals, resume_session
 
-    approvals = approvals_of(approve or (), approve_all, deny or (), reason, [edit] if edit else ())
+    approvals = read_approvals(
+        approve or (), approve_all, deny or (), reason, [edit] if edit else ()
+    )
     return resume_session(session, approvals, options_given, as_json=as_json)
 
 
@@ -212,7 +214,7 @@ def _remove(
     """Remove sessions, after a confirmation."""
     if sessions and not yes:
         for listed in sessions:
-            print(row(listed, _now(), columns_of(sys.stderr)), file=sys.stderr)
+            print(row(listed, _now(), count_columns(sys.stderr)), file=sys.stderr)
         texts = {
             "warning": "nothing was removed",
             "no_terminal_hint": f"{_sum(sessions)} would be removed, and ",
@@ -405,7 +407,7 @@ def title(listing: ListedSession) -> Lines:
 
 def conversation(records: Sequence[Record]) -> Lines:
     """Yield the records as a conversation, step by step."""
-    for step in steps_of(records):
+    for step in build_steps(records):
         if step.kind == "setup":
             continue
         if step.kind == "user":

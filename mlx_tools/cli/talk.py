@@ -18,11 +18,11 @@ from anyio.from_thread import BlockingPortal
 from mlx_tools.app import (
     Configuration,
     RunOptions,
-    controller_of,
-    functions_of,
-    jobs_of,
+    build_controller,
+    build_registry,
+    list_function_files,
+    make_jobs,
     open_selected_backend,
-    registry_of,
     with_settings,
 )
 from mlx_tools.cli.background import Turns
@@ -68,14 +68,14 @@ def _reach(configuration: Configuration) -> set[tuple[str, str]]:
     return {
         *folders(configuration).items(),
         *(("program", name) for name in tools.commands),
-        *(("functions", file) for file in functions_of(configuration)),
+        *(("functions", file) for file in list_function_files(configuration)),
     }
 
 
 class ChatSession:
     """Questions to a model and its answers.
 
-    Raises as `open_selected_backend` and `registry_of` do.
+    Raises as `open_selected_backend` and `build_registry` do.
 
     Args:
         run: the options.
@@ -296,12 +296,12 @@ class ChatSession:
 
         The new session has all that was said.
 
-        Raises as `registry_of` does; nothing has changed then.
+        Raises as `build_registry` does; nothing has changed then.
         """
         old = self.controller
-        controller = controller_of(
+        controller = build_controller(
             configuration,
-            registry_of(configuration),
+            build_registry(configuration),
             old.backend,
             with_settings(old.settings, configuration),
             self.turns.approver,
@@ -344,13 +344,13 @@ class ChatSession:
     ) -> tuple[ExitStack, Controller]:
         """Return what closes the backend of these options, and its controller."""
         configuration = run.configuration
-        jobs = None if saved is None else jobs_of(configuration, saved.header)
-        registry = registry_of(configuration, jobs)
+        jobs = None if saved is None else make_jobs(configuration, saved.header)
+        registry = build_registry(configuration, jobs)
         with ExitStack() as stack:
             backends = self._portal.wrap_async_context_manager(open_selected_backend(run, note))
             selected, settings = stack.enter_context(backends)
             approver = self.turns.approver
-            controller = controller_of(
+            controller = build_controller(
                 configuration, registry, selected.backend, settings, approver
             )
             return stack.pop_all(), controller

@@ -14,9 +14,9 @@ import anyio
 import typer
 from msgspec import to_builtins
 
-from mlx_tools.app import call_recorded, registry_of, require_tools_enabled
+from mlx_tools.app import build_registry, call_recorded, require_tools_enabled
 from mlx_tools.cli import inputs, options
-from mlx_tools.cli.approve import Questions, approver_of
+from mlx_tools.cli.approve import Questions, choose_approver
 from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import (
     complain,
@@ -71,7 +71,7 @@ app = typer.Typer(add_completion=False)
 def list_tools(as_json: options.AsJsonLines = False, *, options_given: options.Options) -> None:
     """List the tools: effects, where they come from, what holds for them."""
     loaded = options.load(options_given)
-    rows = registry_of(loaded).listing(loaded.policy())
+    rows = build_registry(loaded).listing(loaded.policy())
     if as_json:
         for row in rows:
             print_json(row)
@@ -87,7 +87,7 @@ def show(
 ) -> None:
     """Show all that is known of a tool."""
     loaded = options.load({})
-    registry = registry_of(loaded)
+    registry = build_registry(loaded)
     facts = _describe_tool(registry, name)
     name = facts["name"]
     row = next(row for row in registry.listing(loaded.policy()) if row["name"] == name)
@@ -117,7 +117,7 @@ def search(
 ) -> None:
     """Find the tools that match a request, the best match first."""
     loaded = options.load({})
-    query, registry = inputs.as_question(" ".join(words)), registry_of(loaded)
+    query, registry = inputs.as_question(" ".join(words)), build_registry(loaded)
     result = find_tools(registry, loaded.policy(), query, limit, include_hidden=show_all)
     rows = {row["name"]: row for row in registry.listing(loaded.policy())}
     for spec, score in result.hits:
@@ -143,7 +143,7 @@ def call(
     """Call a tool without a model: same checks, same policy, same record."""
     loaded = options.load(options_given)
     require_tools_enabled(loaded)
-    registry = registry_of(loaded)
+    registry = build_registry(loaded)
     _describe_tool(registry, name)
     name_of_text = "standard input" if arguments == "-" else "JSON"
     text = inputs.read_text() if arguments == "-" else arguments
@@ -161,7 +161,7 @@ def call(
                 name,
                 value,
                 source="tools call",
-                approver=approver_of(loaded, Questions(always=always)),
+                approver=choose_approver(loaded, Questions(always=always)),
                 on_progress=tell if sys.stderr.isatty() else None,
             )
         finally:
@@ -187,7 +187,7 @@ def export_tools(
 ) -> None:
     """Print the permitted tools in another program's form."""
     loaded = options.load(options_given)
-    registry = registry_of(loaded)
+    registry = build_registry(loaded)
     rows = {row["name"]: row for row in registry.listing(loaded.policy())}
     specs = [spec for name, spec in registry.all_specs().items() if rows[name]["permitted"]]
     write_bytes(export(specs, format).encode())

@@ -19,8 +19,8 @@ from mlx_tools.cli.output import (
     cells,
     color_text,
     colourful,
-    columns_of,
     complain,
+    count_columns,
     count_noun,
     cut,
     for_terminal,
@@ -320,7 +320,7 @@ class LiveView:
             return
         self._end_answer()
         self._clear_row()
-        rows = wrap_line(for_terminal(text, keep=PROSE), columns_of(self._steps), "  ")
+        rows = wrap_line(for_terminal(text, keep=PROSE), count_columns(self._steps), "  ")
         self._steps.write(color_text(rows, colour, self._steps) + "\n")
         self._steps.flush()
 
@@ -391,7 +391,7 @@ def show_change(
     if not preview:
         head = TextLine(f"{as_name(name)} would be called with:", "bold")
         lines = (TextLine(line, foreign=True) for line in exact(arguments or {}).split("\n"))
-    show(wrap_lines([head, *lines], columns_of(screen)), screen)
+    show(wrap_lines([head, *lines], count_columns(screen)), screen)
 
 
 def _ending(outcome: Outcome) -> str | None:

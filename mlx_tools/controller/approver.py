@@ -15,8 +15,8 @@ from msgspec import Struct, field
 from mlx_tools.errors import (
     MlxToolsError,
     UsageError,
-    attribute_of,
     for_message,
+    read_attribute,
     require_instance,
     wrong_argument,
 )
@@ -235,7 +235,7 @@ def as_approver(approver: Approver | DecideFunction | None) -> Approver:
     if approver is None:
         return PauseApprover()
     if not isinstance(approver, type):
-        if callable(attribute_of(approver, "decide")):
+        if callable(read_attribute(approver, "decide")):
             return cast("Approver", approver)
         if callable(approver):
             return FunctionApprover(approver)

@@ -25,9 +25,9 @@ from mlx_tools.backends import (
     StyleChoice,
     VerdictChoice,
     as_backend,
+    find_model_name,
     find_setup,
     limit_discovery,
-    model_of,
 )
 from mlx_tools.controller.approvals import check_begun_here, seal_of
 from mlx_tools.controller.approver import (
@@ -448,7 +448,7 @@ class Controller:
 
     def _check_model(self, header: Header) -> None:
         """Raise `UsageError` if the backend is known to have another model."""
-        here = model_of(self.backend)
+        here = find_model_name(self.backend)
         if here is not None and header.model is not None and here != header.model:
             raise UsageError(
                 f"the session {header.session} was begun with the model {header.model}, and "
@@ -570,7 +570,7 @@ class Controller:
     def _beginning(self, setup: ModelSetup, persona: str | None) -> tuple[Openings, Header]:
         """The beginning that the headers of sessions share while nothing changes here."""
         settings, words, policy = self.settings, load_words(), self.policy
-        model, specs = settings.model or model_of(self.backend), self.registry.specs()
+        model, specs = settings.model or find_model_name(self.backend), self.registry.specs()
         key = words, settings, setup, persona, policy, self.limits, model
         if self._kept is None or self._kept[0] != (*key, specs):
             frame = Frame(

@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from msgspec import Struct
 
-from mlx_tools.backends import Backend, ErrorMappingBackend, TokenCounter, folder_of
+from mlx_tools.backends import Backend, ErrorMappingBackend, TokenCounter, find_model_folder
 from mlx_tools.controller.approvals import CallApprovals
 from mlx_tools.controller.approver import (
     ApprovalRequest,
@@ -109,7 +109,7 @@ class _OpenSession:
             consumed_approvals=files.used,
         )
         counter = PromptCounter(
-            session, TokenCounter(lambda: folder_of(parts.backend, session.header.model))
+            session, TokenCounter(lambda: find_model_folder(parts.backend, session.header.model))
         )
         summariser = Summariser(backend, session, self.outputs, counter)
         self.window = ContextWindow(session, self.outputs, files.artifacts, counter, summariser)

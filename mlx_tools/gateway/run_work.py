@@ -18,10 +18,10 @@ from msgspec import Struct
 from mlx_tools.app import (
     Configuration,
     approval_templates,
+    build_registry,
     config,
-    jobs_of,
-    registry_of,
-    roots_of,
+    list_roots,
+    make_jobs,
     session_store,
 )
 from mlx_tools.controller import (
@@ -206,12 +206,12 @@ class RunExecution:
         configuration = self.configuration
         if roots is not None:
             configuration = configuration.with_options({"tools.roots": roots})
-        return registry_of(configuration, jobs_of(configuration, header))
+        return build_registry(configuration, make_jobs(configuration, header))
 
     @property
     def roots(self) -> list[RootName]:
         """The folders of this server."""
-        return [RootName.parse(root) for root in roots_of(self.configuration)]
+        return [RootName.parse(root) for root in list_roots(self.configuration)]
 
     def _named_roots(self, paths: Sequence[str]) -> tuple[str, ...]:
         """The server's folders that a run names.
@@ -219,7 +219,7 @@ class RunExecution:
         Raises:
             ApiError: one is none of them.
         """
-        roots = {RootName.parse(root).path: root for root in roots_of(self.configuration)}
+        roots = {RootName.parse(root).path: root for root in list_roots(self.configuration)}
         for path in paths:
             if path not in roots:
                 raise invalid("roots", f"{path[:200]} is no folder of this server")

@@ -14,10 +14,10 @@ import anyio.to_thread
 from mlx_tools.app import RunOptions, open_selected_backend, with_route_tried
 from mlx_tools.backends import (
     TokenCounter,
+    find_model_folder,
+    find_model_name,
     find_setup,
-    folder_of,
-    model_of,
-    traits_of,
+    read_traits,
 )
 from mlx_tools.errors import BackendUnreachable, MlxToolsError
 from mlx_tools.gateway.conversation import PromptProfile
@@ -85,7 +85,7 @@ class ServedModels:
         own = named or speaker.profile.settings.model or DEFAULT
         self._speakers[own] = speaker
         others: tuple[str, ...] = ()
-        if named is None and traits_of(speaker.backend).asks_server:
+        if named is None and read_traits(speaker.backend).asks_server:
             others = await speaker.backend.models()  # type: ignore[attr-defined]
         if (start := getattr(speaker.backend, "start", None)) is not None:
             await start()  # the first client does not wait for it
@@ -169,7 +169,7 @@ class ServedModels:
             settings = await with_route_tried(options, chosen, settings, TRIAL)
         self.note(f"{settings.model or 'the model'} is asked {_describe_route(settings.route)}")
         setup = await find_setup(chosen.backend, settings)
-        model = settings.model or model_of(chosen.backend)
+        model = settings.model or find_model_name(chosen.backend)
         chat_format = setup.chat_format
         manner = PromptProfile(
             settings=replace(settings, model=model, chat_format=chat_format, context=setup.context),
@@ -186,7 +186,7 @@ class ServedModels:
             completion_timeout=REQUEST_SECONDS,
             idle_timeout=REQUEST_SECONDS,
         )
-        counter = TokenCounter(lambda: folder_of(chosen.backend, model))
+        counter = TokenCounter(lambda: find_model_folder(chosen.backend, model))
         return TurnRunner(chosen.backend, manner, limits, counter)
 
 

@@ -32,8 +32,8 @@ from mlx_tools.app import (
     Refusal,
     RunOptions,
     ServerConfig,
-    headers_of,
     listen,
+    read_headers,
     session_store,
 )
 from mlx_tools.errors import MlxToolsError, StorageError
@@ -283,7 +283,7 @@ async def _metrics(request: Request) -> Response:
 def _refusal_body(refusal: Refusal) -> JsonObject:
     error = ApiError(refusal.status, refusal.code, refusal.message)
     scope = refusal.scope or {"path": "", "headers": []}
-    return _error_body(error, scope["path"], headers_of(scope))
+    return _error_body(error, scope["path"], read_headers(scope))
 
 
 def _error_body(error: ApiError, path: str, headers: Mapping[str, str]) -> JsonObject:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
-from mlx_tools.app import STYLESHEET, Html, steps_of, templates
+from mlx_tools.app import STYLESHEET, Html, build_steps, templates
 from mlx_tools.errors import UsageError
 from mlx_tools.golden.checking import Column, GoldenCheck, sum_of
 from mlx_tools.golden.difference import ROOMS, Room, share_differences
@@ -102,7 +102,7 @@ def _page(checks: Sequence[GoldenCheck]) -> dict[str, Any]:
         "rows": rows,
         "runs": runs,
         "unfolded": len(runs) <= FEW,
-        "steps_of": steps_of,  # one run at a time: thousands are never held at once
+        "build_steps": build_steps,  # one run at a time: thousands are never held at once
     }
 
 

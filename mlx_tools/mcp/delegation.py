@@ -22,8 +22,8 @@ from mlx_tools.app import (
     Configuration,
     RunOptions,
     approval_templates,
+    build_registry,
     open_selected_backend,
-    registry_of,
     session_store,
 )
 from mlx_tools.controller import (
@@ -93,7 +93,7 @@ class Delegation:
     _lock: anyio.Lock = field(default_factory=anyio.Lock)
 
     def __post_init__(self) -> None:
-        self.registry = registry_of(self.configuration)
+        self.registry = build_registry(self.configuration)
         self.policy = self.configuration.policy()
 
     @property

@@ -23,8 +23,8 @@ from mlx_tools.errors import (
     MlxToolsError,
     ToolDefinitionError,
     UsageError,
-    attribute_of,
     for_message,
+    read_attribute,
     require_instance,
     require_items,
     require_mapping,
@@ -182,8 +182,8 @@ class Registry:
     def add(self, tool: ToolLike, *, is_checked: bool = False) -> None:
         """Adds a tool. Raises ToolDefinitionError for one that cannot be used, and where its name
         is taken. ``is_checked``: its schema was found sound when it was agreed to."""
-        spec = attribute_of(tool, "spec")
-        if not isinstance(spec, ToolSpec) or not callable(attribute_of(tool, "call")):
+        spec = read_attribute(tool, "spec")
+        if not isinstance(spec, ToolSpec) or not callable(read_attribute(tool, "call")):
             hint = "decorate a function with @tool"
             raise ToolDefinitionError(f"{for_message(tool)} is no tool", hint=hint)
         if spec.name in self._tools:

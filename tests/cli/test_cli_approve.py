@@ -34,7 +34,7 @@ from mlx_tools.cli.call_text import (
     on_one_line,
     wrap_lines,
 )
-from mlx_tools.cli.inputs import editor_of, read_key
+from mlx_tools.cli.inputs import find_editor, read_key
 from mlx_tools.cli.output import cells
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 from mlx_tools.errors import UsageError
@@ -431,12 +431,12 @@ def test_nano_or_vi_is_the_editor_where_none_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert editor_of({}) == []
+    assert find_editor({}) == []
     for name in ("vi", "nano"):
         (tmp_path / name).touch(0o700)
-        assert editor_of({"EDITOR": " "}) == [str(tmp_path / name)]
-    assert editor_of({"TERM": "dumb", "VISUAL": "v"}) == []
-    assert editor_of({"EDITOR": "e -w", "VISUAL": ""}) == ["e", "-w"]
+        assert find_editor({"EDITOR": " "}) == [str(tmp_path / name)]
+    assert find_editor({"TERM": "dumb", "VISUAL": "v"}) == []
+    assert find_editor({"EDITOR": "e -w", "VISUAL": ""}) == ["e", "-w"]
 
 
 # --- what is shown ------------------------------------------------------------------------------

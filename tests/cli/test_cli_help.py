@@ -12,7 +12,7 @@ from typing import Any
 from typer.main import get_command
 
 from mlx_tools.cli.help_screen import MOST_USED, ROWS, find_page
-from mlx_tools.cli.root import app, help_of, page_of
+from mlx_tools.cli.root import app, format_help, page_of
 
 
 def commands() -> Iterator[tuple[str, Any]]:
@@ -34,7 +34,7 @@ def named(text: str) -> set[str]:
 
 def test_help_is_a_screen_and_help_all_is_all() -> None:
     for path, context in commands():
-        brief, whole = (help_of(context, show_all=every) for every in (False, True))
+        brief, whole = (format_help(context, show_all=every) for every in (False, True))
         assert brief.startswith(f"Usage: mlx-tools {path} ")
         rows = brief.splitlines()
         assert len(rows) <= ROWS, brief

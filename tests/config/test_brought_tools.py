@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.app import registry_of
+from mlx_tools.app import build_registry
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import PRESETS, can_be_allowed
@@ -83,4 +83,4 @@ def test_the_home_of_a_user_that_does_not_exist_is_told_as_a_path_that_is_not_th
 ) -> None:
     loaded = place.load(options={key: ["~nobody-of-this-name/x"]})
     with pytest.raises(UsageError, match="~nobody-of-this-name/x"):
-        registry_of(loaded)
+        build_registry(loaded)

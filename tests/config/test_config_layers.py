@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.app import config, registry_of
+from mlx_tools.app import build_registry, config
 from mlx_tools.app.config import ConfigErrors
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import PRESETS, Limits, Policy, decide
@@ -333,7 +333,7 @@ def test_no_wildcard_opens_the_gateway_to_several(place: Any, name: str) -> None
 def test_local_hosts_are_the_users_to_open(place: Any) -> None:
     loaded = place.load("[web]\nlocal_hosts = ['LocalHost:8080', '[::1]:80']\n", "")
     assert loaded.settings.web.local_hosts == ("LocalHost:8080", "[::1]:80")
-    assert registry_of(loaded).get("fetch_url")
+    assert build_registry(loaded).get("fetch_url")
     for wrong in ("localhost", "http://localhost:80", "localhost:80/x", "a b:80", ":80", "x:99999"):
         with pytest.raises(ConfigErrors, match="each with its port"):
             place.load(f"[web]\nlocal_hosts = ['{wrong}']\n", "")

@@ -13,9 +13,9 @@ from mlx_tools.backends import (
     CompletionsBackend,
     LocalBackend,
     ServerBackend,
-    context_of,
     find_chat_format,
-    folder_of,
+    find_context_size,
+    find_model_folder,
     read_model_files,
 )
 from mlx_tools.errors import BackendBroken, BackendUnreachable, ChatFormatError, UsageError
@@ -71,7 +71,7 @@ def model_in(folder: Path, size: Any = 4096) -> Path:
 
 def size_of(backend: Any, model: str | None = None) -> int | None:
     async def main() -> int | None:
-        return await context_of(backend, model)
+        return await find_context_size(backend, model)
 
     return anyio.run(main)
 
@@ -119,7 +119,7 @@ def test_a_model_of_our_own_says_it_by_its_files(tmp_path: Path) -> None:
     folder = model_in(tmp_path / "m")
     for backend in (ServerBackend(folder), LocalBackend(folder)):
         assert size_of(backend) == 4096
-        assert folder_of(backend, "another name") == folder
+        assert find_model_folder(backend, "another name") == folder
 
 
 def test_a_backend_of_another_kind_may_say_it() -> None:

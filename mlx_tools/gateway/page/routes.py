@@ -27,9 +27,9 @@ from mlx_tools.app import (
     STYLESHEET,
     Html,
     admit,
+    build_steps,
     escape_invisible,
     is_own_origin,
-    steps_of,
     templates,
 )
 from mlx_tools.controller import ApprovalAnswer
@@ -447,7 +447,7 @@ class Page:
 
 def _steps(records: Any) -> tuple[str, str]:
     """Records as HTML, and in some words."""
-    steps = steps_of(records)
+    steps = build_steps(records)
     html = _templates().get_template("live.html.j2").render(steps=steps)
     said = f"{steps[-1].label} {steps[-1].title}" if steps else ""
     return html, escape_invisible(said[:200])

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from mlx_tools.app import ReportStep, as_json, escape_invisible, steps_of
+from mlx_tools.app import ReportStep, as_json, build_steps, escape_invisible
 from mlx_tools.controller import ApprovalRequest
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.gateway.body import json_object
@@ -156,11 +156,11 @@ class SessionView:
 
     def turns(self) -> list[TurnView]:
         """The questions on this page, each with what came of it."""
-        return turns_of(steps_of(self.records[self.start : self.end]))
+        return turns_of(build_steps(self.records[self.start : self.end]))
 
     def setup(self) -> list[ReportStep]:
         """The steps that say how the session was set up, if they are on this page."""
-        steps = steps_of(self.records[self.start : self.end][:2])
+        steps = build_steps(self.records[self.start : self.end][:2])
         return [step for step in steps if step.kind == "setup"]
 
     @property
