@@ -43,7 +43,7 @@ from mlx_tools.backends import (
     find_served_format,
     inspect_server,
 )
-from mlx_tools.evaluate.bfcl_data import BfclItem, Half, have_wheel, run_bfcl
+from mlx_tools.evaluate.bfcl_data import BfclItem, Half, ensure_wheel, run_bfcl
 from mlx_tools.evaluate.results import Results, describe_run
 from mlx_tools.messages import ToolCall, ToolSpec, replace
 from mlx_tools.prompt import NAMED_FORMATS, WRITTEN_STYLES, opening
@@ -182,7 +182,7 @@ async def measure(options: argparse.Namespace) -> Sequence[Mapping[str, Any]]:
 def drawn(category: str, options: argparse.Namespace) -> list[BfclItem]:
     """The questions of a category."""
     half: Half = options.half
-    wheel = options.wheel or have_wheel()
+    wheel = options.wheel or ensure_wheel()
     return questions(category, wheel, limit=options.limit, seed=options.seed, half=half)
 
 

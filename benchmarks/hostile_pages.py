@@ -31,7 +31,7 @@ from mlx_tools.toolbox.web_fetch import (
     MEMORY_MB,
     FetchedPage,
     Media,
-    page_text,
+    extract_text,
 )
 from mlx_tools.tools import ToolError
 
@@ -137,7 +137,7 @@ async def read(html: str) -> tuple[str, float, int]:
     page = FetchedPage(read_url("https://example.org/"), media, html.encode())
     started = perf_counter()
     try:
-        told, cut = await page_text(page, SECONDS)
+        told, cut = await extract_text(page, SECONDS)
         ended = ("cut" if cut else "read", len(told.text))
     except ToolError as error:
         ended = ("given up" if "too much" in str(error) else f"failed: {error}", 0)

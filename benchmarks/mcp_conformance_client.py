@@ -34,7 +34,7 @@ from mlx_tools.tools import (  # noqa: E402
     McpClients,
     ToolContext,
     execute,
-    look,
+    fetch_offer,
 )
 
 RESULTS = HERE / "mcp_conformance_client.json"
@@ -71,9 +71,9 @@ async def client(url: str, home: Path) -> None:
     sources, at = BoundSources(home / "bound"), {"url": url, "headers": {}}
     clients = McpClients(sources, show=browse)
     try:
-        offer = await look(clients, BoundSource(name="suite", kind="mcp", at=at))
+        offer = await fetch_offer(clients, BoundSource(name="suite", kind="mcp", at=at))
         source = BoundSource(name="suite", kind="mcp", at=at, tools=offer.tools)
-        sources.put(source)
+        sources.save(source)
         for tool in offer.tools:
             wanted = tool.parameters.get("properties", {})
             given = {key: value for key, value in ARGUMENTS.items() if key in wanted}

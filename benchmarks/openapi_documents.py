@@ -39,7 +39,7 @@ from mcp_start import cost  # noqa: E402
 from mlx_tools.schema import fits  # noqa: E402
 from mlx_tools.testing import ScriptedServer, answer  # noqa: E402
 from mlx_tools.tools import BoundSource, BoundSources, BoundTool, execute  # noqa: E402
-from mlx_tools.tools.openapi.request import bound_operation  # noqa: E402
+from mlx_tools.tools.openapi.request import make_operation  # noqa: E402
 from scripts.mcp_table import write_page  # noqa: E402
 
 RESULTS = HERE / "openapi_documents.json"
@@ -175,7 +175,7 @@ def judged(source: BoundSource, rows: Iterator[dict[str, Any]]) -> dict[str, Any
                 plain = BoundTool(
                     tool.name, "", tool.parameters, tool.effects, {**tool.at, "security": []}
                 )
-                made = bound_operation(source, plain, transport=network)
+                made = make_operation(source, plain, transport=network)
                 result = asyncio.run(execute(made, given, timeout=60))
                 counts["called"] += 1
                 counts["answered"] += result.error is None

@@ -56,7 +56,7 @@ from mlx_tools.backends import (
 )
 from mlx_tools.backends.models.embedded import SMOLLM2, fetch
 from mlx_tools.backends.server import free_port
-from mlx_tools.evaluate.bfcl_data import BfclItem, have_wheel, load_items, run_bfcl, sample
+from mlx_tools.evaluate.bfcl_data import BfclItem, ensure_wheel, load_items, run_bfcl, sample
 from mlx_tools.evaluate.results import Results, describe_run
 from mlx_tools.messages import replace
 from mlx_tools.paths import cache_dir, private_dir
@@ -211,7 +211,7 @@ async def measured(
 
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Everything, written down after each server."""
-    wheel = options.wheel or have_wheel()
+    wheel = options.wheel or ensure_wheel()
     items = [
         item
         for category in options.categories.split(",")

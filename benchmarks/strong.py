@@ -57,7 +57,7 @@ from mlx_tools import CompletionsBackend, Limits, RunSettings
 from mlx_tools.app.proposal import Proposal, Proposer
 from mlx_tools.backends import Backend, VerdictChoice
 from mlx_tools.errors import MlxToolsError
-from mlx_tools.evaluate.bfcl_data import BfclItem, have_wheel
+from mlx_tools.evaluate.bfcl_data import BfclItem, ensure_wheel
 from mlx_tools.evaluate.bfcl_score import score
 from mlx_tools.messages import Style, ToolCall, replace
 from mlx_tools.prompt import NAMED_FORMATS, ChatFormat, format_from_template
@@ -407,7 +407,7 @@ def told(row: Row, tallies: Mapping[str, Tally]) -> str:
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
     """All rows. They take turns at each question, and who is first changes: what is made once, for
     the first to need it, is no row's cost."""
-    wheel = options.wheel or have_wheel()
+    wheel = options.wheel or ensure_wheel()
     known = {name: cases(name, options, wheel) for name in categories_of(options.category)}
     chosen = rows(*(getattr(options, key) for key in ("strategy", "style", "rows")))
     tallies = [{name: Tally() for name in known} for _ in chosen]

@@ -27,7 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-from mlx_tools.evaluate.bfcl_data import CATEGORIES, BfclItem, have_wheel, load_items, sample
+from mlx_tools.evaluate.bfcl_data import CATEGORIES, BfclItem, ensure_wheel, load_items, sample
 from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt import Finder, finder
 
@@ -127,7 +127,7 @@ def remembered(work: Callable[[ToolSpec], Any]) -> Callable[[ToolSpec], Any]:
 
 
 def cases(options: argparse.Namespace) -> Iterator[tuple[BfclItem, Mapping[str, list[ToolSpec]]]]:
-    wheel = options.wheel or have_wheel()
+    wheel = options.wheel or ensure_wheel()
     items = {name: load_items(name, wheel) for name in options.category.split(",")}
     others = pool(items)
     few = min(300, len(others))

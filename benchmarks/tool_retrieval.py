@@ -22,7 +22,7 @@ from typing import Any
 
 from mlx_tools import builtin_tools
 from mlx_tools.app.statistics import Share
-from mlx_tools.evaluate.bfcl_data import CATEGORIES, BfclItem, have_wheel, load_items, sample
+from mlx_tools.evaluate.bfcl_data import CATEGORIES, BfclItem, ensure_wheel, load_items, sample
 from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt import CATALOG_BUDGET, SEARCH, Finder, build_catalog
 
@@ -76,7 +76,7 @@ def measured(item: BfclItem, tools: Sequence[ToolSpec], search: ToolSpec, budget
 
 
 def measure(options: argparse.Namespace) -> Iterator[Row]:
-    wheel = options.wheel or have_wheel()
+    wheel = options.wheel or ensure_wheel()
     items = {name: load_items(name, wheel) for name in options.category.split(",")}
     others = pool(items)
     if options.tools > len(others):

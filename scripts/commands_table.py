@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from mlx_tools.toolbox.command_rules import rules
+from mlx_tools.toolbox.command_rules import load_rules
 from scripts.stretch import Stretch
 
 
 def table() -> str:
     """The names of the programs, and of the subcommands of those that have some."""
-    programs = rules().values()
+    programs = load_rules().values()
     alone = ", ".join(f"`{one.name}`" for one in programs if not one.subcommands)
     parts = [
         f"- `{one.name}`: {', '.join(f'`{name}`' for name in one.subcommands)}"

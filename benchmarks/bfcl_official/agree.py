@@ -35,7 +35,7 @@ from mlx_tools.evaluate.bfcl_data import (
     PACKAGE,
     VERSION,
     BfclItem,
-    have_wheel,
+    ensure_wheel,
     load_items,
 )
 from mlx_tools.evaluate.bfcl_score import score
@@ -184,7 +184,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, action="append", default=[])
     parser.add_argument("--every", type=int, default=1)
     options = parser.parse_args()
-    wheel = have_wheel()
+    wheel = ensure_wheel()
     official = Official(official_python(wheel))
     differences: list[dict[str, Any]] = []
     began = monotonic()

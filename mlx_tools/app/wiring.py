@@ -48,7 +48,7 @@ from mlx_tools.prompt import CATALOG_BUDGET, SEARCH, build_catalog, is_on_demand
 from mlx_tools.store import RootName, SessionStore, TemplateFile, TranscriptStore
 from mlx_tools.toolbox import SCHEDULE, Jobs, JobStore
 from mlx_tools.tools import (
-    OFF,
+    OFF_REASON,
     BoundSource,
     BoundSources,
     BoundTool,
@@ -57,8 +57,8 @@ from mlx_tools.tools import (
     SourceKind,
     Tool,
     ToolCollection,
-    exposed_by,
-    tools_of_file,
+    find_exposure,
+    load_functions,
 )
 from mlx_tools.transcript import Header
 
@@ -120,9 +120,9 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
         off["*"] = f"tools are turned off by {configuration.named_by('enabled')}"
     tool_settings = settings.tools
     collection = ToolCollection()
-    for name, is_on in collection.said().switched.items():
+    for name, is_on in collection.load_record().switched.items():
         if not is_on:
-            off[name] = OFF.format(name=name)
+            off[name] = OFF_REASON.format(name=name)
     registry = Registry(switched_off=off).with_builtin(
         roots=tool_settings.roots,
         commands=tool_settings.commands,
@@ -133,11 +133,11 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
         searxng=settings.web.searxng,
     )
     registry.with_folder(
-        collection, exposed_by(collection.record, tool_settings.roots), tool_settings.roots
+        collection, find_exposure(collection.record, tool_settings.roots), tool_settings.roots
     )
     _add_bound(registry, tool_settings.roots)
     for file in tool_settings.functions:
-        for function_tool in tools_of_file(file):
+        for function_tool in load_functions(file):
             registry.add(function_tool)
     registry.with_entry_points()
     check_presets(registry.all_specs())
@@ -159,16 +159,16 @@ def _add_bound(registry: Registry, roots: Sequence[str]) -> None:
         registry.closers.append(found.aclose)
         return found
 
-    def make_operation(source: BoundSource, tool: BoundTool) -> Tool:
-        from mlx_tools.tools import bound_operation
+    def make_openapi_tool(source: BoundSource, tool: BoundTool) -> Tool:
+        from mlx_tools.tools import make_operation
 
-        return bound_operation(source, tool)
+        return make_operation(source, tool)
 
     def make_mcp_tool(source: BoundSource, tool: BoundTool) -> Tool:
         return clients().tool(source, tool)
 
-    made: Mapping[SourceKind, MakeTool] = {"mcp": make_mcp_tool, "openapi": make_operation}
-    refused = exposed_by(sources.folder, roots)
+    made: Mapping[SourceKind, MakeTool] = {"mcp": make_mcp_tool, "openapi": make_openapi_tool}
+    refused = find_exposure(sources.folder, roots)
     registry.with_bound(sources, made, refused)
     readable = [one.name for one in registry.sources if one.at.get("resources")]
     if readable and refused is None:
@@ -193,7 +193,7 @@ def _check_names(configuration: Configuration, registry: Registry) -> None:
         ("policy.rate_limits", values.rate_limits.keys() - {SESSION}),
     ):
         for name in names:
-            if registry.named(name) in specs or name in offered:
+            if registry.resolve_name(name) in specs or name in offered:
                 continue
             if is_glob(name) or name.startswith(PLUGIN):
                 continue

@@ -53,7 +53,7 @@ from mlx_tools.paths import expand_user
 from mlx_tools.policy import FUNCTIONS, always_asks, find_denial
 from mlx_tools.store import RootName, load_words
 from mlx_tools.toolbox import Undo
-from mlx_tools.tools import BoundSource, BoundSources, McpClients, ToolError, prompt_text
+from mlx_tools.tools import BoundSource, BoundSources, McpClients, ToolError, read_prompt
 from mlx_tools.transcript import (
     AnswerRecord,
     CallRecord,
@@ -152,7 +152,7 @@ def _ask_prompt(talk: ChatSession, source: BoundSource, name: str, values: str) 
 
     async def fetch() -> str:
         try:
-            return await prompt_text(clients, source, name, values_by_name)
+            return await read_prompt(clients, source, name, values_by_name)
         finally:
             await clients.aclose()
 
@@ -327,7 +327,7 @@ def _tools_named(talk: ChatSession, words: str) -> list[str]:
     """
     registry = talk.controller.registry
     specs = registry.all_specs()
-    tools = [registry.named(name) for name in words.replace(",", " ").split()]
+    tools = [registry.resolve_name(name) for name in words.replace(",", " ").split()]
     for name in tools:
         if name not in specs:
             hint = did_you_mean(name, specs, "/tools lists them")

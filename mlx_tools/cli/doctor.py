@@ -60,10 +60,10 @@ from mlx_tools.evaluate import (
     STRATEGIES,
     Cell,
     ProbeResult,
+    list_styles,
     load_questions,
     make_verdict,
     measure,
-    styles_for,
 )
 from mlx_tools.messages import Style, replace
 
@@ -247,7 +247,7 @@ class ProbeReport(Struct, frozen=True, kw_only=True):
     def check(self) -> Check:
         """Return the probe as one of the doctor's checks."""
         result = self.result
-        asked_count, total = sum(cell.asked for cell in result.cells), len(result.cells)
+        asked_count, total = sum(cell.question_count for cell in result.cells), len(result.cells)
         detail = f"asked {asked_count} of {self.questions * total} times in {result.seconds:.0f} s"
         if (failure := result.failure) is not None:
             detail = f"broke off, {detail}; there is no verdict: {failure.message}"
@@ -294,7 +294,7 @@ async def probe(run: RunOptions, selected: SelectedBackend, seconds: float) -> P
         """Forbid a model its own markers for calls, but in the style that has them."""
         selected.backend.forbidden_tokens = forbidden if native_markers(style) else ()
 
-    total = len(probe_questions.questions) * len(styles_for(settings)) * len(strategies)
+    total = len(probe_questions.questions) * len(list_styles(settings)) * len(strategies)
     with progress_counter("probing", total) as step:
         result = await measure(
             selected.backend,
@@ -353,8 +353,8 @@ def _row(cell: Cell) -> tuple[str, ...]:
     return (
         cell.style,
         cell.strategy,
-        _share(len(cell.right), cell.asked),
-        _share(len(cell.valid), cell.asked),
+        _share(len(cell.right), cell.question_count),
+        _share(len(cell.valid), cell.question_count),
         f"{cell.seconds:.0f} s",
         "unknown" if tokens is None else str(tokens),
     )

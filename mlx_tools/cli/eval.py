@@ -29,14 +29,14 @@ from mlx_tools.evaluate import (
     Result,
     Results,
     describe_run,
-    have_wheel,
+    ensure_wheel,
+    format_table,
     load_items,
     load_tasks,
     run_bfcl,
     run_tasks,
     sample,
     summarise,
-    table,
     wheel_path,
 )
 from mlx_tools.messages import replace
@@ -176,7 +176,7 @@ def _data(wheel: Path | None) -> tuple[Path, str]:
             raise UsageError(f"--wheel: {wheel}: {error.strerror}") from None
     if not wheel_path().is_file():
         note(f"fetching {PACKAGE} {VERSION} (2 MB)")
-    return have_wheel(), f"{PACKAGE}=={VERSION}"
+    return ensure_wheel(), f"{PACKAGE}=={VERSION}"
 
 
 def _strategies(text: str | None, run: RunOptions) -> Sequence[StrategyChoice]:
@@ -218,4 +218,4 @@ def _tell(head: Mapping[str, Any], results: Sequence[Result], *, as_json: bool) 
     if as_json:
         print_json(dict(head) | {"rows": [row.to_json() for row in summary]})
     else:
-        print_text(table(summary))
+        print_text(format_table(summary))

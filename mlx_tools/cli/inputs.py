@@ -78,9 +78,9 @@ def decode_text(data: bytes, name: str) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         position = error.start
-    from mlx_tools.toolbox import kind_of
+    from mlx_tools.toolbox import guess_kind
 
-    if (kind := kind_of(data[:32], name)).startswith("image/"):
+    if (kind := guess_kind(data[:32], name)).startswith("image/"):
         raise UsageError(
             f"{name} is an image ({kind}), and the model reads text only",
             hint="the tool describe_image tells what is in one: name the file in the question, and "

@@ -32,14 +32,14 @@ from mlx_tools.tools import (
     McpClients,
     ServerOffer,
     ToolError,
-    known_files,
-    log_file,
-    look,
-    masked,
-    place_of,
-    plain_json,
-    servers_in,
-    tokens_file,
+    fetch_offer,
+    find_config_files,
+    log_path,
+    mask_place,
+    read_place,
+    read_servers,
+    strip_comments,
+    tokens_path,
 )
 
 app = typer.Typer(add_completion=False)
@@ -77,7 +77,7 @@ def add(
         # by its whole path: what launchd or systemd starts may have another PATH
         command = shutil.which(place[0]) or place[0]
         entry = {"command": command, "args": place[1:], "env": _pairs(env, "--env")}
-    return EXIT_OK if _agree(name, place_of(entry, name), reads or (), yes) else EXIT_STOPPED
+    return EXIT_OK if _agree(name, read_place(entry, name), reads or (), yes) else EXIT_STOPPED
 
 
 @app.command(name="import")
@@ -89,7 +89,7 @@ def import_servers(
     yes: Yes = False,
 ) -> int:
     """Add the servers of a file, or those of Claude Desktop, VS Code and Cursor."""
-    files = [("the file", file)] if file is not None else list(known_files())
+    files = [("the file", file)] if file is not None else list(find_config_files())
     if not files:
         raise UsageError("no other program keeps servers here", hint="name a FILE")
     existing, added = set(BoundSources().names()), 0
@@ -127,7 +127,7 @@ def list_servers(as_lines: AsJsonLines = False) -> None:
             print_json(row | {"changed": bool(source.said)})
         else:
             tools_ = count_noun(len(source.tools), "tool")
-            print_row(f"{source.name:<16} {tools_:<10} {state:<10}", masked(source.at))
+            print_row(f"{source.name:<16} {tools_:<10} {state:<10}", mask_place(source.at))
     if not sources:
         note("there are no servers yet: mlx-tools mcp add NAME -- COMMAND, or mcp import")
 
@@ -138,7 +138,7 @@ def show_server(name: ServerName) -> None:
     source = _source(name)
     show_all(_describe_server(source, {}, {}))
     if source.said:
-        note(source.changed)
+        note(source.disabled_reason)
 
 
 @app.command()
@@ -149,13 +149,13 @@ def test(name: ServerName, reads: Reads = None, yes: Yes = False) -> int:
     agreed = _agreed_to(source, offer, reads or source.at.get("reads", ()))
     changes = list(diff_sources(source, agreed))
     if not changes:
-        BoundSources().put(agreed)
+        BoundSources().save(agreed)
         complain(f"{name} answers, and is what was agreed to", kind="done")
         return EXIT_OK
-    show_all([*_describe_server(agreed, offer.hints, offer.refused), *changes])
+    show_all([*_describe_server(agreed, offer.hints, offer.refused_tools), *changes])
     if not confirm(f"Agree to what {name} says now?", yes):
         return EXIT_STOPPED
-    BoundSources().put(agreed)
+    BoundSources().save(agreed)
     complain(f"{name} is agreed to as it is now", kind="done")
     return EXIT_OK
 
@@ -167,7 +167,7 @@ def remove(name: ServerName, yes: Yes = False) -> int:
     if not confirm(f"Forget {name}?", yes):
         return EXIT_STOPPED
     BoundSources().remove(name)
-    for file in (tokens_file(name), log_file(name)):
+    for file in (tokens_path(name), log_path(name)):
         with suppress(OSError):
             file.unlink()
     complain(f"removed {name}", kind="done")
@@ -230,16 +230,16 @@ def _agree(name: str, place: Mapping[str, Any], reads: Sequence[str], yes: bool)
     Return True if added.
     """
     source = BoundSource(name=name, kind="mcp", at=place)
-    print_place = TextLine(f"{name} is started as: {in_words(masked(place))}", "bold")
+    print_place = TextLine(f"{name} is started as: {in_words(mask_place(place))}", "bold")
     show_all([print_place])
     if not confirm("Connect to it?", yes):
         return False
     offer = _inspect_source(source)
     source = _agreed_to(source, offer, reads)
-    show_all(_describe_server(source, offer.hints, offer.refused))
+    show_all(_describe_server(source, offer.hints, offer.refused_tools))
     if not confirm(f"Add {name}?", yes):
         return False
-    BoundSources().put(source)
+    BoundSources().save(source)
     complain(f"{name} added: {count_noun(len(source.tools), 'tool')}", kind="done")
     note(f"to allow them in a run: --tools 'plugin:{source.plugin}', or by their names")
     return True
@@ -249,14 +249,14 @@ def _inspect_source(source: BoundSource) -> ServerOffer:
     async def ask() -> ServerOffer:
         clients = McpClients(BoundSources(), show=_sign_in)
         try:
-            return await look(clients, replace(source, tools=(), said=()))
+            return await fetch_offer(clients, replace(source, tools=(), said=()))
         finally:
             await clients.aclose()
 
     try:
         return anyio.run(ask)
     except ToolError as error:
-        hint = f"its own words are in {log_file(source.name)}" if "command" in source.at else None
+        hint = f"its own words are in {log_path(source.name)}" if "command" in source.at else None
         raise UsageError(str(error), hint=hint) from None
 
 
@@ -300,7 +300,7 @@ def _describe_server(
 
     Its own text is marked as foreign.
     """
-    yield TextLine(f"{source.name}: {in_words(masked(source.at))}", "bold")
+    yield TextLine(f"{source.name}: {in_words(mask_place(source.at))}", "bold")
     yield TextLine(f"it calls itself {in_words(source.version) or 'nothing'}")
     for tool in source.tools:  # all of them, since the person agrees to each
         effects = ", ".join(tool.effects)
@@ -344,7 +344,7 @@ def _servers_in(path: Path) -> Mapping[str, Mapping[str, Any]]:
     Raises:
         UsageError: there are none.
     """
-    return servers_in(parse_json(plain_json(read_text(path)), str(path)), str(path))
+    return read_servers(parse_json(strip_comments(read_text(path)), str(path)), str(path))
 
 
 def _servers_of(path: Path) -> Mapping[str, Mapping[str, Any]]:

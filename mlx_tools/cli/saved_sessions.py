@@ -105,7 +105,7 @@ def find_last_conversation() -> str:
             note(f"{session} cannot be read, and is passed over: mlx-tools sessions show {session}")
             continue
         is_own = summary.status.questions and not summary.parent
-        if is_own and not jobs.is_of_a_run(session) and not runs.holds(session):
+        if is_own and not jobs.has_run_in(session) and not runs.holds(session):
             return session
     raise UsageError("there is no conversation to go on with", hint='mlx-tools ask "QUESTION"')
 

@@ -52,11 +52,11 @@ from mlx_tools.toolbox import (
     RunEnd,
     RunInspection,
     Runner,
-    local_zone,
+    find_local_zone,
+    find_zone,
     parse_when,
     settle,
     utc_now,
-    zone_of,
 )
 from mlx_tools.transcript import ExecutionRecord
 
@@ -116,12 +116,12 @@ def add(
     """Add a task that the model is given at a time, or again and again."""
     configuration = options.load(options_given)
     build_registry(configuration)  # a name that no tool has must not wait until the job runs
-    zone = zone_of(timezone).key if timezone is not None else local_zone()
+    zone = find_zone(timezone).key if timezone is not None else find_local_zone()
     store = job_store(kept_sessions())
     job = store.add(
         Job(
             task=inputs.as_text(" ".join(task), "task"),
-            said=when,
+            schedule_text=when,
             when=parse_when(when, zone, utc_now()),
             policy=configuration.policy().to_json(),
             configured_policy=configuration.configured_policy().to_json(),
@@ -253,7 +253,9 @@ def _print(job_listing: JobListing) -> None:
         return
     due_at = _local(job, job_listing.next_due) if job_listing.next_due else "-"
     gist = cut(" ".join(job.task.split()), _GIST)
-    print_row(f"{job.id}  {job_listing.state:<9}  {due_at}  {' '.join(job.said.split())} ", gist)
+    print_row(
+        f"{job.id}  {job_listing.state:<9}  {due_at}  {' '.join(job.schedule_text.split())} ", gist
+    )
     last = job_listing.runs[0] if job_listing.runs else None
     if last is not None:
         hint = f": mlx-tools sessions resume {last.session}" if last.status in OPEN else ""
@@ -272,7 +274,7 @@ def _missed(job: Job, run: JobRun) -> str:
 def _local(job: Job, due: datetime | None) -> str:
     if due is None:
         return "-"
-    return f"{due.astimezone(zone_of(job.when.zone)):%Y-%m-%d %H:%M} {job.when.zone}"
+    return f"{due.astimezone(find_zone(job.when.zone)):%Y-%m-%d %H:%M} {job.when.zone}"
 
 
 # --- running a job: as `ask` would run its task, under the policy that it was made with ---------
@@ -307,7 +309,7 @@ async def run_job(job: Job, on_start: Callable[[str], None]) -> RunEnd:
             )
             async with await controller.conversation() as talk:
                 on_start(talk.session)
-                return RunEnd.of(await talk.run(job.task))
+                return RunEnd.from_outcome(await talk.run(job.task))
     finally:
         await registry.aclose()
 
@@ -326,5 +328,5 @@ def look(session: str) -> RunInspection:
     status = listed.status
     is_in_doubt = bool(status.in_doubt)
     return RunInspection(
-        state=status.state, reason=status.reason, changed=changed, in_doubt=is_in_doubt
+        state=status.state, reason=status.reason, was_changed=changed, in_doubt=is_in_doubt
     )

@@ -49,7 +49,7 @@ from mlx_tools.store import (
     copy_store,
     to_json,
 )
-from mlx_tools.toolbox import SCHEDULE, Undo, outermost, undoable
+from mlx_tools.toolbox import SCHEDULE, Undo, find_outermost, find_undoable
 from mlx_tools.transcript import PREVIEW_CHARS, Record
 
 app = typer.Typer(add_completion=False)
@@ -252,7 +252,7 @@ def undo(session: SessionId = LAST, yes: Yes = False, as_json: AsJson = False) -
     """Undo the changes of a session that are still as it left them, the newest first."""
     store, requested = kept_sessions(), session
     session = store.find(requested)
-    session = outermost(store, session) if requested == LAST else session
+    session = find_outermost(store, session) if requested == LAST else session
     with Undo(store, session) as undoing:
         steps = undoing.steps()
         steps_done = undo_steps(undoing, steps, yes=yes, hint="--yes undoes what can be undone")
@@ -266,7 +266,7 @@ def undo(session: SessionId = LAST, yes: Yes = False, as_json: AsJson = False) -
     else:
         tell_undone(steps_done)
         if not steps_done:
-            undoable_session = undoable(store)
+            undoable_session = find_undoable(store)
             hint = (
                 f"; mlx-tools undo {undoable_session} would" if undoable_session is not None else ""
             )

@@ -39,12 +39,12 @@ from mlx_tools.tools import (
     Registry,
     ToolCollection,
     ToolFolder,
-    folders_in,
+    find_folders,
+    find_server_fault,
     parse_secret,
     read_document,
     read_folder,
-    renamed,
-    server_fault,
+    rename_folder,
     with_effects,
     write_template,
 )
@@ -69,7 +69,7 @@ def lacking(name: str, registry: Registry, policy: Policy) -> str | None:
     None if it can be called.
     """
     reason = registry.lacks(name, policy)
-    spec = registry.specs().get(registry.named(name))  # None if it is disabled
+    spec = registry.specs().get(registry.resolve_name(name))  # None if it is disabled
     denied = find_denial(policy, spec) if spec is not None else None
     option_helps = denied is not None and denied.rule == "default"
     return f"{reason}; {ALLOW.format(name=name)}" if reason and option_helps else reason
@@ -99,7 +99,7 @@ def add(
         raise UsageError(f"{folder} is a file", hint=f"name its folder: {folder.parent}")
     existing = _tools().all_specs()
     candidates = [
-        _free(read_folder(candidate), existing) for candidate in folders_in(folder.absolute())
+        _free(read_folder(candidate), existing) for candidate in find_folders(folder.absolute())
     ]
     for candidate in candidates:
         _refuse_taken(candidate.spec.name, existing)
@@ -152,11 +152,11 @@ def remove(name: ToolName, yes: Yes = False) -> int:
         complain(f"removed {name}", kind="done")
         return EXIT_OK
     collection = _collection_of(name, f"mlx-tools tools disable {name}")
-    if path := collection.said().making.get(name):
+    if path := collection.load_record().making.get(name):
         collection.make(name, None)
         complain(f"{name} is used no more; its folder stays: {in_words(path)}", kind="done")
         return EXIT_OK
-    if not confirm(f"Delete {collection.must_have(name)}?", yes):
+    if not confirm(f"Delete {collection.find_folder(name)}?", yes):
         return EXIT_STOPPED
     collection.remove(name)
     complain(f"removed {name}", kind="done")
@@ -166,12 +166,12 @@ def remove(name: ToolName, yes: Yes = False) -> int:
 def tell_printed(name: str) -> None:
     """Show the author of a tool what its last call printed, and its traceback."""
     collection = ToolCollection()
-    if name not in collection.said().making:
+    if name not in collection.load_record().making:
         return
     with contextlib.suppress(OSError):
-        text = read_regular(collection.log_of(name)).decode("utf-8", "replace")
+        text = read_regular(collection.log_path(name)).decode("utf-8", "replace")
         if text.strip():
-            note(f"its last call printed, in {collection.said().making[name]}:")
+            note(f"its last call printed, in {collection.load_record().making[name]}:")
             show_all(TextLine(in_words(line), foreign=True) for line in text.split("\n"))
 
 
@@ -181,7 +181,7 @@ def _tools() -> Registry:
 
 def _switch(name: str, is_on: bool) -> None:
     registry = _tools()
-    name = registry.named(name)
+    name = registry.resolve_name(name)
     spec = registry.all_specs().get(name)
     if spec is None and registry.lacks(name, Policy()) == NO_SUCH:
         raise UsageError(
@@ -206,7 +206,7 @@ def _free(folder: ToolFolder, taken_names: Mapping[str, ToolSpec]) -> ToolFolder
     free_name = f"{name}_folder"
     advice = f"; that one can be held to the same paths: --root DIR:ro:{paths}" if paths else ""
     note(f"{name} is built in: yours is called {free_name}{advice}")
-    return renamed(folder, free_name)
+    return rename_folder(folder, free_name)
 
 
 def _refuse_taken(name: str, taken_names: Mapping[str, ToolSpec]) -> None:
@@ -230,7 +230,7 @@ def _collection_of(name: str, hint: str) -> ToolCollection:
         UsageError: the tool of this name is not in it.
     """
     collection, registry = ToolCollection(), _tools()
-    spec = registry.all_specs().get(registry.named(name))
+    spec = registry.all_specs().get(registry.resolve_name(name))
     if spec is not None and spec.plugin != FOLDER:
         raise UsageError(
             f"{name} is not in {collection.folder} ({_origin(spec.plugin)})", hint=hint
@@ -247,7 +247,7 @@ def _tell(names: Sequence[str]) -> None:
     for name in names:
         reason = lacking(name, registry, policy)
         if reason is not None:
-            separator = " is on;" if registry.named(name) in registry.specs() else ":"
+            separator = " is on;" if registry.resolve_name(name) in registry.specs() else ":"
             note(f"{name}{separator} {reason}")
         else:
             complain(f"{name} can be called", kind="done")
@@ -366,7 +366,7 @@ def bind(
     show_all(lines)
     if not confirm(f"Bind {source.name}?", yes):
         return EXIT_STOPPED
-    sources.put(source)
+    sources.save(source)
     complain(f"{count_noun(len(source.tools), 'operation')} bound as {source.name}__…", kind="done")
     note(f"to allow them in a run: --tools 'plugin:{source.plugin}', or by their names")
     return EXIT_OK
@@ -417,7 +417,7 @@ def _place(
         raise UsageError(
             f"{document.place} names no server with its whole address", hint="give --server URL"
         )
-    if fault := server_fault(url):
+    if fault := find_server_fault(url):
         raise UsageError(f"the server {in_words(url[:200])}: {fault}", hint="give --server URL")
     schemes = document.secrets()
     secrets_by_scheme = dict(old_source.at["secrets"]) if old_source is not None else {}

@@ -200,8 +200,8 @@ def _tell_hidden(search: ToolSearch) -> None:
     """Note what a search did not show."""
     if not search.hits:
         note("no tool matches that may be called")
-    if search.more:
-        note(f"{search.more} more match (--limit)")
+    if search.hidden_count:
+        note(f"{search.hidden_count} more match (--limit)")
     if search.denied:
         note(f"{search.denied} of the best matches may not be called (--all)")
     for name, reason in search.disabled:
@@ -251,7 +251,7 @@ def _describe_tool(registry: Registry, name: str) -> dict[str, Any]:
         UsageError: there is no such tool.
     """
     names = registry.all_specs()
-    if registry.named(name) in names:
+    if registry.resolve_name(name) in names:
         return registry.describe(name)
     reason = registry.lacks(name, Policy())
     if reason != NO_SUCH:

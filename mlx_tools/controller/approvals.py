@@ -33,7 +33,7 @@ from mlx_tools.messages import ErrorInfo, ToolCall, ToolSpec, json_bytes, replac
 from mlx_tools.policy import Decision, Policy, can_be_preapproved, equal_digests, seal
 from mlx_tools.protocol import Reading, judge
 from mlx_tools.store import ConsumedApprovals, to_json
-from mlx_tools.tools import Preview, Registry, preview_of
+from mlx_tools.tools import Preview, Registry, make_preview
 from mlx_tools.transcript import (
     ApprovalRecord,
     CallRecord,
@@ -456,7 +456,7 @@ class CallApprovals:
         tool = self._registry.get(call.name)
         known_file = self._session.history.files.get
         return await anyio.to_thread.run_sync(
-            preview_of, tool, call.arguments, self._session.policy, known_file
+            make_preview, tool, call.arguments, self._session.policy, known_file
         )
 
     def _in_time(self, issued_at: str, expires_at: str) -> bool:

@@ -47,7 +47,7 @@ from mlx_tools.protocol import (
     loose_name,
     writable,
 )
-from mlx_tools.schema import compilable, is_large
+from mlx_tools.schema import is_large, make_compilable
 from mlx_tools.tools import to_openai
 from mlx_tools.transcript import CompletionRecord, MendRecord, events
 
@@ -579,7 +579,7 @@ class EventEmitter:
         self._message_index = call.index
         first = call.index == 0 and not self._emitted
         held = first and self._turn.tool == result.spec.name
-        if held and compilable(result.spec.parameters).is_exact:
+        if held and make_compilable(result.spec.parameters).is_exact:
             self._text = ResultText(result.is_wrapped)
 
     def end(self, reading: Reading) -> None:

@@ -77,9 +77,9 @@ from mlx_tools.tools import (
     ReadCallCache,
     Registry,
     Tool,
+    artifacts_off_reason,
     read_artifact,
     tool_search,
-    why_off,
 )
 from mlx_tools.transcript import (
     Header,
@@ -469,7 +469,7 @@ class Controller:
                 self.registry.provide(read_artifact())
             specs, disabled = self.registry.specs(), dict(self.registry.disabled)
             if files.artifacts is None and is_reader(specs.get(READER)):
-                disabled[READER] = why_off()
+                disabled[READER] = artifacts_off_reason()
             context = self._run_context or _outermost(self.settings.cache)
             parts = ConversationParts(
                 inputs=SessionInputs(
@@ -545,7 +545,7 @@ class Controller:
 
     def _check_tools(self) -> None:
         """Raise `UsageError` where the run lacks a tool that it requires."""
-        self.settings = self.settings.naming(self.registry.named)
+        self.settings = self.settings.naming(self.registry.resolve_name)
         choice, wanted = self.settings.tool_choice, self.settings.require_tools
         if choice not in ("auto", "none", "required"):
             wanted = (*wanted, choice)

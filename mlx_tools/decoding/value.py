@@ -22,7 +22,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from mlx_tools.protocol import CLOSED, FAULT, INCOMPLETE, ObjectScanner, Unreadable, decode, loads
-from mlx_tools.schema import COMPACT, choices_in, coercions, compilable, in_other_case
+from mlx_tools.schema import COMPACT, find_other_case, list_choices, list_coercions, make_compilable
 from mlx_tools.transcript import MendKind
 
 _dumped: Final = json.JSONEncoder().encode
@@ -231,7 +231,7 @@ class MessageSchema:
         """The schema of a call of one of these tools, with the first one's arguments."""
         given = arguments
         if given is None:
-            given = compilable(self._parameters[names[0]]).schema or ANY_OBJECT
+            given = make_compilable(self._parameters[names[0]]).schema or ANY_OBJECT
         call_id = {"type": ["string", "integer"]}
         name, args = {"enum": names}, {"$ref": "#/$defs/!"}
         branches: list[Mapping[str, Any]] = []
@@ -267,7 +267,7 @@ class MessageSchema:
     def choices(self, name: str) -> tuple[str, ...]:
         """The strings that the enumerations of a tool's parameters allow."""
         if name not in self._choices:
-            self._choices[name] = choices_in(self._parameters.get(name))
+            self._choices[name] = list_choices(self._parameters.get(name))
         return self._choices[name]
 
     def matcher(self, name: str) -> JsonMatcher | None:
@@ -565,7 +565,7 @@ class ConstrainedObject:
         if is_string and len(self._levels) > 1:
             choices = self.form.choices(self.name)
         wraps = not is_string
-        for new, name in (*coercions(meant), *in_other_case(meant, choices)):
+        for new, name in (*list_coercions(meant), *find_other_case(meant, choices)):
             if name == "coerced_json":
                 containers += [new, [new]] if isinstance(new, dict) else [new]
             elif name == "wrapped_list":

@@ -1,4 +1,4 @@
-"""Measures how well models call tools: the Berkeley leaderboard's questions, and whole runs."""
+"""Measurements of tool use: the Berkeley leaderboard's questions, and whole runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
         PACKAGE,
         VERSION,
         Half,
-        have_wheel,
+        ensure_wheel,
         load_items,
         run_bfcl,
         sample,
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
         STRATEGIES,
         Cell,
         ProbeResult,
+        list_styles,
         load_questions,
         make_verdict,
         measure,
-        styles_for,
     )
-    from mlx_tools.evaluate.results import Result, Results, describe_run, summarise, table
+    from mlx_tools.evaluate.results import Result, Results, describe_run, format_table, summarise
     from mlx_tools.evaluate.tasks import FILE, load_tasks, run_tasks
 
 __getattr__, __dir__ = names_of(
@@ -38,7 +38,7 @@ __getattr__, __dir__ = names_of(
             "PACKAGE",
             "VERSION",
             "Half",
-            "have_wheel",
+            "ensure_wheel",
             "load_items",
             "run_bfcl",
             "sample",
@@ -51,9 +51,9 @@ __getattr__, __dir__ = names_of(
             "load_questions",
             "make_verdict",
             "measure",
-            "styles_for",
+            "list_styles",
         ),
-        "results": ("Result", "Results", "describe_run", "summarise", "table"),
+        "results": ("Result", "Results", "describe_run", "summarise", "format_table"),
         "tasks": ("FILE", "load_tasks", "run_tasks"),
     },
 )

@@ -1,7 +1,7 @@
-"""BFCL's questions and answers, read out of its own package's wheel, and asking them.
+"""BFCL's questions and answers, read from its own package's wheel, and their runs.
 
 The Berkeley Function-Calling Leaderboard, version 4 (package ``bfcl-eval``, Apache-2.0). The wheel
-is pinned, its hash checked each time it is used; nothing of it is installed.
+is pinned, and its hash is checked each time it is used. Nothing of it is installed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mlx_tools.app import Proposal
 from mlx_tools.backends import fetch_wheel, file_sha256
 from mlx_tools.errors import UsageError
 from mlx_tools.evaluate.bfcl_score import score
-from mlx_tools.evaluate.results import Key, Result, Results, result_of, run_all
+from mlx_tools.evaluate.results import Key, Result, Results, make_result, run_all
 from mlx_tools.messages import ToolSpec
 from mlx_tools.paths import cache_dir, private_dir
 
@@ -50,35 +50,35 @@ Half = Literal["all", "tune", "report"]
 
 
 class BfclItem(Struct, frozen=True):
-    """One question.
-
-    ``question`` is the last message of the user's, ``history`` what was said before it and
-    ``context`` the system message, as they stand in the question. ``functions`` and ``answers`` are
-    as BFCL writes them; there are no answers where a call is wanted or not, whichever.
-    """
+    """One question."""
 
     category: str
     id: str
     question: str
+    """The last message of the user."""
     functions: tuple[Mapping[str, Any], ...]
+    """The functions as BFCL writes them."""
     answers: tuple[Mapping[str, Any], ...] = ()
+    """The answers as BFCL writes them; none if any call, or no call, is right."""
     history: tuple[Mapping[str, str], ...] = ()
+    """The messages before the question."""
     context: str = ""
+    """The system message."""
 
     @property
     def tools(self) -> dict[str, ToolSpec]:
-        specs = map(tool_of, self.functions)
+        specs = map(make_tool_spec, self.functions)
         return {spec.name: spec for spec in specs}
 
 
 def wheel_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the wheel stands in the cache, once it is fetched."""
+    """Return the path of the wheel in the cache."""
     name = f"{PACKAGE.replace('-', '_')}-{VERSION}-py3-none-any.whl"
     return cache_dir(environ) / "bfcl" / name
 
 
-def have_wheel(environ: Mapping[str, str] = os.environ) -> Path:
-    """The path of the wheel, fetched where it is not there whole; about 2 MB.
+def ensure_wheel(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return the path of the wheel, and fetch it if it is not there; about 2 MB.
 
     Raises:
         ModelError: it cannot be fetched, or is not what was pinned.
@@ -95,22 +95,23 @@ def have_wheel(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def load_items(category: str, wheel: Path) -> list[BfclItem]:
-    """All items of a category, in their order.
+    """Load all items of a category, in their order.
 
-    Raises `UsageError` for an unknown category, and for a file that is not BFCL's package.
+    Raises:
+        UsageError: the category is unknown, or the file is not BFCL's package.
     """
     if category not in CATEGORIES:
         raise UsageError(f"no such category: {category}", hint=f"one of {', '.join(CATEGORIES)}")
     answers: dict[str, Sequence[Mapping[str, Any]]] = {}
     try:
         with zipfile.ZipFile(wheel) as archive:
-            questions = _lines(archive, f"BFCL_v4_{category}.json")
+            questions = _read_lines(archive, f"BFCL_v4_{category}.json")
             if "relevance" not in category:
-                for line in _lines(archive, f"possible_answer/BFCL_v4_{category}.json"):
+                for line in _read_lines(archive, f"possible_answer/BFCL_v4_{category}.json"):
                     answers[line["id"]] = line["ground_truth"]
         items = []
         for line in questions:
-            context, turns = _conversation(line["question"][0])
+            context, turns = _split_conversation(line["question"][0])
             items.append(
                 BfclItem(
                     category=category,
@@ -130,14 +131,16 @@ def load_items(category: str, wheel: Path) -> list[BfclItem]:
         ) from error
 
 
-def _lines(archive: zipfile.ZipFile, name: str) -> list[dict[str, Any]]:
+def _read_lines(archive: zipfile.ZipFile, name: str) -> list[dict[str, Any]]:
     text = archive.read(f"bfcl_eval/data/{name}").decode("utf-8")
     return [json.loads(line) for line in text.split("\n") if line.strip()]
 
 
-def _conversation(messages: Sequence[Mapping[str, str]]) -> tuple[str, list[dict[str, str]]]:
-    """The system message, and the others; what one side says in a row becomes one message, as BFCL
-    has it for models whose turns must alternate."""
+def _split_conversation(messages: Sequence[Mapping[str, str]]) -> tuple[str, list[dict[str, str]]]:
+    """Return the system message, and the others with those of a role in a row joined.
+
+    BFCL joins them too, for models whose turns must alternate.
+    """
     context: list[str] = []
     turns: list[dict[str, str]] = []
     for message in messages:
@@ -156,21 +159,28 @@ def _conversation(messages: Sequence[Mapping[str, str]]) -> tuple[str, list[dict
 # --- which items ------------------------------------------------------------------------------
 
 
-def half_of(item_id: str) -> Literal["tune", "report"]:
-    """The half of its category that an item belongs to, for ever: to tune on one half and report on
-    the other is only honest where no item is in both."""
+def choose_half(item_id: str) -> Literal["tune", "report"]:
+    """Return the half of its category that an item always belongs to.
+
+    To tune on one half and report on the other is only honest if no item is in both.
+    """
     return "tune" if _draw("half", item_id)[0] % 2 else "report"
 
 
 def sample(
     items: Sequence[BfclItem], *, limit: int | None = None, seed: int = 0, half: Half = "all"
 ) -> list[BfclItem]:
-    """A random sample of a category, the same for the same seed on any machine; never the first.
+    """Return a random sample of a category, the same for the same seed on any machine.
 
-    A larger sample with the same seed begins with the smaller one, so that a run can be gone on
-    with. ``limit`` counts items of the half; None takes them all.
+    A larger sample with the same seed begins with the smaller one, so a run can be resumed.
+
+    Args:
+        items: all items of a category.
+        limit: items of the half to take, None for all.
+        seed: selects the sample.
+        half: the half to take items from.
     """
-    chosen = [item for item in items if half in ("all", half_of(item.id))]
+    chosen = [item for item in items if half in ("all", choose_half(item.id))]
     chosen.sort(key=lambda item: _draw(str(seed), item.id))
     return chosen[:limit]
 
@@ -193,7 +203,7 @@ _TYPES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("array", "list", "tuple"), "array"),
     **dict.fromkeys(("dict", "object"), "object"),
 }
-_KEPT: Final = frozenset(
+_COPIED_KEYWORDS: Final = frozenset(
     ("description", "default", "format", "minimum", "maximum", "minItems", "maxItems")
 )
 _PYTHON: Final[Mapping[str, tuple[type, ...]]] = {
@@ -206,52 +216,57 @@ _PYTHON: Final[Mapping[str, tuple[type, ...]]] = {
 }
 
 
-def tool_of(function: Mapping[str, Any]) -> ToolSpec:
-    """A function of BFCL's data as a tool.
+def make_tool_spec(function: Mapping[str, Any]) -> ToolSpec:
+    """Return a function of BFCL's data as a tool.
 
-    It takes the parameters that it names and no others, as a function does; BFCL's checker counts
-    any other as wrong.
+    It takes only the parameters that it names, as a function does; BFCL's checker counts any other
+    as wrong.
 
-    Raises `ToolDefinitionError` where its name cannot be a tool's.
+    Raises:
+        ToolDefinitionError: its name cannot be a tool's.
     """
-    parameters = schema_of({**function.get("parameters", {}), "type": "dict"})
+    parameters = convert_schema({**function.get("parameters", {}), "type": "dict"})
     parameters.setdefault("additionalProperties", False)
     return ToolSpec(str(function["name"]), str(function.get("description", "")), parameters)
 
 
-def schema_of(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema in BFCL's types as JSON Schema.
+def convert_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a schema in BFCL's types to JSON Schema.
 
-    What JSON Schema does not know (``optional``) is left out. An enumeration on an array is one of
-    its items; one that names values of another type (``["1", "2", "dontcare"]`` for an integer)
-    keeps those that can be read as the type, and is left out where none can.
+    Keywords that JSON Schema lacks (``optional``) are left out. An enumeration on an array applies
+    to its items. One with values of another type (``["1", "2", "dontcare"]`` for an integer) keeps
+    those that can be read as the type, and is left out if none can.
     """
     kind = _TYPES.get(str(schema.get("type")), "string")
-    out: dict[str, Any] = {"type": kind}
-    out |= {key: schema[key] for key in schema if key in _KEPT}
+    converted: dict[str, Any] = {"type": kind}
+    converted |= {key: schema[key] for key in schema if key in _COPIED_KEYWORDS}
     items = schema.get("items")
     if kind == "array":
-        out["items"] = schema_of(items) if isinstance(items, Mapping) else {}
+        converted["items"] = convert_schema(items) if isinstance(items, Mapping) else {}
     if kind == "object":
-        named = schema.get("properties")
-        if isinstance(named, Mapping):
-            out["properties"] = {name: schema_of(inner) for name, inner in named.items()}
-        more = schema.get("additionalProperties")
-        if more is not None:
-            out["additionalProperties"] = schema_of(more) if isinstance(more, Mapping) else more
+        properties = schema.get("properties")
+        if isinstance(properties, Mapping):
+            converted["properties"] = {
+                name: convert_schema(inner) for name, inner in properties.items()
+            }
+        additional = schema.get("additionalProperties")
+        if additional is not None:
+            converted["additionalProperties"] = (
+                convert_schema(additional) if isinstance(additional, Mapping) else additional
+            )
         if isinstance(schema.get("required"), list):
-            out["required"] = schema["required"]
+            converted["required"] = schema["required"]
     if isinstance(values := schema.get("enum"), list):
-        target = out["items"] if kind == "array" else out
-        allowed = _of_type(values, target.get("type", "string"))
+        target = converted["items"] if kind == "array" else converted
+        allowed = _select_typed(values, target.get("type", "string"))
         if allowed:
             target.setdefault("enum", allowed)
-    return out
+    return converted
 
 
-def _of_type(values: list[Any], kind: str) -> list[Any]:
-    """The values that are of the type, or that write one of it."""
-    read = []
+def _select_typed(values: list[Any], kind: str) -> list[Any]:
+    """Return the values of the type, or that write one of it."""
+    selected = []
     for value in values:
         if isinstance(value, str) and kind in ("integer", "number", "boolean"):
             try:
@@ -259,15 +274,15 @@ def _of_type(values: list[Any], kind: str) -> list[Any]:
             except ValueError:
                 continue
         if isinstance(value, _PYTHON[kind]) and isinstance(value, bool) == (kind == "boolean"):
-            read.append(value)
-    return read
+            selected.append(value)
+    return selected
 
 
 # --- asking -----------------------------------------------------------------------------------
 
 
 class Propose(Protocol):
-    """What is measured: anything that says what a model would do, as `Proposer` does."""
+    """A function that says what a model would do, as `Proposer` does."""
 
     async def __call__(
         self,
@@ -285,28 +300,28 @@ async def run_bfcl(
     results: Results,
     step: Callable[[], None] = lambda: None,
 ) -> list[Result]:
-    """The results of all items by all proposers, which are named by their strategy.
+    """Return the results of all items with all proposers, named by their strategy.
 
-    One strategy after the other, so that none finds prompts in the server's cache that another
-    left there a moment ago.
+    One strategy runs after the other, so none finds prompts in the server's cache that another left
+    there a moment ago.
     """
-    todo = [
+    pending = [
         (Key(item.category, item.id, strategy), partial(_ask, item, propose))
         for strategy, propose in proposers.items()
         for item in items
     ]
-    return await run_all(todo, results, step)
+    return await run_all(pending, results, step)
 
 
 async def _ask(item: BfclItem, propose: Propose) -> Result:
-    """One item's result.
+    """Ask one item and return its result.
 
-    ``correct`` is by BFCL's rules. ``valid`` is the proposal's, and where a call is due one must be
-    there.
+    ``correct`` follows BFCL's rules. ``valid`` is the proposal's; if a call is due, there must be
+    one.
     """
     proposal = await propose(item.question, item.tools, history=item.history, context=item.context)
     verdict = score(item.category, item.functions, proposal.calls, item.answers)
-    due = "irrelevance" not in item.category
-    valid = proposal.valid and (bool(proposal.calls) or not due)
-    told = {"fault": verdict.fault, "where": verdict.where}
-    return result_of(proposal, correct=verdict.correct, valid=valid, **told)
+    call_is_due = "irrelevance" not in item.category
+    valid = proposal.valid and (bool(proposal.calls) or not call_is_due)
+    details = {"fault": verdict.fault, "where": verdict.fault_name}
+    return make_result(proposal, correct=verdict.correct, valid=valid, **details)

@@ -1,7 +1,7 @@
-"""Measures which style and which strategy a model follows best: ``mlx-tools doctor --probe``.
+"""Measure the best style and strategy for a model: ``mlx-tools doctor --probe``.
 
-Every question is asked in every style by every strategy, so the ways of asking are compared on the
-same questions. What differs by no more than chance is not told apart.
+Every question is asked in every style with every strategy, so all are compared on the same
+questions. A difference that may be chance does not count.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mlx_tools.backends import (
 )
 from mlx_tools.controller import RunSettings
 from mlx_tools.errors import BackendError, ConfigError, MlxToolsError, UsageError
-from mlx_tools.evaluate.results import Key, Result, Results, failed_result, result_of, run_all
+from mlx_tools.evaluate.results import Key, Result, Results, failed_result, make_result, run_all
 from mlx_tools.messages import Effects, Style, ToolCall, ToolSpec, replace
 from mlx_tools.paths import read_data
 from mlx_tools.policy import Limits
@@ -38,14 +38,15 @@ from mlx_tools.store import words_digest
 from mlx_tools.toolbox import builtin_tools
 
 STRATEGIES: Final[tuple[StrategyChoice, ...]] = ("auto", "free", "guided")
-"""What a session may begin with on any server."""
+"""Strategies that a session may begin with on any server."""
 
 MAX_TOKENS: Final = 160
-"""Of one completion: the longest right call takes half of it, and a model that writes on and on
+"""Tokens of one completion: the longest right call takes half of it, and a model that does not stop
 costs no more."""
 
 LEVEL: Final = 0.05
-"""Two ways of asking differ where chance alone makes such a difference less often than this."""
+"""The level of significance: two ways differ if chance makes such a difference less often than
+this."""
 
 FILE: Final = "prompts/evaluate/probe.toml"
 _EFFECTS: Final[Effects] = frozenset(("read",))
@@ -55,40 +56,45 @@ _EFFECTS: Final[Effects] = frozenset(("read",))
 
 
 class Expected(Struct, frozen=True):
-    """The call that is right: each argument with its right values. Those of ``optional`` may be
-    left out; no other may be given."""
+    """The right call."""
 
     name: str
     arguments: Mapping[str, Sequence[Any]]
+    """The right values of each argument."""
     optional: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """The right values of arguments that may be left out. No other arguments are allowed."""
 
     def is_met(self, call: ToolCall) -> bool:
-        """Whether a call is this one."""
-        right, given = {**self.optional, **self.arguments}, call.arguments
+        """Return whether a call is this one."""
+        right, arguments = {**self.optional, **self.arguments}, call.arguments
         return (
             call.name == self.name
-            and self.arguments.keys() <= given.keys() <= right.keys()
-            and all(any(same(value, one) for one in right[key]) for key, value in given.items())
+            and self.arguments.keys() <= arguments.keys() <= right.keys()
+            and all(
+                any(equal_values(value, allowed) for allowed in right[key])
+                for key, value in arguments.items()
+            )
         )
 
 
 class Question(Struct, frozen=True):
-    """One question, with the tools it is asked with; all of a ``group`` have the same. ``call``
-    None: it needs an answer."""
+    """One question, and the tools it is asked with."""
 
     id: str
     group: str
+    """The group of the question; all questions of a group have the same tools."""
     question: str
     tools: Mapping[str, ToolSpec]
     call: Expected | None = None
+    """The right call, None if an answer is expected."""
 
     def is_valid(self, proposal: Proposal) -> bool:
-        """Whether the proposal keeps to the protocol, and is of the kind that is due."""
+        """Return whether the proposal keeps to the protocol and is of the expected kind."""
         due = proposal.answered if self.call is None else bool(proposal.calls)
         return proposal.valid and due
 
     def is_right(self, proposal: Proposal) -> bool:
-        """Whether the proposal is the right call and no other, or an answer where one is due.
+        """Return whether the proposal is only the right call, or the expected answer.
 
         A line that needed a repair can be right.
         """
@@ -98,29 +104,30 @@ class Question(Struct, frozen=True):
 
 
 class ProbeQuestions(Struct, frozen=True):
-    """All questions, those with the same tools side by side; ``digest`` tells them from others."""
+    """All questions, grouped by tools. The ``digest`` identifies them."""
 
     questions: tuple[Question, ...]
     digest: str
 
 
 def load_questions(text: str | None = None) -> ProbeQuestions:
-    """The questions of ``text``, by default those that come with mlx-tools.
+    """Load the questions of ``text``, by default those of the package.
 
-    Raises `ConfigError` for a text that holds none.
+    Raises:
+        ConfigError: the text holds no questions.
     """
     text = read_data(FILE) if text is None else text
     try:
         catalogs = tomllib.loads(text)["catalogs"]
-        questions = [one for catalog in catalogs for one in _catalog(catalog)]
+        questions = [question for catalog in catalogs for question in _read_catalog(catalog)]
     except (ValueError, KeyError, TypeError, AttributeError, MlxToolsError) as error:
         raise ConfigError(f"{FILE} holds no questions: {error}") from None
-    if len({one.id for one in questions}) != len(questions) or not questions:
+    if len({question.id for question in questions}) != len(questions) or not questions:
         raise ConfigError(f"{FILE}: no question, or two with the same id")
     return ProbeQuestions(tuple(questions), hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
-def _catalog(catalog: Mapping[str, Any]) -> Iterator[Question]:
+def _read_catalog(catalog: Mapping[str, Any]) -> Iterator[Question]:
     if "builtin" in catalog:
         builtin = builtin_tools().all_specs()
         tools = {name: builtin[name] for name in catalog["builtin"]}
@@ -138,29 +145,35 @@ def _catalog(catalog: Mapping[str, Any]) -> Iterator[Question]:
         yield Question(one["id"], catalog["name"], one["question"], tools, call)
 
 
-def same(value: Any, right: Any) -> bool:
-    """Whether two values are the same. Numbers by what they are worth; texts whatever their case,
-    the white space between their words and a mark at their end."""
+def equal_values(value: Any, right: Any) -> bool:
+    """Compare two values.
+
+    Numbers are compared by value. In texts, case, the white space between words and a mark at the
+    end are ignored.
+    """
     if isinstance(value, bool) or isinstance(right, bool):
         return value is right
     if isinstance(value, str) and isinstance(right, str):
-        return _plain(value) == _plain(right)
+        return _normalize(value) == _normalize(right)
     if isinstance(value, Mapping) and isinstance(right, Mapping):
-        return value.keys() == right.keys() and all(same(value[k], right[k]) for k in value)
+        return value.keys() == right.keys() and all(equal_values(value[k], right[k]) for k in value)
     if isinstance(value, list | tuple) and isinstance(right, list | tuple):
-        return len(value) == len(right) and all(map(same, value, right))
+        return len(value) == len(right) and all(map(equal_values, value, right))
     return bool(value == right)
 
 
-def _plain(text: str) -> str:
+def _normalize(text: str) -> str:
     return " ".join(text.casefold().split()).rstrip(".,;:!?")
 
 
 # --- measuring --------------------------------------------------------------------------------
 
 
-def styles_for(settings: RunSettings) -> tuple[Style, ...]:
-    """The styles that can be asked in: ``native`` where the model's own template tells of tools."""
+def list_styles(settings: RunSettings) -> tuple[Style, ...]:
+    """Return the styles that can be asked in.
+
+    ``native`` is one if the model's own template describes tools.
+    """
     styles: tuple[Style, ...] = get_args(Style)
     known = settings.chat_format
     has_tools = known is not None and known.tools is not None
@@ -168,32 +181,32 @@ def styles_for(settings: RunSettings) -> tuple[Style, ...]:
 
 
 class Cell(Struct, frozen=True):
-    """All results of one style and strategy, each as `mlx_tools.evaluate.results` has it."""
+    """All results of one style and strategy (`mlx_tools.evaluate.results`)."""
 
     style: Style
     strategy: StrategyChoice
     results: tuple[Result, ...]
 
     @property
-    def asked(self) -> int:
+    def question_count(self) -> int:
         return len(self.results)
 
     @property
     def valid(self) -> frozenset[str]:
         """The questions that were answered in a valid way."""
-        return frozenset(one["id"] for one in self.results if one["valid"])
+        return frozenset(result["id"] for result in self.results if result["valid"])
 
     @property
     def right(self) -> frozenset[str]:
-        return frozenset(one["id"] for one in self.results if one["correct"])
+        return frozenset(result["id"] for result in self.results if result["correct"])
 
     @property
     def groups(self) -> dict[str, int]:
-        """How many questions of each group were answered rightly."""
-        found = dict.fromkeys((one["category"] for one in self.results), 0)
-        for one in self.results:
-            found[one["category"]] += one["correct"]
-        return found
+        """The number of right answers in each group."""
+        counts = dict.fromkeys((result["category"] for result in self.results), 0)
+        for result in self.results:
+            counts[result["category"]] += result["correct"]
+        return counts
 
     @property
     def seconds(self) -> float:
@@ -204,22 +217,24 @@ class Cell(Struct, frozen=True):
         return len(self.right), len(self.valid)
 
     def total(self, name: str) -> int | None:
-        """The sum of a number of all results; None where one is not known. One that failed took
-        neither requests nor time that anybody counted."""
-        none = 0 if name in ("requests", "seconds") else None
-        numbers = [one.get(name, none) for one in self.results]
+        """Return the sum of a number over all results, None if one is unknown.
+
+        A failed result took neither requests nor time that was counted.
+        """
+        default = 0 if name in ("requests", "seconds") else None
+        numbers = [result.get(name, default) for result in self.results]
         return None if None in numbers else sum(numbers)
 
     def to_json(self) -> dict[str, Any]:
-        """The figures, with their 95 % intervals (Wilson), and what was wrong."""
-        asked = [one["id"] for one in self.results]
+        """Return the figures with their 95 % intervals (Wilson), and the wrong questions."""
+        question_ids = [question["id"] for question in self.results]
         is_right, is_valid = self.right, self.valid
-        right, valid = (Share(hits, self.asked) for hits in self.marks)
+        right, valid = (Share(hits, self.question_count) for hits in self.marks)
         counts = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "pieces")
         return {
             "style": self.style,
             "strategy": self.strategy,
-            "questions": self.asked,
+            "questions": self.question_count,
             "valid": valid.hits,
             "valid_interval": [round(end, 3) for end in valid.interval],
             "correct": right.hits,
@@ -227,22 +242,21 @@ class Cell(Struct, frozen=True):
             "correct_by_group": self.groups,
             "seconds": round(self.seconds, 1),
             **{name: self.total(name) for name in counts},
-            "wrong": [one for one in asked if one not in is_right],
-            "invalid": [one for one in asked if one not in is_valid],
+            "wrong": [question for question in question_ids if question not in is_right],
+            "invalid": [question for question in question_ids if question not in is_valid],
         }
 
 
 class ProbeResult(Struct, frozen=True):
-    """What came of a probe. ``cells`` are in the order of styles and strategies.
-
-    ``failure`` is what ended it before its time, None where nothing did; ``complete`` says that all
-    questions were asked every way.
-    """
+    """The result of a probe."""
 
     cells: tuple[Cell, ...]
+    """The cells in order of styles and strategies."""
     complete: bool
+    """True if every question was asked every way."""
     seconds: float
     failure: BackendError | None = None
+    """The error that ended it early, or None."""
 
 
 async def measure(
@@ -256,14 +270,24 @@ async def measure(
     step: Callable[[], None] = lambda: None,
     prepare: Callable[[Style], None] = lambda style: None,
 ) -> ProbeResult:
-    """Asks every question in every style by each of the strategies, within so many seconds.
+    """Ask every question in every style with each of the strategies.
 
-    ``step`` is called after each, ``prepare`` before, with the style. A completion that takes too
-    long, or that the server refuses while it takes others, counts as wrong; any other failure of
-    the backend ends the probe. Nothing is raised for it: the value says so.
+    A completion that takes too long, or that the server refuses while it accepts others, counts as
+    wrong. Any other failure of the backend ends the probe; the result says so, and nothing is
+    raised.
+
+    Args:
+        backend: the backend to ask.
+        questions: the questions.
+        settings: the settings of each run.
+        limits: the limits of each run.
+        strategies: the strategies to compare.
+        seconds: the time for all questions.
+        step: called after each question.
+        prepare: called before each question, with the style.
     """
-    failure, began = None, monotonic()
-    styles = styles_for(settings)
+    failure, started_at = None, monotonic()
+    styles = list_styles(settings)
     limits = replace(limits, max_tokens=min(limits.completion_tokens, MAX_TOKENS))
 
     async def ask(question: Question, style: Style, strategy: StrategyChoice) -> Result:
@@ -278,17 +302,17 @@ async def measure(
         )
         try:
             propose = Proposer(backend, settings=given, limits=limits)
-            made = await propose(question.question, question.tools)
+            proposal = await propose(question.question, question.tools)
         except UsageError as error:  # a grammar that the backend cannot read
             if strategy != "grammar":
                 raise
             return failed_result("unusable", error)
-        right, valid = question.is_right(made), question.is_valid(made)
-        return result_of(made, correct=right, valid=valid)
+        right, valid = question.is_right(proposal), question.is_valid(proposal)
+        return make_result(proposal, correct=right, valid=valid)
 
     todo = [
         (Key(question.group, question.id, f"{style} {strategy}"), (question, style, strategy))
-        for question, style, strategy in _order(questions, styles, strategies)
+        for question, style, strategy in _order_questions(questions, styles, strategies)
     ]
     results = Results(None, "probe", {})
     with anyio.move_on_after(seconds):
@@ -296,23 +320,23 @@ async def measure(
             await run_all([(key, partial(ask, *way)) for key, way in todo], results, step)
         except BackendError as error:
             failure = error
-    told = [(way, results.get(key)) for key, way in todo]
+    results_by_way = [(way, results.get(key)) for key, way in todo]
     cells = tuple(
-        Cell(style, way, tuple(r for (_, *of), r in told if r and of == [style, way]))
+        Cell(style, way, tuple(r for (_, *of), r in results_by_way if r and of == [style, way]))
         for style in styles
         for way in strategies
     )
-    complete = all(result is not None for _, result in told)
-    return ProbeResult(cells, complete, monotonic() - began, failure)
+    complete = all(result is not None for _, result in results_by_way)
+    return ProbeResult(cells, complete, monotonic() - started_at, failure)
 
 
-def _order(
+def _order_questions(
     questions: Sequence[Question], styles: Sequence[Style], strategies: Sequence[StrategyChoice]
 ) -> Iterator[tuple[Question, Style, StrategyChoice]]:
-    """Question by question, so that whatever ends the probe, all ways were asked the same.
+    """Yield question by question, so an early end leaves all ways with the same ones.
 
-    The prompt of a style is in the server's cache once it was asked by one strategy: which one goes
-    first changes from question to question, so that none is always the cheaper.
+    After one strategy was asked, the prompt of its style is in the server's cache. The strategy
+    that goes first changes from question to question, so none is always the cheaper one.
     """
     for number, question in enumerate(questions):
         turn = number % len(strategies)
@@ -325,7 +349,7 @@ def _order(
 
 
 class ProbeConclusion(Struct, frozen=True):
-    """What follows from the figures: the style to use, and the strategy to begin with in each."""
+    """The conclusion: the style to use, and the strategy to begin with in each."""
 
     style: Style
     reason: str
@@ -333,21 +357,23 @@ class ProbeConclusion(Struct, frozen=True):
 
 
 def judge(cells: Sequence[Cell]) -> ProbeConclusion:
-    """What follows from the cells of a whole probe, which must hold ``auto`` for every style.
+    """Draw the conclusion from the cells of a complete probe.
 
-    In each style ``auto``, unless ``guided`` is better and in no group of questions right less
-    often, or ``free`` is better, or ``grammar`` better than all of these. Of the styles ``jsonl``,
-    unless another is better, each with the strategy it would be used with.
+    They must include ``auto`` for every style. In each style it is ``auto``, unless ``guided`` is
+    better and in no group right less often, or ``free`` is better, or ``grammar`` is better than
+    all of these. The style is ``jsonl``, unless another is better, each with its own strategy.
     """
     by_style: dict[Style, dict[str, Cell]] = {}
     for cell in cells:
         by_style.setdefault(cell.style, {})[cell.strategy] = cell
-    styles = {style: _strategy(ways) for style, ways in by_style.items()}
+    styles = {style: _judge_strategies(ways) for style, ways in by_style.items()}
     used = {style: ways[styles[style].strategy] for style, ways in by_style.items()}
     usual = used[DEFAULT_STYLE]
     better = [cell for cell in used.values() if is_better(cell, usual)]
     best = max(better, key=lambda cell: cell.marks, default=usual)
-    figures = (_figures(f"{style} {styles[style].strategy}", cell) for style, cell in used.items())
+    figures = (
+        _describe_figures(f"{style} {styles[style].strategy}", cell) for style, cell in used.items()
+    )
     why = "better than" if best is not usual else "none is clearly better than"
     said = f"{why} {DEFAULT_STYLE}; right: {', '.join(figures)}"
     return ProbeConclusion(best.style, said, styles)
@@ -360,9 +386,14 @@ def make_verdict(
     settings: RunSettings,
     versions: Mapping[str, Any],
 ) -> Verdict:
-    """The verdict on the model with this identity, of a complete probe, as of now.
+    """Return the verdict on a model from a complete probe, as of now.
 
-    ``settings`` are those it was measured with; ``versions`` are of what it was measured on.
+    Args:
+        model: the identity of the model.
+        result: the complete probe.
+        questions: the questions that were asked.
+        settings: the settings it was measured with.
+        versions: the versions of what it was measured on.
     """
     judged = judge(result.cells)
     chat_format = settings.chat_format
@@ -389,9 +420,9 @@ def make_verdict(
     )
 
 
-def _strategy(ways: Mapping[str, Cell]) -> StyleVerdict:
+def _judge_strategies(ways: Mapping[str, Cell]) -> StyleVerdict:
     auto, grammar = ways["auto"], ways.get("grammar")
-    said = "right: " + ", ".join(_figures(name, cell) for name, cell in ways.items())
+    said = "right: " + ", ".join(_describe_figures(name, cell) for name, cell in ways.items())
     best, reason = auto, f"nothing is clearly better than auto; {said}"
     for name in ("free", "guided"):
         cell = ways.get(name)
@@ -411,13 +442,15 @@ def _strategy(ways: Mapping[str, Cell]) -> StyleVerdict:
     return StyleVerdict(otherwise, otherwise, reason)
 
 
-def _figures(name: str, cell: Cell) -> str:
-    return f"{name} {len(cell.right)} of {cell.asked} ({len(cell.valid)} valid)"
+def _describe_figures(name: str, cell: Cell) -> str:
+    return f"{name} {len(cell.right)} of {cell.question_count} ({len(cell.valid)} valid)"
 
 
 def is_better(cell: Cell, second: Cell) -> bool:
-    """Whether one way is better than another by more than chance, on the same questions: right more
-    often, or right as often and valid more often."""
+    """Return whether one way is better than another by more than chance.
+
+    It is right more often on the same questions, or right as often and valid more often.
+    """
     if _clearly_more(cell.right, second.right):
         return True
     return len(cell.right) >= len(second.right) and _clearly_more(cell.valid, second.valid)

@@ -1,8 +1,8 @@
-"""Asks what a file of results does not hold yet, one item after the other, and writes down each.
+"""Asks the items that a file of results lacks, one by one, and writes each.
 
-A file of results is JSON lines, each on disk as it comes, so that a run can be gone on with. The
-first names the settings under which all others were found; a file of other settings is refused.
-Every other line is one item, by one strategy. What a crash left of a line is dropped.
+A file of results is JSON lines, each flushed as it comes, so a run can be resumed. The first line
+has the settings of all results; a file with other settings is refused. Every other line is one item
+with one strategy. A partial line from a crash is dropped.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from mlx_tools.store import words_digest
 FORMAT: Final = 1
 
 REFUSALS: Final = 3
-"""So many refusals in a row are the server's state, and no longer the items'."""
+"""Refusals in a row after which the server, not the items, is taken to be at fault."""
 
-_NAMED: Final = 3
-"""So many settings that differ are named in an error."""
+_MAX_NAMED: Final = 3
+"""Differing settings that an error names; more do not fit on a line."""
 
 Result = Mapping[str, Any]
 Ask = Callable[[], Awaitable[Result]]
 
 
 class Key(NamedTuple):
-    """What a result is of."""
+    """The identity of a result."""
 
     category: str
     id: str
@@ -52,22 +52,22 @@ class Key(NamedTuple):
 
 
 class Results:
-    """The results of a run: those of ``path``, and those that are added.
+    """The results of a run: those in ``path``, and added ones.
 
-    Without a path they are kept in memory alone. Use it with ``with``: the file is locked
-    meanwhile.
+    Without a path they are kept in memory. Use it with ``with``: the file is locked meanwhile.
 
     Raises:
-        UsageError: the file is no file of results, is one of other settings or another benchmark,
-            cannot be written, or another run writes it.
+        UsageError: the file holds something else, or results of other settings or another
+            benchmark,
+            cannot be written, or is written by another run.
     """
 
     def __init__(self, path: Path | None, benchmark: str, settings: Mapping[str, Any]) -> None:
         self._path = path
         self._results: dict[Key, Result] = {}
         self._file: BinaryIO | None = None
-        plain = json.loads(_text(settings))
-        self.fingerprint = hashlib.sha256(_text(plain).encode()).hexdigest()[:16]
+        plain = json.loads(_encode(settings))
+        self.fingerprint = hashlib.sha256(_encode(plain).encode()).hexdigest()[:16]
         self._header: dict[str, Any] = {
             "type": "settings",
             "format": FORMAT,
@@ -79,11 +79,11 @@ class Results:
             self._open(path)
 
     def get(self, key: Key) -> Result | None:
-        """The result of ``key``, None where there is none yet."""
+        """Return the result of ``key``, or None."""
         return self._results.get(key)
 
     def add(self, key: Key, result: Result) -> Result:
-        """Write a result, and give it as it was written."""
+        """Write a result and return it as it was written."""
         line = {"type": "item"} | key._asdict() | {"settings": self.fingerprint} | dict(result)
         self._write(line)
         self._results[key] = line
@@ -101,7 +101,7 @@ class Results:
         if self._file is None:
             return
         try:
-            self._file.write(_text(line).encode() + b"\n")
+            self._file.write(_encode(line).encode() + b"\n")
             self._file.flush()
         except OSError as error:
             raise UsageError(f"{self._path} cannot be written: {error.strerror}") from error
@@ -115,7 +115,7 @@ class Results:
             if not path.is_file():
                 raise UsageError(f"{path} is no file that results can be read back from")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._take_in(path, self._file)
+            self._load(path, self._file)
         except BlockingIOError:
             self.__exit__()
             raise UsageError(f"{path}: another run writes it", hint="name another file") from None
@@ -123,19 +123,19 @@ class Results:
             self.__exit__()
             raise
 
-    def _take_in(self, path: Path, file: BinaryIO) -> None:
-        """Read what is there, drop what a crash left of a line, begin an empty file."""
+    def _load(self, path: Path, file: BinaryIO) -> None:
+        """Read the results, drop a partial line, and write the header of an empty file."""
         file.seek(0)
         data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
-        if not whole and _text(self._header).encode().startswith(data):
+        if not whole and _encode(self._header).encode().startswith(data):
             file.truncate(0)
             self._write(self._header)
             return
         lines = whole.decode("utf-8", errors="replace").split("\n")[:-1]
-        self._check(path, _object(lines[0]) if lines else {})
+        self._check(path, _decode(lines[0]) if lines else {})
         for number, text in enumerate(lines[1:], start=2):
-            line = _object(text)
+            line = _decode(text)
             key = [line.get(name) for name in Key._fields]
             if line.get("type") != "item" or not all(isinstance(part, str) for part in key):
                 raise UsageError(f"{path}: line {number} is no result", hint="name another file")
@@ -143,16 +143,16 @@ class Results:
         file.truncate(len(whole))
 
     def _check(self, path: Path, header: Mapping[str, Any]) -> None:
-        """Raise where the file is not one to go on with."""
+        """Raise UsageError if the run cannot be resumed with this file."""
         settings, wrong = header.get("settings"), ""
         if header.get("type") != "settings" or not isinstance(settings, dict):
             wrong = "is no file of results"
-        elif (found := header.get("format")) != FORMAT:
-            wrong = f"is of format {found}, not {FORMAT}"
-        elif (other := header.get("benchmark")) != self._header["benchmark"]:
-            wrong = f"holds results of {other}"
+        elif (file_format := header.get("format")) != FORMAT:
+            wrong = f"is of format {file_format}, not {FORMAT}"
+        elif (benchmark := header.get("benchmark")) != self._header["benchmark"]:
+            wrong = f"holds results of {benchmark}"
         elif header.get("fingerprint") != self.fingerprint:
-            differ = _differences(settings, self._header["settings"])
+            differ = _describe_differences(settings, self._header["settings"])
             raise UsageError(
                 f"{path} was written with other settings: {differ}",
                 hint="name another file, or ask with the settings of this one",
@@ -161,12 +161,12 @@ class Results:
             raise UsageError(f"{path} {wrong}", hint="name another file")
 
 
-def _text(value: Any) -> str:
-    """One line of JSON, in ASCII: half of a surrogate pair, which a model may write, is no text."""
+def _encode(value: Any) -> str:
+    """Return one line of JSON in ASCII: a model may write lone surrogates."""
     return json.dumps(value, separators=(",", ":"), default=str)
 
 
-def _object(text: str) -> dict[str, Any]:
+def _decode(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -174,28 +174,28 @@ def _object(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _differences(old_settings: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """The settings that differ, in words."""
-    old, new = _flat(old_settings), _flat(now)
-    told = [
-        f"{key} was {_short(old.get(key))}, is {_short(new.get(key))}"
+def _describe_differences(old_settings: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Describe the settings that differ."""
+    old, new = _flatten(old_settings), _flatten(now)
+    differences = [
+        f"{key} was {_shorten(old.get(key))}, is {_shorten(new.get(key))}"
         for key in dict.fromkeys((*old, *new))
         if old.get(key) != new.get(key)
     ]
-    more = [f"and {len(told) - _NAMED} more"] if len(told) > _NAMED else []
-    return "; ".join([*told[:_NAMED], *more])
+    more = [f"and {len(differences) - _MAX_NAMED} more"] if len(differences) > _MAX_NAMED else []
+    return "; ".join([*differences[:_MAX_NAMED], *more])
 
 
-def _flat(value: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _flatten(value: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
     for key, inner in value.items():
         nested = isinstance(inner, dict) and inner
-        found |= _flat(inner, f"{path}{key}.") if nested else {f"{path}{key}": inner}
-    return found
+        flat |= _flatten(inner, f"{path}{key}.") if nested else {f"{path}{key}": inner}
+    return flat
 
 
-def _short(value: Any) -> str:
-    text = _text(value)
+def _shorten(value: Any) -> str:
+    text = _encode(value)
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
@@ -205,44 +205,45 @@ def _short(value: Any) -> str:
 async def run_all(
     todo: Sequence[tuple[Key, Ask]], results: Results, step: Callable[[], None] = lambda: None
 ) -> list[Result]:
-    """The results of all keys, in order: those that are there, and the others asked for.
+    """Return the results of all keys, in order, and ask for those that are missing.
 
-    A completion that takes too long is a result without calls, and so is one that the server
-    refuses (a prompt too long for it, say) while it takes others. Any other failure of the backend
-    is raised, with everything before it written down.
+    A completion that takes too long is a result without calls. So is one that the server refuses,
+    perhaps because its prompt is too long, while it accepts others. Any other failure of the
+    backend is raised, after everything before it was written.
     """
-    found: dict[Key, Result] = {}
+    results_by_key: dict[Key, Result] = {}
     refused: list[tuple[Key, BackendError]] = []
 
     def take_refused() -> None:
         for key, error in refused:
-            found[key] = results.add(key, failed_result("refused", error))
+            results_by_key[key] = results.add(key, failed_result("refused", error))
         refused.clear()
 
     for key, ask in todo:
-        known = results.get(key)
-        if known is None:
+        result = results.get(key)
+        if result is None:
             try:
-                known = results.add(key, await ask())
+                result = results.add(key, await ask())
             except BackendTimeout as error:
-                known = results.add(key, failed_result("timeout", error))
+                result = results.add(key, failed_result("timeout", error))
             except BackendRefused as error:
                 refused.append((key, error))
+                # Until another item is answered, it is not known whether the item or the server is
+                # at fault. So refused items are written only then.
                 if len(refused) >= REFUSALS:
                     raise
-        if known is not None:
-            found[key] = known
+        if result is not None:
+            results_by_key[key] = result
             take_refused()
         step()
-    if refused and not found:
+    if refused and not results_by_key:
         raise refused[-1][1]
     take_refused()
-    return [found[key] for key, _ in todo]
+    return [results_by_key[key] for key, _ in todo]
 
 
-def result_of(proposal: Proposal, *, correct: bool, valid: bool, **fields: Any) -> Result:
-    """The result of an item for which one turn was asked: whether it is right, what it said, what
-    it cost."""
+def make_result(proposal: Proposal, *, correct: bool, valid: bool, **fields: Any) -> Result:
+    """Return the result of an item for which one turn was asked."""
     return {
         "correct": correct,
         "valid": valid,
@@ -265,30 +266,37 @@ def result_of(proposal: Proposal, *, correct: bool, valid: bool, **fields: Any) 
 
 
 def failed_result(kind: str, error: MlxToolsError) -> dict[str, Any]:
-    """The result of an item that the backend failed: no calls, no answer."""
+    """Return the result of an item if the backend failed: no calls, no answer."""
     return {"correct": False, "valid": False, "error": kind, "message": str(error), "calls": []}
 
 
 def describe_run(settings: RunSettings, limits: Limits, **fields: Any) -> dict[str, Any]:
-    """All that results depend on besides question and strategy, as JSON: a file of results is of
-    these settings. ``prompts`` is a digest of the words that the model reads."""
-    given = {name: getattr(settings, name) for name in settings.__struct_fields__}
+    """Return all that results depend on besides question and strategy, as JSON.
+
+    A file of results has these settings. ``prompts`` is a digest of the texts that the model reads.
+    """
+    values = {name: getattr(settings, name) for name in settings.__struct_fields__}
     for name in ("backend", "roots", "strategy", "require_tools", "verdict"):
-        given.pop(name, None)
+        values.pop(name, None)
     if settings.chat_format is not None:
-        given["chat_format"] = settings.chat_format.to_json()
+        values["chat_format"] = settings.chat_format.to_json()
     if settings.style == "auto":
-        known = settings.verdict or VerdictChoice()
-        given["style"] = known.verdict.style if known.verdict is not None else DEFAULT_STYLE
+        verdict_choice = settings.verdict or VerdictChoice()
+        values["style"] = (
+            verdict_choice.verdict.style if verdict_choice.verdict is not None else DEFAULT_STYLE
+        )
     kind, digest = settings.backend.get("kind"), words_digest()
-    return given | {"backend": kind, "limits": limits.to_json(), "prompts": digest} | fields
+    return values | {"backend": kind, "limits": limits.to_json(), "prompts": digest} | fields
 
 
 # --- the summary ----------------------------------------------------------------------------------
 
 
 class SummaryRow(Struct, frozen=True):
-    """One category by one strategy. A number that the server did not report for all is None."""
+    """One category with one strategy.
+
+    A number that the server did not report for all is None.
+    """
 
     category: str
     strategy: str
@@ -302,37 +310,37 @@ class SummaryRow(Struct, frozen=True):
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """The row as ``--json`` prints it."""
-        shares = {"correct": _share(self.correct), "valid": _share(self.valid)}
+        """Return the row as ``--json`` prints it."""
+        shares = {"correct": _encode_share(self.correct), "valid": _encode_share(self.valid)}
         number = {"items": self.correct.total, "seconds": round(self.seconds, 3)}
         return asdict(self) | shares | number
 
 
 def summarise(results: Sequence[Result]) -> tuple[SummaryRow, ...]:
-    """What the results come to, in their order."""
+    """Summarise the results by category and strategy, in their order."""
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         groups.setdefault((result["category"], result["strategy"]), []).append(result)
-    return tuple(_row(*key, group) for key, group in groups.items())
+    return tuple(_make_row(*key, group) for key, group in groups.items())
 
 
-def _row(category: str, strategy: str, group: Sequence[Result]) -> SummaryRow:
-    prompts = _sum([one.get("prompt_tokens") for one in group])
-    cached = _sum([one.get("cached_tokens") for one in group])
-    told = [(one.get("completion_tokens"), one.get("pieces")) for one in group]
+def _make_row(category: str, strategy: str, group: Sequence[Result]) -> SummaryRow:
+    prompts = _sum([result.get("prompt_tokens") for result in group])
+    cached = _sum([result.get("cached_tokens") for result in group])
+    counts = [(result.get("completion_tokens"), result.get("pieces")) for result in group]
     # where no count was reported, the pieces in which it came
-    generated = _sum([pieces if tokens is None else tokens for tokens, pieces in told])
+    generated = _sum([pieces if tokens is None else tokens for tokens, pieces in counts])
     return SummaryRow(
         category=category,
         strategy=strategy,
-        correct=Share(sum(bool(one["correct"]) for one in group), len(group)),
-        valid=Share(sum(bool(one["valid"]) for one in group), len(group)),
-        answered=sum(bool(one.get("answered")) for one in group),
-        errors=dict(Counter(one["error"] for one in group if one.get("error"))),
-        requests=sum(one.get("requests") or 0 for one in group),
+        correct=Share(sum(bool(result["correct"]) for result in group), len(group)),
+        valid=Share(sum(bool(result["valid"]) for result in group), len(group)),
+        answered=sum(bool(result.get("answered")) for result in group),
+        errors=dict(Counter(result["error"] for result in group if result.get("error"))),
+        requests=sum(result.get("requests") or 0 for result in group),
         generated_tokens=generated,
         uncached_tokens=None if prompts is None or cached is None else prompts - cached,
-        seconds=float(sum(one.get("seconds") or 0 for one in group)),
+        seconds=float(sum(result.get("seconds") or 0 for result in group)),
     )
 
 
@@ -340,7 +348,7 @@ def _sum(numbers: Sequence[Any]) -> int | None:
     return None if None in numbers else sum(numbers)
 
 
-def _share(share: Share) -> dict[str, Any]:
+def _encode_share(share: Share) -> dict[str, Any]:
     low, high = share.interval
     return {"hits": share.hits, "share": share.value, "low": low, "high": high}
 
@@ -348,17 +356,26 @@ def _share(share: Share) -> dict[str, Any]:
 # --- for people -------------------------------------------------------------------------------
 
 
-def table(summary: Sequence[SummaryRow]) -> str:
-    """The summary as text: strategies side by side, a line for each category; no line's end."""
+def format_table(summary: Sequence[SummaryRow]) -> str:
+    """Return the summary as text: one line for each category, strategies side by side.
+
+    It does not end in a newline.
+    """
     strategies = list(dict.fromkeys(row.strategy for row in summary))
     categories = list(dict.fromkeys(row.category for row in summary))
     rows = {(row.category, row.strategy): row for row in summary}
     columns = ("valid", "tokens", "time")
-    lines = [["", "items", *(head for one in strategies for head in (one, *columns))]]
+    lines = [
+        ["", "items", *(head for strategy_name in strategies for head in (strategy_name, *columns))]
+    ]
     for category in categories:
-        found = [rows.get((category, strategy)) for strategy in strategies]
-        counts = sorted({row.correct.total for row in found if row is not None})
-        cells = [cell for row in found for cell in (_cells(row) if row is not None else [""] * 4)]
+        category_rows = [rows.get((category, strategy)) for strategy in strategies]
+        counts = sorted({row.correct.total for row in category_rows if row is not None})
+        cells = [
+            cell
+            for row in category_rows
+            for cell in (_format_cells(row) if row is not None else [""] * 4)
+        ]
         lines.append([category, "-".join(map(str, counts)), *cells])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     aligned = []
@@ -368,7 +385,7 @@ def table(summary: Sequence[SummaryRow]) -> str:
     return "\n".join(aligned)
 
 
-def _cells(row: SummaryRow) -> list[str]:
+def _format_cells(row: SummaryRow) -> list[str]:
     tokens = "" if row.generated_tokens is None else str(row.generated_tokens)
     low, high = (100 * end for end in row.correct.interval)
     right = f"{100 * (row.correct.value or 0.0):.1f} % ({low:.0f}-{high:.0f})"

@@ -1,7 +1,7 @@
 """Whole runs with real tools, judged by their outcome: `mlx-tools eval tasks`.
 
-Each task has a folder of its own, and a clock that stands. Nothing of the user's is seen or
-changed: files, notes, documents, jobs and sessions all lie below that folder, and go with it.
+Each task has a folder of its own, and a clock that stands still. Nothing of the user's is seen or
+changed: files, notes, documents, jobs and sessions are all in that folder, and are deleted with it.
 """
 
 from __future__ import annotations
@@ -63,21 +63,24 @@ TOOLS: Final = (
     "notes_search",
     "schedule_task",
 )
-"""The tools that a task may use: those built in that need no network and start no program."""
+"""The tools that a task may use: built-in ones that need no network and start no program."""
 
 Texts = Mapping[str, str]
 
 
 class JobDue(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A job that must be there: when it is due, and what its task must say."""
+    """A job that must exist at the end."""
 
     due: tuple[datetime, ...]
-    again: bool = False
+    """The times at which it is due."""
+    repeats: bool = field(name="again", default=False)
+    """True if it is due again after these times."""
     holds: tuple[str, ...] = ()
+    """Texts that its task must contain."""
 
 
 class ExpectedWorld(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What must stand when the run has ended, beside what stood before."""
+    """The changes that a run must have made."""
 
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
@@ -86,7 +89,7 @@ class ExpectedWorld(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A question, what it is asked over, and what a right run answers and leaves behind."""
+    """A question, its surroundings, and what a right run answers and changes."""
 
     id: str
     category: str
@@ -105,38 +108,41 @@ class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     matches: str | None = None
     cites: tuple[str, ...] = ()
     ran: tuple[str, ...] = ()
-    tried: tuple[str, ...] = ()
-    quiet: bool = False
-    after: ExpectedWorld = field(default_factory=ExpectedWorld)
+    required_calls: tuple[str, ...] = field(name="tried", default=())
+    forbids_calls: bool = field(name="quiet", default=False)
+    expected: ExpectedWorld = field(name="after", default_factory=ExpectedWorld)
 
 
 class TaskSet(Struct, frozen=True, forbid_unknown_fields=True):
-    """Tasks, the time at which their clock stands, and the time zone of their person."""
+    """Tasks, the time of their clock, and the time zone of their user."""
 
     tasks: tuple[Task, ...]
     now: datetime
     timezone: str
 
     def only(self, categories: Iterable[str] = (), ids: Iterable[str] = ()) -> TaskSet:
-        """The tasks of these categories and those of these ids; all where none is named. Raises
-        `ConfigError` for one that there is not."""
+        """Return the tasks of these categories and ids; all if none is named.
+
+        Raises:
+            ConfigError: a category or id does not exist.
+        """
         categories, ids = tuple(categories), tuple(ids)
         if not categories and not ids:
             return self
-        for what, wanted, there in (
+        for what, wanted, existing in (
             ("category", categories, dict.fromkeys(task.category for task in self.tasks)),
             ("task", ids, dict.fromkeys(task.id for task in self.tasks)),
         ):
-            if unknown := [name for name in wanted if name not in there]:
+            if unknown := [name for name in wanted if name not in existing]:
                 raise ConfigError(
-                    f"there is no {what} {unknown[0]!r}", hint=f"one of {', '.join(there)}"
+                    f"there is no {what} {unknown[0]!r}", hint=f"one of {', '.join(existing)}"
                 )
-        kept = tuple(t for t in self.tasks if t.category in categories or t.id in ids)
-        return TaskSet(kept, self.now, self.timezone)
+        selected = tuple(t for t in self.tasks if t.category in categories or t.id in ids)
+        return TaskSet(selected, self.now, self.timezone)
 
 
 def load_tasks() -> TaskSet:
-    """The tasks that come along."""
+    """Load the tasks of the package."""
     return msgspec.convert(tomllib.loads(FILE.read_text(encoding="utf-8")), TaskSet)
 
 
@@ -153,22 +159,36 @@ async def run_tasks(
     transcripts: Path | None = None,
     step: Callable[[], None] = lambda: None,
 ) -> list[Result]:
-    """The results of all tasks by all strategies, each with its settings; ``transcripts`` is a
-    folder in which the run of each is kept."""
+    """Return the results of all tasks with all strategies.
 
-    def kept(name: str) -> Path | None:
+    Args:
+        tasks: the tasks.
+        backend: the backend to ask.
+        strategies: the settings of each strategy.
+        results: earlier results; new ones are added.
+        limits: the limits of each run.
+        transcripts: a folder in which the transcript of each run is kept.
+        step: called after each task.
+    """
+
+    def find_transcript(name: str) -> Path | None:
         return None if transcripts is None else transcripts / f"{name}.jsonl"
 
     ask = partial(ask_task, tasks=tasks, backend=backend, limits=limits)
-    todo = [
+    pending = [
         (
             Key(task.category, task.id, strategy),
-            partial(ask, task, settings=settings, transcript_file=kept(f"{task.id}-{strategy}")),
+            partial(
+                ask,
+                task,
+                settings=settings,
+                transcript_file=find_transcript(f"{task.id}-{strategy}"),
+            ),
         )
         for strategy, settings in strategies.items()
         for task in tasks.tasks
     ]
-    return await run_all(todo, results, step)
+    return await run_all(pending, results, step)
 
 
 async def ask_task(
@@ -180,11 +200,18 @@ async def ask_task(
     limits: Limits | None = None,
     transcript_file: Path | None = None,
 ) -> dict[str, Any]:
-    """One task's result: a whole run in a folder of its own. ``tasks`` says what time it is there,
-    ``transcript_file`` where its transcript is kept.
+    """Run one task in a folder of its own, and return its result.
 
-    ``correct`` says that it ended as the task demands; ``valid`` that nothing the model wrote was
-    broken or repaired; ``repeated`` counts calls that were made before in the run.
+    ``correct`` says that it ended as the task demands, and ``valid`` that nothing the model wrote
+    was broken or repaired. ``repeated`` counts calls that were made before in the run.
+
+    Args:
+        task: the task.
+        tasks: the set of the task, with the time of its clock.
+        backend: the backend to ask.
+        settings: the settings of the run.
+        limits: the limits of the run.
+        transcript_file: the file in which the transcript is kept.
     """
     with tempfile.TemporaryDirectory(prefix="mlx-tools-task-") as folder:
         world = World(Path(folder).resolve(), task, tasks)
@@ -199,30 +226,30 @@ async def ask_task(
             approver=ApproveAll(),
             now=world.now,
         )
-        began, broken, outcome = monotonic(), 0, None
-        async with aclosing(controller.stream(task.question)) as happens:
-            async for event in happens:
+        started_at, broken, outcome = monotonic(), 0, None
+        async with aclosing(controller.stream(task.question)) as events:
+            async for event in events:
                 broken += isinstance(event, FormatBroken)
                 outcome = event.outcome if isinstance(event, Finished) else outcome
-        seconds = monotonic() - began
+        seconds = monotonic() - started_at
         if outcome is None:
             raise BackendError("the run ended without an outcome")
         if isinstance(outcome, Stopped) and outcome.reason == "backend_error":
             raise BackendError(outcome.message)  # that is no result of the model's
-        fault = fault_of(task, outcome, world.left())
+        fault = find_fault(task, outcome, world.read_final_world())
         if transcript_file is not None and outcome.transcript is not None:
             try:
                 transcript_file.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(outcome.transcript, transcript_file)
             except OSError as error:
                 raise UsageError(f"{transcript_file} cannot be written: {error.strerror}") from None
-    return _result(outcome, fault, broken) | {"seconds": round(seconds, 3)}
+    return _make_result(outcome, fault, broken) | {"seconds": round(seconds, 3)}
 
 
-def _result(outcome: Outcome, fault: str, failed_index: int) -> dict[str, Any]:
+def _make_result(outcome: Outcome, fault: str, failed_index: int) -> dict[str, Any]:
     repairs = sum(outcome.repairs.values())
     refused = any(call.error_code in _NO_CALL for call in outcome.calls)
-    made = [canonical(call.name, call.arguments) for call in outcome.calls]
+    calls = [canonical(call.name, call.arguments) for call in outcome.calls]
     return {
         "correct": not fault,
         "valid": isinstance(outcome, Answered) and not (failed_index or repairs or refused),
@@ -235,7 +262,7 @@ def _result(outcome: Outcome, fault: str, failed_index: int) -> dict[str, Any]:
             {"name": call.name, "arguments": dict(call.arguments), "status": call.status}
             for call in outcome.calls
         ],
-        "repeated": len(made) - len(set(made)),
+        "repeated": len(calls) - len(set(calls)),
         "turns": outcome.turns,
         "broken": failed_index,
         "repairs": repairs,
@@ -248,30 +275,39 @@ def _result(outcome: Outcome, fault: str, failed_index: int) -> dict[str, Any]:
 
 # --- what a task is asked over ----------------------------------------------------------------
 
-READING_ON: Final = "read_artifact"
-"""Reads on in an output that was too long: every preset has it, so every task does."""
+ARTIFACT_READER: Final = "read_artifact"
+"""Reads the rest of a long output: every preset has it, so every task does."""
 
 
 class ApproveAll:
-    """Approves every call, a repaired one too: in a task's own folder nothing can be lost, and what
-    came of it is judged."""
+    """Approves every call, repaired ones too.
+
+    Nothing can be lost in a task's own folder, and the result is judged.
+    """
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         return [ApprovalAnswer(True) for _ in requests]
 
 
 class FinalWorld(Struct, frozen=True):
-    """What a run left behind: the files by their paths, the texts of new notes, the jobs with when
-    each is due first."""
+    """The world that a run left behind."""
 
     files: Mapping[str, str]
+    """The files by their paths."""
     notes: tuple[str, ...]
+    """The texts of new notes."""
     jobs: tuple[tuple[Job, datetime | None], ...]
+    """The jobs, each with the time at which it is due first."""
 
 
 class World:
-    """The place of one task below ``folder``, which must be empty. ``seed`` lays out what the task
-    has; `left` says what is there afterwards."""
+    """The surroundings of one task in an empty folder.
+
+    Args:
+        folder: the empty folder.
+        task: the task.
+        tasks: the set of the task, with the time of its clock.
+    """
 
     def __init__(self, folder: Path, task: Task, tasks: TaskSet) -> None:
         self.files = folder / "files"
@@ -285,22 +321,22 @@ class World:
         self.sessions = TranscriptStore(folder / "sessions")
 
     def seed(self) -> None:
-        """Lays out the task's files, notes and documents."""
+        """Write the task's files, notes and documents."""
         self.files.mkdir()
-        _write(self.files, self._task.files)
+        _write_files(self.files, self._task.files)
         if self._task.notes:
-            _write(self._notes, self._task.notes)
+            _write_files(self._notes, self._task.notes)
         for corpus, documents in self._task.corpora.items():
             place = self._documents / corpus
-            _write(place, documents)
+            _write_files(place, documents)
             KnowledgeBase(self._knowledge).add([place], corpus)
 
     def now(self) -> datetime:
-        """The time at which the clock stands, in UTC."""
+        """Return the time of the clock, in UTC."""
         return self._now.astimezone(UTC)
 
     def registry(self) -> Registry:
-        """The built-in tools that need no network and start no program, all of them real."""
+        """Return the built-in tools that need no network and start no program, all real."""
         from mlx_tools.toolbox.calculator import calculator
         from mlx_tools.toolbox.clock import clock
         from mlx_tools.toolbox.file_access import file_access
@@ -321,33 +357,33 @@ class World:
         return Registry(tools)
 
     def policy(self) -> Policy:
-        """What the task's person allows: its preset, its tools."""
-        return Policy(allow=(*self._task.tools, READING_ON), preset=self._task.preset)
+        """Return the policy of the task: its preset and its tools."""
+        return Policy(allow=(*self._task.tools, ARTIFACT_READER), preset=self._task.preset)
 
-    def left(self) -> FinalWorld:
-        """What is there now."""
+    def read_final_world(self) -> FinalWorld:
+        """Return the world as it is now."""
         seeded = set(self._task.notes)
         notes = Notes(self._notes).read_all().notes
-        jobs = [one for one in self._store().listing() if one.job is not None]
+        jobs = [listing for listing in self._store().listing() if listing.job is not None]
         return FinalWorld(
-            _read(self.files),
+            _read_files(self.files),
             tuple(f"{n.title}\n{n.text}" for n in notes if n.path not in seeded),
-            tuple((one.job, one.next_due) for one in jobs if one.job is not None),
+            tuple((listing.job, listing.next_due) for listing in jobs if listing.job is not None),
         )
 
     def _store(self) -> JobStore:
         return JobStore(self.sessions.tables(SCHEDULE), lambda: self.sessions.secret, self.now)
 
 
-def _write(folder: Path, texts: Mapping[str, str]) -> None:
+def _write_files(folder: Path, texts: Mapping[str, str]) -> None:
     for name, text in texts.items():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
 
 
-def _read(folder: Path) -> dict[str, str]:
-    """The files below a folder by their paths. What is no text is there all the same."""
+def _read_files(folder: Path) -> dict[str, str]:
+    """Return the files below a folder by path; those that are no text too."""
     return {
         path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8", errors="replace")
         for path in sorted(folder.rglob("*"))
@@ -362,21 +398,21 @@ _WITH_COMMA: Final = re.compile(r"(-?\d+(?:\.\d{3})*),(\d{1,2})(?!\d)", re.ASCII
 _MINUS: Final = str.maketrans("\u2212\u00a0\u202f", "-  ")
 
 
-def fault_of(task: Task, outcome: Outcome, final: FinalWorld) -> str:
-    """What is wrong with a run, in a few words; empty where nothing is."""
+def find_fault(task: Task, outcome: Outcome, final: FinalWorld) -> str:
+    """Return the fault of a run in a few words, empty if it did what its task demands."""
     if not isinstance(outcome, Answered):
         return outcome.status
     ran = {call.name for call in outcome.calls if call.status == "ok"}
     tried = {call.name for call in outcome.calls}
-    if task.quiet and tried:
+    if task.forbids_calls and tried:
         return f"called {min(tried)}"
     if lacking := [name for name in task.ran if name not in ran]:
         return f"{lacking[0]} did not run"
-    if lacking := [name for name in task.tried if name not in tried]:
+    if lacking := [name for name in task.required_calls if name not in tried]:
         return f"{lacking[0]} was not called"
-    if fault := fault_of_world(task.after, task.files, final):
+    if fault := find_world_fault(task.expected, task.files, final):
         return fault
-    if not answers(task, outcome.answer):
+    if not is_right_answer(task, outcome.answer):
         return "wrong answer"
     places = [source.location for source in outcome.sources]
     if lacking := [name for name in task.cites if not any(p.endswith(name) for p in places)]:
@@ -387,10 +423,10 @@ def fault_of(task: Task, outcome: Outcome, final: FinalWorld) -> str:
 # --- what stands afterwards -------------------------------------------------------------------
 
 
-def fault_of_world(
+def find_world_fault(
     expected: ExpectedWorld, initial_files: Mapping[str, str], final: FinalWorld
 ) -> str:
-    """What is not there that must be, or was changed though nobody asked for it."""
+    """Return what is missing, or was changed wrongly; empty if nothing."""
     for path, texts in expected.files.items():
         if path not in final.files:
             return f"no file {path}"
@@ -399,8 +435,8 @@ def fault_of_world(
     for path in expected.removed:
         if path in final.files:
             return f"{path} is still there"
-    meant = {*expected.files, *expected.removed}
-    for path in sorted({*initial_files, *final.files} - meant):
+    expected_paths = {*expected.files, *expected.removed}
+    for path in sorted({*initial_files, *final.files} - expected_paths):
         if initial_files.get(path) != final.files.get(path):
             return f"{path} was {'changed' if path in initial_files else 'made'}"
     for what, found, wanted in (
@@ -413,15 +449,17 @@ def fault_of_world(
             return f"{len(found)} {what}s were made" if found else f"no {what} was made"
     if expected.note and not _holds(final.notes[0], expected.note):
         return "the note does not hold what it must"
-    return "" if expected.job is None else _fault_of_job(expected.job, *final.jobs[0])
+    return "" if expected.job is None else _find_job_fault(expected.job, *final.jobs[0])
 
 
-def _fault_of_job(expected: JobDue, job: Job, due: datetime | None) -> str:
-    """What is wrong with the one job: it must be due at all the times that are wanted, one after
-    the other, and then again or no more."""
-    follows = all(job.when.next_after(one) == after for one, after in pairwise(expected.due))
-    again = job.when.next_after(expected.due[-1]) is not None
-    if due != expected.due[0] or not follows or again is not expected.again:
+def _find_job_fault(expected: JobDue, job: Job, due: datetime | None) -> str:
+    """Return the fault of the one job, empty if there is none.
+
+    It must be due at all the expected times in a row, and then again or never.
+    """
+    has_due_times = all(job.when.next_after(one) == after for one, after in pairwise(expected.due))
+    is_repeated = job.when.next_after(expected.due[-1]) is not None
+    if due != expected.due[0] or not has_due_times or is_repeated is not expected.repeats:
         return f"the job is due at {due:%Y-%m-%d %H:%M:%S %Z}" if due else "the job is never due"
     return "" if _holds(job.task, expected.holds) else "the job does not say what it must"
 
@@ -433,8 +471,8 @@ def _holds(text: str, parts: Iterable[str]) -> bool:
 # --- the answer -------------------------------------------------------------------------------
 
 
-def answers(task: Task, answer: str) -> bool:
-    """Whether the answer's text is what the task demands."""
+def is_right_answer(task: Task, answer: str) -> bool:
+    """Return whether the answer's text is what the task demands."""
     text = answer.casefold()
     if not _holds(text, task.contains):
         return False
@@ -445,14 +483,16 @@ def answers(task: Task, answer: str) -> bool:
     if task.matches is not None and not re.search(task.matches, answer):
         return False
     return task.number is None or any(
-        abs(number - task.number) <= task.tolerance + 1e-9 for number in numbers_in(answer)
+        abs(number - task.number) <= task.tolerance + 1e-9 for number in read_numbers(answer)
     )
 
 
-def numbers_in(text: str) -> list[float]:
-    """The numbers in a text: with a point before the fraction and commas between thousands, or the
-    other way round where that is what it must be."""
+def read_numbers(text: str) -> list[float]:
+    """Return the numbers in a text.
+
+    Fractions have a point and thousands commas, or the other way round if only that is possible.
+    """
     text = text.translate(_MINUS)
-    found = [number.replace(",", "") for number in _NUMBER.findall(text)]
-    found += [f"{whole.replace('.', '')}.{part}" for whole, part in _WITH_COMMA.findall(text)]
-    return [float(number) for number in found if len(number) < 300]
+    numbers = [number.replace(",", "") for number in _NUMBER.findall(text)]
+    numbers += [f"{whole.replace('.', '')}.{part}" for whole, part in _WITH_COMMA.findall(text)]
+    return [float(number) for number in numbers if len(number) < 300]

@@ -23,7 +23,7 @@ from mlx_tools.gateway.body import (
 from mlx_tools.gateway.request import ApiError, JsonObject, invalid
 from mlx_tools.messages import TOOL_NAME, ErrorInfo, ToolSpec, replace
 from mlx_tools.policy import PRESETS, Limits
-from mlx_tools.schema import check_parameters, matchable
+from mlx_tools.schema import check_parameters, drop_unmatchable
 from mlx_tools.tools import MAX_ERROR_CHARS, MAX_OUTPUT_CHARS, ToolResult
 
 Question = Annotated[str, Field(min_length=1, pattern=r"\S")]
@@ -230,7 +230,9 @@ def _tool_spec(tool: _ToolBody, field_path: str) -> ToolSpec:
         problem = f"{tool.name!r}: 1 to 64 of A-Z a-z 0-9 _ . -"
         raise invalid(place(field_path, "name"), problem)
     try:
-        schema, _ = matchable({"type": "object", "properties": {}, **(tool.parameters or {})})
+        schema, _ = drop_unmatchable(
+            {"type": "object", "properties": {}, **(tool.parameters or {})}
+        )
         check_parameters(schema)
     except ToolDefinitionError as error:
         raise invalid(place(field_path, "parameters"), str(error)) from None

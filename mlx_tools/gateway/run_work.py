@@ -238,7 +238,7 @@ class RunExecution:
         roots = None if given.roots is None else self._named_roots(given.roots)
         made = self.make_registry(header) if roots is None else self._registry(header, roots)
         registry, policy = made, configuration.policy()
-        named = [registry.named(name) for name in given.tools or ()]
+        named = [registry.resolve_name(name) for name in given.tools or ()]
         for name in named if header is None else ():
             if (why := registry.lacks(name, policy)) is not None:
                 raise invalid("tools", f"{name}: {why}")

@@ -24,7 +24,7 @@ from mlx_tools.gateway.conversation import PromptProfile
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.turn import TurnRunner
 from mlx_tools.messages import replace
-from mlx_tools.schema import validator_for
+from mlx_tools.schema import make_validator
 from mlx_tools.store import load_words
 
 DEFAULT: Final = "default"
@@ -90,7 +90,7 @@ class ServedModels:
         if (start := getattr(speaker.backend, "start", None)) is not None:
             await start()  # the first client does not wait for it
         # What checks arguments takes long to import: no stream should stand still for it.
-        await anyio.to_thread.run_sync(validator_for, {"type": "object"})
+        await anyio.to_thread.run_sync(make_validator, {"type": "object"})
         self._names = tuple(dict.fromkeys((own, *others)))
 
     async def aclose(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from mlx_tools.errors import ToolDefinitionError, TranscriptError, UsageError
 from mlx_tools.golden.difference import Difference
 from mlx_tools.protocol import canonical
-from mlx_tools.schema import CheckTooLong, faults, limit_steps, validator_for
+from mlx_tools.schema import CheckTooLong, find_faults, limit_steps, make_validator
 from mlx_tools.transcript import Header, Record, UserRecord, outcome_of
 
 _KEYS: Final = frozenset(("status", "calls", "answer", "reason"))
@@ -170,14 +170,14 @@ def _schema(expected: Mapping[str, Any]) -> _Test:
         whole = {"type": "object", "properties": {"value": schema}, "required": ["value"]}
         if isinstance(schema, Mapping) and "$defs" in schema:
             whole["$defs"] = schema["$defs"]
-        validator = validator_for(whole)
+        validator = make_validator(whole)
     except ToolDefinitionError as error:
         raise UsageError(f"a schema matcher: {error.message}", hint=_HINT) from None
 
     def test(value: Any) -> bool:
         try:
             with limit_steps():
-                return not faults(validator, {"value": value}, 1)
+                return not find_faults(validator, {"value": value}, 1)
         except (CheckTooLong, RecursionError):
             return False
 

@@ -69,7 +69,7 @@ from mlx_tools.paths import read_data
 from mlx_tools.policy import PRESETS, can_be_allowed
 from mlx_tools.prompt import is_on_demand
 from mlx_tools.protocol import strict
-from mlx_tools.schema import faults, join_faults, limit_steps, validator_for
+from mlx_tools.schema import find_faults, join_faults, limit_steps, make_validator
 from mlx_tools.tools import Progress, to_mcp, to_text, whole_characters
 from mlx_tools.transcript import (
     Answered,
@@ -196,7 +196,7 @@ class McpServer:
         arguments, delegation = params.arguments or {}, self.delegation
         schema = self._offered[params.name].input_schema
         with limit_steps():
-            problems = join_faults(faults(validator_for(schema), arguments, 5))
+            problems = join_faults(find_faults(make_validator(schema), arguments, 5))
         if problems:
             raise UsageError(f"the arguments do not fit {params.name}: {problems}")
         reporter = _ProgressReporter(context, self.wording.line)

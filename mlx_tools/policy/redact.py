@@ -52,8 +52,8 @@ a
 search of its own."""
 
 _SHORTEST: Final = 6
-"""Characters of the shortest unit that is judged: no password that anyone would guess at is
-shorter."""
+"""Characters of the shortest unit that is judged. A choice: shorter passwords are words or numbers.
+"""
 _SHORTEST_TOKEN: Final = 16
 """Characters of the shortest unit that is searched for tokens; shorter ones are judged by name
 only."""

@@ -82,7 +82,8 @@ def compile_kinds() -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, re.Pa
 # --- names that tell that what is assigned to them is secret --------------------------------------
 
 LONGEST_NAME: Final = 64
-"""Characters of a name that are read, before its sign. No name of the table is half as long."""
+"""Characters of a name that are read, before its sign. A choice: the words that tell are at its
+end."""
 
 _NO_NAME = re.compile(r"[^\w.\- \t]+", re.ASCII)
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
@@ -515,7 +516,7 @@ def looks_random(value: str, shortest: int = 10) -> bool:
     if mixed and len(words) >= 5 and letters <= (3.5 if changes else 2.9) * len(words):
         return True  # upper and lower case change as they do in no name
     pairs = [word[at : at + 2] for word in words for at in range(len(word) - 1)]
-    # Nearly all pairs in words are in the table, and about half of the pairs in random letters.
+    # Nearly all pairs in words are in the table, and far fewer of those in random letters.
     wordy = sum(pair in _PAIRS for pair in pairs) / len(pairs) if pairs else 0.0
     one = len(value) >= 14 and value.rstrip("=").replace("+", "").isalnum()
     digits = sum(map(str.isdigit, value))

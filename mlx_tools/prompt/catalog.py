@@ -19,12 +19,12 @@ from msgspec import Struct
 from mlx_tools.messages import TOOL_NAME, ToolSpec
 from mlx_tools.prompt.descriptions import with_descriptions
 from mlx_tools.schema import (
-    branches,
-    dereferenced,
+    dereference,
     follow,
-    properties,
-    required,
-    types,
+    list_branches,
+    list_types,
+    read_properties,
+    read_required,
 )
 
 MAX_LINE_CHARS: Final = 600
@@ -220,7 +220,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _format_tool(spec: ToolSpec, detail: _Detail, limits: _Limits = _LIMITS) -> str:
-    schema = dereferenced(spec.parameters, spec.parameters)
+    schema = dereference(spec.parameters, spec.parameters)
     writer = _TypeWriter(spec.parameters, limits)
     arguments = writer.members(schema, detail.depth, optional=detail.optional)
     first = re.split(r"\n[ \t]*\n", spec.description[: 8 * MAX_LINE_CHARS].strip(), maxsplit=1)[0]
@@ -234,10 +234,10 @@ def _format_tool(spec: ToolSpec, detail: _Detail, limits: _Limits = _LIMITS) -> 
 def _hints(schema: Any, root: Mapping[str, Any]) -> list[str]:
     """The short descriptions that the arguments have of their own."""
     said = []
-    for name, member in list(properties(schema).items())[:MAX_ITEMS]:
+    for name, member in list(read_properties(schema).items())[:MAX_ITEMS]:
         described = member.get("description") if isinstance(member, Mapping) else None
         if not isinstance(described, str):
-            resolved = dereferenced(member, root)
+            resolved = dereference(member, root)
             described = resolved.get("description") if isinstance(resolved, Mapping) else None
         if isinstance(described, str) and 0 < len(described.strip()) <= MAX_HINT_CHARS:
             said.append(f"{_key(name)}: {one_line(described, MAX_HINT_CHARS).rstrip('.')}.")
@@ -254,8 +254,8 @@ class _TypeWriter:
 
     def members(self, schema: Any, depth: int, *, optional: bool = True) -> list[str]:
         """The properties of an object as ``name: type``, the optional ones with a ``?``."""
-        needed = required(schema)
-        named = properties(schema)
+        needed = read_required(schema)
+        named = read_properties(schema)
         names = [name for name in named if optional or name in needed]
         names += [name for name in needed if name not in named]
         written: list[str] = []
@@ -287,11 +287,11 @@ class _TypeWriter:
         values, parts, most = schema.get("enum"), schema.get("allOf"), self._limits.items
         if isinstance(values, list) and values:
             return _union((_value(value, self._limits.chars) for value in values), most)
-        if found := branches(schema):
+        if found := list_branches(schema):
             return _union([self._type(branch, depth) for branch in found[:most]], most)
         if isinstance(parts, list) and parts and "properties" not in schema:
             return self._type(parts[0], depth)
-        names = [self._render_type(name, schema, depth) for name in types(schema)]
+        names = [self._render_type(name, schema, depth) for name in list_types(schema)]
         return _union(names, self._limits.items) or "any"
 
     def _render_type(self, name: str, schema: Mapping[str, Any], depth: int) -> str:
@@ -300,7 +300,7 @@ class _TypeWriter:
             return f"({item})[]" if "|" in item else f"{item}[]"
         if name != "object":
             return _simple(name, schema)
-        if properties(schema):
+        if read_properties(schema):
             return "{" + ", ".join(self.members(schema, depth - 1)) + "}" if depth else "object"
         more = schema.get("additionalProperties")
         if depth and isinstance(more, Mapping) and more:

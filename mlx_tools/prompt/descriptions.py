@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from mlx_tools.messages import ToolSpec, replace
-from mlx_tools.schema import children, follow, properties, required
+from mlx_tools.schema import follow, iter_children, read_properties, read_required
 
 _DEEPEST: Final = 64
 """Levels of a schema whose descriptions are told: checked schemas have no more."""
@@ -57,11 +57,11 @@ def _descriptions(
     if isinstance(reference, str) and reference not in references:
         references.add(reference)
         yield from _descriptions(follow(reference, root), path, root, references, depth - 1)
-    needed, members = required(schema), properties(schema)
+    needed, members = read_required(schema), read_properties(schema)
     for name in sorted(members, key=lambda name: name not in needed):
         inner = f"{path}.{name}" if path else name
         yield from _descriptions(members[name], inner, root, references, depth - 1)
-    for (key, *_), child in children(schema):
+    for (key, *_), child in iter_children(schema):
         if key not in _ELSEWHERE:
             part = "[]" if key in _OF_ITEMS else ".*" if key in _OF_MEMBERS else ""
             yield from _descriptions(child, f"{path}{part}", root, references, depth - 1)
@@ -127,7 +127,7 @@ def _texts(spec: ToolSpec) -> Iterator[str]:
         schema = pending.pop()
         if isinstance(schema, Mapping) and isinstance(text := schema.get("description"), str):
             yield text
-        pending += (child for _, child in children(schema))
+        pending += (child for _, child in iter_children(schema))
 
 
 def _shorten(spec: ToolSpec, limit: int) -> ToolSpec:
@@ -146,7 +146,7 @@ def _with_shorter(schema: Any, limit: int) -> Any:
         shorter["description"] = _cut(text, limit)
         if not shorter["description"]:
             del shorter["description"]
-    for (key, *more), child in children(schema):
+    for (key, *more), child in iter_children(schema):
         if not more:
             shorter[key] = _with_shorter(child, limit)
             continue

@@ -18,13 +18,13 @@ from mlx_tools.protocol.scan import CLOSED, INCOMPLETE, ObjectScanner
 from mlx_tools.protocol.strict import Unreadable, loads
 from mlx_tools.schema import (
     CheckTooLong,
-    dereferenced,
-    faults,
+    dereference,
+    find_faults,
     fits_plainly,
     limit_steps,
-    properties,
-    types,
-    validator_for,
+    list_types,
+    make_validator,
+    read_properties,
 )
 
 _CONDITIONS: Final = frozenset(
@@ -94,7 +94,7 @@ class AcceptedArguments:
         """Take a brace or bracket."""
         self._commit()
         schema = self._part_schema() if self._open else self._parameters
-        schema = dereferenced(schema, self._parameters)
+        schema = dereference(schema, self._parameters)
         self._separate()
         if self._whole is None:
             if not _takes(schema, "object" if is_object else "array"):
@@ -177,7 +177,7 @@ class AcceptedArguments:
         schema = container.schema if isinstance(container.schema, Mapping) else {}
         if not container.is_object:
             return schema.get("items", True)
-        known = properties(schema)
+        known = read_properties(schema)
         if container.key in known:
             return known[container.key]
         return schema.get("additionalProperties", True)
@@ -189,8 +189,8 @@ class AcceptedArguments:
             return True
         try:
             with limit_steps():
-                validator = validator_for(self._parameters).evolve(schema=schema)
-                return not faults(validator, value, 1)
+                validator = make_validator(self._parameters).evolve(schema=schema)
+                return not find_faults(validator, value, 1)
         except (ToolDefinitionError, CheckTooLong, RecursionError):
             return False
 
@@ -199,4 +199,4 @@ def _takes(schema: Any, kind: str) -> bool:
     """Return whether a schema takes values of this type."""
     if not isinstance(schema, Mapping):
         return schema is not False
-    return "type" not in schema or kind in types(schema)
+    return "type" not in schema or kind in list_types(schema)

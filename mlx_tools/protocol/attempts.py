@@ -15,7 +15,7 @@ from mlx_tools.protocol.echo import call_sequences, objects_in
 from mlx_tools.protocol.objects import possible_calls
 from mlx_tools.protocol.strict import compact
 from mlx_tools.protocol.validate import validate_arguments
-from mlx_tools.schema import properties, required
+from mlx_tools.schema import read_properties, read_required
 
 _SHOWN_CHARS: Final = 80
 """Characters of what was written, and of a value, that are shown: more says no more of the form."""
@@ -103,7 +103,7 @@ def asked_form(
 
 def _fitting(spec: ToolSpec, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
     schema = spec.parameters
-    known, due = properties(schema), required(schema)
+    known, due = read_properties(schema), read_required(schema)
     given = dict(arguments or {})
     if validate_arguments(spec, given)[2] is None and (arguments or not known):
         values = given

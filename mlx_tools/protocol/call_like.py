@@ -21,7 +21,7 @@ from mlx_tools.protocol.objects import NAME_KEYS, arguments_of, object_calls
 from mlx_tools.protocol.scan import CLOSED, ObjectScanner
 from mlx_tools.protocol.source import CutOff, Fault, TextSource, finished
 from mlx_tools.protocol.strict import Unreadable
-from mlx_tools.schema import properties
+from mlx_tools.schema import read_properties
 
 _REREADS: Final = 4
 """So many times its length is read of a text at most, where what begins like objects is none."""
@@ -274,7 +274,7 @@ class CallLikeText:
         The mark between them may be missing.
         """
         key = _KEY_AND_VALUE.match(text)
-        keys = sorted(properties(self._catalog.parameters(name)), key=len, reverse=True)
+        keys = sorted(read_properties(self._catalog.parameters(name)), key=len, reverse=True)
         if key is None or (is_quoted and not key["quote"]):
             return False
         return any(key["key"] == one or key["key"].rstrip("0123456789") == one for one in keys)

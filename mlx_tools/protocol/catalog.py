@@ -13,12 +13,12 @@ from mlx_tools.protocol.strict import loose_name
 from mlx_tools.schema import (
     CheckTooLong,
     coerce,
-    faults,
+    find_faults,
     fits_plainly,
     limit_steps,
-    properties,
-    required,
-    validator_for,
+    make_validator,
+    read_properties,
+    read_required,
 )
 
 Catalog = Mapping[str, Mapping[str, Any]]
@@ -87,7 +87,7 @@ class ToolCatalog:
     @cached_property
     def all_parameters(self) -> frozenset[str]:
         """The names of the parameters of all tools."""
-        return frozenset(key for schema in self._tools.values() for key in properties(schema))
+        return frozenset(key for schema in self._tools.values() for key in read_properties(schema))
 
     def pattern(self, long_name: int, *, glued: bool = False) -> re.Pattern[str]:
         """Return a pattern of the tools' names; short ones count as words alone.
@@ -112,7 +112,7 @@ class ToolCatalog:
 
     def has_parameter(self, name: str, key: str) -> bool:
         """Return whether a tool's schema names this parameter."""
-        return key in properties(self.parameters(name))
+        return key in read_properties(self.parameters(name))
 
     def fits(self, name: str, arguments: Mapping[str, Any]) -> bool:
         """Return whether a tool of this name could take the arguments.
@@ -127,16 +127,16 @@ class ToolCatalog:
             if fits_plainly(arguments, parameters):
                 return True
             with limit_steps():
-                validator = validator_for(parameters)
+                validator = make_validator(parameters)
                 changed, _ = coerce(validator, dict(arguments))
-                found = faults(validator, changed, _MOST_FAULTS)
+                found = find_faults(validator, changed, _MOST_FAULTS)
         except (ToolDefinitionError, CheckTooLong, RecursionError):
             return True  # validation says what is wrong
         return not any(fault.validator in _OF_TYPE for fault in found)
 
     def fits_closely(self, name: str, arguments: Mapping[str, Any]) -> bool:
         """Return whether the arguments fit, and all of them are parameters."""
-        known = properties(self.parameters(self.find(name)))
+        known = read_properties(self.parameters(self.find(name)))
         return arguments.keys() <= known.keys() and self.fits(name, arguments)
 
     def takes(self, arguments: Mapping[str, Any]) -> bool:
@@ -145,7 +145,7 @@ class ToolCatalog:
 
     def fits_wholly(self, name: str, arguments: Mapping[str, Any]) -> bool:
         """Return whether the arguments fit closely, and none that is required is missing."""
-        due = required(self.parameters(name))
+        due = read_required(self.parameters(name))
         return arguments.keys() >= set(due) and self.fits_closely(name, arguments)
 
 

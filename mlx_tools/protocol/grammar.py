@@ -11,7 +11,7 @@ from mlx_tools.errors import UsageError
 from mlx_tools.messages import Style, ToolSpec
 from mlx_tools.protocol.delimiters import ANSWER_END, ANSWER_TAG, write_answer, write_call
 from mlx_tools.protocol.strict import compact
-from mlx_tools.schema import COMPACT, compilable, walk
+from mlx_tools.schema import COMPACT, make_compilable, walk
 
 _MAX_REPEATS: Final = 900
 """llama.cpp refuses repetitions of 2000 and more, and counts some twice."""
@@ -258,7 +258,7 @@ def _schema(spec: ToolSpec) -> dict[str, Any]:
     An object has the properties that its schema names, and no others unless it speaks of them.
     Where schemas are mixed, one cannot tell which it names.
     """
-    schema: dict[str, Any] = json.loads(json.dumps(compilable(spec.parameters).schema or {}))
+    schema: dict[str, Any] = json.loads(json.dumps(make_compilable(spec.parameters).schema or {}))
     nodes = [node for _, node in walk(schema) if isinstance(node, dict)]
     naming = [node for node in nodes if node.keys() & {"properties", "required"}]
     mixed = any("allOf" in node for node in nodes)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mlx_tools.protocol.strict import MAX_DEPTH, Unreadable, encodable, loads
-from mlx_tools.schema import branches, follow, properties, types
+from mlx_tools.schema import follow, list_branches, list_types, read_properties
 
 STRING_MARKS: Final = ('<|"|>', "<escape>")
 """What stands before and after a string in the families that quote so."""
@@ -268,7 +268,7 @@ def typed_value(text: str, parameters: Mapping[str, Any], key: str) -> Any:
 
     Never raises: what fits no type stays text, and validation says what was expected.
     """
-    schema = properties(parameters).get(key)
+    schema = read_properties(parameters).get(key)
     if schema is None and isinstance(more := parameters.get("additionalProperties"), Mapping):
         schema = more
     if schema is None:
@@ -293,7 +293,7 @@ def _types(schema: Any, root: Mapping[str, Any], steps: int = _MOST_STEPS) -> It
     if not isinstance(schema, Mapping) or not steps:
         return
     values = schema.get("enum", [schema["const"]] if "const" in schema else [])
-    if named := types(schema):
+    if named := list_types(schema):
         yield from named
     elif isinstance(reference := schema.get("$ref"), str):
         yield from _types(follow(reference, root), root, steps - 1)
@@ -342,12 +342,12 @@ def _members(element: _TaggedValue, schema: Mapping[str, Any]) -> dict[str, Any]
     for child in element.children:
         if child.tag in found:
             raise Unreadable(f"the parameter {child.tag[:40]!a} stands twice")
-        found[child.tag] = _content(child, properties(schema).get(child.tag))
+        found[child.tag] = _content(child, read_properties(schema).get(child.tag))
     return found
 
 
 def _content(element: _TaggedValue, schema: Any) -> Any:
-    ways = [schema, *branches(schema)] if isinstance(schema, Mapping) else []
+    ways = [schema, *list_branches(schema)] if isinstance(schema, Mapping) else []
     ways = [way for way in ways if isinstance(way, Mapping)]
     if not element.children:
         kinds = frozenset(kind for way in ways for kind in _types(way, way))
@@ -355,7 +355,7 @@ def _content(element: _TaggedValue, schema: Any) -> Any:
     if element.text.strip():
         raise Unreadable("text stands between tags")
     lists = [way for way in ways if way.get("type") == "array"]
-    objects = [way for way in ways if properties(way)]
+    objects = [way for way in ways if read_properties(way)]
     if all(child.tag == "item" for child in element.children) and (lists or not objects):
         items = lists[0].get("items", {}) if lists else {}
         return [_content(child, items) for child in element.children]

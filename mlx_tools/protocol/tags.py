@@ -21,7 +21,7 @@ from mlx_tools.protocol.literals import (
 )
 from mlx_tools.protocol.source import CutOff, Fault, Steps, TextSource
 from mlx_tools.protocol.strict import Unreadable, loads
-from mlx_tools.schema import properties
+from mlx_tools.schema import read_properties
 
 _MOST_TAG: Final = 500  # characters of a tag; descriptions of tools stand in none
 _MOST_INDENT: Final = 100  # blanks before a mark that begins a line; a page is narrower
@@ -176,7 +176,7 @@ class TagReader:
 
     def _own_tags(self, end: str) -> Iterator[str]:
         """The tags of all parameters of the tool, where each is named as its parameter."""
-        keys = properties(self._catalog.parameters(self._name))
+        keys = read_properties(self._catalog.parameters(self._name))
         return (tag for key in keys for tag in (f"<{key}>", f"</{key}>") if tag != end)
 
     def _typed_value(self, text: str, key: str, attributes: Mapping[str, str]) -> Any:

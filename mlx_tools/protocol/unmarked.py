@@ -26,7 +26,7 @@ from mlx_tools.protocol.quoting import last_fence, only_fence, without_quoted
 from mlx_tools.protocol.reading import Reading, ReadingRules
 from mlx_tools.protocol.source import CutOff, Fault, TextSource, finished
 from mlx_tools.protocol.strict import loose_name
-from mlx_tools.schema import required
+from mlx_tools.schema import read_required
 
 _REREADS: Final = 4
 """So many times its length is read of a text at most, where what begins like calls is none."""
@@ -177,7 +177,7 @@ class _Prose:
         call = sequence.calls[0]
         if "missing_arguments" not in call.repairs or sequence.is_typed:
             return False
-        due = required(self._catalog.parameters(call.name))
+        due = read_required(self._catalog.parameters(call.name))
         return bool(sequence.dropped or due)
 
     def _take(self, sequence: CallSequenceReader, begin: int, *, is_alone: bool) -> ProseJudgement:
@@ -293,7 +293,7 @@ class _Prose:
                 continue
             candidate = self._candidate(sequence, "whole")
             call = sequence.calls[0]
-            due = required(self._catalog.parameters(call.name))
+            due = read_required(self._catalog.parameters(call.name))
             if call.arguments.keys() < set(due):
                 continue  # a tool that is only mentioned
             if candidate.fits and outcome(candidate, "spoken") == "call":

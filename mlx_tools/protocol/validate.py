@@ -18,15 +18,15 @@ from mlx_tools.protocol.echo import echo_keys
 from mlx_tools.protocol.reading import Reading
 from mlx_tools.protocol.strict import loose_name
 from mlx_tools.schema import (
-    MOST_CHARS,
+    MAX_MESSAGE_CHARS,
     CheckTooLong,
     coerce,
-    faults,
+    find_faults,
     fits_plainly,
+    format_path,
     join_faults,
     limit_steps,
-    path_text,
-    validator_for,
+    make_validator,
 )
 
 _MOST_FAULTS: Final = 40
@@ -156,17 +156,17 @@ def validate_arguments(
             return given, (), None
         with limit_steps():
             path = _not_finite(given)
-            validator = validator_for(spec.parameters)
+            validator = make_validator(spec.parameters)
             if path is not None:
-                text = f"{path_text(path)}: a finite number"
-                return given, (), ErrorInfo("invalid_arguments", text[:MOST_CHARS])
-            found = faults(validator, given, _MOST_FAULTS)
+                text = f"{format_path(path)}: a finite number"
+                return given, (), ErrorInfo("invalid_arguments", text[:MAX_MESSAGE_CHARS])
+            found = find_faults(validator, given, _MOST_FAULTS)
             mended, coercions = coerce(validator, given) if found else (given, ())
             if coercions:
-                found = faults(validator, mended, _MOST_FAULTS)
+                found = find_faults(validator, mended, _MOST_FAULTS)
     except ToolDefinitionError as error:
         text = f"{spec.name}: its parameters cannot be used: {error.message}"
-        return given, (), ErrorInfo("tool_error", text[:MOST_CHARS])
+        return given, (), ErrorInfo("tool_error", text[:MAX_MESSAGE_CHARS])
     except (CheckTooLong, RecursionError):
         text = "arguments: less, they are too large or too deep to be checked"
         return given, (), ErrorInfo("invalid_arguments", text)

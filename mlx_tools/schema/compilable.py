@@ -1,7 +1,7 @@
-"""A tool's parameters as llguidance compiles them: loosened where it cannot hold to a keyword.
+"""A tool's parameters as llguidance compiles them.
 
-What is taken out is left to validation. What asks nothing of a value is left out too; all that
-references name stands under ``$defs``.
+Keywords that it cannot enforce are left out; validation checks them. Keywords that constrain
+nothing are also left out. Targets of references are under ``$defs``.
 """
 
 from __future__ import annotations
@@ -16,70 +16,78 @@ from msgspec import Struct
 
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.schema.resolve import (
-    LIST,
-    MAP,
-    ONE,
+    ONE_SCHEMA,
+    SCHEMA_LIST,
+    SCHEMA_MAP,
     Path,
-    anchors,
-    kept_by_identity,
+    cache_by_identity,
+    find_anchors,
     resolve,
 )
 
 COMPACT: Final[Mapping[str, Any]] = {"x-guidance": {"whitespace_flexible": False}}
-"""What a schema's top says to llguidance, so that no white space stands between its tokens."""
+"""The hint to llguidance for no white space between tokens of JSON."""
 
 LARGE: Final = 10_000
-"""A schema of more characters is large: some take 10 µs a character, again for each order of keys
-that a model writes."""
+"""Characters of a large schema. Some take 10 µs a character to compile, again for each order of
+keys
+that a model writes, so a larger one would block the event loop for 0.1 s."""
 
 _TYPES: Final = {"string", "integer", "number", "boolean", "array", "object", "null"}
-_ASKING: Final = frozenset((*ONE, *LIST, *MAP, "dependentRequired", "pattern", "uniqueItems")) - {
-    *("$defs", "contentSchema", "definitions", "else", "then")
-}
-"""Keywords that ask something of a value. What is not taken of them is not held."""
+_ASKING: Final = frozenset(
+    (*ONE_SCHEMA, *SCHEMA_LIST, *SCHEMA_MAP, "dependentRequired", "pattern", "uniqueItems")
+) - {*("$defs", "contentSchema", "definitions", "else", "then")}
+"""Keywords that constrain a value. If one cannot be compiled, the schema is not exact."""
 _BOUNDS: Final = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 _COUNTS: Final = ("minLength", "maxLength", "minItems", "maxItems")
 _MEMBERS: Final = ("minProperties", "maxProperties")
 
-_MOST_OPTIONAL: Final = 200
-"""So many optional properties are held. At about 500 llguidance gives up where they may stand."""
-_MOST_UNDESCRIBED: Final = 200
-"""So many required properties without a schema of their own are held: llguidance takes time in the
-square of their number, 8,000 of them 1.2 s."""
-_MOST_COUNTED: Final = 10_000
+_MAX_OPTIONAL: Final = 200
+"""Optional properties that are enforced. At about 500 llguidance fails on where they may stand."""
+_MAX_UNDESCRIBED: Final = 200
+"""Required properties without a schema of their own that are enforced. llguidance takes quadratic
+time
+for them, 1.2 s for 8,000."""
+_MAX_COUNT: Final = 10_000
+"""The largest length or count that is enforced. A choice: larger ones are left to validation."""
 _LARGEST: Final = 2.0**53
-"""Beyond it llguidance, which counts in doubles, takes a whole number for its neighbour."""
+"""The largest number that is enforced. Beyond it llguidance, which counts in doubles, takes a whole
+number for its neighbour."""
 _SMALLEST: Final = 1e-6
+"""The smallest number that is enforced. A choice: smaller ones are left to validation."""
 
 _DOUBTFUL: Final = (
     *(*_MEMBERS, "patternProperties", "pattern", "format", "multipleOf", *_BOUNDS, *_COUNTS),
     *("enum", "const", "required", "oneOf", "anyOf", "allOf", "$ref", "$dynamicRef"),
 )
-"""What is taken out of a schema that does not compile: one of these, or all."""
+"""Keywords that are removed from a schema that does not compile: one of them, or all."""
 
 
 class Compilable(Struct, frozen=True):
-    """``schema`` compiles, and takes all that the original takes; None where nothing compiles, so
-    that any object may be held. ``is_exact``: it takes nothing else, so that validation will find
-    no fault in it."""
+    """A schema as llguidance compiles it."""
 
     schema: dict[str, Any] | None
+    """Compiles, and accepts all that the original accepts. None if nothing compiles: any object is
+    allowed."""
     is_exact: bool = False
+    """True if it accepts nothing else, so validation will find no fault."""
 
 
-@kept_by_identity
-def compilable(schema: Mapping[str, Any]) -> Compilable:
-    """The parameters of a tool as llguidance compiles them. What is returned is shared: its schema
-    must not be changed."""
+@cache_by_identity
+def make_compilable(schema: Mapping[str, Any]) -> Compilable:
+    """Return the parameters of a tool as llguidance compiles them.
+
+    The result is shared: do not change its schema.
+    """
     try:
-        return _compilable(json.dumps(schema, default=dict))
+        return _make_compilable(json.dumps(schema, default=dict))
     except (ToolDefinitionError, TypeError, ValueError, RecursionError):
         return Compilable(None)
 
 
-@kept_by_identity
+@cache_by_identity
 def is_large(schema: Mapping[str, Any]) -> bool:
-    """Return whether compiling the schema keeps an event loop waiting too long."""
+    """Return whether compiling the schema would block an event loop too long."""
     try:
         return len(json.dumps(schema, default=dict)) > LARGE
     except (TypeError, ValueError, RecursionError):
@@ -87,12 +95,12 @@ def is_large(schema: Mapping[str, Any]) -> bool:
 
 
 @lru_cache(maxsize=2048)
-def _compilable(text: str) -> Compilable:
+def _make_compilable(text: str) -> Compilable:
     root = json.loads(text)
     some = [(keyword,) for keyword in _DOUBTFUL if f'"{keyword}"' in text]
     for without in ((), *some, _DOUBTFUL):
         loosening = _Loosening(root, without)
-        loosened = loosening.whole()
+        loosened = loosening.loosen()
         if _compiles(loosened):
             return Compilable(loosened, loosening.is_exact)
     return Compilable(None)
@@ -105,51 +113,57 @@ def _compiles(schema: Mapping[str, Any]) -> bool:
 
 
 class _Loosening:
-    """One schema on its way, ``without`` these keywords."""
+    """The loosening of one schema, without the given keywords."""
 
     def __init__(self, root: Mapping[str, Any], left_out_keywords: tuple[str, ...]) -> None:
         self.is_exact = True
         self._root = root
         self._left_out_keywords = left_out_keywords
-        self._anchors = anchors(root)
+        self._anchors = find_anchors(root)
         self._names: dict[Path, str] = {}
         self._targets: dict[str, Any] = {}
         self._one_of: list[list[Any]] = []
 
-    def whole(self) -> dict[str, Any]:
-        """The loosened root. Raises ToolDefinitionError where the parameters are no object."""
+    def loosen(self) -> dict[str, Any]:
+        """Return the loosened root.
+
+        Raises:
+            ToolDefinitionError: the parameters are no object.
+        """
         if self._root.get("type", "object") != "object":
             raise ToolDefinitionError("the parameters are no object")
-        whole = self._node({"type": "object", **self._root})
+        whole = self._loosen_node({"type": "object", **self._root})
         definitions: dict[str, Any] = {}
         while self._targets:  # more of them turn up on the way
             name = next(iter(self._targets))
-            definitions[name] = self._node(self._targets.pop(name))
+            definitions[name] = self._loosen_node(self._targets.pop(name))
         for options in self._one_of:
             if not _compiles({"oneOf": options, "$defs": definitions}):  # two of them may fit
                 self.is_exact = False
         return {**whole, "$defs": definitions} if definitions else whole
 
-    def _node(self, schema: Any) -> Any:
+    def _loosen_node(self, schema: Any) -> Any:
         if not isinstance(schema, Mapping):
             return schema is not False
-        found: dict[str, Any] = {}
+        loosened: dict[str, Any] = {}
         for keyword, value in schema.items():
-            if keyword in self._left_out_keywords or not self._take(found, keyword, value):
+            if keyword in self._left_out_keywords or not self._take(loosened, keyword, value):
                 self.is_exact = False
-        self._settle_members(schema, found)
-        return found
+        self._settle_members(schema, loosened)
+        return loosened
 
     def _take(self, output: dict[str, Any], keyword: str, value: Any) -> bool:
-        """Puts a keyword into ``output`` as far as it can be held; False where that is not wholly.
-        What asks nothing is held."""
+        """Add a keyword to ``output`` as far as it can be enforced.
+
+        Return whether all of it is.
+        """
         match keyword, value:
             case (("additionalProperties" | "items"), (bool() | dict())):
-                output[keyword] = self._node(value)
+                output[keyword] = self._loosen_node(value)
             case "patternProperties", dict() if not all(map(_is_exact, value)):
                 return False
             case (("properties" | "patternProperties"), dict()):
-                output[keyword] = {key: self._node(one) for key, one in value.items()}
+                output[keyword] = {key: self._loosen_node(one) for key, one in value.items()}
             case (("allOf" | "anyOf" | "oneOf" | "prefixItems"), [_, *_]):
                 self._take_list(output, keyword, value)
             case (("$ref" | "$dynamicRef"), _):
@@ -160,16 +174,16 @@ class _Loosening:
                 return _is_exact(value)
             case "uniqueItems", False:
                 pass
-            case _ if keyword in _ASKS:
-                if not _ASKS[keyword](value):
+            case _ if keyword in _CONDITIONS:
+                if not _CONDITIONS[keyword](value):
                     return False
-                output[keyword] = int(value) if _ASKS[keyword] is _is_count else value
+                output[keyword] = int(value) if _CONDITIONS[keyword] is _is_count else value
             case _:
                 return keyword not in _ASKING
         return True
 
     def _take_list(self, output: dict[str, Any], keyword: str, value: Any) -> None:
-        parts = [self._node(one) for one in value]
+        parts = [self._loosen_node(one) for one in value]
         if keyword == "oneOf":  # loosened, two may fit where one did
             self._one_of.append(parts)
             keyword = "anyOf"
@@ -196,12 +210,14 @@ class _Loosening:
         return True
 
     def _settle_members(self, schema: Mapping[str, Any], output: dict[str, Any]) -> None:
-        """Takes out what the keywords of one object do not allow together."""
-        named, required = output.get("properties", {}), output.get("required", [])
-        optional = named.keys() - set(required)
+        """Remove keywords that llguidance does not allow together in one object."""
+        properties, required = output.get("properties", {}), output.get("required", [])
+        optional = properties.keys() - set(required)
         drop = set(_MEMBERS) if optional else set()
-        if len(optional) > _MOST_OPTIONAL:
-            output["properties"] = {key: one for key, one in named.items() if key not in optional}
+        if len(optional) > _MAX_OPTIONAL:
+            output["properties"] = {
+                key: subschema for key, subschema in properties.items() if key not in optional
+            }
             drop |= {"patternProperties", "additionalProperties"}
             self.is_exact = False
         if "patternProperties" in schema and "patternProperties" not in output:
@@ -212,14 +228,14 @@ class _Loosening:
         if "additionalProperties" in drop:
             output["additionalProperties"] = True
         if output.get("additionalProperties") is False and not output.get("patternProperties"):
-            possible = [key for key in required if key in named]
+            possible = [key for key in required if key in properties]
             if len(possible) < len(required):
                 output["required"] = possible
                 self.is_exact = False
-        undescribed = [key for key in output.get("required", []) if key not in named]
-        if len(undescribed) > _MOST_UNDESCRIBED:
-            more = {*undescribed[_MOST_UNDESCRIBED:]}
-            output["required"] = [key for key in required if key not in more]
+        undescribed = [key for key in output.get("required", []) if key not in properties]
+        if len(undescribed) > _MAX_UNDESCRIBED:
+            extra = {*undescribed[_MAX_UNDESCRIBED:]}
+            output["required"] = [key for key in required if key not in extra]
             self.is_exact = False
 
 
@@ -231,7 +247,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    return _is_number(value) and value == int(value) and 0 <= value <= _MOST_COUNTED
+    return _is_number(value) and value == int(value) and 0 <= value <= _MAX_COUNT
 
 
 def _is_constant(value: Any) -> bool:
@@ -240,7 +256,7 @@ def _is_constant(value: Any) -> bool:
     return value is None or isinstance(value, str | bool) or _is_number(value)
 
 
-_ASKS: Final[Mapping[str, Callable[[Any], bool]]] = {
+_CONDITIONS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "type": lambda value: (
         bool(value) and {*(value if isinstance(value, list) else [value])} <= _TYPES
     ),
@@ -251,7 +267,7 @@ _ASKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     **dict.fromkeys((*_COUNTS, *_MEMBERS), _is_count),
     **dict.fromkeys(_BOUNDS, _is_number),
 }
-"""Keywords without subschemas, each with what it must say so that llguidance can hold to it."""
+"""For each keyword without subschemas, a check whether llguidance can enforce its value."""
 
 _ESCAPE: Final = r"\\(?:[dDwWsSnrtfv]|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[^A-Za-z0-9\s<>])"
 _MEMBER: Final = rf"(?:{_ESCAPE}|[^\[\]\\&~-]|&(?!&)|~(?!~))"
@@ -261,7 +277,7 @@ _PATTERN: Final = re.compile(
 )
 """Patterns that mean the same to llguidance, whose regular expressions are Rust's."""
 _EXACT: Final = re.compile(r"(?:\\[^sS]|\[(?:\\[^sS]|[^\]\\])*\]|[^.\\\[])*")
-"""All but those with ``.`` or ``\\s``, which take a few other rare characters there."""
+r"""Patterns without ``.`` and ``\s``, which match a few other rare characters there."""
 
 
 def _is_exact(pattern: str) -> bool:

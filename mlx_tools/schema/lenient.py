@@ -19,17 +19,17 @@ from msgspec import Struct
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.schema.pattern import UnsupportedPattern, compile_pattern
 from mlx_tools.schema.resolve import (
-    LIST,
-    MAP,
     MAX_DEPTH,
-    ONE,
+    ONE_SCHEMA,
+    SCHEMA_LIST,
+    SCHEMA_MAP,
     Path,
-    anchors,
     check_endless,
     check_parameters,
-    pointer,
+    find_anchors,
     resolve,
     schema_text,
+    to_pointer,
     walk,
 )
 
@@ -184,9 +184,9 @@ _USABLE: Final[Mapping[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), _is_count),
     **dict.fromkeys(("minProperties", "maxProperties", "minContains", "maxContains"), _is_count),
     **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly"), _is_flag),
-    **dict.fromkeys(MAP, lambda value: isinstance(value, dict)),
-    **dict.fromkeys(LIST, lambda value: isinstance(value, list) and bool(value)),
-    **dict.fromkeys(ONE, lambda value: isinstance(value, dict | bool)),
+    **dict.fromkeys(SCHEMA_MAP, lambda value: isinstance(value, dict)),
+    **dict.fromkeys(SCHEMA_LIST, lambda value: isinstance(value, list) and bool(value)),
+    **dict.fromkeys(ONE_SCHEMA, lambda value: isinstance(value, dict | bool)),
     "multipleOf": lambda value: _is_number(value) and value > 0,
     "enum": lambda value: isinstance(value, list) and bool(value),
     "examples": lambda value: isinstance(value, list),
@@ -241,7 +241,7 @@ class _Reader:
 
     def drop(self, path: Path, keyword: str | int) -> None:
         """Note that a keyword at this place was dropped."""
-        self.dropped[pointer((*path, keyword))] = None
+        self.dropped[to_pointer((*path, keyword))] = None
         if (narrowing := _narrowing_path((*path, keyword))) is not None:
             self._narrowing_places[narrowing] = None
 
@@ -335,14 +335,14 @@ class _Reader:
             self._read_required(node, members, path)
         for keyword in [*node]:
             value = node[keyword]
-            if keyword in ONE:
+            if keyword in ONE_SCHEMA:
                 node[keyword] = self._read_child(value, (*path, keyword))
-            elif keyword in LIST:
+            elif keyword in SCHEMA_LIST:
                 node[keyword] = [
                     self._read_child(item, (*path, keyword, number))
                     for number, item in enumerate(value)
                 ]
-            elif keyword in MAP:
+            elif keyword in SCHEMA_MAP:
                 for name in node[keyword]:
                     value[name] = self._read_child(value[name], (*path, keyword, name))
 
@@ -394,7 +394,7 @@ class _Reader:
             del node["unevaluatedProperties"]  # jsonschema's own matching of both is slow
             self.drop(path, "unevaluatedProperties")
         kinds, values = _types(node.get("type")), node.get("enum")
-        is_branch = not path or (len(path) > 1 and path[-2] in LIST)
+        is_branch = not path or (len(path) > 1 and path[-2] in SCHEMA_LIST)
         if is_branch or not kinds or not values:
             return
         if not any(_has_type(value, kinds) for value in values):
@@ -426,7 +426,7 @@ class _Reader:
 
     def _resolve_references(self) -> None:
         """Make each reference one to a subschema, or drop it."""
-        named, places = anchors(self._root), dict(walk(self._root))
+        named, places = find_anchors(self._root), dict(walk(self._root))
         pending = list(places.items())
         copied: dict[Path, str] = {}
         while pending:
@@ -453,14 +453,14 @@ class _Reader:
                         below = [((*place, *inner), child) for inner, child in walk(copy)]
                         places |= dict(below)
                         pending += below
-                    node[keyword] = f"#/$defs/{pointer((copied[target],))[1:]}"
+                    node[keyword] = f"#/$defs/{to_pointer((copied[target],))[1:]}"
 
     def _local(self, reference: str) -> str:
         """A reference by an ``$id`` as one from the root."""
         base, mark, rest = reference.partition("#")
         if base in self._ids or reference in self._ids:
             path = self._ids[reference if reference in self._ids else base]
-            return "#" + pointer(path) + (rest if mark and base in self._ids else "")
+            return "#" + to_pointer(path) + (rest if mark and base in self._ids else "")
         return reference
 
     def _drop_unevaluated(self) -> None:
@@ -469,7 +469,7 @@ class _Reader:
             for keyword in ("unevaluatedProperties", "unevaluatedItems"):
                 if isinstance(node, dict) and keyword in node:
                     del node[keyword]
-                    self.dropped[pointer((*path, keyword))] = None
+                    self.dropped[to_pointer((*path, keyword))] = None
 
     def _free_name(self, name: str) -> str:
         definitions = self._root.get("$defs", {})
@@ -522,10 +522,10 @@ class _Reader:
         elif keyword == "if":
             node.pop("then", None)
             node.pop("else", None)
-        self.dropped[pointer(path)] = None
+        self.dropped[to_pointer(path)] = None
 
 
-_HOLDERS: Final = frozenset((*ONE, *LIST, *MAP))
+_HOLDERS: Final = frozenset((*ONE_SCHEMA, *SCHEMA_LIST, *SCHEMA_MAP))
 _NUMBERS: Final = frozenset(
     name for name, usable in _USABLE.items() if usable in (_is_number, _is_count)
 ) | {"multipleOf"}
@@ -544,7 +544,7 @@ def _keywords(path: Path) -> Iterator[tuple[int, str | int]]:
     index = 0
     while index < len(path):
         yield index, path[index]
-        index += 1 if path[index] in ONE else 2
+        index += 1 if path[index] in ONE_SCHEMA else 2
 
 
 def _hashable(value: Any) -> str | None:

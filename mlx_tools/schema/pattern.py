@@ -1,11 +1,12 @@
-"""Regular expressions of a schema's ``pattern``, matched in time linear in the text.
+r"""Regular expressions of ``pattern``, matched in time linear in the text.
 
-A pattern comes from whoever wrote the tool, the text from the model: a backtracking engine can be
-made to run for ever by either. So Python's own parser reads the pattern, and Rust's linear engine,
-which pydantic has, matches it. What is not regular, or not JSON Schema's, is refused.
+The author of the tool wrote the pattern, and the model wrote the text. Either can make a
+backtracking engine run for ever. So Python's own parser reads the pattern, and Rust's linear
+engine, which pydantic contains, matches it. A pattern that is not regular, or not JSON Schema's, is
+refused.
 
-Where ECMA-262, JSON Schema's dialect, and Python differ, ECMA-262 holds: ``$`` is the very end, and
-``\\d`` and ``\\w`` are ASCII.
+JSON Schema's dialect is ECMA-262. Where it differs from Python's, ECMA-262 wins: ``$`` is the very
+end, and ``\d`` and ``\w`` are ASCII.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from importlib import import_module
 from typing import Any, Final
 
 _MAX_NODES: Final = 4000
+"""Nodes of the largest automaton. A choice: patterns of tools are far smaller."""
 _MAX_STEPS: Final = 10_000_000  # characters times nodes: under half a second
 _NAMED_GROUP: Final = re.compile(r"\(\?<(?=[A-Za-z_])")
 _NOTHING: Final = r"[^\x{0}-\x{10ffff}]"
+"""A class that matches no character."""
 
-_AS_IN_RUST: Final[Mapping[str, str]] = {
+_RUST_FORMS: Final[Mapping[str, str]] = {
     "CATEGORY_DIGIT": "[0-9]",
     "CATEGORY_NOT_DIGIT": "[^0-9]",
     "CATEGORY_WORD": "[0-9A-Za-z_]",
@@ -36,10 +39,11 @@ _AS_IN_RUST: Final[Mapping[str, str]] = {
     "AT_BOUNDARY": r"(?-u:\b)",
     "AT_NON_BOUNDARY": r"\B",  # beside letters that are not ASCII it differs
 }
+"""Python's categories and positions as Rust writes them with ECMA-262's meaning."""
 
 
 class UnsupportedPattern(ValueError):
-    """The pattern is no regular expression, or one that cannot be matched in linear time."""
+    """The pattern is no regular expression, or cannot be matched in linear time."""
 
 
 class TextTooLong(ValueError):
@@ -47,12 +51,16 @@ class TextTooLong(ValueError):
 
 
 class Pattern:
-    """A compiled pattern. Raises `UnsupportedPattern`."""
+    """A compiled pattern.
+
+    Raises:
+        UnsupportedPattern: it cannot be compiled.
+    """
 
     def __init__(self, pattern: str) -> None:
         from pydantic_core import SchemaError, SchemaValidator
 
-        text, self._nodes = _sequence(_parsed(pattern))
+        text, self._nodes = _sequence(_parse(pattern))
         form: Any = {"type": "str", "pattern": text, "regex_engine": "rust-regex"}
         try:
             self._matches = SchemaValidator(form).isinstance_python
@@ -60,14 +68,18 @@ class Pattern:
             raise UnsupportedPattern("it cannot be matched in linear time") from None
 
     def search(self, text: str) -> bool:
-        """Return whether the pattern matches anywhere in ``text``. Raises `TextTooLong`."""
+        """Return whether the pattern matches anywhere in ``text``.
+
+        Raises:
+            TextTooLong: matching would take too long.
+        """
         if len(text) * self._nodes > _MAX_STEPS:
             raise TextTooLong
         return self._matches(text)
 
 
-def _parsed(pattern: str) -> Any:
-    """The pattern as Python's own parser sees it."""
+def _parse(pattern: str) -> Any:
+    """Return the pattern as Python's own parser reads it."""
     try:
         parser = import_module("re._parser")
         with warnings.catch_warnings():
@@ -81,7 +93,7 @@ def _parsed(pattern: str) -> Any:
 
 
 def _sequence(items: Iterable[Any]) -> tuple[str, int]:
-    """The text for Rust, and how many nodes its automaton has."""
+    """Return the text for Rust, and the number of nodes of its automaton."""
     parts = [_item(str(operation), argument) for operation, argument in items]
     nodes = sum(size for _, size in parts)
     if nodes > _MAX_NODES:
@@ -97,8 +109,8 @@ def _item(operation: str, argument: Any) -> tuple[str, int]:
             return f"[{'^' * (operation != 'LITERAL')}{_range(argument, argument)}]", 1
         case "IN":
             return f"[{''.join(map(_member, argument))}]", 1
-        case "AT" if str(argument) in _AS_IN_RUST:
-            return _AS_IN_RUST[str(argument)], 1
+        case "AT" if str(argument) in _RUST_FORMS:
+            return _RUST_FORMS[str(argument)], 1
         case "BRANCH":
             ways = [_sequence(way) for way in argument[1]]
             return f"(?:{'|'.join(text for text, _ in ways)})", sum(size for _, size in ways)
@@ -117,7 +129,7 @@ def _item(operation: str, argument: Any) -> tuple[str, int]:
 
 
 def _member(member: tuple[Any, Any]) -> str:
-    """One part of a set of characters."""
+    """Return one part of a set of characters for Rust."""
     match str(member[0]), member[1]:
         case "NEGATE", _:
             return "^"
@@ -125,13 +137,13 @@ def _member(member: tuple[Any, Any]) -> str:
             return _range(code, code)
         case "RANGE", (first, last):
             return _range(first, last)
-        case "CATEGORY", category if str(category) in _AS_IN_RUST:
-            return _AS_IN_RUST[str(category)]
+        case "CATEGORY", category if str(category) in _RUST_FORMS:
+            return _RUST_FORMS[str(category)]
     raise UnsupportedPattern("a set of characters is not known")
 
 
 def _range(first: int, last: int) -> str:
-    """Characters as Rust writes them, where half a surrogate pair is none."""
+    """Return characters as Rust writes them, without surrogates."""
     first = 0xE000 if 0xD800 <= first <= 0xDFFF else first
     last = 0xD7FF if 0xD800 <= last <= 0xDFFF else last
     return rf"\x{{{first:x}}}-\x{{{last:x}}}" if first <= last else _NOTHING
@@ -139,7 +151,11 @@ def _range(first: int, last: int) -> str:
 
 @lru_cache(maxsize=256)
 def compile_pattern(pattern: str) -> Pattern:
-    """The pattern, ready for use. Raises `UnsupportedPattern`."""
+    """Compile a pattern.
+
+    Raises:
+        UnsupportedPattern: it cannot be compiled.
+    """
     try:
         return Pattern(pattern)
     except RecursionError:

@@ -1,6 +1,6 @@
-"""Schemas of arguments: where subschemas stand in one, what a reference means, what is refused.
+"""Schemas of arguments: their subschemas, references and checks.
 
-A schema may come from a plugin or a server that nobody vetted, so every walk here is bounded and
+A schema may come from a plugin or a server that nobody checked. So every walk here is bounded and
 without recursion, and a schema is checked before anything else reads it.
 """
 
@@ -19,18 +19,19 @@ from mlx_tools.schema.pattern import UnsupportedPattern, compile_pattern
 Path = tuple[str | int, ...]
 
 MAX_DEPTH: Final = 64
-"""Levels of subschemas, which is as deep as arguments themselves may nest."""
+"""Levels of subschemas: as deep as arguments may nest."""
 MAX_BYTES: Final = 262_144
+"""Bytes of the largest schema. A choice: one that large fills the context of usual models."""
 
-ONE: Final = frozenset(
+ONE_SCHEMA: Final = frozenset(
     {
         *("additionalProperties", "contains", "contentSchema", "else", "if", "items", "not"),
         *("propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"),
     }
 )
 """Keywords that hold one subschema."""
-LIST: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
-MAP: Final = frozenset(
+SCHEMA_LIST: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
+SCHEMA_MAP: Final = frozenset(
     ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
 )
 
@@ -40,24 +41,26 @@ _IN_PLACE: Final = frozenset(
 """Keywords whose subschemas apply to the same value: a cycle of these and ``$ref`` never ends."""
 
 
-def children(schema: Any) -> Iterator[tuple[Path, Any]]:
-    """The subschemas right below, each with its path from here."""
+def iter_children(schema: Any) -> Iterator[tuple[Path, Any]]:
+    """Yield the subschemas right below, each with its path from here."""
     if not isinstance(schema, Mapping):
         return
     for key, value in schema.items():
-        if key in ONE:
+        if key in ONE_SCHEMA:
             yield (key,), value
-        elif key in LIST and isinstance(value, list):
+        elif key in SCHEMA_LIST and isinstance(value, list):
             yield from (((key, number), item) for number, item in enumerate(value))
-        elif key in MAP and isinstance(value, Mapping):
+        elif key in SCHEMA_MAP and isinstance(value, Mapping):
             yield from (((key, name), item) for name, item in value.items())
 
 
 def walk(schema: Any) -> Iterator[tuple[Path, Any]]:
-    """The schema and all its subschemas with their paths, parents first.
+    """Yield the schema and all its subschemas with their paths, parents first.
 
-    What stands in ``const``, ``enum``, ``default`` and ``examples`` is no schema. Raises
-    ToolDefinitionError beyond `MAX_DEPTH`.
+    ``const``, ``enum``, ``default`` and ``examples`` hold no schemas.
+
+    Raises:
+        ToolDefinitionError: the schema is deeper than `MAX_DEPTH`.
     """
     pending: list[tuple[Path, Any, int]] = [((), schema, 0)]
     while pending:
@@ -65,12 +68,12 @@ def walk(schema: Any) -> Iterator[tuple[Path, Any]]:
         if depth > MAX_DEPTH:
             raise ToolDefinitionError(f"the schema is more than {MAX_DEPTH} levels deep")
         yield path, node
-        below = [((*path, *more), child, depth + 1) for more, child in children(node)]
+        below = [((*path, *more), child, depth + 1) for more, child in iter_children(node)]
         pending.extend(reversed(below))
 
 
-def anchors(root: Any) -> dict[str, Path]:
-    """The named places of a schema (``$anchor``, ``$dynamicAnchor``) and their paths."""
+def find_anchors(root: Any) -> dict[str, Path]:
+    """Return the paths of a schema's named places (``$anchor``, ``$dynamicAnchor``)."""
     return {
         node[keyword]: path
         for path, node in walk(root)
@@ -83,71 +86,83 @@ def anchors(root: Any) -> dict[str, Path]:
 def resolve(
     root: Mapping[str, Any], reference: str, anchors: Mapping[str, Path]
 ) -> tuple[Path, Any]:
-    """Return what a local reference names: its path from the root, and the subschema there.
+    """Return the target of a local reference: its path, and the subschema there.
 
-    ``anchors`` are the root's `anchors`. Raises ToolDefinitionError for a reference to another
-    document, or to nothing.
+    Args:
+        root: the schema with the reference.
+        reference: the reference.
+        anchors: the root's anchors (`find_anchors`).
+
+    Raises:
+        ToolDefinitionError: it refers to another document, or to nothing.
     """
     if not reference.startswith("#"):
         raise ToolDefinitionError(
             f"$ref {reference!r} points outside the schema", hint="write the definition into $defs"
         )
     target: Any = root
-    found: list[str | int] = []
+    path: list[str | int] = []
     name = reference[1:]
-    for key in anchors[name] if name in anchors else _parts(reference):
+    for key in anchors[name] if name in anchors else _split_pointer(reference):
         try:
             step = int(key) if isinstance(target, list) else key
             target = target[step]
         except (KeyError, IndexError, ValueError, TypeError):
             raise ToolDefinitionError(f"$ref {reference!r} points to nothing") from None
-        found.append(step)
-    return tuple(found), target
+        path.append(step)
+    return tuple(path), target
 
 
-def _parts(reference: str) -> Path:
-    """The steps of a reference's JSON pointer."""
+def _split_pointer(reference: str) -> Path:
+    """Return the steps of a reference's JSON pointer."""
     text = unquote(reference[1:])
     if text and not text.startswith("/"):
         raise ToolDefinitionError(f"$ref {reference!r} points to nothing")
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:])
 
 
-def pointer(path: Path) -> str:
-    """The JSON pointer to a path, ``""`` for the root."""
+def to_pointer(path: Path) -> str:
+    """Return the JSON pointer to a path, ``""`` for the root."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
 def check_parameters(schema: Any) -> None:
-    """Return whether a tool can have this schema for its arguments; ToolDefinitionError says why
-    not.
+    """Check that a tool can have this schema for its arguments.
 
     It must be a valid JSON Schema (2020-12) of type object, refer to nothing outside itself, end
     for every value, and have only patterns that can be matched in linear time. A schema that was
-    found sound is not looked at again.
+    found sound is not checked again.
+
+    Raises:
+        ToolDefinitionError: it cannot; the message says why.
     """
     _check(schema_text(schema))
 
 
-def matchable(schema: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """A copy of a schema without the patterns that cannot be matched in linear time, and where
-    those stood. It takes all that the original takes; a pattern without which it might not is left.
-    Raises ToolDefinitionError as `check_parameters` does for what is no schema at all."""
+def drop_unmatchable(schema: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return a copy of a schema without patterns that need more than linear time.
+
+    The copy accepts all that the original accepts. A pattern is left if the copy might otherwise
+    accept less. The second value has the pointers of the dropped patterns.
+
+    Raises:
+        ToolDefinitionError: it is no schema at all.
+    """
     copy: dict[str, Any] = json.loads(schema_text(schema))
     dropped = []
     for path, node in walk(copy):
-        found = isinstance(node, dict) and isinstance(node.get("pattern"), str)
-        if found and _NARROWING.isdisjoint(path):
+        has_pattern = isinstance(node, dict) and isinstance(node.get("pattern"), str)
+        if has_pattern and _NARROWING.isdisjoint(path):
             try:
                 compile_pattern(node["pattern"])
             except UnsupportedPattern:
                 del node["pattern"]
-                dropped.append(pointer(path))
+                dropped.append(to_pointer(path))
     return copy, tuple(dropped)
 
 
 _NARROWING: Final = frozenset(("if", "not", "oneOf"))
-"""What a schema takes may become less where one of these below it takes more."""
+"""Keywords under which a more general subschema makes the whole accept less."""
 
 
 @lru_cache(maxsize=2048)
@@ -155,6 +170,7 @@ def _check(text: str) -> None:
     schema = json.loads(text)
     if schema.get("type") != "object":
         raise ToolDefinitionError('the schema of the arguments must have "type": "object"')
+    # Order: the bounded walk first, then what needs it; jsonschema last, since it recurses.
     places = dict(walk(schema))
     for path, node in places.items():
         if not isinstance(node, Mapping | bool):
@@ -189,8 +205,8 @@ def check_endless(schema: Mapping[str, Any]) -> None:
         CycleError: of graphlib; a chain of references leads back to where it began.
         ToolDefinitionError: a reference leads to what is no schema.
     """
-    places, named = dict(walk(schema)), anchors(schema)
-    edges = {path: _same_value(schema, path, node, named) for path, node in places.items()}
+    places, named = dict(walk(schema)), find_anchors(schema)
+    edges = {path: _find_same_value(schema, path, node, named) for path, node in places.items()}
     for path, targets in edges.items():
         if missing := [target for target in targets if target not in places]:
             raise ToolDefinitionError(
@@ -205,12 +221,14 @@ _PLAIN_KEYWORDS: Final = {
     "string": frozenset(("type", "enum", "minLength", "maxLength", *_NOTES)),
     **dict.fromkeys(("number", "integer", "boolean"), frozenset(("type", *_NOTES))),
 }
-"""By type, the keywords of a schema that is plain."""
+"""The keywords of a plain schema, by type."""
 
 
 def is_plain(schema: Any) -> bool:
-    """Return whether it is a sound schema of nothing but types, members, lengths and words. Most
-    are, and jsonschema, which takes long to import, is not needed for them."""
+    """Return whether a sound schema has only types, members, lengths and words.
+
+    Most have, and for them jsonschema is not needed, which takes long to import.
+    """
     kind = schema.get("type") if isinstance(schema, dict) else None
     if not isinstance(kind, str) or not _PLAIN_KEYWORDS.get(kind, frozenset()) >= schema.keys():
         return False
@@ -229,30 +247,38 @@ def is_plain(schema: Any) -> bool:
     )
 
 
-Made = TypeVar("Made")
-_MOST_KEPT: Final = 512
+Result = TypeVar("Result")
+_MAX_CACHED: Final = 512
+"""Schemas that are remembered, more than tools of any run; then all are forgotten at once."""
 
 
-def kept_by_identity(
-    make: Callable[[Mapping[str, Any]], Made],
-) -> Callable[[Mapping[str, Any]], Made]:
-    """``make``, asked once for each schema: a tool's does not change, and to write it out, so as to
-    know it again, takes longer than most checks."""
-    kept: dict[int, tuple[Mapping[str, Any], Made]] = {}
+def cache_by_identity(
+    make: Callable[[Mapping[str, Any]], Result],
+) -> Callable[[Mapping[str, Any]], Result]:
+    """Return ``make`` with its results cached by the identity of the schema.
 
-    def made(schema: Mapping[str, Any]) -> Made:
-        found = kept.get(id(schema))
-        if found is None:
-            if len(kept) >= _MOST_KEPT:
-                kept.clear()
-            found = kept[id(schema)] = schema, make(schema)  # which keeps its identity, too
-        return found[1]
+    The schema of a tool does not change, and writing it as JSON, to compare it, takes longer than
+    most checks.
+    """
+    cache: dict[int, tuple[Mapping[str, Any], Result]] = {}
 
-    return made
+    def cached_make(schema: Mapping[str, Any]) -> Result:
+        entry = cache.get(id(schema))
+        if entry is None:
+            if len(cache) >= _MAX_CACHED:
+                cache.clear()
+            entry = cache[id(schema)] = schema, make(schema)  # which keeps its identity, too
+        return entry[1]
+
+    return cached_make
 
 
 def schema_text(schema: Any) -> str:
-    """The schema as JSON. Raises ToolDefinitionError where it is none, or too large."""
+    """Return the schema as JSON.
+
+    Raises:
+        ToolDefinitionError: it has no JSON, or is too large.
+    """
     if not isinstance(schema, Mapping):
         raise ToolDefinitionError("the schema of the arguments must be an object")
     try:
@@ -282,11 +308,11 @@ def _check_node(path: Path, node: Mapping[str, Any]) -> None:
             ) from None
 
 
-def _same_value(
+def _find_same_value(
     root: Mapping[str, Any], path: Path, node: Any, anchors: Mapping[str, Path]
 ) -> list[Path]:
-    """Return where else the value is held to that ``node`` is held to."""
-    places = [(*path, *more) for more, _ in children(node) if more[0] in _IN_PLACE]
+    """Return the paths of the subschemas that apply to the same value as ``node``."""
+    places = [(*path, *more) for more, _ in iter_children(node) if more[0] in _IN_PLACE]
     if isinstance(node, Mapping):
         references = (node.get("$ref"), node.get("$dynamicRef"))
         places += (resolve(root, ref, anchors)[0] for ref in references if isinstance(ref, str))
@@ -294,18 +320,21 @@ def _same_value(
 
 
 def _pointer_text(path: Path) -> str:
-    return "#" + pointer(path)
+    return "#" + to_pointer(path)
 
 
 def is_of_objects(schema: Mapping[str, Any]) -> bool:
-    """Return whether a schema is of objects alone, as far as its own type or properties say."""
-    found = dereferenced(schema, schema)
-    return isinstance(found, Mapping) and [*types(found)] == ["object"]
+    """Return whether a schema allows only objects, as its type or properties say."""
+    target = dereference(schema, schema)
+    return isinstance(target, Mapping) and [*list_types(target)] == ["object"]
 
 
 def object_schema(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """The schema of an object whose one property fits ``schema``. Raises ToolDefinitionError for
-    what is no schema's JSON, or too deep."""
+    """Return the schema of an object whose one property fits ``schema``.
+
+    Raises:
+        ToolDefinitionError: ``schema`` has no JSON, or is too deep.
+    """
     inner = json.loads(schema_text(schema))
     for name in ("$id", "$schema"):
         inner.pop(name, None)
@@ -324,16 +353,17 @@ def object_schema(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 # --- reading one that is sound, for the catalog, the examples and values between tags ---
 
-_MOST_REFERENCES: Final = 20
+_MAX_REFERENCES: Final = 20
+"""References that are followed in a row; a longer chain is taken for a circle."""
 
 
-def dereferenced(schema: Any, root: Mapping[str, Any]) -> Any:
-    """``schema``, or what its ``$ref`` (or sole ``allOf``) leads to within ``root``.
+def dereference(schema: Any, root: Mapping[str, Any]) -> Any:
+    """Return ``schema``, or the target of its ``$ref`` or only ``allOf``.
 
-    A reference that leads nowhere, out of ``root`` or round in a circle is taken for a schema that
-    allows anything.
+    A reference that leads nowhere, out of ``root`` or in a circle becomes a schema that allows
+    anything.
     """
-    for _ in range(_MOST_REFERENCES):
+    for _ in range(_MAX_REFERENCES):
         if not isinstance(schema, Mapping):
             return schema
         reference, parts = schema.get("$ref"), schema.get("allOf")
@@ -347,43 +377,45 @@ def dereferenced(schema: Any, root: Mapping[str, Any]) -> Any:
 
 
 def follow(reference: str, root: Mapping[str, Any]) -> Any:
-    """Return what a reference such as ``#/$defs/point`` points to; a schema that allows anything if
-    that is nothing here."""
+    """Return the target of a reference such as ``#/$defs/point``.
+
+    It is a schema that allows anything if there is no target here.
+    """
     try:
         return resolve(root, reference, {})[1]
     except ToolDefinitionError:
         return {}
 
 
-def properties(schema: Any) -> Mapping[str, Any]:
-    """The named properties of an object's schema."""
-    found = schema.get("properties") if isinstance(schema, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+def read_properties(schema: Any) -> Mapping[str, Any]:
+    """Return the named properties of an object's schema."""
+    named = schema.get("properties") if isinstance(schema, Mapping) else None
+    return named if isinstance(named, Mapping) else {}
 
 
-def required(schema: Any) -> Sequence[str]:
-    """The names that an object must have, in the order in which they are listed."""
-    found = schema.get("required") if isinstance(schema, Mapping) else None
-    names = found if isinstance(found, list) else []
+def read_required(schema: Any) -> Sequence[str]:
+    """Return the names that an object must have, in order."""
+    listed = schema.get("required") if isinstance(schema, Mapping) else None
+    names = listed if isinstance(listed, list) else []
     return list(dict.fromkeys(name for name in names if isinstance(name, str)))
 
 
-def branches(schema: Mapping[str, Any]) -> Sequence[Any]:
-    """The schemas of an ``anyOf`` or ``oneOf``; empty where there is none."""
+def list_branches(schema: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the schemas of an ``anyOf`` or ``oneOf``; empty if there is none."""
     for key in ("anyOf", "oneOf"):
-        found = schema.get(key)
-        if isinstance(found, list) and found:
-            return found
+        listed = schema.get(key)
+        if isinstance(listed, list) and listed:
+            return listed
     return ()
 
 
-def types(schema: Mapping[str, Any]) -> Sequence[str]:
-    """The types a schema names, or that its keywords imply."""
-    named = schema.get("type")
-    if isinstance(named, str):
-        return (named,)
-    if isinstance(named, list):
-        return [name for name in named if isinstance(name, str)]
+def list_types(schema: Mapping[str, Any]) -> Sequence[str]:
+    """Return the types that a schema names or that its keywords imply."""
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        return (kind,)
+    if isinstance(kind, list):
+        return [name for name in kind if isinstance(name, str)]
     if "properties" in schema or "additionalProperties" in schema:
         return ("object",)
     if "items" in schema or "prefixItems" in schema:

@@ -1,4 +1,4 @@
-"""Values that fit a JSON Schema, for the examples: the schema's own first, else plain ones."""
+"""Example values for a JSON Schema: its own examples first, else plain values."""
 
 from __future__ import annotations
 
@@ -8,29 +8,41 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from mlx_tools.schema.resolve import branches, dereferenced, properties, required, types
+from mlx_tools.schema.resolve import (
+    dereference,
+    list_branches,
+    list_types,
+    read_properties,
+    read_required,
+)
 from mlx_tools.schema.validator import fits
 
 MAX_DEPTH: Final = 8
+"""Levels of an example; deeper ones are no help to a model."""
 MAX_PARTS: Final = 100
+"""Values in one example, so that schemas that branch end soon."""
 MAX_CHARS: Final = 200
+"""Characters of an example in a schema that is shown."""
 
 
 class NoSample(Exception):
-    """No value can be made up for this schema."""
+    """No value can be made for this schema."""
 
 
 def sample_arguments(schema: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any] | None:
-    """Arguments that fit a tool's schema: the required ones, and those it gives examples of.
+    """Return arguments that fit a schema: required ones, and those with examples.
 
-    ``texts`` are what strings are filled with, by format. None where no arguments can be made up,
-    or those made do not fit.
+    None if no arguments can be made, or if they do not fit.
+
+    Args:
+        schema: the schema of the tool.
+        texts: strings by format, which values of type string are filled with.
     """
     try:
-        made = _Sampler(schema, texts).value(schema, 0)
+        arguments = _Sampler(schema, texts).make_value(schema, 0)
     except NoSample:
         return None
-    return made if isinstance(made, dict) and fits(made, schema) else None
+    return arguments if isinstance(arguments, dict) and fits(arguments, schema) else None
 
 
 class _Sampler:
@@ -39,19 +51,19 @@ class _Sampler:
         self._texts = texts
         self._budget = MAX_PARTS
 
-    def value(self, schema: Any, depth: int) -> Any:
-        """A value for ``schema``. Raises `NoSample`."""
+    def make_value(self, schema: Any, depth: int) -> Any:
+        """Return a value for ``schema``. Raises `NoSample`."""
         self._budget -= 1
         if depth > MAX_DEPTH or self._budget < 0 or schema is False:
             raise NoSample
-        schema = dereferenced(schema, self._root)
+        schema = dereference(schema, self._root)
         if not isinstance(schema, Mapping):
             return self._texts["string"]
         if (given := _short_example(schema)) is not None:
             return given[0]
-        for branch in (found := branches(schema)):
+        for branch in (found := list_branches(schema)):
             try:
-                value = self.value(branch, depth + 1)
+                value = self.make_value(branch, depth + 1)
             except NoSample:
                 continue
             if value is not None or len(found) == 1:
@@ -61,7 +73,7 @@ class _Sampler:
         return self._of_type(schema, depth)
 
     def _of_type(self, schema: Mapping[str, Any], depth: int) -> Any:
-        kinds = [kind for kind in types(schema) if kind != "null"] or list(types(schema))
+        kinds = [kind for kind in list_types(schema) if kind != "null"] or list(list_types(schema))
         match kinds[0] if kinds else "string":
             case "object":
                 return self._object(schema, depth)
@@ -70,7 +82,7 @@ class _Sampler:
             case "string":
                 return self._string(schema)
             case "integer" | "number" as kind:
-                return _number(schema, whole=kind == "integer")
+                return _make_number(schema, whole=kind == "integer")
             case "boolean":
                 return True
             case "null":
@@ -78,10 +90,10 @@ class _Sampler:
         raise NoSample
 
     def _object(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
-        named, needed = properties(schema), required(schema)
+        named, needed = read_properties(schema), read_required(schema)
         made = {}
         for name in (*(n for n in named if n in needed), *(n for n in needed if n not in named)):
-            made[name] = self.value(named.get(name, {}), depth + 1)
+            made[name] = self.make_value(named.get(name, {}), depth + 1)
         return made
 
     def _array(self, schema: Mapping[str, Any], depth: int) -> list[Any]:
@@ -94,7 +106,9 @@ class _Sampler:
         if length > MAX_PARTS:
             raise NoSample
         items = schema.get("items", {})
-        return [self.value(parts[i] if i < len(parts) else items, depth + 1) for i in range(length)]
+        return [
+            self.make_value(parts[i] if i < len(parts) else items, depth + 1) for i in range(length)
+        ]
 
     def _string(self, schema: Mapping[str, Any]) -> str:
         if "pattern" in schema:
@@ -136,8 +150,8 @@ _LIMITS: Final[Mapping[str, Callable[[float, float], bool]]] = {
 }
 
 
-def _number(schema: Mapping[str, Any], *, whole: bool) -> int | float:
-    """The first of a few plain numbers that is within the bounds; the nearest to them else."""
+def _make_number(schema: Mapping[str, Any], *, whole: bool) -> int | float:
+    """Return the first plain number within the bounds, else the nearest to them."""
     limits = {name: real for name in _LIMITS if (real := _real(schema.get(name))) is not None}
     highs = [limits[name] for name in limits if name.endswith("aximum")]
     low = max((limits[name] for name in limits if name.endswith("inimum")), default=None)

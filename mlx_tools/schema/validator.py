@@ -1,9 +1,9 @@
-"""A tool's parameters as a validator: JSON Schema 2020-12, bounded, without the network.
+"""A tool's parameters as a bounded validator (JSON Schema 2020-12).
 
-jsonschema does the work; this narrows it where an untrusted schema or a model's arguments could
-do harm: no ``$ref`` leads out of the schema, a ``pattern`` is matched in linear time, and a check
-takes a bounded number of steps. What is wrong is told as ``path: what was expected``, and what is
-only written as another type is coerced (reading rule 10).
+jsonschema does the work. This module limits it where an untrusted schema or a model's arguments
+could do harm. No ``$ref`` leads out of the schema, a ``pattern`` is matched in linear time, and a
+check takes a bounded number of steps. Faults are reported as ``path: what was expected``. A value
+that is only written as another type is coerced (reading rule 10).
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.schema.pattern import TextTooLong, compile_pattern
-from mlx_tools.schema.resolve import check_parameters, is_plain, kept_by_identity, schema_text
+from mlx_tools.schema.resolve import cache_by_identity, check_parameters, is_plain, schema_text
 
 _MAX_STEPS: Final = 200_000
+"""Keywords that one check may apply. A choice: real calls take a small part of it, and a hostile
+schema must not hold up the event loop."""
 _STEPS_OF: Final = {"$ref": 10, "$dynamicRef": 10}
-"""What a keyword costs where that is not 1: these take as much longer than others."""
+"""The cost of a keyword if it is not 1: these take so much longer than others."""
 
 _steps: ContextVar[list[int]] = ContextVar("steps")
 
@@ -34,9 +36,13 @@ class CheckTooLong(Exception):
     """The check took more steps than it may."""
 
 
-@kept_by_identity
-def validator_for(parameters: Mapping[str, Any]) -> Any:
-    """The validator of a schema, made once. Raises `ToolDefinitionError`."""
+@cache_by_identity
+def make_validator(parameters: Mapping[str, Any]) -> Any:
+    """Return the validator of a schema, made once.
+
+    Raises:
+        ToolDefinitionError: the schema is not sound.
+    """
     return _validator(schema_text({"type": "object", **parameters}))
 
 
@@ -51,7 +57,7 @@ def _validator(text: str) -> Any:
 
 @contextmanager
 def limit_steps() -> Iterator[None]:
-    """All that `faults` does within shares one bound of steps."""
+    """Share one limit of steps between all calls of `find_faults` in the block."""
     token = _steps.set([_MAX_STEPS])
     try:
         yield
@@ -59,8 +65,13 @@ def limit_steps() -> Iterator[None]:
         _steps.reset(token)
 
 
-def faults(validator: Any, value: Any, max_faults: int) -> list[Any]:
-    """The first ``max_faults`` faults of ``value``. Raises `CheckTooLong` or RecursionError."""
+def find_faults(validator: Any, value: Any, max_faults: int) -> list[Any]:
+    """Return the first faults of ``value``.
+
+    Raises:
+        CheckTooLong: the check took too many steps.
+        RecursionError: the schema or the value is too deep.
+    """
     return list(islice(validator.iter_errors(value), max_faults))
 
 
@@ -73,14 +84,16 @@ _PLAIN_TYPES: Final[Mapping[str, type]] = {
 
 
 def fits_plainly(value: Any, parameters: Mapping[str, Any]) -> bool:
-    """Return whether ``value`` fits a schema that is plain, in far less time than jsonschema takes;
-    False says nothing."""
-    schema = _plain(parameters)
+    """Return whether ``value`` fits a plain schema; False means that nothing is known.
+
+    It takes far less time than jsonschema.
+    """
+    schema = _find_plain(parameters)
     return schema is not None and _fits(value, schema)
 
 
-@kept_by_identity
-def _plain(parameters: Mapping[str, Any]) -> Mapping[str, Any] | None:
+@cache_by_identity
+def _find_plain(parameters: Mapping[str, Any]) -> Mapping[str, Any] | None:
     schema = {"type": "object", **parameters}
     return schema if is_plain(schema) else None
 
@@ -105,11 +118,11 @@ def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
 
 
 def fits(value: Any, parameters: Mapping[str, Any]) -> bool:
-    """Return whether ``value`` fits; False too where the schema is unusable or takes too long."""
+    """Return whether ``value`` fits; also False if the schema is unusable or too slow."""
     try:
         with limit_steps():
-            return fits_plainly(value, parameters) or not faults(
-                validator_for(parameters), value, 1
+            return fits_plainly(value, parameters) or not find_faults(
+                make_validator(parameters), value, 1
             )
     except (ToolDefinitionError, CheckTooLong, RecursionError):
         return False
@@ -137,9 +150,9 @@ _Keyword = Callable[[Any, Any, Any, Any], Iterator[Any] | None]
 
 def _limit_keyword(keyword: _Keyword, steps: int) -> _Keyword:
     def count(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any] | None:
-        left = _steps.get()
-        left[0] -= steps
-        if left[0] < 0:
+        budget = _steps.get()
+        budget[0] -= steps
+        if budget[0] < 0:
             raise CheckTooLong
         return keyword(validator, value, instance, schema)
 
@@ -154,8 +167,8 @@ def _is_number(checker: Any, value: Any) -> bool:
     return _is_integer(checker, value) or (isinstance(value, float) and math.isfinite(value))
 
 
-def _fault(message: str, path: Sequence[str | int] = ()) -> Any:
-    """A fault whose message is what was expected."""
+def _make_fault(message: str, path: Sequence[str | int] = ()) -> Any:
+    """Return a fault whose message says what was expected."""
     from jsonschema import ValidationError
 
     return ValidationError(message, path=path)
@@ -165,9 +178,9 @@ def _pattern(validator: Any, pattern: Any, instance: Any, schema: Any) -> Iterat
     if validator.is_type(instance, "string"):
         try:
             if not compile_pattern(pattern).search(instance):
-                yield _fault(f"text that matches {pattern}")
+                yield _make_fault(f"text that matches {pattern}")
         except TextTooLong:
-            yield _fault("a shorter text")
+            yield _make_fault("a shorter text")
 
 
 def _pattern_properties(validator: Any, patterns: Any, instance: Any, schema: Any) -> Iterator[Any]:
@@ -179,7 +192,7 @@ def _pattern_properties(validator: Any, patterns: Any, instance: Any, schema: An
                 if compile_pattern(pattern).search(key):
                     yield from validator.descend(value, subschema, path=key, schema_path=pattern)
             except TextTooLong:
-                yield _fault("a shorter name", path=(key,))
+                yield _make_fault("a shorter name", path=(key,))
 
 
 def _additional_properties(
@@ -205,26 +218,29 @@ def _properties(validator: Any, properties: Any, instance: Any, schema: Any) -> 
 
 def _member(validator: Any, schema: Any, key: str, value: Any) -> Iterator[Any]:
     if schema is False:  # of which jsonschema does not say where
-        yield _fault("no such key", path=(key,))
+        yield _make_fault("no such key", path=(key,))
     else:
         yield from validator.descend(value, schema, path=key, schema_path=key)
 
 
 def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    """In linear time, unlike jsonschema's."""
+    """Check in linear time, unlike jsonschema."""
     is_array = unique and validator.is_type(instance, "array")
-    if is_array and len({hashable(item) for item in instance}) < len(instance):
-        yield _fault("no item twice")
+    if is_array and len({to_hashable(item) for item in instance}) < len(instance):
+        yield _make_fault("no item twice")
 
 
-def hashable(value: Any) -> Any:
-    """A hashable stand-in for a JSON value: the same for values that JSON Schema calls equal."""
+def to_hashable(value: Any) -> Any:
+    """Return a hashable stand-in for a JSON value.
+
+    Values that JSON Schema calls equal have equal ones.
+    """
     if value is None or isinstance(value, (str, int, float)):
         return ("constant", value) if value is None or isinstance(value, bool) else value
     if isinstance(value, (dict, Mapping)):
-        return ("object", frozenset([(key, hashable(item)) for key, item in value.items()]))
+        return ("object", frozenset([(key, to_hashable(item)) for key, item in value.items()]))
     if isinstance(value, (list, tuple)):
-        return ("array", tuple(hashable(item) for item in value))
+        return ("array", tuple(to_hashable(item) for item in value))
     return value
 
 
@@ -235,30 +251,30 @@ _KEYWORDS: Final[Mapping[str, _Keyword]] = {
     "additionalProperties": _additional_properties,
     "uniqueItems": _unique_items,
 }
-"""Keywords of ours, whose faults say themselves what was expected."""
+"""Keywords checked here; their faults say themselves what was expected."""
 
 
 # --- what is wrong, in words ------------------------------------------------------------------
 
-MOST_CHARS: Final = 500
-"""An error's message holds no more."""
+MAX_MESSAGE_CHARS: Final = 500
+"""Characters of an error message: a model reads a few faults, and mends one at a time."""
 
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]{0,63}")
 _SHOWN_CHARS: Final = 120
 
 
 def join_faults(errors: Iterable[Any]) -> str:
-    """All faults, joined, as far as `MOST_CHARS` goes."""
+    """Join all faults to one message, up to `MAX_MESSAGE_CHARS`."""
     lines: dict[str, None] = {}
     for fault in errors:
-        for path, expected in _lines(fault):
+        for path, expected in _explain(fault):
             lines[f"{path}: {expected}"] = None
     text = "; ".join(lines)
-    return text if len(text) <= MOST_CHARS else text[: MOST_CHARS - 1] + "…"
+    return text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - 1] + "…"
 
 
-def path_text(path: Iterable[str | int]) -> str:
-    """A place in the arguments, as ``a.b[0]``; what is no plain name is written as JSON."""
+def format_path(path: Iterable[str | int]) -> str:
+    """Return a place in the arguments, as ``a.b[0]``; unusual names are JSON."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -270,23 +286,23 @@ def path_text(path: Iterable[str | int]) -> str:
     return text or "arguments"
 
 
-def _lines(fault: Any) -> Iterator[tuple[str, str]]:
+def _explain(fault: Any) -> Iterator[tuple[str, str]]:
     path = tuple(fault.absolute_path)
     if fault.validator in ("anyOf", "oneOf") and fault.context:
-        yield from _branches(fault)
+        yield from _explain_branches(fault)
     elif fault.validator == "required":
         missing = (name for name in fault.validator_value if name not in fault.instance)
-        yield from ((path_text((*path, name)), "required") for name in missing)
+        yield from ((format_path((*path, name)), "required") for name in missing)
     else:
-        yield path_text(path), _expected(fault)
+        yield format_path(path), _describe_expected(fault)
 
 
-_OF_WHOLE: Final = (None, "type", "const", "enum")
+_WHOLE_VALUE: Final = (None, "type", "const", "enum")
 """Keywords whose fault says that a branch of a union is not meant; None is the schema false."""
 
 
-def _branches(fault: Any) -> Iterator[tuple[str, str]]:
-    """Of a union: the faults of the one branch whose type fits, or all that would have fitted."""
+def _explain_branches(fault: Any) -> Iterator[tuple[str, str]]:
+    """Yield the faults of the meant branch of a union, else all that would fit."""
     branches: dict[int, list[Any]] = {}
     for inner in fault.context:
         place = next(iter(inner.relative_schema_path), -1)  # of the schema false there is none
@@ -294,14 +310,14 @@ def _branches(fault: Any) -> Iterator[tuple[str, str]]:
     fitting = [
         inner
         for inner in branches.values()
-        if not any(f.validator in _OF_WHOLE and not f.relative_path for f in inner)
+        if not any(f.validator in _WHOLE_VALUE and not f.relative_path for f in inner)
     ]
     if len(fitting) == 1:
         for inner in fitting[0]:
-            yield from _lines(inner)
+            yield from _explain(inner)
         return
-    ways = dict.fromkeys(_expected(f) for inner in branches.values() for f in inner[:1])
-    yield path_text(fault.absolute_path), " or ".join(ways)[:_SHOWN_CHARS]
+    ways = dict.fromkeys(_describe_expected(f) for inner in branches.values() for f in inner[:1])
+    yield format_path(fault.absolute_path), " or ".join(ways)[:_SHOWN_CHARS]
 
 
 def _shorten(value: Any) -> str:
@@ -334,8 +350,8 @@ _EXPECTED: Final[Mapping[str, Callable[[Any], str]]] = {
 }
 
 
-def _expected(fault: Any) -> str:
-    """Return what was expected where the fault is."""
+def _describe_expected(fault: Any) -> str:
+    """Return what was expected at the fault."""
     if fault.validator is None:  # the schema false
         return "nothing"
     if fault.validator in _EXPECTED:
@@ -347,27 +363,29 @@ def _expected(fault: Any) -> str:
 
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,299})")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,299})(?:\.[0-9]{1,300})?(?:[eE][+-]?[0-9]{1,3})?")
-_MOST: Final = 100
-"""Values with as many faults are not mended."""
+_MAX_FAULTS: Final = 100
+"""Faults of a value that is still coerced; one with more was written for another schema."""
 
-_OF_TYPE: Final = frozenset(("type", "enum", "const", "anyOf", "oneOf"))
+_TYPE_KEYWORDS: Final = frozenset(("type", "enum", "const", "anyOf", "oneOf"))
 """Keywords whose fault may be that a value is written as another type."""
 
-_DEEPEST: Final = 3
-"""So often may a list be put around a value, or a union stand in a union."""
+_MAX_DEPTH: Final = 3
+"""Times that a list may be put around a value, or a union be within a union."""
 
 
 def coerce(validator: Any, value: Any, depth: int = 0) -> tuple[Any, tuple[str, ...]]:
-    """``value`` with what could be mended, and what was done, in order; the original stays.
+    """Return ``value`` with coercions that cannot change its meaning, and their names.
 
-    What comes back need not be valid; where nothing can be done it is as it was.
+    The original is not changed. The result need not be valid. If nothing can be done it is the
+    original.
     """
     names: list[str] = []
-    found = faults(validator, value, _MOST) if depth < _DEEPEST else []
-    if not 0 < len(found) < _MOST:
+    value_faults = find_faults(validator, value, _MAX_FAULTS) if depth < _MAX_DEPTH else []
+    # Below: each change is made in a copy, so that a fault's path still leads to its value.
+    if not 0 < len(value_faults) < _MAX_FAULTS:
         return value, ()
     holder = [deepcopy(value)]
-    for fault in found:
+    for fault in value_faults:
         change = _change(validator, fault, depth)
         path: list[Any] = [0, *fault.relative_path]
         parent: Any = holder
@@ -378,7 +396,11 @@ def coerce(validator: Any, value: Any, depth: int = 0) -> tuple[Any, tuple[str, 
             if change is not None:
                 parent[last] = change[0]
                 names += change[1]
-            elif isinstance(parent, dict) and parent[last] is None and fault.validator in _OF_TYPE:
+            elif (
+                isinstance(parent, dict)
+                and parent[last] is None
+                and fault.validator in _TYPE_KEYWORDS
+            ):
                 del parent[last]  # where the key is required, that is the fault that remains
                 names.append("dropped_null")
         except (KeyError, IndexError, TypeError):
@@ -387,35 +409,36 @@ def coerce(validator: Any, value: Any, depth: int = 0) -> tuple[Any, tuple[str, 
 
 
 def _change(validator: Any, fault: Any, depth: int) -> tuple[Any, tuple[str, ...]] | None:
-    """The one value that fits where the fault is, and how it came about."""
-    if fault.validator not in _OF_TYPE:
+    """Return the only value that fits at the fault, and the names of its coercions."""
+    if fault.validator not in _TYPE_KEYWORDS:
         return None
     local = validator.evolve(schema=fault.schema)
     ways: list[tuple[Any, tuple[str, ...]]] = []
     choices = fault.validator_value if fault.validator == "enum" else ()
     choices = (fault.validator_value,) if fault.validator == "const" else choices
-    for new, name in (*coercions(fault.instance), *in_other_case(fault.instance, choices)):
+    for new, name in (*list_coercions(fault.instance), *find_other_case(fault.instance, choices)):
         nests = isinstance(new, (dict, list))
         mended, names = coerce(local, new, depth + 1) if nests else (new, ())
-        if not faults(local, mended, 1):
+        if not find_faults(local, mended, 1):
             ways.append((mended, (name, *names)))
     if fault.validator in ("anyOf", "oneOf"):
         for branch in fault.validator_value:
             mended, names = coerce(validator.evolve(schema=branch), fault.instance, depth + 1)
-            if names and not faults(local, mended, 1):
+            if names and not find_faults(local, mended, 1):
                 ways.append((mended, names))
-    if not ways or any(not _same(ways[0][0], way[0]) for way in ways):
+    # Two values that fit would be a choice, and could change the meaning.
+    if not ways or any(not _equal(ways[0][0], way[0]) for way in ways):
         return None
     return ways[0]
 
 
-def coercions(value: Any) -> Iterator[tuple[Any, str]]:
-    """What ``value`` may have been meant to be where it does not fit, and the repair's name.
+def list_coercions(value: Any) -> Iterator[tuple[Any, str]]:
+    """Yield values that ``value`` may stand for, with the names of the repairs.
 
-    Validation takes it where exactly one fits, and a held turn what its grammar takes.
+    Validation uses one only if exactly one fits. A constrained turn uses what its grammar allows.
     """
     if isinstance(value, str):
-        if (container := _container_in(value)) is not None:
+        if (container := _parse_container(value)) is not None:
             yield container, "coerced_json"
         if _INTEGER.fullmatch(value):
             yield int(value), "coerced_integer"
@@ -434,8 +457,8 @@ def coercions(value: Any) -> Iterator[tuple[Any, str]]:
         yield [value], "wrapped_list"
 
 
-def _container_in(text: str) -> dict[str, Any] | list[Any] | None:
-    """The object or list that a string holds as JSON; None where it holds none."""
+def _parse_container(text: str) -> dict[str, Any] | list[Any] | None:
+    """Return the object or list that a string holds as JSON, or None."""
     if text.lstrip()[:1] not in ("[", "{"):
         return None
     try:
@@ -456,30 +479,30 @@ def _refuse(name: str) -> Any:
     raise ValueError(name)
 
 
-def in_other_case(value: Any, choices: Any) -> Iterator[tuple[str, str]]:
-    """The one choice that differs from ``value`` in its case alone, and the repair's name."""
+def find_other_case(value: Any, choices: Any) -> Iterator[tuple[str, str]]:
+    """Yield the only choice that differs in case, and the name of the repair."""
     if isinstance(value, str) and isinstance(choices, list | tuple):
         lower = value.lower()
-        meant = {item for item in choices if isinstance(item, str) and item.lower() == lower}
-        if len(meant) == 1:
-            yield meant.pop(), "coerced_case"
+        matching = {item for item in choices if isinstance(item, str) and item.lower() == lower}
+        if len(matching) == 1:
+            yield matching.pop(), "coerced_case"
 
 
-def choices_in(schema: Any) -> tuple[str, ...]:
-    """Every string that an ``enum`` or ``const`` of a schema allows, wherever it stands."""
-    found: dict[str, None] = {}
-    todo = [schema]
-    while todo:
-        item = todo.pop()
+def list_choices(schema: Any) -> tuple[str, ...]:
+    """Return every string that an ``enum`` or ``const`` allows, at any depth."""
+    choices: dict[str, None] = {}
+    pending = [schema]
+    while pending:
+        item = pending.pop()
         if isinstance(item, Mapping):
             listed = item.get("enum")
             values = [*listed] if isinstance(listed, list | tuple) else []
-            found |= dict.fromkeys(v for v in (*values, item.get("const")) if isinstance(v, str))
-            todo += item.values()
+            choices |= dict.fromkeys(v for v in (*values, item.get("const")) if isinstance(v, str))
+            pending += item.values()
         elif isinstance(item, list | tuple):
-            todo += item
-    return tuple(found)
+            pending += item
+    return tuple(choices)
 
 
-def _same(first: Any, second: Any) -> bool:
+def _equal(first: Any, second: Any) -> bool:
     return isinstance(first, bool) == isinstance(second, bool) and bool(first == second)

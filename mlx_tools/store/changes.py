@@ -1,6 +1,6 @@
 """Changing files below a folder, and nothing outside it, whatever others do to the tree meanwhile.
 
-The folder that holds the file is walked to and held open (`place_of`); everything then happens by
+The folder that holds the file is walked to and held open (`read_place`); everything then happens by
 name in that folder and follows no link. A new content is written to a temporary file beside the
 target and renamed over it, so that the target has the old content or the new one, and never a part.
 """

@@ -1,7 +1,7 @@
-"""The tools that come with the package, one file each. Their words stand in ``prompts/tools/``.
+"""The built-in tools, one file each. Their texts are in ``prompts/tools/``.
 
-The core knows none of them: it finds them by the entry point ``mlx_tools.tools``, as those of any
-package.
+The core does not know them: it finds them by the entry point ``mlx_tools.tools``, like the tools of
+any package.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
     from mlx_tools.toolbox.builtin import builtin_tools, tools
-    from mlx_tools.toolbox.clock import local_zone, zone_of
+    from mlx_tools.toolbox.clock import find_local_zone, find_zone
     from mlx_tools.toolbox.file_access import create_file, file_access_spec
     from mlx_tools.toolbox.kb.documents import BINARY
     from mlx_tools.toolbox.kb.knowledge_base import (
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mlx_tools.toolbox.kb.search import Hit
     from mlx_tools.toolbox.knowledge import Knowledge
     from mlx_tools.toolbox.notes import Notes, notes_create, notes_search
-    from mlx_tools.toolbox.restore import Undo, UndoStep, outermost, undoable
+    from mlx_tools.toolbox.restore import Undo, UndoStep, find_outermost, find_undoable
     from mlx_tools.toolbox.sandbox import try_sandbox
     from mlx_tools.toolbox.schedule.job_store import (
         OPEN,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from mlx_tools.toolbox.schedule.runner import FinishedRun, Runner, settle
     from mlx_tools.toolbox.schedule.when import parse_when
     from mlx_tools.toolbox.schedule_task import Jobs
-    from mlx_tools.toolbox.text_files import kind_of
+    from mlx_tools.toolbox.text_files import guess_kind
     from mlx_tools.toolbox.urls import (
         Target,
         UrlRefused,
@@ -56,7 +56,7 @@ __getattr__, __dir__ = names_of(
     globals(),
     {
         "builtin": ("builtin_tools", "tools"),
-        "clock": ("local_zone", "zone_of"),
+        "clock": ("find_local_zone", "find_zone"),
         "file_access": ("create_file", "file_access_spec"),
         "kb.documents": ("BINARY",),
         "kb.knowledge_base": (
@@ -70,7 +70,7 @@ __getattr__, __dir__ = names_of(
         "kb.search": ("Hit",),
         "knowledge": ("Knowledge",),
         "notes": ("Notes", "notes_create", "notes_search"),
-        "restore": ("Undo", "UndoStep", "outermost", "undoable"),
+        "restore": ("Undo", "UndoStep", "find_outermost", "find_undoable"),
         "sandbox": ("try_sandbox",),
         "schedule.job_store": (
             "OPEN",
@@ -86,7 +86,7 @@ __getattr__, __dir__ = names_of(
         "schedule.runner": ("FinishedRun", "Runner", "settle"),
         "schedule.when": ("parse_when",),
         "schedule_task": ("Jobs",),
-        "text_files": ("kind_of",),
+        "text_files": ("guess_kind",),
         "urls": ("Target", "UrlRefused", "is_public", "read_local", "read_url"),
         "web_fetch": ("Fetcher",),
     },

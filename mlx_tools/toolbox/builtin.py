@@ -1,4 +1,4 @@
-"""The built-in tools, each disabled with the reason where it cannot work here."""
+"""The built-in tools, each disabled with the reason if it cannot work here."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ if TYPE_CHECKING:
 
 
 class ToolOptions(TypedDict, total=False):
-    """What the built-in tools are made with.
-
-    ``commands`` are programs that ``run_command`` may run besides its own, with any arguments.
-    ``program_folders`` are folders in which it looks for programs besides the system's.
-    ``knowledge_base`` is the file of the one to be searched, None for the user's own; its tools are
-    disabled while nothing is in it. ``notes`` is the folder of the notes, which need not be there;
-    without one, the tools for notes are disabled. ``jobs`` is where ``schedule_task`` puts jobs;
-    without it, that is disabled. ``local_hosts`` are hosts of this machine or its neighbours that
-    ``fetch_url`` asks besides, each with its port, and that results of ``searxng`` may be on.
-    ``searxng`` is the address of a SearXNG that ``web_search`` asks in place of search engines.
-    """
+    """Options of the built-in tools."""
 
     commands: Iterable[str]
+    """Programs that ``run_command`` may run with any arguments, besides its own."""
     program_folders: Iterable[str]
+    """Folders in which it looks for programs, besides the system's."""
     knowledge_base: str | os.PathLike[str] | None
+    """The file of the knowledge base, None for the user's own. Its tools are disabled while it is
+    empty."""
     notes: str | os.PathLike[str] | None
+    """The folder of the notes, which need not exist. Without one, the tools for notes are disabled.
+    """
     jobs: Jobs | None
+    """The place for jobs of ``schedule_task``. Without it, that tool is disabled."""
     local_hosts: Iterable[str]
+    """Hosts of this machine or its network, each with its port, that ``fetch_url`` may ask, and
+    that
+    results of ``searxng`` may be on."""
     searxng: str | None
+    """The address of a SearXNG that ``web_search`` asks instead of search engines."""
 
 
 def builtin_tools(
@@ -45,13 +46,17 @@ def builtin_tools(
     switched_off: Mapping[str, str] | None = None,
     **options: Unpack[ToolOptions],
 ) -> Registry:
-    """A registry of the built-in tools, in the order of a listing.
+    """Return a registry of the built-in tools, in the order of a listing.
 
-    ``roots`` are folders that file tools may see (``DIR`` or ``DIR:rw``); without one, the file
-    tools and ``run_command`` are disabled. ``switched_off`` is as for `Registry`.
+    Args:
+        roots: folders that file tools may see (``DIR`` or ``DIR:rw``). Without one, the file
+            tools and ``run_command`` are disabled.
+        switched_off: see `Registry`.
+        options: see `ToolOptions`.
 
-    Raises UsageError for a root that is no folder, a program that is no name and options that
-    cannot be, ToolDefinitionError where a preset does not hold for these tools.
+    Raises:
+        UsageError: a root is no folder, or an option is not valid.
+        ToolDefinitionError: a preset does not fit these tools.
     """
     registry = Registry(switched_off=switched_off)
     for tool in tools(roots, **options):
@@ -64,7 +69,7 @@ def tools(
     roots: Iterable[str | os.PathLike[str] | RootName] = (),
     **options: Unpack[ToolOptions],
 ) -> list[Tool]:
-    """The built-in tools: what this package's entry point names."""
+    """Return the built-in tools; the entry point of this package."""
     from mlx_tools.toolbox.calculator import calculator
     from mlx_tools.toolbox.clock import clock
     from mlx_tools.toolbox.edit_file import edit_file
@@ -84,10 +89,10 @@ def tools(
     from mlx_tools.toolbox.search_files import search_files
     from mlx_tools.toolbox.urls import read_local
     from mlx_tools.toolbox.web_fetch import Fetcher
-    from mlx_tools.toolbox.web_tools import fetch_url, usual_search
+    from mlx_tools.toolbox.web_tools import fetch_url, make_search
 
-    names = [_root(root) for root in require_items("roots", roots, "give a list of folders")]
-    opened = [Root(name) for name in names] if supported() else []
+    names = [_parse_root(root) for root in require_items("roots", roots, "give a list of folders")]
+    open_roots = [Root(name) for name in names] if supported() else []
     commands = require_items("commands", options.get("commands"), "give a list of programs")
     file, folder = options.get("knowledge_base"), options.get("notes")
     knowledge = Knowledge(None if file is None else Path(file))
@@ -95,44 +100,46 @@ def tools(
     jobs = options.get("jobs")
     local = frozenset(map(read_local, options.get("local_hosts", ())))
     no_walk = None if supported() else "this system cannot open files safely (openat)"
-    no_files = no_walk or (None if opened else "no folder was named that it may see (--root DIR)")
-    writable = any(root.writable for root in opened)
+    no_files = no_walk or (
+        None if open_roots else "no folder was named that it may see (--root DIR)"
+    )
+    writable = any(root.writable for root in open_roots)
     no_edits = no_files or (None if writable else "no folder was named with :rw (--root DIR:rw)")
     no_notes = no_walk or (NO_FOLDER if folder is None else None)
     no_jobs = "no place for jobs was named" if jobs is None else None
     return [
         calculator(),
         clock(),
-        _disable(file_access(opened), no_files),
-        _disable(create_file(opened), no_files),
-        _disable(edit_file(opened), no_edits),
-        _disable(search_files(opened), no_files),
+        _disable(file_access(open_roots), no_files),
+        _disable(create_file(open_roots), no_files),
+        _disable(edit_file(open_roots), no_edits),
+        _disable(search_files(open_roots), no_files),
         format_xml(),
         tool_search(),
         read_artifact(),
         _disable(
-            run_command(opened, commands, folders=options.get("program_folders", ())),
-            functools.partial(disabled_reason, opened),
+            run_command(open_roots, commands, folders=options.get("program_folders", ())),
+            functools.partial(disabled_reason, open_roots),
         ),
         *(_disable(tool, knowledge.disabled_reason) for tool in knowledge.tools()),
         _disable(schedule_task(jobs), no_jobs),
         _disable(notes_create(notes), no_notes),
         _disable(notes_search(notes), no_notes),
         fetch_url(Fetcher(local=local)),
-        usual_search(options.get("searxng"), local),
+        make_search(options.get("searxng"), local),
         translate(),
-        _disable(describe_image(opened), lambda: no_files or no_vision()),
-        _disable(transcribe_audio(opened), lambda: no_files or no_speech()),
+        _disable(describe_image(open_roots), lambda: no_files or no_vision()),
+        _disable(transcribe_audio(open_roots), lambda: no_files or no_speech()),
     ]
 
 
 def _disable(tool: Tool, reason: str | Callable[[], str | None] | None) -> Tool:
-    """The tool, disabled where ``reason`` says why."""
+    """Return the tool, disabled if ``reason`` says why."""
     tool.disabled_reason = reason if callable(reason) else lambda: reason
     return tool
 
 
-def _root(root: str | os.PathLike[str] | RootName) -> RootName:
+def _parse_root(root: str | os.PathLike[str] | RootName) -> RootName:
     if isinstance(root, os.PathLike):
         return RootName(os.fspath(root))
     if isinstance(root, RootName):

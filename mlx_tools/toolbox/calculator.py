@@ -1,13 +1,13 @@
 """``calculator``: the value of an arithmetic expression.
 
 An expression is translated to one of Python, which is parsed and never run: only the nodes that are
-named here have a value. ``×``, ``^``, ``mod`` and the like become Python's operators, a number an
-item (``_['1.5']``), ``5!`` and ``15%`` attributes, since those bind as closely. What could mean two
-things is an error, never a choice: ``100 + 5%``, ``3!!``, ``2pi``. A comma groups digits in threes,
-save between a function's numbers.
+named here have a value. ``×``, ``^``, ``mod`` and the like become Python's operators. A number
+becomes an item (``_['1.5']``). ``5!`` and ``15%`` become attributes, which bind as closely. An
+expression with two meanings is an error, never a choice: ``100 + 5%``, ``3!!``, ``2pi``. A comma
+groups digits in threes, except between a function's numbers.
 
-All numbers are decimal, of so many digits that sums, products and whole numbers are exact, and a
-third of three is one: so 0.1 + 0.2 is 0.3. Results are bounded, so no expression costs much time.
+All numbers are decimal, with so many digits that sums, products and whole numbers are exact, and
+three thirds are one. So 0.1 + 0.2 is 0.3. Results are bounded, so no expression costs much time.
 """
 
 from __future__ import annotations
@@ -31,26 +31,31 @@ from decimal import (
 )
 from typing import Any, Final
 
-from mlx_tools.tools import Tool, ToolError, words_of
+from mlx_tools.tools import Tool, ToolError, load_words
 
 MAX_CHARS: Final = 1_000
+"""Characters of an expression."""
 MAX_DEPTH: Final = 50
+"""Levels of parentheses: Python's own parser allows about 200."""
 MAX_EXPONENT: Final = 3_000
+"""The largest exponent of a number, so that results have at most 3,000 digits."""
 
 _TRAPS: Final = [InvalidOperation, Overflow, Subnormal]
 _EXACT: Final = Context(3_400, ROUND_HALF_UP, -3_009, 3_009, traps=_TRAPS)
-"""Larger numbers are refused, and those that are closer to zero."""
+"""The context of calculations. Larger numbers are refused, and those closer to zero."""
 
 _WIDE: Final = Context(3_400, ROUND_HALF_UP, -99_999, 99_999, traps=_TRAPS)
-_SETTLED: Final = Context(3_350, ROUND_HALF_UP, -3_009, 3_009, traps=_TRAPS)
-"""Drops the last digits, where 1 / 3 * 3 is not 1."""
+"""The context of sums: cancellation may leave a number below the limit of `_EXACT` for a moment."""
+_ROUNDED: Final = Context(3_350, ROUND_HALF_UP, -3_009, 3_009, traps=_TRAPS)
+"""Drops the last 50 digits, in which 1 / 3 * 3 is not 1."""
 
 _FINE: Final = Context(50, ROUND_HALF_UP, -3_009, 3_009, traps=_TRAPS)
-_KNOWN: Final = Context(38, ROUND_HALF_UP, -3_009, 3_009, traps=_TRAPS)
-"""What has no end, such as a logarithm, is calculated to 50 digits, of which 38 count."""
+"""The context of functions without an exact result, such as logarithms."""
+_SIGNIFICANT: Final = Context(38, ROUND_HALF_UP, -3_009, 3_009, traps=_TRAPS)
+"""The digits of these that count: the last twelve may be wrong."""
 
-_REST: Final = Decimal("1e-30")
-"""What makes a large number none that is whole."""
+_TINY: Final = Decimal("1e-30")
+"""Added to a large inexact number, so that it does not count as whole."""
 
 _TOO_LARGE: Final = "the result is too large (more than 3000 digits)"
 
@@ -65,24 +70,24 @@ MAX_PLACES: Final = 20
 
 
 class CalculationError(Exception):
-    """The reason why an expression has no value, in words."""
+    """The reason why an expression has no value."""
 
 
 def calculator() -> Tool:
-    """The tool. It needs neither a thread nor a long time, whatever the expression."""
+    """Return the tool. It needs neither a thread nor a long time."""
 
     async def run(arguments: Mapping[str, Any]) -> str:
         try:
-            return write(evaluate(arguments["expression"]))
+            return format_number(evaluate(arguments["expression"]))
         except CalculationError as error:
             raise ToolError(str(error)) from None
 
-    return Tool(words_of("calculator").spec(frozenset(("read",))), run)
+    return Tool(load_words("calculator").spec(frozenset(("read",))), run)
 
 
-def write(value: Decimal) -> str:
-    """The number, short: exact where it is whole or a short decimal, else to ten digits."""
-    number = _SETTLED.normalize(value)
+def format_number(value: Decimal) -> str:
+    """Return the number, short: exact if whole or a short decimal, else ten digits."""
+    number = _ROUNDED.normalize(value)
     _, shown, exponent = number.as_tuple()
     if not number:
         return "0"
@@ -99,24 +104,28 @@ def write(value: Decimal) -> str:
 # --- operators and functions --------------------------------------------------------------------
 
 
-def _whole(a: Decimal) -> int:
-    """The number as an integer. Raises CalculationError where it has a fraction."""
-    settled = _SETTLED.plus(a)
+def _to_whole(a: Decimal) -> int:
+    """Return the number as an integer.
+
+    Raises:
+        CalculationError: it has a fraction.
+    """
+    settled = _ROUNDED.plus(a)
     if settled != settled.to_integral_value():
         raise CalculationError("a whole number is needed here")
     return int(settled)
 
 
 def _floor(a: Decimal) -> Decimal:
-    return _SETTLED.plus(a).to_integral_value(ROUND_FLOOR)
+    return _ROUNDED.plus(a).to_integral_value(ROUND_FLOOR)
 
 
 def _add(a: Decimal, b: Decimal) -> Decimal:
-    """The sum; where only the last digits are left of two numbers, they were the same."""
-    found = _WIDE.add(a, b)
-    if found.adjusted() < max(a.adjusted(), b.adjusted()) - _SETTLED.prec:
+    """Return the sum, zero if only the last digits of two numbers are left."""
+    total = _WIDE.add(a, b)
+    if total.adjusted() < max(a.adjusted(), b.adjusted()) - _ROUNDED.prec:
         return Decimal(0)
-    return +found
+    return +total
 
 
 def _subtract(a: Decimal, b: Decimal) -> Decimal:
@@ -130,14 +139,17 @@ def _divide(a: Decimal, b: Decimal) -> Decimal:
 
 
 def _modulo(a: Decimal, b: Decimal) -> Decimal:
-    """The remainder of a division; it has the sign of the divisor, as in Python."""
+    """Return the remainder of a division, with the sign of the divisor as in Python."""
     return _subtract(a, b * _floor(_divide(a, b)))
 
 
-def _fine(function: Callable[..., Decimal], *values: Decimal) -> Decimal:
-    """A function to as many digits as count; a result with more is not known to be whole."""
-    found = _KNOWN.plus(function(*map(_FINE.plus, values)))
-    return found + _REST if found and found.adjusted() >= _KNOWN.prec else found
+def _compute_fine(function: Callable[..., Decimal], *values: Decimal) -> Decimal:
+    """Apply a function to as many digits as count.
+
+    A result with more digits is not known to be whole.
+    """
+    value = _SIGNIFICANT.plus(function(*map(_FINE.plus, values)))
+    return value + _TINY if value and value.adjusted() >= _SIGNIFICANT.prec else value
 
 
 def _power(a: Decimal, b: Decimal) -> Decimal:
@@ -150,27 +162,27 @@ def _power(a: Decimal, b: Decimal) -> Decimal:
         return a**b
     if a < 0 and not whole:
         raise CalculationError("a negative number has no real power with a fraction as exponent")
-    return _fine(_FINE.power, a, b)
+    return _compute_fine(_FINE.power, a, b)
 
 
 def _sqrt(a: Decimal) -> Decimal:
     if a < 0:
         raise CalculationError("a negative number has no real square root")
     root = _FINE.sqrt(a)
-    return root if root * root == a else _fine(_FINE.sqrt, a)
+    return root if root * root == a else _compute_fine(_FINE.sqrt, a)
 
 
 def _round(a: Decimal, digits: Decimal = Decimal(0)) -> Decimal:
-    """Rounded to so many decimal places; halves go away from zero, as taught in school."""
-    places = _whole(digits)
+    """Round to decimal places; halves go away from zero, as taught in school."""
+    places = _to_whole(digits)
     if abs(places) > 300:
         raise CalculationError("at most 300 decimal places")
     scale = Decimal(1).scaleb(-places)
-    return (_SETTLED.plus(a) / scale).to_integral_value(ROUND_HALF_UP) * scale
+    return (_ROUNDED.plus(a) / scale).to_integral_value(ROUND_HALF_UP) * scale
 
 
 def _factorial(a: Decimal) -> Decimal:
-    n = _whole(a)
+    n = _to_whole(a)
     if not 0 <= n <= 1000:
         raise CalculationError("a factorial is of a whole number from 0 to 1000")
     return Decimal(math.factorial(n))
@@ -182,40 +194,43 @@ def _log(a: Decimal, base: Decimal | None = None) -> Decimal:
     if base is not None and (base <= 0 or base == 1):
         raise CalculationError("the base of a logarithm is positive and not 1")
     if base is None:
-        return _fine(_FINE.ln, a)
+        return _compute_fine(_FINE.ln, a)
     if base == 10:
-        return _fine(_FINE.log10, a)
-    return _fine(lambda a, base: _FINE.divide(_FINE.ln(a), _FINE.ln(base)), a, base)
+        return _compute_fine(_FINE.log10, a)
+    return _compute_fine(lambda a, base: _FINE.divide(_FINE.ln(a), _FINE.ln(base)), a, base)
 
 
-def _real(function: Callable[..., float]) -> Callable[..., Decimal]:
-    """A function in floating point. Zeros and poles that pi misses by little are meant."""
+def _wrap_float(function: Callable[..., float]) -> Callable[..., Decimal]:
+    """Return a function in floating point as one of decimals.
 
-    def of(*values: Decimal) -> Decimal:
-        given = [*map(float, values)]
+    Zeros and poles that pi misses by little are meant.
+    """
+
+    def compute(*values: Decimal) -> Decimal:
+        floats = [*map(float, values)]
         try:
-            found = function(*given)
+            value = function(*floats)
         except (ValueError, ZeroDivisionError):
             raise CalculationError("the function has no real value here") from None
-        if not all(map(math.isfinite, (*given, found))):
+        if not all(map(math.isfinite, (*floats, value))):
             raise CalculationError(_TOO_LARGE)
-        if function in _CIRCULAR and abs(found) > 1e15:
+        if function in _CIRCULAR and abs(value) > 1e15:
             raise CalculationError("the function has no real value here")
-        if function in _CIRCULAR and abs(found) < 1e-15 and abs(values[0]) > 1e-6:
+        if function in _CIRCULAR and abs(value) < 1e-15 and abs(values[0]) > 1e-6:
             return Decimal(0)
-        return Decimal(found) + (_REST if abs(found) > 1e15 else 0)
+        return Decimal(value) + (_TINY if abs(value) > 1e15 else 0)
 
-    return of
+    return compute
 
 
 _CIRCULAR: Final = (math.cos, math.sin, math.tan)
 
 
-def _of_whole(function: Callable[..., int]) -> Callable[..., Decimal]:
-    return lambda *values: Decimal(function(*map(_whole, values)))
+def _wrap_integer(function: Callable[..., int]) -> Callable[..., Decimal]:
+    return lambda *values: Decimal(function(*map(_to_whole, values)))
 
 
-def _total(*values: Decimal) -> Decimal:
+def _sum(*values: Decimal) -> Decimal:
     return functools.reduce(_add, values)
 
 
@@ -225,39 +240,39 @@ _CONSTANTS: Final[Mapping[str, Decimal]] = {
     "tau": Decimal("6.2831853071795864769252867665590057684"),
 }
 
-_ANY: Final = 100
-"""How many arguments a function takes that takes any number."""
+_MAX_ARGUMENTS: Final = 100
+"""Arguments of a function that takes any number."""
 
 _FUNCTIONS: Final[Mapping[str, tuple[Callable[..., Decimal], int, int]]] = {
     **{
-        name: (_real(getattr(math, name)), 1, 1)
+        name: (_wrap_float(getattr(math, name)), 1, 1)
         for name in [
             *("acos", "asin", "atan", "cbrt", "cos", "cosh", "degrees", "radians", "sin", "sinh"),
             *("tan", "tanh"),
         ]
     },
-    **dict.fromkeys(("average", "avg", "mean"), (lambda *v: _total(*v) / len(v), 1, _ANY)),
+    **dict.fromkeys(("average", "avg", "mean"), (lambda *v: _sum(*v) / len(v), 1, _MAX_ARGUMENTS)),
     **dict.fromkeys(("int", "trunc"), (lambda a: _floor(abs(a)).copy_sign(a), 1, 1)),
     "abs": (abs, 1, 1),
-    "atan2": (_real(math.atan2), 2, 2),
+    "atan2": (_wrap_float(math.atan2), 2, 2),
     "ceil": (lambda a: -_floor(-a), 1, 1),
-    "exp": (lambda a: _fine(_FINE.exp, a), 1, 1),
+    "exp": (lambda a: _compute_fine(_FINE.exp, a), 1, 1),
     "factorial": (_factorial, 1, 1),
     "floor": (_floor, 1, 1),
-    "gcd": (_of_whole(math.gcd), 1, _ANY),
-    "hypot": (lambda *values: _sqrt(_total(*(a * a for a in values))), 1, _ANY),
-    "lcm": (_of_whole(math.lcm), 1, _ANY),
+    "gcd": (_wrap_integer(math.gcd), 1, _MAX_ARGUMENTS),
+    "hypot": (lambda *values: _sqrt(_sum(*(a * a for a in values))), 1, _MAX_ARGUMENTS),
+    "lcm": (_wrap_integer(math.lcm), 1, _MAX_ARGUMENTS),
     "ln": (_log, 1, 1),
     "log": (_log, 1, 2),
     "log10": (lambda a: _log(a, Decimal(10)), 1, 1),
     "log2": (lambda a: _log(a, Decimal(2)), 1, 1),
-    "max": (lambda *values: max(values), 1, _ANY),
-    "min": (lambda *values: min(values), 1, _ANY),
+    "max": (lambda *values: max(values), 1, _MAX_ARGUMENTS),
+    "min": (lambda *values: min(values), 1, _MAX_ARGUMENTS),
     "mod": (_modulo, 2, 2),
     "pow": (_power, 2, 2),
     "round": (_round, 1, 2),
     "sqrt": (_sqrt, 1, 1),
-    "sum": (_total, 1, _ANY),
+    "sum": (_sum, 1, _MAX_ARGUMENTS),
 }
 
 
@@ -287,7 +302,11 @@ _BINARY: Final[Mapping[type[ast.operator], Callable[[Decimal, Decimal], Decimal]
 
 
 def evaluate(expression: str) -> Decimal:
-    """The value of an expression. Raises CalculationError, which says what is wrong and where."""
+    """Return the value of an expression.
+
+    Raises:
+        CalculationError: it has none; the message says what is wrong and where.
+    """
     if len(expression) > MAX_CHARS:
         raise CalculationError(f"the expression is longer than {MAX_CHARS} characters")
     text = expression.strip().removesuffix("=").rstrip()
@@ -296,7 +315,7 @@ def evaluate(expression: str) -> Decimal:
     python, places = _to_python(text)
     try:
         with localcontext(_EXACT):
-            return +_value(ast.parse(python, mode="eval").body)
+            return +_evaluate_node(ast.parse(python, mode="eval").body)
     except (Overflow, OverflowError):
         raise CalculationError(_TOO_LARGE) from None
     except Subnormal:
@@ -308,37 +327,46 @@ def evaluate(expression: str) -> Decimal:
             raise CalculationError("a closing parenthesis is missing at the end") from None
         if python[-1] in "+-*/%,(":
             raise CalculationError("the expression ends where a number is due") from None
-        at = max((there for here, there in places if here < (error.offset or 1)), default=0)
-        raise CalculationError(f"unexpected {text[at : at + 12]!r}") from None
+        position = max(
+            (
+                text_offset
+                for python_offset, text_offset in places
+                if python_offset < (error.offset or 1)
+            ),
+            default=0,
+        )
+        raise CalculationError(f"unexpected {text[position : position + 12]!r}") from None
     except (RecursionError, MemoryError):
         raise CalculationError("the expression has too many levels") from None
 
 
 def _to_python(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """The expression in Python; and where its tokens begin, there and in the text."""
+    """Return the expression in Python, and the offsets of its tokens in both."""
     python, places = "", []
     open_calls: list[bool] = []  # whether the parentheses that are open are a function's
     operand = function = False  # what the last token was the end of
-    at = 0
-    while at < len(text):
-        if text[at].isspace():
-            at += 1
+    position = 0
+    while position < len(text):
+        if text[position].isspace():
+            position += 1
             continue
         inside = bool(open_calls) and open_calls[-1]
-        grouped = None if inside else _GROUPED.match(text, at)
-        token = grouped or _TOKEN.match(text, at)
+        grouped = None if inside else _GROUPED.match(text, position)
+        token = grouped or _TOKEN.match(text, position)
         if token is None:
-            raise CalculationError(f"unexpected {text[at : at + 12]!r}")
-        places.append((len(python), at))
-        found, at = token[0], token.end()
+            raise CalculationError(f"unexpected {text[position : position + 12]!r}")
+        places.append((len(python), position))
+        token_text, position = token[0], token.end()
         name: str | None = None if grouped else token["name"]
         sign: str | None = None if grouped else token["sign"]
         if name in _WORDS and operand:
             sign = _WORDS[name]
         if sign is None:
-            function = name is not None and text[at:].lstrip().startswith("(")
-            known = f"_[{found!r}]" if name is None else _name_of(name, function=function)
-            python += f"{known} "
+            function = name is not None and text[position:].lstrip().startswith("(")
+            python_name = (
+                f"_[{token_text!r}]" if name is None else _find_name(name, function=function)
+            )
+            python += f"{python_name} "
             operand = not function
             continue
         if sign == "(":
@@ -355,25 +383,29 @@ def _to_python(text: str) -> tuple[str, list[tuple[int, int]]]:
             python += _SIGNS.get(sign, sign)
         function = False
         operand = sign in (")", "!") or python.endswith("._percent")
-        if sign == "!" and text[at:].lstrip().startswith("!"):
+        if sign == "!" and text[position:].lstrip().startswith("!"):
             raise CalculationError("!! can mean two things: write factorial(factorial(n))")
     return python, places
 
 
-def _name_of(name: str, *, function: bool) -> str:
-    """The name as the tables have it. Raises CalculationError for one that they do not have."""
+def _find_name(name: str, *, function: bool) -> str:
+    """Return the name as the tables have it.
+
+    Raises:
+        CalculationError: there is no such name.
+    """
     table: Mapping[str, object] = _FUNCTIONS if function else _CONSTANTS
-    for one in (name, name.lower()):
-        if one in table:
-            return one
+    for candidate in (name, name.lower()):
+        if candidate in table:
+            return candidate
     if function:
         raise CalculationError(f"there is no function {name[:40]}")
-    known = name in _FUNCTIONS or name.lower() in _FUNCTIONS
-    why = "needs parentheses" if known else "is no number and no known name"
-    raise CalculationError(f"{name[:40]} {why}")
+    is_function = name in _FUNCTIONS or name.lower() in _FUNCTIONS
+    reason = "needs parentheses" if is_function else "is no number and no known name"
+    raise CalculationError(f"{name[:40]} {reason}")
 
 
-def _number(text: str) -> Decimal:
+def _parse_number(text: str) -> Decimal:
     plain = text.replace(",", "").replace("_", "").lower()
     exponent = plain.partition("e")[2]
     if exponent and abs(int(exponent)) > MAX_EXPONENT:
@@ -381,22 +413,26 @@ def _number(text: str) -> Decimal:
     return Decimal(plain)
 
 
-def _value(node: ast.expr) -> Decimal:
-    """The value of a node. Raises CalculationError for one that has none, or is not allowed."""
+def _evaluate_node(node: ast.expr) -> Decimal:
+    """Return the value of a node.
+
+    Raises:
+        CalculationError: it has none, or is not allowed.
+    """
     match node:
         case ast.Subscript(ast.Name("_"), ast.Constant(str(text))):
-            return _number(text)
+            return _parse_number(text)
         case ast.Name(name) if name in _CONSTANTS:
             return _CONSTANTS[name]
         case ast.Attribute(inner, "_percent"):
-            return _value(inner) / 100
+            return _evaluate_node(inner) / 100
         case ast.Attribute(inner, "_factorial"):
-            return _factorial(_value(inner))
+            return _factorial(_evaluate_node(inner))
         case ast.UnaryOp(ast.UAdd() | ast.USub() as sign, inner):
-            value = _value(inner)
+            value = _evaluate_node(inner)
             return -value if isinstance(sign, ast.USub) else value
         case ast.BinOp(left, operator, right):
-            first, second = _value(left), _value(right)
+            first, second = _evaluate_node(left), _evaluate_node(right)
             if isinstance(operator, ast.Add | ast.Sub) and (
                 _is_percentage(left) or (_is_percentage(right) and first != 1)
             ):
@@ -405,13 +441,13 @@ def _value(node: ast.expr) -> Decimal:
                 )
             return _BINARY[type(operator)](first, second)
         case ast.Call(ast.Name("_group"), [inner], []):
-            return _value(inner)
+            return _evaluate_node(inner)
         case ast.Call(ast.Name(name), arguments, []) if name in _FUNCTIONS:
-            do, least, most = _FUNCTIONS[name]
-            if not least <= len(arguments) <= most:
-                count = str(least) if least == most else f"{least} to {most}"
+            function, minimum, maximum = _FUNCTIONS[name]
+            if not minimum <= len(arguments) <= maximum:
+                count = str(minimum) if minimum == maximum else f"{minimum} to {maximum}"
                 raise CalculationError(f"{name} takes {count} numbers, not {len(arguments)}")
-            return do(*(_value(one) for one in arguments))
+            return function(*(_evaluate_node(argument) for argument in arguments))
         case ast.Tuple() | ast.Call(ast.Name("_group"), [_, *_]):
             raise CalculationError("a comma groups digits in threes, or parts a function's numbers")
     raise CalculationError("a number is missing, or the sign between two of them")

@@ -1,5 +1,7 @@
-"""``clock``: the current date, time and day of the week, here or in a time zone; and time zones by
-their IANA names, the only kind that knows when clocks are changed."""
+"""``clock``: the current date, time and weekday, here or in a time zone.
+
+Time zones have IANA names: only these know when clocks are changed.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any, Final
 
 from mlx_tools.errors import UsageError
-from mlx_tools.tools import Tool, ToolError, words_of
+from mlx_tools.tools import Tool, ToolError, load_words
 
 _DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _OFFSET = re.compile(r"(?:UTC|GMT)?\s*([+-])(\d{1,2})(?::?([0-5]\d))?", re.ASCII | re.IGNORECASE)
 _MAX_OFFSET: Final = timedelta(hours=14)
 _MAX_NAME_CHARS: Final = 100
 _NOT_NAMES: Final = frozenset(("localtime", "posixrules", "Factory", "local"))
-"""What a system may have among its zones that is another zone elsewhere, or tomorrow."""
+"""Names among a system's zones that mean another zone elsewhere, or tomorrow."""
 
 Names = Callable[[], Set[str]]
 
@@ -30,20 +32,29 @@ def clock(
     names: Names = zoneinfo.available_timezones,
     local: tzinfo | None = None,
 ) -> Tool:
-    """The tool. ``now`` gives the time with its zone, ``names`` those of the system's time zones;
-    ``local`` is what counts as local time, None for what the system says."""
+    """Return the tool.
+
+    Args:
+        now: returns the time with its zone.
+        names: returns the names of the system's time zones.
+        local: the local time zone, None for the system's.
+    """
 
     def run(arguments: Mapping[str, Any]) -> str:
-        wanted = arguments.get("timezone")
-        zone = None if wanted is None else _parse_zone(str(wanted).strip(), names)
+        name = arguments.get("timezone")
+        zone = None if name is None else _parse_zone(str(name).strip(), names)
         time = now().astimezone(zone or local)
         return f"{time.isoformat(timespec='seconds')} {_DAYS[time.weekday()]}"
 
-    return Tool(words_of("clock").spec(frozenset(("read",)), cache=False), run)
+    return Tool(load_words("clock").spec(frozenset(("read",)), cache=False), run)
 
 
 def _parse_zone(name: str, names: Names) -> tzinfo | None:
-    """The zone of a name, ``UTC``, ``Z``, ``local`` (None), or an offset. Raises ToolError."""
+    """Return the zone of a name, ``UTC``, ``Z``, ``local`` (None) or an offset.
+
+    Raises:
+        ToolError: there is no such zone.
+    """
     if name.lower() in ("utc", "gmt", "z"):
         return UTC
     if name.lower() == "local":
@@ -54,44 +65,65 @@ def _parse_zone(name: str, names: Names) -> tzinfo | None:
             raise ToolError("an offset is at most 14 hours")
         return timezone(size if offset[1] == "+" else -size)
     try:
-        return zone_of(name, names, cities=True)
+        return find_zone(name, names, cities=True)
     except UsageError as error:
         raise ToolError(str(error)) from None
 
 
-def zone_of(
+def find_zone(
     name: str, names: Names = zoneinfo.available_timezones, *, cities: bool = False
 ) -> zoneinfo.ZoneInfo:
-    """The zone of an IANA name, such as ``Europe/Berlin``; with ``cities`` of its city alone, where
-    that is no other's too. Case does not matter, nor whether spaces stand for underscores.
+    """Return the zone of an IANA name, such as ``Europe/Berlin``.
 
-    Raises `UsageError` with the names that come closest.
+    Case, and spaces for underscores, do not matter.
+
+    Args:
+        name: the name.
+        names: returns the names of the system's time zones.
+        cities: also accept the name of a city that only one zone has.
+
+    Raises:
+        UsageError: there is no such zone; the hint has the closest names.
     """
-    known, key = _zones_by_key(names), _key(name)
-    if not known:
+    zones_by_key, key = _zones_by_key(names), _make_key(name)
+    if not zones_by_key:
         raise UsageError(
             "this machine has no time zone data; UTC and offsets such as +02:00 work without it",
             hint="install the tzdata package",
         )
-    of_city = [zone for other, zone in known.items() if other.rpartition("/")[2] == key]
-    if key in known or (cities and len(of_city) == 1):
-        return zoneinfo.ZoneInfo(known.get(key) or of_city[0])
-    near = {other.rpartition("/")[2]: zone for other, zone in known.items()} | known
-    alike = difflib.get_close_matches(key[:_MAX_NAME_CHARS], near, n=3, cutoff=0.7)
-    close = list(dict.fromkeys([*of_city, *(near[other] for other in alike)]))[:3]
-    hint = f"did you mean {', '.join(close)}?" if close else "write one such as Europe/Berlin"
+    city_zones = [
+        zone for zone_key, zone in zones_by_key.items() if zone_key.rpartition("/")[2] == key
+    ]
+    if key in zones_by_key or (cities and len(city_zones) == 1):
+        return zoneinfo.ZoneInfo(zones_by_key.get(key) or city_zones[0])
+    zones_by_name = {
+        zone_key.rpartition("/")[2]: zone for zone_key, zone in zones_by_key.items()
+    } | zones_by_key
+    similar = difflib.get_close_matches(key[:_MAX_NAME_CHARS], zones_by_name, n=3, cutoff=0.7)
+    suggestions = list(
+        dict.fromkeys([*city_zones, *(zones_by_name[zone_key] for zone_key in similar)])
+    )[:3]
+    hint = (
+        f"did you mean {', '.join(suggestions)}?"
+        if suggestions
+        else "write one such as Europe/Berlin"
+    )
     raise UsageError(f"there is no time zone {name[:_MAX_NAME_CHARS]!r}", hint=hint)
 
 
-def local_zone() -> str:
-    """The IANA name of this machine's zone. Raises `UsageError` where it cannot be told."""
+def find_local_zone() -> str:
+    """Return the IANA name of this machine's zone.
+
+    Raises:
+        UsageError: the machine does not say which it is.
+    """
     import tzlocal
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # several files of a system may disagree
             name = tzlocal.reload_localzone().key
-        return zone_of(name).key
+        return find_zone(name).key
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError, AttributeError, UsageError):
         raise UsageError(
             "this machine does not say in which time zone it is",
@@ -101,9 +133,9 @@ def local_zone() -> str:
 
 @functools.cache
 def _zones_by_key(names: Names) -> dict[str, str]:
-    """The zones that this machine has, by their names as `_key` has them."""
-    return {_key(zone): zone for zone in sorted(names() - _NOT_NAMES)}
+    """Return the zones of this machine by their keys (`_make_key`)."""
+    return {_make_key(zone): zone for zone in sorted(names() - _NOT_NAMES)}
 
 
-def _key(name: str) -> str:
+def _make_key(name: str) -> str:
     return name.strip().casefold().replace(" ", "_").replace("-", "_")

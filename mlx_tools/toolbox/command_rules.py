@@ -1,8 +1,8 @@
-"""The programs that may run, as ``config/commands.toml`` has them, and the arguments of a call held
-to a program's rule. What is there is not looked at.
+"""The programs that may run, and the check of their arguments by rules.
 
-Whatever a rule does not name is refused. What comes out is in an order that cannot be read in
-another way: options first, then ``--``, then operands.
+The rules are in ``config/commands.toml``; its meaning is described there. Whatever a rule does not
+name is refused. The result has one order, which cannot be read in another way: options first, then
+``--``, then operands.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _LISTS: Final = ("flags", "instead", "anywhere", "before", "insert")
 class Rule(Struct, frozen=True):
     """The arguments that one program, or one of its subcommands, may be given.
 
-    ``values`` and ``optional`` map options to the kind of their value; ``least`` and ``most`` count
-    the operands after the ``first`` one. The form ``any`` takes any arguments: it is that of the
-    programs which a user added. The rest is told at the head of the file.
+    ``values`` and ``optional`` map options to the kind of their value. ``least`` and ``most`` limit
+    the operands after the ``first`` one. The form ``any`` allows any arguments: it is for the
+    programs that a user added. The other fields are described at the top of the file.
     """
 
     name: str
@@ -75,52 +75,62 @@ class Rule(Struct, frozen=True):
 
 
 @functools.cache
-def _document() -> dict[str, Any]:
+def _load_document() -> dict[str, Any]:
     return tomllib.loads(read_data("config/commands.toml"))
 
 
 @functools.cache
-def rules(make: Make = "gnu") -> Mapping[str, Rule]:
-    """All programs that have rules, by name, with the options that those of this make take."""
-    document = _document()
+def load_rules(make: Make = "gnu") -> Mapping[str, Rule]:
+    """Return the rules of all programs, by name, with the options of this make."""
+    document = _load_document()
     given = {**document["programs"], **(document["bsd"] if make == "bsd" else {})}
-    return {name: _rule(name, given[name]) for name in given}
+    return {name: _make_rule(name, given[name]) for name in given}
 
 
 @functools.cache
-def kinds() -> Mapping[str, re.Pattern[str]]:
-    """What each kind of value looks like, whole."""
-    return {name: re.compile(pattern) for name, pattern in _document()["kinds"].items()}
+def load_kinds() -> Mapping[str, re.Pattern[str]]:
+    """Return the pattern of each kind of value."""
+    return {name: re.compile(pattern) for name, pattern in _load_document()["kinds"].items()}
 
 
-def _rule(name: str, entries: Mapping[str, Any]) -> Rule:
+def _make_rule(name: str, entries: Mapping[str, Any]) -> Rule:
     values = {key: value.split() if key in _LISTS else value for key, value in entries.items()}
     subcommands = values.pop("subcommands", {})
-    below = {word: _rule(f"{name} {word}", inner) for word, inner in subcommands.items()}
+    below = {word: _make_rule(f"{name} {word}", inner) for word, inner in subcommands.items()}
     return Rule(name, **values, subcommands=below)
 
 
 # --- the arguments of a call --------------------------------------------------------------------
 
 MAX_ARGUMENTS: Final = 256
+"""Arguments of one call; a pattern such as ``*.py`` is one."""
 MAX_BYTES: Final = 32_768
+"""Bytes of all arguments of one call, before patterns are expanded."""
 
 _DIGITS: Final = re.compile("-[0-9]{1,9}")
 
 
 class Word(Struct, frozen=True):
-    """One argument. ``kind`` says what is still to be done with it: nothing with what is
-    ``verbatim``; a ``path`` is looked for below the roots, and a ``pattern`` expanded there first;
-    a ``revision`` is git's, or a path; what is ``free`` is expanded where that gives anything, and
-    may be anything. ``option`` stands before a path that is its value."""
+    """One argument."""
 
     text: str
     kind: Kind = "verbatim"
+    """What is still to be done with it.
+
+    Nothing with a ``verbatim`` one. A ``path`` is resolved below the roots, and a ``pattern``
+    expanded there first. A ``revision`` is git's, or a path. A ``free`` one is expanded if that
+    matches anything, and may be anything else.
+    """
     option: str = ""
+    """The option before a path that is its value."""
 
 
-def check(rule: Rule, arguments: Sequence[str]) -> tuple[Word, ...]:
-    """The arguments to run the program with, as words. Raises Refused with the reason."""
+def check_arguments(rule: Rule, arguments: Sequence[str]) -> tuple[Word, ...]:
+    """Return the arguments to run the program with.
+
+    Raises:
+        PathRefused: the rule does not allow them; the message says why.
+    """
     _check_size(arguments)
     match rule.form:
         case "any":
@@ -128,7 +138,7 @@ def check(rule: Rule, arguments: Sequence[str]) -> tuple[Word, ...]:
         case "expression":
             words = _RuleReader(rule).expression(arguments)
         case "subcommands":
-            words = _subcommand(rule, arguments)
+            words = _read_subcommand(rule, arguments)
         case _:
             words = _RuleReader(rule).options(arguments)
     return (*map(Word, rule.before), *words)
@@ -148,17 +158,17 @@ def _check_size(arguments: Sequence[str]) -> None:
         raise PathRefused(f"the arguments are longer than {MAX_BYTES} bytes")
 
 
-def _subcommand(rule: Rule, arguments: Sequence[str]) -> list[Word]:
+def _read_subcommand(rule: Rule, arguments: Sequence[str]) -> list[Word]:
     known = ", ".join(rule.subcommands)
     if not arguments:
         raise PathRefused(f"{rule.name}: the first argument is one of {known}")
-    chosen = rule.subcommands.get(arguments[0])
-    if chosen is None:
+    subcommand = rule.subcommands.get(arguments[0])
+    if subcommand is None:
         raise PathRefused(
-            f"{rule.name} {_quoted(arguments[0])} is not allowed here; there are {known}"
+            f"{rule.name} {_quote(arguments[0])} is not allowed here; there are {known}"
         )
-    words = _RuleReader(chosen).options(arguments[1:])
-    return [Word(arguments[0]), *map(Word, chosen.insert), *words]
+    words = _RuleReader(subcommand).options(arguments[1:])
+    return [Word(arguments[0]), *map(Word, subcommand.insert), *words]
 
 
 class _RuleReader:
@@ -170,28 +180,28 @@ class _RuleReader:
         self._seen_options: set[str] = set()
 
     def options(self, arguments: Sequence[str]) -> list[Word]:
-        """The usual form: options, which start with a dash, and operands, in any order."""
+        """Read the usual form: options, which start with a dash, and operands, mixed."""
         before: list[str] = []
         after: list[str] = []
         options: list[Word] = []
-        rest = iter(arguments)
-        for argument in rest:
+        remaining = iter(arguments)
+        for argument in remaining:
             if argument == "--":
-                after = list(rest)
+                after = list(remaining)
             elif argument.startswith("-"):
-                options += self._option(argument, rest)
+                options += self._option(argument, remaining)
             else:
                 before.append(argument)
         return [*options, *self._operands(before, after)]
 
     def expression(self, arguments: Sequence[str]) -> list[Word]:
-        """Paths, and from the first word that is none on an expression, whose order counts."""
-        rest = iter(arguments)
+        """Read paths, then from the first other word on an expression, whose order counts."""
+        remaining = iter(arguments)
         paths: list[Word] = []
         words: list[Word] = []
-        for argument in rest:
+        for argument in remaining:
             if words or argument in self._rule.flags or argument.startswith("-"):
-                words += self._option(argument, rest)
+                words += self._option(argument, remaining)
             else:
                 paths.append(Word(argument, "pattern"))
         return [*(paths or [Word(".")]), *words]
@@ -203,7 +213,7 @@ class _RuleReader:
             return [Word(argument)]
         if kind := rule.values.get(argument):
             value = self._next(argument, remaining)
-            self._hold(argument, value)
+            self._check_value(argument, value)
             return [Word(argument), Word(value, "path" if kind == PATH else "verbatim")]
         if rule.form == "expression":  # its options are whole words
             raise self._refuse_option(argument)
@@ -214,11 +224,11 @@ class _RuleReader:
         name, written, value = argument.partition("=")
         if not written or name not in self._kinds:
             raise self._refuse_option(argument)
-        self._hold(name, value)
+        self._check_value(name, value)
         return [Word(value, "path", f"{name}=") if self._kinds[name] == PATH else Word(argument)]
 
     def _short(self, argument: str, remaining: Iterator[str]) -> list[Word]:
-        """Short options in one word; one that takes a value takes what follows it there."""
+        """Read short options in one word; the first that takes a value takes the rest."""
         for position, character in enumerate(argument[1:], start=1):
             option, remainder = f"-{character}", argument[position + 1 :]
             kind = self._kinds.get(option)
@@ -226,7 +236,7 @@ class _RuleReader:
                 raise self._refuse_option(argument)
             if kind is not None and (remainder or option in self._rule.values):
                 value = remainder or self._next(option, remaining)
-                self._hold(option, value)
+                self._check_value(option, value)
                 return [Word(argument), *([] if remainder else [Word(value)])]
             if kind is None and option not in self._rule.flags:
                 raise self._refuse_option(option if len(argument) > 2 else argument)
@@ -235,12 +245,12 @@ class _RuleReader:
             raise PathRefused(f"{self._rule.name}: standard input is empty here; name a file")
         return [Word(argument)]
 
-    def _hold(self, option: str, value: str) -> None:
-        """Takes note of an option, and holds its value to its kind."""
+    def _check_value(self, option: str, value: str) -> None:
+        """Record an option, and check its value by its kind."""
         self._seen_options.add(option)
         kind = self._kinds[option]
-        if kind != PATH and not kinds()[kind].fullmatch(value):
-            raise PathRefused(f"{self._rule.name} {option}: {_quoted(value)} is not allowed here")
+        if kind != PATH and not load_kinds()[kind].fullmatch(value):
+            raise PathRefused(f"{self._rule.name} {option}: {_quote(value)} is not allowed here")
 
     def _next(self, option: str, remaining: Iterator[str]) -> str:
         if (value := next(remaining, None)) is None:
@@ -248,7 +258,7 @@ class _RuleReader:
         return value
 
     def _operands(self, preceding_words: list[str], following_words: list[str]) -> list[Word]:
-        """The operands with the ``--`` before them; git's own keeps its place."""
+        """Return the operands after ``--``; in git's own forms it keeps its place."""
         rule = self._rule
         first: list[Word] = []
         if rule.first and self._seen_options.isdisjoint(rule.instead):
@@ -266,6 +276,7 @@ class _RuleReader:
             )
         kind: Kind = "verbatim" if rule.operands == "text" else "pattern"
         words = [*first, *(Word(text, kind) for text in (*preceding_words, *following_words))]
+        # Behind ``--`` no program takes a file's name such as ``-rf`` for an option.
         return [Word("--"), *words] if words else []
 
     def _check_count(self, count: int) -> None:
@@ -281,10 +292,10 @@ class _RuleReader:
             raise PathRefused(f"{rule.name} needs {least} {what}{'s' * (least != 1)}, not {count}")
 
     def _refuse_option(self, argument: str) -> PathRefused:
-        return PathRefused(f"{self._rule.name}: the option {_quoted(argument)} is not allowed here")
+        return PathRefused(f"{self._rule.name}: the option {_quote(argument)} is not allowed here")
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:59] + "…")
 
 
@@ -295,44 +306,61 @@ def _quoted(text: str) -> str:
 
 
 MAX_EXPANDED_BYTES: Final = 100_000
-"""Of all arguments, after patterns were expanded."""
+"""Bytes of all arguments after patterns were expanded; Linux allows 128 kB for one of them."""
 
 _MISREAD: Final = tuple("-+@(!,")
-"""Beginnings that make some programs read more than a path; ``./`` goes before them."""
+"""First characters that make some programs read more than a path; ``./`` is put before them."""
 
 
 class Plan(Struct, frozen=True):
-    """A command to run: ``argv`` with the program's absolute path first, the variables that its
-    environment has besides those that every program gets, what it must not see, and the folders
-    that it needs to see besides the system's."""
+    """A command to run."""
 
     rule: Rule
     argv: tuple[str, ...]
+    """The words, with the program's absolute path first."""
     environment: Mapping[str, str]
+    """Environment variables besides those that every program gets."""
     private: HiddenPaths
+    """Paths that it must not see."""
     folders: tuple[str, ...] = ()
+    """Folders that it needs to see besides the system's."""
 
     def state(self) -> str:
-        """A name for the words and the program's file as they are now. Raises OSError."""
+        """Return a digest of the words and of the program's file as it is now.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
         path = Path(self.argv[0])
-        found = path.stat()
-        file = f"{path.resolve()} {found.st_ino} {found.st_size} {found.st_mtime_ns}"
+        status = path.stat()
+        file = f"{path.resolve()} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
         identity = "\0".join([*self.argv, file])
         return hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def plan(
+def make_plan(
     programs: Mapping[str, Rule],
     folders: Sequence[str],
     roots: Sequence[Root],
     name: str,
     words: Sequence[str],
     find: Callable[..., ProgramFile] = find_program,
-    own: Sequence[str] = (),
+    user_folders: Sequence[str] = (),
 ) -> Plan:
-    """The command of a call. Raises Refused where it may not run, Absent for what is not there.
+    """Return the command of a call.
 
-    ``find`` finds a program's file, ``own`` are folders of programs that the user trusts.
+    Args:
+        programs: the rules by program.
+        folders: the system's folders of programs.
+        roots: the folders that programs may see.
+        name: the name of the program.
+        words: the arguments of the call.
+        find: finds a program's file.
+        user_folders: folders of programs that the user trusts.
+
+    Raises:
+        PathRefused: the command may not run.
+        PathAbsent: the program or a file is not there.
     """
     rule = programs.get(name)
     if rule is None:
@@ -341,26 +369,28 @@ def plan(
     file, absent = None, None
     try:
         writable = [root.path for root in roots if root.writable]
-        file = find(name, folders, own, writable)
+        file = find(name, folders, user_folders, writable)
     except PathAbsent as error:  # what is wrong with the arguments is told first
         absent = error
     if file is not None and file.make == "bsd" and rule.form != "any":
-        rule = rules("bsd").get(name, rule)
-    checked = check(rule, words)
+        rule = load_rules("bsd").get(name, rule)
+    checked_words = check_arguments(rule, words)
     if file is None:
         raise absent or PathAbsent(name)
     environment = dict(rule.environment)
     if rule.repository:
-        environment |= _repository(roots[0])
-    arguments = [text for word in checked for text in _located(roots, word)]
-    private = hidden(roots)
+        environment |= _fix_repository(roots[0])
+    arguments = [text for word in checked_words for text in _locate(roots, word)]
+    private = find_hidden(roots)
     if rule.subcommands and rule.subcommands[words[0]].excludes:
         # Git leaves out what it cannot see: it would say that such a file was changed, and show
         # what it held when it was committed.
-        above = f"{roots[0].path}/"
-        below = (path.removeprefix(above) for path in private.files if path.startswith(above))
+        root_prefix = f"{roots[0].path}/"
+        inner_paths = (
+            path.removeprefix(root_prefix) for path in private.files if path.startswith(root_prefix)
+        )
         arguments += [
-            f":(top,exclude,literal){path}" for path in below if not path.startswith(".git/")
+            f":(top,exclude,literal){path}" for path in inner_paths if not path.startswith(".git/")
         ]
     if sum(len(os.fsencode(argument)) + 1 for argument in arguments) > MAX_EXPANDED_BYTES:
         raise PathRefused(
@@ -369,11 +399,14 @@ def plan(
     return Plan(rule, (file.path, *arguments), environment, private, file.folders)
 
 
-def _repository(root: Root) -> dict[str, str]:
-    """The variables that fix which repository is meant: the folder ``.git`` in the root.
+def _fix_repository(root: Root) -> dict[str, str]:
+    """Return the variables that fix the repository: ``.git`` in the first root.
 
-    Nothing is looked for, and nothing in the folder says that it is elsewhere: there, a
-    configuration would be read that is not hidden. Raises PathAbsent where there is no such folder.
+    Git does not search for one, and nothing in the folder may say that it is elsewhere: a
+    configuration that is not hidden would be read there.
+
+    Raises:
+        PathAbsent: there is no such folder.
     """
     folder = root.path / ".git"
     if folder.is_symlink() or not folder.is_dir():
@@ -386,26 +419,32 @@ def _repository(root: Root) -> dict[str, str]:
     return {"GIT_DIR": path, "GIT_COMMON_DIR": path, "GIT_WORK_TREE": str(root.path)}
 
 
-def _located(roots: Sequence[Root], word: Word) -> list[str]:
-    """The arguments that a word becomes. Raises PathRefused, PathAbsent."""
+def _locate(roots: Sequence[Root], word: Word) -> list[str]:
+    """Return the arguments that a word becomes. Raises PathRefused, PathAbsent."""
     pattern = _MAGIC.search(word.text) is not None
     match word.kind:
         case "path":
-            return [word.option + _paths(roots, word.text)[0]]
+            return [word.option + _resolve_paths(roots, word.text)[0]]
         case "pattern":
-            return _paths(roots, word.text, pattern=pattern)
+            return _resolve_paths(roots, word.text, pattern=pattern)
         case "revision":
-            return [_revision(roots, word.text)]
+            return [_check_revision(roots, word.text)]
         case "free" if pattern:
             with contextlib.suppress(PathRefused, PathAbsent):  # some text, such as a program's
-                return _paths(roots, word.text, pattern=True)
+                return _resolve_paths(roots, word.text, pattern=True)
     return [word.text]
 
 
-def _paths(roots: Sequence[Root], text: str, *, pattern: bool = False) -> list[str]:
-    """A path below a root as the program gets it: in the first root that has it, else in the first
-    where it could be. Of a ``pattern`` that is no file's name, the files that it matches in the
-    first root where it matches any. Raises PathRefused, PathAbsent."""
+def _resolve_paths(roots: Sequence[Root], text: str, *, pattern: bool = False) -> list[str]:
+    """Return a path below a root as the program gets it.
+
+    It is in the first root that has it, else in the first one where it could be. A ``pattern`` that
+    is no file's name becomes the files that it matches in the first root with a match.
+
+    Raises:
+        PathRefused: the path is outside the roots, or private.
+        PathAbsent: nothing matches the pattern.
+    """
     if not text:
         raise PathRefused("a path is empty")
     places = [(root, parts) for root in roots if (parts := root.parts(text)) is not None]
@@ -413,27 +452,34 @@ def _paths(roots: Sequence[Root], text: str, *, pattern: bool = False) -> list[s
         raise PathRefused(f"{text[:100]!r} lies outside the folders that may be seen")
     for root, parts in places:
         if os.path.lexists(root.path.joinpath(*parts)):
-            return [_argument(roots, root, parts)]
+            return [_format_argument(roots, root, parts)]
     if not pattern:
-        return [_argument(roots, *places[0])]
+        return [_format_argument(roots, *places[0])]
     for root, parts in places:
-        if found := expand(root, parts):
-            return [_argument(roots, root, path) for path in found]
+        if matches := expand(root, parts):
+            return [_format_argument(roots, root, path) for path in matches]
     raise PathAbsent(f"no file matches {text[:100]!r}")
 
 
-def _argument(roots: Sequence[Root], root: Root, parts: Sequence[str]) -> str:
-    """Relative below the first root, where the program runs; absolute elsewhere."""
+def _format_argument(roots: Sequence[Root], root: Root, parts: Sequence[str]) -> str:
+    """Return a path as the program gets it.
+
+    It is relative below the first root, where the program runs, else absolute.
+    """
     if root is not roots[0]:
         return str(root.path.joinpath(*parts))
     path = "/".join(parts) or "."
     return f"./{path}" if path.startswith(_MISREAD) else path
 
 
-def _revision(roots: Sequence[Root], text: str) -> str:
-    """A commit, a range, ``COMMIT:PATH`` or a path; git tells them apart. Raises Refused."""
+def _check_revision(roots: Sequence[Root], text: str) -> str:
+    """Return a commit, a range, ``COMMIT:PATH`` or a path; git tells them apart.
+
+    Raises:
+        PathRefused: it goes up, or names a private file.
+    """
     if text.startswith("/"):
-        return _paths(roots, text)[0]
+        return _resolve_paths(roots, text)[0]
     for path in (text, text.rpartition(":")[2]):
         parts = [part for part in path.split("/") if part not in ("", ".")]
         if ".." in parts:
@@ -447,8 +493,9 @@ def _revision(roots: Sequence[Root], text: str) -> str:
 # --- patterns: ``*.py`` expanded below a root, without a shell and never through a link ---------
 
 MAX_MATCHES: Final = 1_000
-MAX_LOOKED_AT: Final = 100_000
-"""Entries of folders that one pattern may have us look at."""
+"""Files that one pattern may match."""
+MAX_SCANNED: Final = 100_000
+"""Entries of folders that one pattern may look at. A choice: a source tree has far fewer."""
 MAX_DEPTH: Final = 100
 
 _MAGIC: Final = re.compile(r"[*?\[]")
@@ -456,38 +503,41 @@ _ANY_DEPTH: Final = "**"
 
 
 def expand(root: Root, pattern: Sequence[str]) -> list[tuple[str, ...]]:
-    """The paths below the root, as names, that the names of a pattern match, in order.
+    """Return the paths below the root that a pattern matches, sorted.
 
-    ``*``, ``?`` and ``[…]`` match no name that starts with a dot unless the pattern's name does;
-    ``**`` as a whole name matches any number of folders that are not hidden. Private names are not
-    matched. Raises PathRefused where there are too many.
+    ``*``, ``?`` and ``[…]`` match no name that starts with a dot unless the pattern's part does.
+    ``**`` as a whole part matches any number of folders that are not hidden. Private names are not
+    matched. No link is followed.
+
+    Raises:
+        PathRefused: there are too many.
     """
     steps = [*pattern, "*"] if pattern[-1] == _ANY_DEPTH else pattern
-    found: list[tuple[str, ...]] = []
-    looked_at = 0
-    waiting: list[tuple[tuple[str, ...], set[int]]] = [((), {0})]
-    while waiting:  # folders, each with the steps that come next: of `**` there are several ways
-        at, places = waiting.pop()
+    matches: list[tuple[str, ...]] = []
+    scanned = 0
+    pending: list[tuple[tuple[str, ...], set[int]]] = [((), {0})]
+    while pending:  # folders, each with the steps that come next: of `**` there are several ways
+        folder, places = pending.pop()
         for place, step in enumerate(steps):
             if place in places and step == _ANY_DEPTH:
                 places.add(place + 1)
-        entries = _entries(root, at)
-        looked_at += len(entries)
-        if looked_at > MAX_LOOKED_AT:
-            raise PathRefused(f"the pattern looks at more than {MAX_LOOKED_AT} files")
+        entries = _list_entries(root, folder)
+        scanned += len(entries)
+        if scanned > MAX_SCANNED:
+            raise PathRefused(f"the pattern looks at more than {MAX_SCANNED} files")
         for name, is_folder in entries:
             fitting = (place for place in places if _fits(name, steps[place]))
             next_places = {place + (steps[place] != _ANY_DEPTH) for place in fitting}
-            if not next_places or private_part((*at, name), root.path.name) is not None:
+            if not next_places or private_part((*folder, name), root.path.name) is not None:
                 continue
             if len(steps) in next_places:
-                found.append((*at, name))
+                matches.append((*folder, name))
                 next_places.remove(len(steps))
-            if len(found) > MAX_MATCHES:
+            if len(matches) > MAX_MATCHES:
                 raise PathRefused(f"the pattern matches more than {MAX_MATCHES} files")
-            if is_folder and next_places and len(at) < MAX_DEPTH:
-                waiting.append(((*at, name), next_places))
-    return sorted(found)
+            if is_folder and next_places and len(folder) < MAX_DEPTH:
+                pending.append(((*folder, name), next_places))
+    return sorted(matches)
 
 
 def _fits(name: str, step: str) -> bool:
@@ -496,16 +546,16 @@ def _fits(name: str, step: str) -> bool:
     return name == step or fnmatchcase(name, step)
 
 
-def _entries(root: Root, locations: Sequence[str]) -> list[tuple[str, bool]]:
-    """The names in a folder, and which are folders; none where it is gone, or not to be seen."""
+def _list_entries(root: Root, locations: Sequence[str]) -> list[tuple[str, bool]]:
+    """Return the names in a folder, and which are folders; none if it cannot be read."""
     try:
         fd = root.open_folder(locations)
     except (PathAbsent, WrongFileKind, PathRefused):
         return []
     try:
-        with os.scandir(fd) as found:
-            listed = itertools.islice(found, MAX_LOOKED_AT + 1)
-            return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in listed]
+        with os.scandir(fd) as scan:
+            entries = itertools.islice(scan, MAX_SCANNED + 1)
+            return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     except OSError:
         return []
     finally:
@@ -515,8 +565,9 @@ def _entries(root: Root, locations: Sequence[str]) -> list[tuple[str, bool]]:
 # --- what is private below the roots ------------------------------------------------------------
 
 MAX_ENTRIES: Final = 200_000
-"""Files and folders below the roots: so many are looked through in about two seconds."""
+"""Files and folders below the roots: so many are searched in about two seconds."""
 MAX_HIDDEN: Final = 1_000
+"""Paths that are hidden: each one is a mount of its own."""
 
 _STATE: Final = re.compile(
     r"^[ \t]*(repositoryformatversion|filemode|bare|ignorecase|precomposeunicode|symlinks"
@@ -528,48 +579,54 @@ _MAX_CONFIG_BYTES: Final = 100_000
 
 @dataclass(slots=True)
 class HiddenPaths:
-    """Absolute paths: files and folders to hide, and repositories not to be written to."""
+    """Absolute paths: files and folders to hide, and repositories that are read-only."""
 
     files: list[str] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
     repositories: list[str] = field(default_factory=list)
 
 
-def hidden(roots: Sequence[Root]) -> HiddenPaths:
-    """All that is private below the roots. Raises Refused where it cannot all be looked through."""
-    found = HiddenPaths()
-    left = MAX_ENTRIES
-    waiting = [(str(root.path), _last_private((root.path.name,))) for root in roots]
-    while waiting:
-        folder, above = waiting.pop()
+def find_hidden(roots: Sequence[Root]) -> HiddenPaths:
+    """Return all private paths below the roots.
+
+    Raises:
+        PathRefused: there are too many files to search.
+    """
+    hidden_paths = HiddenPaths()
+    entries_left = MAX_ENTRIES
+    pending = [(str(root.path), _find_last_private((root.path.name,))) for root in roots]
+    while pending:
+        folder, private_parent = pending.pop()
         try:
-            with os.scandir(folder) as listed:
-                entries = list(itertools.islice(listed, MAX_ENTRIES + 1))
+            with os.scandir(folder) as scan:
+                entries = list(itertools.islice(scan, MAX_ENTRIES + 1))
         except OSError:  # the program runs as the same user: what we cannot open, it cannot
             continue
         for entry in entries:
-            left -= 1
+            entries_left -= 1
             is_folder = entry.is_dir(follow_symlinks=False)
-            if _private(entry.name, above):
+            if _is_private(entry.name, private_parent):
                 if not entry.is_symlink():  # where it leads to is hidden by its own name, or unseen
-                    (found.folders if is_folder else found.files).append(entry.path)
+                    (hidden_paths.folders if is_folder else hidden_paths.files).append(entry.path)
             elif is_folder:
                 if folded(entry.name) == ".git":
-                    found.repositories.append(entry.path)
-                waiting.append((entry.path, _last_private((above, entry.name))))
-            count = len(found.files) + len(found.folders) + len(found.repositories)
-            if left < 0 or count > MAX_HIDDEN:
+                    hidden_paths.repositories.append(entry.path)
+                pending.append((entry.path, _find_last_private((private_parent, entry.name))))
+            count = (
+                len(hidden_paths.files) + len(hidden_paths.folders) + len(hidden_paths.repositories)
+            )
+            if entries_left < 0 or count > MAX_HIDDEN:
                 raise PathRefused(
                     f"below the roots are more than {MAX_ENTRIES} files, or {MAX_HIDDEN} private "
                     "ones: too many to be hidden; a smaller root would do"
                 )
-    return found
+    return hidden_paths
 
 
 def repository_state(config: Path) -> bytes:
-    """The lines of a configuration that git must know to read a repository, and no others.
+    """Return the lines of a configuration that git needs to read a repository.
 
-    Everything that names a program, a file or an address is left out, whatever it is called.
+    Everything that names a program, a file or an address is left out, whatever its name.
     """
     try:
         with open_regular(config) as file:
@@ -577,25 +634,25 @@ def repository_state(config: Path) -> bytes:
     except OSError:
         return b""
     lines: list[str] = []
-    within = False
+    in_known_section = False
     for line in text.splitlines():
         if line.lstrip().startswith("["):
             section = _SECTION.match(line)
-            within = section is not None
+            in_known_section = section is not None
             if section:
                 lines.append(f"[{section[1].lower()}]")
-        elif within and (found := _STATE.match(line.lower())):
-            lines.append(f"\t{found[1]} = {found[2]}")
+        elif in_known_section and (match := _STATE.match(line.lower())):
+            lines.append(f"\t{match[1]} = {match[2]}")
     return ("\n".join(lines) + "\n").encode() if lines else b""
 
 
 @functools.lru_cache(maxsize=10_000)
-def _last_private(names: tuple[str, ...]) -> str:
-    """The last of the names that is such a folder's, else nothing."""
-    fitting = [name for name in names if any(fnmatchcase(folded(name), p) for p in FOLDERS)]
-    return fitting[-1] if fitting else ""
+def _find_last_private(names: tuple[str, ...]) -> str:
+    """Return the last name that makes what is in such a folder private, else nothing."""
+    private_names = [name for name in names if any(fnmatchcase(folded(name), p) for p in FOLDERS)]
+    return private_names[-1] if private_names else ""
 
 
 @functools.lru_cache(maxsize=100_000)
-def _private(name: str, parent: str) -> bool:
+def _is_private(name: str, parent: str) -> bool:
     return private_part((name,), parent) is not None

@@ -1,4 +1,4 @@
-"""``edit_file``: replaces a text in a file below a root that may be written to."""
+"""``edit_file``: replaces a text in a file below a writable root."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mlx_tools.store import PathRefused, Root, WrongFileKind, open_present, stat
 from mlx_tools.toolbox.file_access import Changes
 from mlx_tools.toolbox.known_files import count_lines, note_edited
 from mlx_tools.toolbox.text_edit import MAX_RESULT_CHARS, EditResult, edit_text
-from mlx_tools.toolbox.text_files import decode_text, one_line, up_to
-from mlx_tools.tools import Preview, Tool, ToolError, current_context, words_of
+from mlx_tools.toolbox.text_files import decode_text, one_line, read_up_to
+from mlx_tools.tools import Preview, Tool, ToolError, current_context, load_words
 
 EFFECTS: Final[Effects] = frozenset(("read", "write"))
-"""It reads, too: an error shows lines of the file."""
+"""It also reads: an error shows lines of the file."""
 
 MAX_EDITED_BYTES: Final = MAX_RESULT_CHARS
-"""Largest file that is edited: a person is shown the whole change of so many bytes."""
+"""Bytes of the largest file that is edited: a person is shown the whole change."""
 
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
@@ -39,14 +39,17 @@ class _FileText(Struct, frozen=True):
 
     @classmethod
     def read(cls, content: bytes, path: str) -> _FileText:
-        """Raises ToolError for bytes that are no text."""
+        """Decode a file. Raises ToolError if it is no text."""
         text = decode_text(content, path)
-        found = ((mark, name) for mark, name in _MARKS if content.startswith(mark))
-        return cls(text, *next(found, (b"", "utf-8")))
+        encodings = ((mark, name) for mark, name in _MARKS if content.startswith(mark))
+        return cls(text, *next(encodings, (b"", "utf-8")))
 
     def with_text(self, text: str) -> bytes:
-        """The bytes of another text in the same encoding. Raises ToolError for what would not be
-        read back as it was."""
+        """Encode another text like this file.
+
+        Raises:
+            ToolError: it could not be read back as it was.
+        """
         fault = None
         if "\0" in text and "\0" not in self.text:
             fault = "a NUL character, which no text has"
@@ -74,7 +77,7 @@ class _Edit(Struct, frozen=True):
     path: str
     old: str
     new: str
-    every: bool
+    replace_all: bool
 
     @classmethod
     def read(cls, arguments: Mapping[str, Any]) -> _Edit:
@@ -82,27 +85,27 @@ class _Edit(Struct, frozen=True):
         return cls(arguments["path"], old, new, arguments.get("all") is True)
 
     def apply(self, content: bytes) -> tuple[_FileText, EditResult, bytes]:
-        """The text before, the edited text, and its bytes. Raises ToolError."""
+        """Return the old text, the edited text, and its bytes. Raises ToolError."""
         if len(content) > MAX_EDITED_BYTES:
             raise ToolError(
                 f"the file has more than {MAX_EDITED_BYTES} bytes, too many to be edited",
                 code="payload_too_large",
             )
-        before = _FileText.read(content, self.path)
+        old_text = _FileText.read(content, self.path)
         name = one_line(self.path.rpartition("/")[2] or self.path, marks=True)
-        edited = edit_text(before.text, self.old, self.new, name, replace_all=self.every)
-        return before, edited, before.with_text(edited.text)
+        edited = edit_text(old_text.text, self.old, self.new, name, replace_all=self.replace_all)
+        return old_text, edited, old_text.with_text(edited.text)
 
 
 def edit_file(roots: Sequence[Root]) -> Tool:
-    """The tool for these roots; it changes files below those that were named with ``:rw``."""
-    words = words_of("edit_file")
+    """Return the tool for these roots; it changes files below writable ones."""
+    words = load_words("edit_file")
     changes = Changes(roots, words.notices)
 
     def run(arguments: Mapping[str, Any]) -> str:
         edit, context = _Edit.read(arguments), current_context()
-        with changes.present(edit.path) as (place, shown):
-            content = _content(open_present(place), place.name)
+        with changes.open_existing(edit.path) as (place, shown):
+            content = _read_content(open_present(place), place.name)
             state = state_of(content)
             if context.expected not in (None, state):
                 raise PathRefused(
@@ -117,8 +120,8 @@ def edit_file(roots: Sequence[Root]) -> Tool:
                 given_up=lambda: context.cancelled,
                 undo=context.undo,
             )
-            more = count_lines(edited.text) - count_lines(before.text)
-            note_edited(place.root, place.names, state, state_of(raw), more)
+            more_lines = count_lines(edited.text) - count_lines(before.text)
+            note_edited(place.root, place.names, state, state_of(raw), more_lines)
         numbers = ", ".join(map(str, edited.lines[:20])) + (", …" if edited.lines[20:] else "")
         key = "edited" if len(edited.lines) == 1 else "edited_often"
         done = {"path": shown, "count": len(edited.lines), "lines": numbers, "size": len(raw)}
@@ -126,19 +129,19 @@ def edit_file(roots: Sequence[Root]) -> Tool:
 
     def preview(arguments: Mapping[str, Any]) -> Preview:
         edit = _Edit.read(arguments)
-        with changes.present(edit.path) as (place, shown):
-            content = _content(open_present(place), place.name)
+        with changes.open_existing(edit.path) as (place, shown):
+            content = _read_content(open_present(place), place.name)
             before, edited, _ = edit.apply(content)
-            return changes.preview_of(place, shown, before.text, edited.text, state_of(content))
+            return changes.preview_edit(place, shown, before.text, edited.text, state_of(content))
 
     return Tool(words.spec(EFFECTS, private=True), run, preview=preview)
 
 
-def _content(fd: int | None, name: str) -> bytes:
-    """The bytes of a file, one more than may be edited at most. Closes it."""
+def _read_content(fd: int | None, name: str) -> bytes:
+    """Read a file, at most one byte more than may be edited, and close it."""
     if fd is None:
         raise WrongFileKind(f"there is no {name} any more")
     try:
-        return up_to(fd, MAX_EDITED_BYTES + 1)
+        return read_up_to(fd, MAX_EDITED_BYTES + 1)
     finally:
         os.close(fd)

@@ -1,7 +1,7 @@
-"""``file_access`` and ``create_file``: reading, listing, writing and deleting below named roots.
+"""``file_access`` and ``create_file``: read, list, write and delete files.
 
-`file_access` writes and deletes below roots that were named with ``:rw``; `create_file` makes files
-below any root. Each change can be told beforehand, as a `Preview`.
+`file_access` writes and deletes below roots that were named with ``:rw``. `create_file` makes files
+below any root. Each change has a `Preview`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from mlx_tools.store import (
     state_of,
     write_file,
 )
-from mlx_tools.toolbox.file_names import did_you_mean, equal_names, escape_path
+from mlx_tools.toolbox.file_names import did_you_mean, escape_path, find_equal_names
 from mlx_tools.toolbox.file_reading import FileReader, tool_errors
-from mlx_tools.toolbox.known_files import note_written, warning
+from mlx_tools.toolbox.known_files import make_warning, note_written
 from mlx_tools.toolbox.text_diff import TextDiff, unified_diff
 from mlx_tools.toolbox.text_files import (
     decode_text,
     encode_text,
     one_line,
-    up_to,
+    read_up_to,
 )
 from mlx_tools.tools import (
     EffectsBy,
@@ -47,11 +47,11 @@ from mlx_tools.tools import (
     ToolError,
     Words,
     current_context,
-    words_of,
+    load_words,
 )
 
 MAX_SHOWN_BYTES: Final = 5_000_000
-"""Most bytes of a file that a preview compares: as many as a diff shows."""
+"""Bytes of the largest file that a preview compares: as many as a diff shows."""
 
 _READ: Final[Effects] = frozenset(("read",))
 _WRITE: Final[Effects] = frozenset(("write",))
@@ -60,17 +60,20 @@ CHANGING: Final = EffectsBy("operation", {**READING.table, "write": _WRITE, "del
 
 
 def file_access_spec(*, writable: bool) -> ToolSpec:
-    """The tool's spec. Where no root is writable a model is not shown that files could be."""
+    """Return the tool's specification.
+
+    Without a writable root the model is not told that files could be written.
+    """
     effects = CHANGING if writable else READING
     return _words(writable).spec(effects, private=True)
 
 
 def _words(writable: bool) -> Words:
-    return words_of("file_access_rw" if writable else "file_access")
+    return load_words("file_access_rw" if writable else "file_access")
 
 
 def file_access(roots: Sequence[Root]) -> Tool:
-    """The tool for these roots. A relative path is looked for in each, in order."""
+    """Return the tool for these roots. A relative path is looked for in each of them."""
     writable = any(root.writable for root in roots)
     words = _words(writable)
     files, changes = FileReader(roots, words.notices), Changes(roots, words.notices)
@@ -112,7 +115,7 @@ Candidate = tuple[Root, tuple[str, ...]]
 
 
 class Changes:
-    """Changes to files below some roots, and their previews. All raise ToolError."""
+    """Changes to files below some roots, and their previews. Methods raise ToolError."""
 
     def __init__(self, roots: Sequence[Root], notices: Mapping[str, str]) -> None:
         self._roots = roots
@@ -123,83 +126,87 @@ class Changes:
             self._writable[root.identity] = may and root.writable
 
     def make(self, operation: Operation, path: str, content: object = None) -> str:
-        """Writes or deletes a file below a root that is writable, or creates one that is not there
-        yet, with its folders, below any root."""
-        raw = None if operation == "delete" else encode_text(content)
+        """Write or delete a file below a writable root, or create one below any root.
+
+        A created file must not exist; its folders are created too.
+        """
+        content_bytes = None if operation == "delete" else encode_text(content)
         new = operation == "create"
         with tool_errors():
             root, parts = self._find(operation, path)
             with place_of(root, parts, self._writable, make=new) as place:
                 _check_writable(operation, place)
                 context = current_context()
-                replaced = write_file(
+                was_replaced = write_file(
                     place,
-                    raw,
+                    content_bytes,
                     new=new,
                     expected=context.expected,
                     given_up=lambda: context.cancelled,
                     undo=context.undo,
                 )
-                if raw is not None:
-                    note_written(root, parts, state_of(raw), raw.decode())
-        key = "deleted" if raw is None else "replaced" if replaced else "made"
-        return self._notices[key].format(path=self._display_path(root, path), size=len(raw or b""))
+                if content_bytes is not None:
+                    note_written(root, parts, state_of(content_bytes), content_bytes.decode())
+        key = "deleted" if content_bytes is None else "replaced" if was_replaced else "made"
+        return self._notices[key].format(
+            path=self._display_path(root, path), size=len(content_bytes or b"")
+        )
 
     def preview(self, operation: Operation, path: str, content: object = None) -> Preview:
-        """The diff that `make` would make; of a file to be deleted what is lost."""
-        after = None if operation == "delete" else encode_text(content).decode()
+        """Return the diff that `make` would make; for a deletion the lost content."""
+        new_text = None if operation == "delete" else encode_text(content).decode()
         with tool_errors():
             root, parts = self._find(operation, path)
-            shown, paths = self._display_path(root, path), {"path": _led(root, parts)}
+            shown, paths = self._display_path(root, path), {"path": _find_target(root, parts)}
             if operation == "create":
-                return preview_of_diff(_diff(None, after, shown), ABSENT, paths)
+                return make_diff_preview(_make_diff(None, new_text, shown), ABSENT, paths)
             with place_of(root, parts, self._writable) as place:
                 _check_writable(operation, place)
                 fd = open_present(place)
                 if fd is not None:
-                    diff, state = _diff_file(fd, after, shown)
-                    if after is not None:
-                        said = warning(root, parts, shown, state, replaces=True)
-                        diff = replace(diff, text=said + diff.text)
-                    return preview_of_diff(diff, state, paths)
+                    diff, state = _diff_file(fd, new_text, shown)
+                    if new_text is not None:
+                        warning_line = make_warning(root, parts, shown, state, replaces=True)
+                        diff = replace(diff, text=warning_line + diff.text)
+                    return make_diff_preview(diff, state, paths)
                 if operation == "delete":
                     raise PathAbsent(f"there is no {place.name}")
-        return preview_of_diff(_diff(None, after, shown), ABSENT, paths)
+        return make_diff_preview(_make_diff(None, new_text, shown), ABSENT, paths)
 
     @contextlib.contextmanager
-    def present(self, path: str) -> Iterator[tuple[Place, str]]:
-        """The place of a file that is there and may be changed, and its path for a reader."""
+    def open_existing(self, path: str) -> Iterator[tuple[Place, str]]:
+        """Yield the place of an existing file that may be changed, and its shown path."""
         with tool_errors():
             root, parts = self._find("edit", path)
             with place_of(root, parts, self._writable) as place:
                 _check_writable("edit", place)
                 yield place, self._display_path(root, path)
 
-    def preview_of(
+    def preview_edit(
         self, place: Place, display_path: str, old_text: str, new_text: str, state: str
     ) -> Preview:
-        """The preview of a change of a text."""
-        paths = {"path": _led(place.root, place.names)}
-        said = warning(place.root, place.names, display_path, state, replaces=False)
-        diff = _diff(old_text, new_text, display_path)
-        return preview_of_diff(replace(diff, text=said + diff.text), state, paths)
+        """Return the preview of a change of a text."""
+        paths = {"path": _find_target(place.root, place.names)}
+        warning_line = make_warning(place.root, place.names, display_path, state, replaces=False)
+        diff = _make_diff(old_text, new_text, display_path)
+        return make_diff_preview(replace(diff, text=warning_line + diff.text), state, paths)
 
     def _display_path(self, root: Root, path: str) -> str:
-        """The path for a reader, from the top of the file system where there are several roots."""
+        """Return the path for a reader, absolute if there are several roots."""
         path = expand_home(path)
         whole = str(root.path / path) if len(self._roots) > 1 else path
         return one_line(whole, marks=True)
 
     def _candidates(self, path: str, *, making: bool) -> list[Candidate]:
-        """The names to walk, for every root that the path may lie in."""
+        """Return the names to walk, for every root that the path may be in."""
         if path.endswith(("/", "/.")):
             raise WrongFileKind("the path names a folder, not a file")
-        found = [(root, root.parts(path, writing=True)) for root in self._roots]
-        inside = [(root, parts) for root, parts in found if parts is not None]
+        parts_by_root = [(root, root.parts(path, writing=True)) for root in self._roots]
+        inside = [(root, parts) for root, parts in parts_by_root if parts is not None]
         if path.startswith("~/") and any(parts[:1] != ("~",) for _, parts in inside):
             inside = [(root, parts) for root, parts in inside if parts[:1] != ("~",)]
         elif making:
-            _check_meant(path)
+            _check_intended(path)
         if not inside:
             raise PathRefused("the path lies outside the folders that may be changed")
         if making:
@@ -208,23 +215,28 @@ class Changes:
         return inside
 
     def _find(self, operation: Operation, path: str) -> Candidate:
-        """The root and the names of the file that a path means. If there is none, names that are
-        like it are suggested; nothing new is made whose name only looks different."""
+        """Return the root and the names of the file that a path means.
+
+        If there is none, similar names are suggested. No new file is made whose name only looks
+        different.
+        """
         try:
             root, parts = self._find_exact(operation, path)
         except PathAbsent as error:
             places = self._candidates(path, making=False)
             raise PathAbsent(f"{error}{did_you_mean(places)}") from None
         if operation in ("write", "create"):
-            names = equal_names(root, parts, partly=True)
+            names = find_equal_names(root, parts, partly=True)
             if names is not None:
                 raise WrongFileKind(f"there is no {parts[-1]}; did you mean {escape_path(names)}?")
         return root, parts
 
     def _find_exact(self, operation: Operation, path: str) -> Candidate:
-        """The root and the names of the file that a path means: in the first root that has it;
-        else, for making it, in a root that has its folder already before one that does not, in one
-        that is writable before one that is not."""
+        """Return the root and the names of the file that a path means.
+
+        It is in the first root that has it. A new file goes into a root that has its folder before
+        one that does not, and into a writable root before another.
+        """
         candidates = self._candidates(path, making=operation in ("write", "create"))
         vacant: list[tuple[bool, bool, int]] = []  # whether the folder is missing, is only read
         fault: Exception | None = None
@@ -254,9 +266,8 @@ class Changes:
         raise fault or PathAbsent("there is no such file")
 
 
-def _led(root: Root, parts: Sequence[str]) -> str:
-    """Where a path leads that is walked without following a link; nowhere by a root that is no
-    longer where it was."""
+def _find_target(root: Root, parts: Sequence[str]) -> str:
+    """Return the absolute path of a file, empty if the root is no longer in its place."""
     with contextlib.suppress(OSError):
         if identity_of(root.path.stat()) == root.identity:
             return str(root.path.joinpath(*parts))
@@ -264,7 +275,7 @@ def _led(root: Root, parts: Sequence[str]) -> str:
 
 
 def _check_writable(operation: Operation, place: Place) -> None:
-    """Refuses to change what is below a root that is not writable; a file may be new there."""
+    """Refuse to change a file below a root that is not writable; it may be new."""
     if operation != "create" and not place.writable:
         raise PathRefused(
             f"{place.name} is below a folder that may only be read; "
@@ -272,8 +283,11 @@ def _check_writable(operation: Operation, place: Place) -> None:
         )
 
 
-def _check_meant(path: str) -> None:
-    """Refuses what was meant as another place; it could be made all the same, below the root."""
+def _check_intended(path: str) -> None:
+    """Refuse a path that was meant for another place, such as ``~/x`` or a URL.
+
+    It could be created below the root all the same.
+    """
     first, below, _ = path.partition("/")
     if first == "~" or (first.startswith("~") and below):
         raise PathRefused("~ means nothing here; paths go down from the top folder")
@@ -282,7 +296,7 @@ def _check_meant(path: str) -> None:
 
 
 def _check_names(parts: Sequence[str]) -> None:
-    """Refuses to make names that divide elsewhere, or that nobody could read."""
+    """Refuse to create names that nobody could read, or with foreign separators."""
     for character in "".join(parts):
         if character == "\\":
             raise PathRefused("the path holds a backslash; names are divided by /")
@@ -291,57 +305,59 @@ def _check_names(parts: Sequence[str]) -> None:
 
 
 def _diff_file(fd: int, new_text: str | None, path: str) -> tuple[TextDiff, str]:
-    """Compare a file with the text ``new_text``, None to delete it; return the file's state, too.
+    """Compare a file with a new text, None to delete it; also return the file's state.
 
-    Both are of the same bytes, whoever writes meanwhile. Closes the file.
+    Both come from the same bytes, whoever writes meanwhile. The file is closed.
     """
     try:
-        content = up_to(fd, MAX_SHOWN_BYTES + 1)
-        whole = len(content) <= MAX_SHOWN_BYTES
-        size = len(content) if whole else os.fstat(fd).st_size
-        state = state_of(content if whole else fd)
+        content = read_up_to(fd, MAX_SHOWN_BYTES + 1)
+        is_complete = len(content) <= MAX_SHOWN_BYTES
+        size = len(content) if is_complete else os.fstat(fd).st_size
+        state = state_of(content if is_complete else fd)
     finally:
         os.close(fd)
-    before: str | None = None
-    if whole:
+    old_text: str | None = None
+    if is_complete:
         with contextlib.suppress(ToolError):
-            before = decode_text(content, "")
+            old_text = decode_text(content, "")
     for_good = f" (more than {MAX_KEPT_BYTES} bytes: this cannot be undone)"
     undone = for_good if size > MAX_KEPT_BYTES else ""
-    if before is None:
-        return _unread(size, new_text, path, undone, whole=whole), state
+    if old_text is None:
+        return _describe_unread(size, new_text, path, undone, whole=is_complete), state
     if new_text is None:
-        deleted, diff = f"{path} is deleted{undone}: {size} bytes", _diff(before, None, path)
-        return replace(diff, text=f"{deleted}\n{diff.text}" if before else deleted), state
-    diff = _diff(before, new_text, path)
-    if before.encode() != content:
+        deleted, diff = f"{path} is deleted{undone}: {size} bytes", _make_diff(old_text, None, path)
+        return replace(diff, text=f"{deleted}\n{diff.text}" if old_text else deleted), state
+    diff = _make_diff(old_text, new_text, path)
+    if old_text.encode() != content:
         diff = replace(diff, text=f"{diff.text}\n(the file changes to UTF-8 without a mark)")
     return diff, state
 
 
-def _unread(size: int, new_text: str | None, path: str, warning: str, *, whole: bool) -> TextDiff:
-    """What becomes of a file whose present content is no text, or is too large to be shown."""
-    told = "which are no text" if whole else "too many to be shown"
+def _describe_unread(
+    size: int, new_text: str | None, path: str, warning: str, *, whole: bool
+) -> TextDiff:
+    """Describe the change of a file that is no text, or too large to be shown."""
+    description = "which are no text" if whole else "too many to be shown"
     omitted = "" if whole else f"the present content of {path}, {size} bytes, is not shown"
     if new_text is None:
-        text = f"{path} is deleted{warning}: {size} bytes, {told}"
+        text = f"{path} is deleted{warning}: {size} bytes, {description}"
         return TextDiff(text, f"-{size} bytes", omitted)
-    diff = _diff(None, new_text, path)
-    text = f"{path}: {size} bytes, {told}, are replaced by{warning}:\n{diff.text}"
+    diff = _make_diff(None, new_text, path)
+    text = f"{path}: {size} bytes, {description}, are replaced by{warning}:\n{diff.text}"
     added = diff.counts.partition(" ")[0] or "+0"
     return TextDiff(text, f"{added} lines, -{size} bytes", omitted)
 
 
-def _diff(old_text: str | None, new_text: str | None, path: str) -> TextDiff:
-    """The difference of two texts of a file, of which one may be none."""
+def _make_diff(old_text: str | None, new_text: str | None, path: str) -> TextDiff:
+    """Return the difference of two texts of a file; one of them may be missing."""
     if old_text is None and not new_text:
         return TextDiff(f"--- /dev/null\n+++ {path}\n(the new file is empty)")
     old, new = ("/dev/null" if text is None else path for text in (old_text, new_text))
     return unified_diff(old_text or "", new_text or "", old, new)
 
 
-def preview_of_diff(diff: TextDiff, state: str, paths: Mapping[str, str]) -> Preview:
-    """The preview of a change to a file in the given state."""
+def make_diff_preview(diff: TextDiff, state: str, paths: Mapping[str, str]) -> Preview:
+    """Return the preview of a change to a file in the given state."""
     return Preview(diff.text, state, paths, counts=diff.counts, omitted=diff.omitted)
 
 
@@ -351,9 +367,12 @@ EFFECTS: Final[Effects] = frozenset(("write",))
 
 
 def create_file(roots: Sequence[Root]) -> Tool:
-    """The tool for these roots. A relative path is made in the first root that has its folder, one
-    that is writable before one that is not."""
-    words = words_of("create_file")
+    """Return the tool for these roots.
+
+    A relative path is made in the first root that has its folder, and in a writable one before
+    another.
+    """
+    words = load_words("create_file")
     changes = Changes(roots, words.notices)
 
     def run(arguments: Mapping[str, Any]) -> str:

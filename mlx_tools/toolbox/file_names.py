@@ -1,7 +1,7 @@
-"""Names that a person sees and a model cannot write: other Unicode forms, other kinds of blanks.
+"""Equal and similar names: other Unicode forms, other blanks, typing errors.
 
-Two names are equal here if they are so in the form NFKC and with one space for any blanks. Besides,
-names that are like one that is not there.
+A person sees such names, and a model cannot write them. Two names are equal here if their NFKC
+forms are, with one space for any blanks.
 """
 
 from __future__ import annotations
@@ -26,19 +26,21 @@ MAX_LIKENED: Final = 2_000  # by difflib, which takes longer
 MAX_WALKED: Final = 20_000
 """Entries that are looked at for a file of the same name in another folder."""
 
-MOST_SUGGESTED: Final = 3
-_LEAST_LIKENESS: Final = 0.7
+MAX_SUGGESTED: Final = 3
+_MIN_LIKENESS: Final = 0.7
+"""The similarity (`difflib`) of a suggestion: a letter or two of a short name may be wrong."""
 _HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 
 Place = tuple[Root, Sequence[str]]
 
 
-def equal_names(
+def find_equal_names(
     root: Root, parts: Sequence[str], *, partly: bool = False
 ) -> tuple[str, ...] | None:
-    """The names on disk that are equal to these; None if they are these, or it is not clear which.
+    """Return the names on disk that are equal to these.
 
-    With ``partly`` the last ones need not be there: as far as there is one equal name, it is given.
+    None if they are these, or if several are equal. With ``partly`` the last ones need not exist:
+    as long as there is one equal name, it is used.
     """
     names: list[str] = []
     folder = os.dup(root.fd)
@@ -46,15 +48,17 @@ def equal_names(
         for part in parts:
             name: str | None = part
             if status_of(folder, part) is None:
-                equal = [one for one in _names_in(folder) if _entry_form(one) == _form(part)]
-                name = equal[0] if len(equal) == 1 else None
+                equal_entries = [
+                    entry for entry in _list_names(folder) if _entry_form(entry) == _form(part)
+                ]
+                name = equal_entries[0] if len(equal_entries) == 1 else None
             if name is None:
                 break
             names.append(name)
             if len(names) < len(parts):
-                below = root.enter(folder, name)
+                next_folder = root.enter(folder, name)
                 os.close(folder)
-                folder = below
+                folder = next_folder
     except (PathRefused, WrongFileKind, PathAbsent):
         pass
     finally:
@@ -65,7 +69,7 @@ def equal_names(
 
 
 def escape_path(names: Sequence[str]) -> str:
-    """A path that a model can write: other blanks and lone accents are escaped as in JSON."""
+    """Return a path that a model can write, with unusual characters escaped."""
     return "".join(
         one_line(c) if c.isascii() or not _is_unclear(c) else f"\\u{ord(c):04x}"
         for c in "/".join(names)
@@ -73,76 +77,75 @@ def escape_path(names: Sequence[str]) -> str:
 
 
 def did_you_mean(places: Sequence[Place]) -> str:
-    """The end of a message that nothing is at these places: names that are like those asked for;
-    empty if none is."""
-    found: list[str] = []
+    """Return the end of an error message, with similar names; empty if there are none."""
+    suggestions: list[str] = []
     for root, parts in places:
         if parts:
-            found += (path for path in _suggestions(root, parts) if path not in found)
-    if not found:
+            suggestions += (path for path in _suggest(root, parts) if path not in suggestions)
+    if not suggestions:
         return ""
-    return f"; did you mean {' or '.join(found[:MOST_SUGGESTED])}?"
+    return f"; did you mean {' or '.join(suggestions[:MAX_SUGGESTED])}?"
 
 
-def _suggestions(root: Root, parts: Sequence[str]) -> Iterator[str]:
-    """Paths that may be seen, those in the same folder first."""
-    depth = _depth_there(root, parts)
+def _suggest(root: Root, parts: Sequence[str]) -> Iterator[str]:
+    """Yield visible similar paths, those in the same folder first."""
+    depth = _find_depth(root, parts)
     if depth == len(parts):
         return
-    above, name, rest = parts[:depth], parts[depth], parts[depth + 1 :]
+    parents, name, remaining = parts[:depth], parts[depth], parts[depth + 1 :]
     try:
-        folder = root.open_folder(above)
+        folder = root.open_folder(parents)
     except (PathRefused, WrongFileKind, PathAbsent):
         return
     try:
-        listed = sorted(itertools.islice(_names_in(folder), MAX_LIKENED))
+        listed = sorted(itertools.islice(_list_names(folder), MAX_LIKENED))
     finally:
         os.close(folder)
-    private = PrivateNames(above, root.path.name)
+    private = PrivateNames(parents, root.path.name)
     forms: dict[str, list[str]] = {}
-    for one in listed:
-        names = (*above, one)
-        seen = root.patterns.fit(names) or root.patterns.lead_on(names)
-        if one not in private and seen:
-            forms.setdefault(_entry_form(one).casefold(), []).append(one)
-    near = difflib.get_close_matches(
-        _form(name).casefold(), forms, n=MOST_SUGGESTED, cutoff=_LEAST_LIKENESS
+    for entry_name in listed:
+        names = (*parents, entry_name)
+        is_visible = root.patterns.fit(names) or root.patterns.lead_on(names)
+        if entry_name not in private and is_visible:
+            forms.setdefault(_entry_form(entry_name).casefold(), []).append(entry_name)
+    close_forms = difflib.get_close_matches(
+        _form(name).casefold(), forms, n=MAX_SUGGESTED, cutoff=_MIN_LIKENESS
     )
     any_near = False
-    for form in near:
-        for one in forms[form]:
+    for form in close_forms:
+        for entry_name in forms[form]:
             any_near = True
-            yield escape_path((*above, one, *rest))
+            yield escape_path((*parents, entry_name, *remaining))
     if not any_near:
-        yield from _elsewhere(root, parts[-1])
+        yield from _suggest_elsewhere(root, parts[-1])
 
 
-def _elsewhere(root: Root, name: str) -> Iterator[str]:
-    """Files of the same name in other folders."""
+def _suggest_elsewhere(root: Root, name: str) -> Iterator[str]:
+    """Yield files of the same name in other folders."""
     walk: TreeWalk
-    walk = TreeWalk(root, lambda: walk.seen > MAX_WALKED)
+    walk = TreeWalk(root, lambda: walk.entry_count > MAX_WALKED)
     sought = _form(name).casefold()
     try:
         entries = (
-            entry for entry in walk.below(()) if _entry_form(entry.name).casefold() == sought
+            entry for entry in walk.iter_entries(()) if _entry_form(entry.name).casefold() == sought
         )
-        for entry in itertools.islice(entries, MOST_SUGGESTED):
+        for entry in itertools.islice(entries, MAX_SUGGESTED):
             yield escape_path(entry.path.split("/"))
     except (PathRefused, WrongFileKind, PathAbsent):
         return
 
 
-def _depth_there(root: Root, parts: Sequence[str]) -> int:
-    """How many of the names lead to something."""
+def _find_depth(root: Root, parts: Sequence[str]) -> int:
+    """Return how many of the names exist."""
     folder = os.dup(root.fd)
     try:
         for depth, part in enumerate(parts):
             if status_of(folder, part) is None:
                 return depth
             if depth + 1 < len(parts):
-                below = root.enter(folder, part)
+                next_folder = root.enter(folder, part)
                 os.close(folder)
-                folder = below
+                folder = next_folder
     except (PathRefused, WrongFileKind, PathAbsent):
         pass
     finally:
@@ -150,7 +153,7 @@ def _depth_there(root: Root, parts: Sequence[str]) -> int:
     return len(parts)
 
 
-def _names_in(folder: int) -> Iterator[str]:
+def _list_names(folder: int) -> Iterator[str]:
     try:
         with os.scandir(folder) as entries:
             for entry in itertools.islice(entries, MAX_NAMES):
@@ -165,12 +168,12 @@ def _has_half_characters(name: str) -> bool:
 
 
 def _form(name: str) -> str:
-    """The form in which names are compared."""
+    """Return the form in which names are compared."""
     return name if name.isascii() and " " not in name else " ".join(_normal(name).split())
 
 
 _entry_form: Final = lru_cache(maxsize=4096)(_form)
-"""`_form` of a name in a folder, which is short: each is compared with all that is sought."""
+"""`_form` of a name in a folder. It is cached, since each is compared with all that is sought."""
 
 
 def _normal(name: str) -> str:
@@ -178,5 +181,5 @@ def _normal(name: str) -> str:
 
 
 def _is_unclear(character: str) -> bool:
-    """True for a blank that is no space, an accent that stands alone, and what nobody sees."""
+    """Return whether a character is an unusual blank, a lone accent, or invisible."""
     return character.isspace() or unicodedata.category(character)[0] in "MC"

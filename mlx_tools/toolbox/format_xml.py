@@ -1,4 +1,4 @@
-"""``format_xml``: writes XML over several lines, and says what is wrong with what is none."""
+"""``format_xml``: writes XML over several lines, and explains errors in it."""
 
 from __future__ import annotations
 
@@ -7,76 +7,82 @@ from typing import Any, Final, Literal
 from xml.parsers import expat
 from xml.sax.saxutils import escape
 
-from mlx_tools.tools import Tool, ToolError, words_of
+from mlx_tools.tools import Tool, ToolError, load_words
 
 NAME: Final = "format_xml"
 MAX_DEPTH: Final = 200
+"""Levels of elements."""
 MAX_CHARS: Final = 2_000_000
+"""Characters of the result."""
 _INDENT: Final = "  "
 _VALUE: Final = {'"': "&quot;", "\n": "&#10;", "\t": "&#9;", "\r": "&#13;"}
 _UNDEFINED: Final = 11
 """Expat's code for an entity that is not defined."""
 
 Kind = Literal["element", "text", "layout", "line"]
-"""What stands in an element; a comment or an instruction is a line."""
+"""The kind of content in an element; a comment or an instruction is a line."""
 
 
 def format_xml() -> Tool:
-    """The tool. No document type is taken, so there are no entities to expand and no other files to
-    be read; how deep elements stand and how long the result gets is limited."""
+    """Return the tool.
+
+    A document type is refused, so there are no entities to expand and no other files to read. Depth
+    and length are limited.
+    """
     return Tool(
-        words_of(NAME).spec(frozenset(("read",))), lambda given: pretty(str(given["content"]))
+        load_words(NAME).spec(frozenset(("read",))),
+        lambda given: format_document(str(given["content"])),
     )
 
 
-def _fault(kind: str, **facts: Any) -> ToolError:
-    return ToolError(words_of(NAME).notices[kind].format(**facts))
+def _make_error(kind: str, **facts: Any) -> ToolError:
+    return ToolError(load_words(NAME).notices[kind].format(**facts))
 
 
-def pretty(text: str) -> str:
-    """The document, each element on a line of its own. Raises ToolError."""
+def format_document(text: str) -> str:
+    """Return the document with each element on a line. Raises ToolError."""
     text = text.removeprefix("\ufeff")
-    bare = text.lstrip()  # nothing may stand before a declaration, and nobody means what does
+    stripped = text.lstrip()  # nothing may stand before a declaration, and nobody means what does
     try:
-        data = bare.encode()
+        data = stripped.encode()
     except UnicodeEncodeError:
-        raise _fault("unreadable") from None
+        raise _make_error("unreadable") from None
     document = _Document(data)
     try:
         document.parser.Parse(data, True)
     except expat.ExpatError as error:
-        why = expat.ErrorString(error.code)
+        reason = expat.ErrorString(error.code)
         if error.code == _UNDEFINED:
-            why = "it uses an entity that XML does not have by itself"
-        number = error.lineno + text[: len(text) - len(bare)].count("\n")
-        raise _fault("malformed", line=number, column=error.offset + 1, why=why) from None
+            reason = "it uses an entity that XML does not have by itself"
+        number = error.lineno + text[: len(text) - len(stripped)].count("\n")
+        raise _make_error("malformed", line=number, column=error.offset + 1, why=reason) from None
     lines: list[str] = []
     size = 0
     for depth, line in document.lines:
         size += len(_INDENT) * depth + len(line) + 1
         if size > MAX_CHARS:
-            raise _fault("long", most=MAX_CHARS)
+            raise _make_error("long", most=MAX_CHARS)
         lines.append(_INDENT * depth + line)
     return "\n".join(lines)
 
 
 @dataclass(slots=True)
 class _Element:
-    """An open element: where it begins, on one line and on lines of its own, and what it holds.
-    ``exact``: every character in it is content."""
+    """An open element: its start and its content."""
 
     start: str
     exact: bool
+    """True if every character in it is content."""
     piece: int
     line: int
     kinds: set[Kind] = field(default_factory=set)
 
 
 class _Document:
-    """``lines`` are the document's, each with how deep it stands.
+    """Collects the lines of a document, each with its depth.
 
-    Blanks are layout unless they stood in a CDATA section or as a reference, which nobody writes
-    for layout. An element with text in it, or with nothing but blanks, stays on one line.
+    Blanks are layout unless they are in a CDATA section or a character reference, which nobody
+    writes for layout. An element with text in it, or with only blanks, stays on one line.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -102,7 +108,11 @@ class _Document:
         )
 
     def _append(self, kind: Kind, text: str) -> None:
-        """Take in what stands next. Raises ToolError as soon as all of it will be too long."""
+        """Add a piece.
+
+        Raises:
+            ToolError: the result will be too long.
+        """
         self._pieces.append(text)
         if kind != "layout":
             self.lines.append((len(self._open), text))
@@ -110,10 +120,10 @@ class _Document:
         if self._open:
             self._open[-1].kinds.add(kind)
         if self._size > MAX_CHARS:
-            raise _fault("long", most=MAX_CHARS)
+            raise _make_error("long", most=MAX_CHARS)
 
     def _refuse(self, *_: Any) -> None:
-        raise _fault("doctype")
+        raise _make_error("doctype")
 
     def _declare(self, version: str, encoding: str | None, standalone: int) -> None:
         text = f'<?xml version="{version}"'
@@ -123,25 +133,25 @@ class _Document:
 
     def _begin(self, name: str, attributes: list[str]) -> None:
         if len(self._open) >= MAX_DEPTH:
-            raise _fault("deep", most=MAX_DEPTH)
+            raise _make_error("deep", most=MAX_DEPTH)
         pairs = dict(zip(attributes[::2], attributes[1::2], strict=True))
         start = name + "".join(f' {key}="{escape(value, _VALUE)}"' for key, value in pairs.items())
         space = pairs.get("xml:space")
-        above = bool(self._open) and self._open[-1].exact
-        exact = space == "preserve" or (above and space != "default")
+        parent_is_exact = bool(self._open) and self._open[-1].exact
+        exact = space == "preserve" or (parent_is_exact and space != "default")
         element = _Element(start, exact, len(self._pieces), len(self.lines))
         self._append("element", f"<{start}>")
         self._open.append(element)
 
     def _end(self, name: str) -> None:
-        done = self._open.pop()
-        if done.kinds:
+        element = self._open.pop()
+        if element.kinds:
             self._pieces.append(f"</{name}>")
         else:
-            self._pieces[-1] = f"<{done.start}/>"
-        if done.exact or "text" in done.kinds or done.kinds <= {"layout"}:
-            del self.lines[done.line :]
-            self.lines.append((len(self._open), "".join(self._pieces[done.piece :])))
+            self._pieces[-1] = f"<{element.start}/>"
+        if element.exact or "text" in element.kinds or element.kinds <= {"layout"}:
+            del self.lines[element.line :]
+            self.lines.append((len(self._open), "".join(self._pieces[element.piece :])))
         else:
             self.lines.append((len(self._open), f"</{name}>"))
 
@@ -149,10 +159,10 @@ class _Document:
         if self._cdata is not None:
             self._cdata.append(text)
         elif self._open:
-            at = self.parser.CurrentByteIndex
+            byte_offset = self.parser.CurrentByteIndex
             if not text.isspace():
                 self._append("text", escape(text, {"\r": "&#13;"}))
-            elif self._data[at : at + 1] == b"&":
+            elif self._data[byte_offset : byte_offset + 1] == b"&":
                 self._append("text", "".join(f"&#{ord(c)};" for c in text))
             else:
                 self._append("layout", text)

@@ -1,8 +1,8 @@
-"""HTML as text that a model can read: headings, lists, links and code in Markdown.
+"""HTML as text for a model: headings, lists, links and code in Markdown.
 
 What a reader of the page would not see is left out: scripts, styles, comments, templates, and what
-is hidden by an attribute or by the element's own style. What a style sheet hides is not known here.
-Nothing recurses, so depth costs no more than length.
+an attribute or the element's own style hides. What a style sheet hides is unknown here. Nothing
+recurses, so depth costs no more than length.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _ALPHA: Final = (
     rf"(?:#[0-9a-f]{{3}}0{_END}|#[0-9a-f]{{6}}00|(?:(?:rgb|hsl)a\([^);]*,|[^);]*/)0*\.?0*%?\))"
 )
 _COLOUR: Final = r"(?!inherit|initial|unset|revert|none)[#a-z][\da-z]*"
-_BETWEEN: Final = r";(?:[^;]*;){0,9}"
+_DECLARATIONS: Final = r";(?:[^;]*;){0,9}"
 _CLIPPED: Final = r"overflow(?:-[xy])?:(?:hidden|clip)"
 _NOTHING: Final = r"(?:max-)?(?:width|height):(?:0[a-z%]*|1(?:px)?)"
 _HIDING: Final = re.compile(
@@ -60,25 +60,26 @@ _HIDING: Final = re.compile(
     rf"|font-size:(?=[\d.])(?:[0-3]?(?:\.\d*)?(?:px|pt|{_END})|0*(?:\.[01]\d*)?(?:r?em|%))"
     r"|(?:left|right|top|inset|text-indent):(?:calc\()?-(?:\d{4}|9\d\d|[1-9]\d\d(?:r?em|v[wh]|%))"
     r"|margin(?:-\w+)?:[^;]{0,60}-(?:\d{4}|[1-9]\d\d(?:r?em|v[wh]))"
-    rf"|{_NOTHING}{_BETWEEN}{_CLIPPED}|{_CLIPPED}{_BETWEEN}{_NOTHING}{_END}"
+    rf"|{_NOTHING}{_DECLARATIONS}{_CLIPPED}|{_CLIPPED}{_DECLARATIONS}{_NOTHING}{_END}"
     r"|transform:[^;]{0,60}(?:scale[xy]?\(0(?:\.0\d*)?[,)]|translate[^;]{0,60}-\d{4})"
     rf"|(?:text-fill-)?color:(?:transparent|{_ALPHA})"
-    rf"|color:(?P<ink>{_COLOUR}){_BETWEEN}background(?:-color)?:(?P=ink){_END}"
-    rf"|background(?:-color)?:(?P<paper>{_COLOUR}){_BETWEEN}color:(?P=paper){_END}"
+    rf"|color:(?P<ink>{_COLOUR}){_DECLARATIONS}background(?:-color)?:(?P=ink){_END}"
+    rf"|background(?:-color)?:(?P<paper>{_COLOUR}){_DECLARATIONS}color:(?P=paper){_END}"
     r"|clip:rect\((?:[01](?:px)?,?){4}\)|clip-path:inset\((?:[5-9]\d|100)%)"
 )
-"""Values of a ``style`` attribute, without space, that hide what they are for, also where a later
-one takes them back: the usual ways in which pages keep text from readers."""
+"""Values of a ``style`` attribute, without blanks, that hide the element, even if a later one takes
+them back. These are the usual ways in which pages hide text from readers."""
 
 _MAX_LINK: Final = 500
+"""Characters of a link's target and of a picture's description; longer ones are data."""
 _MAX_DEPTH: Final = 6
 """Levels of lists and quotations that are indented."""
-_ENOUGH: Final = 200
-"""Characters of a page's main part that are taken for its text."""
+_MIN_MAIN_CHARS: Final = 200
+"""Characters of a page's main part that are enough to take it for the text."""
 
 
 class HtmlText(TypedDict):
-    """A page's title and text; ``cut`` is whether the text was too long."""
+    """A page's title and text; ``cut`` is True if the text was too long."""
 
     title: str
     text: str
@@ -86,59 +87,66 @@ class HtmlText(TypedDict):
 
 
 def read_html(html: str, url: str = "", max_chars: int = 10_000_000) -> HtmlText:
-    """The text of a page, at most ``max_chars`` characters. ``url`` is where it stands; of a page
-    that stands nowhere, links are words alone."""
+    """Return the text of a page.
+
+    Args:
+        html: the page.
+        url: its address. Without one, links are only their words.
+        max_chars: characters of the text.
+    """
     from justhtml import JustHTML
 
     root = JustHTML(html, sanitize=False, scripting_enabled=True).root
-    found = _landmarks(root)
+    landmarks = _find_landmarks(root)
     title = base = ""
-    if "title" in found:
-        texts = (str(c.data or "") for c in found["title"].children or () if c.name == "#text")
+    if "title" in landmarks:
+        texts = (str(c.data or "") for c in landmarks["title"].children or () if c.name == "#text")
         title = " ".join("".join(texts).split())[:300]
-    if "base" in found:
-        base = _attribute(found["base"], "href") or ""
+    if "base" in landmarks:
+        base = _attribute(landmarks["base"], "href") or ""
     try:
         address = urljoin(url, base)
     except ValueError:
         address = url
-    for part, furniture in ((found.get("main"), True), (root, False), (root, True)):
+    for part, furniture in ((landmarks.get("main"), True), (root, False), (root, True)):
         if part is None:
             continue
         writer = _MarkdownWriter(address if url else "", url, max_chars)
         _walk(part, writer, furniture=furniture)
         text = writer.result()
-        if len(text) >= _ENOUGH or (part is root and (furniture or text)):
+        if len(text) >= _MIN_MAIN_CHARS or (part is root and (furniture or text)):
             break
     return HtmlText(title=title, text=text, cut=writer.full)
 
 
-def _landmarks(root: Node) -> dict[str, Node]:
-    """The first ``title`` and ``base`` that are HTML proper (a drawing has titles too), and the
-    ``main`` part: the element that says that it is, or the only ``article``. What is hidden, and
-    what is in it, is none."""
-    found: dict[str, Node] = {}
+def _find_landmarks(root: Node) -> dict[str, Node]:
+    """Return the first HTML ``title`` and ``base``, and the ``main`` part.
+
+    Drawings have titles too. The main part is the element that declares it, or the only
+    ``article``. Hidden elements, and what is in them, do not count.
+    """
+    landmarks: dict[str, Node] = {}
     articles: list[Node] = []
-    left = [root]
-    while left:
-        node = left.pop()
+    pending = [root]
+    while pending:
+        node = pending.pop()
         name = node.name
         if name.startswith("#text") or (name != "head" and _is_hidden(node)):
             continue
         if name in ("title", "base") and node.namespace in (None, "html"):
-            found.setdefault(name, node)
+            landmarks.setdefault(name, node)
         elif name == "main" or _attribute(node, "role") == "main":
-            found.setdefault("main", node)
+            landmarks.setdefault("main", node)
         elif name == "article":
             articles.append(node)
-        left += reversed(node.children or ())
+        pending += reversed(node.children or ())
     if len(articles) == 1:
-        found.setdefault("main", articles[0])
-    return found
+        landmarks.setdefault("main", articles[0])
+    return landmarks
 
 
 def _attribute(node: Node, name: str) -> str | None:
-    """An attribute's value, empty where it has none; None where there is no such attribute."""
+    """Return an attribute's value, empty without one; None without the attribute."""
     attributes = node.attrs
     if not attributes or name not in attributes:
         return None
@@ -146,7 +154,7 @@ def _attribute(node: Node, name: str) -> str | None:
 
 
 def _is_hidden(node: Node) -> bool:
-    """True if a reader of the page would not see an element, as far as it says so itself."""
+    """Return whether a reader would not see an element, as far as it says so itself."""
     if node.name in _SKIPPED:
         return not (node.name == "dialog" and _attribute(node, "open") is not None)
     if not node.attrs:
@@ -160,18 +168,18 @@ def _is_hidden(node: Node) -> bool:
 
 
 def _walk(root: Node, writer: _MarkdownWriter, *, furniture: bool) -> None:
-    """Goes through all that can be seen below ``root``, until the text is full."""
-    left: list[tuple[Node, bool]] = [(root, False)]
-    while left and not writer.full:
-        node, leaving = left.pop()
-        if leaving:
+    """Write all visible elements below ``root``, until the text is full."""
+    pending: list[tuple[Node, bool]] = [(root, False)]
+    while pending and not writer.full:
+        node, is_end = pending.pop()
+        if is_end:
             writer.leave(node)
         elif node.name == "#text":
             writer.text(str(node.data or ""))
         elif not _is_hidden(node) and (furniture or not _is_furniture(node)):
             writer.enter(node)
-            left.append((node, True))
-            left += [(child, False) for child in reversed(node.children or ())]
+            pending.append((node, True))
+            pending += [(child, False) for child in reversed(node.children or ())]
 
 
 def _is_furniture(node: Node) -> bool:
@@ -181,7 +189,7 @@ def _is_furniture(node: Node) -> bool:
 
 
 class _MarkdownWriter:
-    """Writes what it is told of a page, in order, as Markdown."""
+    """Writes the elements of a page, in order, as Markdown."""
 
     def __init__(self, base: str, page: str, max_chars: int) -> None:
         self.full = False
@@ -201,11 +209,11 @@ class _MarkdownWriter:
         self._code: Node | None = None
 
     def result(self) -> str:
-        """All that was written, without space around it."""
+        """Return the text without surrounding blanks."""
         return "".join(self._pieces).strip("\n ")[: self._max_chars]
 
     def text(self, data: str) -> None:
-        """The text of a page, its space folded unless it is code."""
+        """Write text; blanks are folded unless it is code."""
         if self._pre is not None:
             self._append(data)
             return
@@ -216,7 +224,7 @@ class _MarkdownWriter:
             self._space = words.endswith(" ")
 
     def enter(self, node: Node) -> None:
-        """Write the beginning of an element."""
+        """Write the start of an element."""
         name = node.name
         if name in _BREAKS:
             self._end_line(_BREAKS[name])
@@ -264,7 +272,7 @@ class _MarkdownWriter:
                 self._mark = _HEADINGS.get(name, self._mark)
 
     def leave(self, node: Node) -> None:
-        """Write its end."""
+        """Write the end of an element."""
         name = node.name
         match name:
             case "ul" | "ol" | "menu" | "dir" if self._lists:
@@ -287,7 +295,7 @@ class _MarkdownWriter:
             self._end_line(_BREAKS[name])
 
     def _end_line(self, count: int) -> None:
-        """A line ends here, and an empty one follows where ``count`` is 2."""
+        """End the line; an empty one follows if ``count`` is 2."""
         if self._pre is None:
             count = 1 if self._lists else count
             self._level = min(self._level, self._quotes) if self._due else self._quotes
@@ -300,7 +308,7 @@ class _MarkdownWriter:
         self.full = self.full or self._size > self._max_chars
 
     def _flush(self) -> None:
-        """Write the line ends, indentation and space that are due."""
+        """Write the line ends, indentation and blanks that are pending."""
         if self._due and self._pieces:
             quote = "> " * min(self._level, _MAX_DEPTH)
             self._append("\n" if self._due == 1 else f"\n{quote.rstrip()}\n")
@@ -335,14 +343,14 @@ class _MarkdownWriter:
             self._append(f"[{words}]({target})")
 
     def _pop_text(self, start: int) -> str:
-        """The text from a piece on, taken back."""
+        """Remove and return the text from a piece on."""
         text = "".join(self._pieces[start:])
         del self._pieces[start:]
         self._size -= len(text)
         return text
 
     def _target(self, href: str) -> str:
-        """The address of a link, empty where it is no other page."""
+        """Return the address of a link, empty if it is no other page."""
         href = "".join(href[: 2 * _MAX_LINK].split())
         if not href or href.startswith("#") or not self._base:
             return ""

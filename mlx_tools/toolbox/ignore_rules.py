@@ -1,7 +1,7 @@
 """The rules of ``.gitignore`` files, as git reads them (gitignore(5)).
 
-pathspec reads a line of such a file as a regular expression. A line is anybody's, and Python's own
-engine would take for ever for some of them, so Rust's linear one matches.
+pathspec converts a line of such a file to a regular expression. Anyone may have written the line,
+and Python's own engine would run for ever for some, so Rust's linear one matches.
 """
 
 from __future__ import annotations
@@ -11,44 +11,51 @@ from typing import Any, Final
 
 IGNORE_FILE: Final = ".gitignore"
 MAX_IGNORE_BYTES: Final = 256_000
-"""Of a ``.gitignore`` that is read; git's own largest template has 11,000."""
+"""Bytes of a ``.gitignore`` that are read; git's own largest template has 11,000."""
 
-_GROUP: Final = 100  # rules that are tried with one expression before each is tried
+_GROUP_SIZE: Final = 100  # rules that are tried with one expression before each is tried
+"""Rules that are tried with one expression first: most paths match none."""
 
 _Matches = Callable[[str], bool]
 
 
 class IgnoreRules:
-    """The rules of one ``.gitignore``. ``folder`` is the path of its folder, empty or with a ``/``
-    at its end: paths below it are matched."""
+    """The rules of one ``.gitignore``.
+
+    ``folder`` is the path of its folder, empty or with a ``/`` at its end. Paths below it are
+    matched.
+    """
 
     def __init__(self, content: bytes, folder: str) -> None:
         self._skip = len(folder)
-        rules = list(_rules(content.decode("utf-8-sig", "replace").split("\n")))
+        rules = list(_parse_rules(content.decode("utf-8-sig", "replace").split("\n")))
         self._groups = [
-            _Group(rules[start : start + _GROUP]) for start in range(0, len(rules), _GROUP)
+            _Group(rules[start : start + _GROUP_SIZE])
+            for start in range(0, len(rules), _GROUP_SIZE)
         ]
 
     def decide(self, path: str) -> bool | None:
-        """True if the path is ignored, False if it is let in again; None if no rule is about it. A
-        folder's path ends in ``/``."""
-        below = path[self._skip :]
+        """Return True if the path is ignored, False if it is included again, else None.
+
+        A folder's path ends in ``/``.
+        """
+        inner_path = path[self._skip :]
         for group in reversed(self._groups):
-            if (decision := group.decide(below)) is not None:
+            if (decision := group.decide(inner_path)) is not None:
                 return decision
         return None
 
 
 def is_ignored(path: str, rules: Sequence[IgnoreRules]) -> bool:
-    """True if a path is ignored by rules of the folders above it, the innermost last."""
-    for one in reversed(rules):
-        if (decision := one.decide(path)) is not None:
+    """Return whether a path is ignored by the rules above it; innermost ones are last."""
+    for ignore_rules in reversed(rules):
+        if (decision := ignore_rules.decide(path)) is not None:
             return decision
     return False
 
 
 class _Group:
-    """Some rules in a row, of which the last that matches decides."""
+    """Some rules in a row; the last one that matches decides."""
 
     def __init__(self, rules: Sequence[tuple[str, bool]]) -> None:
         self._rules = rules
@@ -68,8 +75,8 @@ class _Group:
         return next(decisions, None)
 
 
-def _rules(lines: Iterable[str]) -> Iterable[tuple[str, bool]]:
-    """Each rule as a regular expression, and whether it ignores."""
+def _parse_rules(lines: Iterable[str]) -> Iterable[tuple[str, bool]]:
+    """Yield each rule as a regular expression, and whether it ignores."""
     from pathspec.patterns.gitignore.base import GitIgnorePatternError
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
@@ -86,7 +93,7 @@ def _rules(lines: Iterable[str]) -> Iterable[tuple[str, bool]]:
 
 
 def _compile_expression(expression: str) -> _Matches | None:
-    """None for what does not compile."""
+    """Compile an expression; None if it does not compile."""
     from pydantic_core import SchemaError, SchemaValidator
 
     form: Any = {"type": "str", "pattern": expression, "regex_engine": "rust-regex"}

@@ -1,4 +1,4 @@
-"""What the model knows of a file: what it was shown of it, and whether that still is so."""
+"""The model's knowledge of files: lines that it has seen, and their state."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from mlx_tools.transcript import FileView
 
 
 def identify(root: Root, names: Sequence[str]) -> str:
-    """A short text that stands for a file below a root."""
+    """Return a short text that identifies a file below a root."""
     path = "\0".join((str(root.path), *names)).encode("utf-8", "surrogateescape")
     return hashlib.sha256(path).hexdigest()[:16]
 
 
 def find_view(root: Root, names: Sequence[str]) -> FileView | None:
-    """What the model knows of a file from earlier calls."""
+    """Return what the model knows of a file from earlier calls."""
     look_up = current_context().known_file
     return None if look_up is None else look_up(identify(root, names))
 
@@ -34,19 +34,22 @@ def note_lines(
     *,
     is_cut: bool = False,
 ) -> None:
-    """Note that the model is shown lines of a file, besides those of the same state before."""
-    before = find_view(root, names)
-    is_same = before is not None and before.state == state and not (before.is_cut or is_cut)
-    if is_same and before is not None and first <= before.last + 1 and before.first <= last + 1:
-        first, last = min(first, before.first), max(last, before.last)
-    seen = FileView(
+    """Record that the model sees lines of a file.
+
+    Lines of the same state that it saw before count too.
+    """
+    known = find_view(root, names)
+    is_same = known is not None and known.state == state and not (known.is_cut or is_cut)
+    if is_same and known is not None and first <= known.last + 1 and known.first <= last + 1:
+        first, last = min(first, known.first), max(last, known.last)
+    view = FileView(
         file=identify(root, names), state=state, first=first, last=last, total=total, is_cut=is_cut
     )
-    current_context().files.append(seen)
+    current_context().files.append(view)
 
 
 def note_written(root: Root, names: Sequence[str], state: str, text: str) -> None:
-    """Note that the model wrote all of a file."""
+    """Record that the model wrote a complete file."""
     total = count_lines(text)
     note_lines(root, names, state, 1, total, total)
 
@@ -54,34 +57,36 @@ def note_written(root: Root, names: Sequence[str], state: str, text: str) -> Non
 def note_edited(
     root: Root, names: Sequence[str], old_text: str, new_text: str, extra_lines: int
 ) -> None:
-    """Note that the model changed a file in the state ``old_text``, which has ``extra_lines`` lines
-    now."""
-    seen = find_view(root, names)
-    if seen is not None and seen.state == old_text:
-        last, total = seen.last + extra_lines, seen.total + extra_lines
-        changed = replace(seen, state=new_text, last=max(last, seen.first), total=max(total, 1))
-        current_context().files.append(changed)
+    """Record that the model changed a file in the state ``old_text`` to ``new_text``.
+
+    The file has ``extra_lines`` more lines now.
+    """
+    view = find_view(root, names)
+    if view is not None and view.state == old_text:
+        last, total = view.last + extra_lines, view.total + extra_lines
+        new_view = replace(view, state=new_text, last=max(last, view.first), total=max(total, 1))
+        current_context().files.append(new_view)
 
 
 def count_lines(text: str) -> int:
-    """The lines of a text, as `file_access` counts them."""
+    """Return the number of lines of a text, as `file_access` counts them."""
     separator = "\r" if "\r" in text and "\n" not in text else "\n"
     return text.count(separator) + (not text.endswith(separator))
 
 
-def warning(root: Root, names: Sequence[str], path: str, state: str, *, replaces: bool) -> str:
-    """What a person must know before a change of a file, as a line; empty if nothing.
+def make_warning(root: Root, names: Sequence[str], path: str, state: str, *, replaces: bool) -> str:
+    """Return a warning for a person before a change of a file, or an empty text.
 
-    ``replaces``: all of the file is replaced, also what the model has not seen.
+    It is one line. With ``replaces`` the whole file is replaced, also what the model has not seen.
     """
-    seen = find_view(root, names)
-    if seen is None:
+    view = find_view(root, names)
+    if view is None:
         return ""
     name = one_line(path, marks=True)
-    if seen.state != state:
+    if view.state != state:
         return f"{name} has changed on disk since the model read it.\n"
-    if replaces and not seen.is_whole:
-        part = "a part of " if seen.is_cut else ""
-        lines = f"lines {seen.first:,} to {seen.last:,} of {seen.total:,}"
+    if replaces and not view.is_whole:
+        part = "a part of " if view.is_cut else ""
+        lines = f"lines {view.first:,} to {view.last:,} of {view.total:,}"
         return f"The model has seen {part}{lines} of {name}.\n"
     return ""

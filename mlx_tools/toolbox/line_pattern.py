@@ -1,7 +1,7 @@
 """A regular expression for lines, matched in time linear in the line.
 
-The engine is Rust's, which pydantic has and ripgrep uses, with its syntax. It cannot be
-interrupted, so the text that it gets at once is bounded by the size of the pattern.
+The engine is Rust's, which pydantic contains and ripgrep uses, with its syntax. It cannot be
+interrupted. So the text that it gets at once is limited by the size of the pattern.
 """
 
 from __future__ import annotations
@@ -11,46 +11,51 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 MAX_PATTERN_CHARS: Final = 1_000
+"""Characters of the longest pattern."""
 
 _LINE_STEPS: Final = 10_000_000  # characters times size of the pattern: half a second at worst
 _PIECE_STEPS: Final = 1_000_000  # for several lines at once: others get their turn in between
-_LEAST_CHARS: Final = 2_000
+_MIN_CHARS: Final = 2_000
 _REPEATED: Final = re.compile(r"(.)?\{\s*(\d+)\s*(?:,\s*(\d*)\s*)?\}", re.DOTALL)
 _OF_WHOLE_TEXT: Final = re.compile(r"\\[Az]|\(\?[A-Za-z]*[m-]")
-"""Ends of the whole text, and flags that switch the meaning of ``^`` and ``$``."""
+"""Finds anchors of the whole text, and flags that change the meaning of ``^`` and ``$``."""
 
 _SPECIAL: Final = re.compile(r"([\\.+*?()|\[\]{}^$#&\-~])")
 
 
 class LinePattern:
-    """A compiled pattern. What does not compile is searched for as plain text: ``reason`` then says
-    why, and is empty otherwise."""
+    """A compiled pattern. One that does not compile is searched for as plain text."""
 
     def __init__(self, pattern: str, *, ignore_case: bool = False) -> None:
         flags = "(?i)" if ignore_case else ""
         self.reason = ""
-        size = _size_of(pattern)
+        """The reason why the pattern does not compile; empty if it does."""
+        size = _measure_size(pattern)
         try:
             self._matches = _compile_pattern(flags + pattern)
         except ValueError as error:
             self.reason = str(error)
             pattern, size = _SPECIAL.sub(r"\\\1", pattern), len(pattern)
             self._matches = _compile_pattern(flags + pattern)
-        self.max_line_chars = max(_LINE_STEPS // size, _LEAST_CHARS)
-        """Of a longer line only so much is searched."""
-        self._piece_chars = max(_PIECE_STEPS // size, _LEAST_CHARS)
+        self.max_line_chars = max(_LINE_STEPS // size, _MIN_CHARS)
+        """Characters of a longer line that are searched."""
+        self._piece_chars = max(_PIECE_STEPS // size, _MIN_CHARS)
         self._piece_matches: Callable[[str], bool] | None = None
         if not _OF_WHOLE_TEXT.search(pattern):
             self._piece_matches = _compile_pattern(f"{flags}(?m){pattern}")
 
-    def matching_lines(self, text: str) -> Iterator[tuple[int, str]]:
-        """The lines that match, each with its number from 0. Lines end at ``\\n`` or ``\\r\\n``."""
+    def find_lines(self, text: str) -> Iterator[tuple[int, str]]:
+        r"""Yield the matching lines, each with its number from 0.
+
+        Lines end at ``\n`` or ``\r\n``.
+        """
         if "\r" in text:
             text = text.replace("\r\n", "\n")
         number = start = 0
         while start < len(text):
-            stop = self._piece_end(text, start)
+            stop = self._find_piece_end(text, start)
             piece = text[start:stop] if start or stop < len(text) else text
+            # Most pieces have no match: one call of the engine then settles many lines.
             if self._piece_matches is None or self._may_match(piece):
                 for line in piece.removesuffix("\n").split("\n"):
                     if self._matches(line[: self.max_line_chars]):
@@ -60,9 +65,8 @@ class LinePattern:
                 number += piece.count("\n")
             start = stop
 
-    def _piece_end(self, text: str, start: int) -> int:
-        """Where a piece ends: after a line, so that it has at most so many characters, or one
-        line."""
+    def _find_piece_end(self, text: str, start: int) -> int:
+        """Return the end of a piece, after a line: limited characters, or one line."""
         if len(text) - start <= self._piece_chars:
             return len(text)
         stop = text.rfind("\n", start, start + self._piece_chars) + 1
@@ -70,14 +74,17 @@ class LinePattern:
         return stop or len(text)
 
     def _may_match(self, piece: str) -> bool:
-        """False if no line of the piece matches."""
+        """Return False if no line of the piece matches."""
         if len(piece) > self.max_line_chars:  # one long line
             return True
         assert self._piece_matches is not None
         return self._piece_matches(piece)
 
-    def first_match_end(self, line: str) -> int:
-        """About where the first match in a matching line ends, for showing that part of it."""
+    def find_match_end(self, line: str) -> int:
+        """Return about where the first match in a matching line ends, to show that part.
+
+        The engine only says whether a text matches, so the end is found by bisection.
+        """
         low, high = 0, min(len(line), self.max_line_chars)
         while low < high:
             middle = (low + high) // 2
@@ -89,27 +96,31 @@ class LinePattern:
 
 
 def _compile_pattern(pattern: str) -> Callable[[str], bool]:
-    """Raises ValueError, which says why, for what does not compile."""
+    """Compile a pattern.
+
+    Raises:
+        ValueError: it does not compile; the message says why.
+    """
     from pydantic_core import SchemaError, SchemaValidator
 
     form: Any = {"type": "str", "pattern": pattern, "regex_engine": "rust-regex"}
     try:
         return SchemaValidator(form).isinstance_python
     except SchemaError as error:
-        said = str(error).rstrip().rpartition("error: ")[2]
+        message = str(error).rstrip().rpartition("error: ")[2]
         if "size limit" in str(error):
-            said = "it is too large"
-        raise ValueError(said.partition("\n")[0][:200]) from None
+            message = "it is too large"
+        raise ValueError(message.partition("\n")[0][:200]) from None
     except (UnicodeEncodeError, RecursionError):
         raise ValueError("it holds what no text has") from None
 
 
-def _size_of(pattern: str) -> int:
-    """An upper bound for how many places of the pattern can be active at once."""
+def _measure_size(pattern: str) -> int:
+    """Return an upper bound of how many places of the pattern can be active at once."""
     size, factor = len(pattern), 1
-    for before, least, most in _REPEATED.findall(pattern):
-        count = min(int((most or least)[:9]), 100_000_000)
-        if before in (")", "}"):
+    for repeated, minimum, maximum in _REPEATED.findall(pattern):
+        count = min(int((maximum or minimum)[:9]), 100_000_000)
+        if repeated in (")", "}"):
             factor *= max(count, 1)
         else:
             size += count

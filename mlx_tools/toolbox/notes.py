@@ -1,10 +1,9 @@
 """A folder of notes: plain Markdown files that a person can open, edit and add to.
 
-A note that a model writes is a new file, never a change to one. It begins with a head, YAML between
-two lines ``---`` as editors of notes know it, that says when the note was written and in which
-session: where a note came from stays known to whoever finds it later. What other programs or people
-put into a head is part of the text. Everything is opened by a walk from the folder that follows no
-link.
+A note that a model writes is a new file, never a change of one. It begins with front matter, YAML
+between two lines ``---``, which editors of notes know. It has the time and the session, so the
+origin of a note stays known to whoever finds it later. Front matter of other programs or people is
+part of the text. All files are opened by a walk from the folder that follows no link.
 """
 
 from __future__ import annotations
@@ -39,24 +38,24 @@ from mlx_tools.store import (
 from mlx_tools.toolbox.file_reading import tool_errors
 from mlx_tools.toolbox.text_diff import unified_diff
 from mlx_tools.toolbox.text_files import decode_text, encode_text, one_line
-from mlx_tools.tools import Preview, Tool, ToolContext, ToolError, current_context, words_of
+from mlx_tools.tools import Preview, Tool, ToolContext, ToolError, current_context, load_words
 
 ENDING: Final = ".md"
 ENDINGS: Final = (ENDING, ".markdown")
-"""What a file's name ends in that is taken for a note."""
+"""Endings of the names of files that are taken for notes."""
 
 MAX_NOTES: Final = 20_000
 MAX_NOTE_BYTES: Final = 200_000
 MAX_ENTRIES: Final = 200_000
 MAX_TOTAL_BYTES: Final = 64_000_000
-"""What a search looks at: a folder of any size takes bounded time and memory."""
+"""The limits of a search: a folder of any size takes bounded time and memory."""
 
 MAX_SAME: Final = 9_999
-"""Notes of one title; the next is refused."""
+"""Notes with one title; a further one is refused."""
 
 MAX_TITLE_CHARS: Final = 500
 MAX_ORIGIN_CHARS: Final = 100
-"""What is taken of a title and of a session's name: anybody may write anything into a file."""
+"""Characters of a title and of a session's name: anybody may write anything into a file."""
 
 NO_FOLDER: Final = "no folder for notes was named"
 
@@ -66,31 +65,32 @@ _FIELD: Final = re.compile(r"^(created|by):[ \t]+(.*)$", re.MULTILINE)
 
 
 class Note(Struct, frozen=True):
-    """A note as it was found. ``path`` is relative to the folder; ``created`` is what its head
-    says, empty where it has none of ours: a person wrote it. ``modified`` is in seconds since 1970.
-    """
+    """A note."""
 
     path: str
+    """The path relative to the folder."""
     title: str
     text: str
     created: str = ""
+    """The time in our front matter; empty if a person wrote the note."""
     session: str = ""
     modified: float = 0.0
+    """Seconds since 1970."""
 
 
-def note_of(path: str, text: str, modified: float = 0.0) -> Note:
-    """A note's file, read.
+def parse_note(path: str, text: str, modified: float = 0.0) -> Note:
+    """Parse the file of a note.
 
-    Its title is the one that its head names, or its first heading, or the file's name. The text is
-    what stands below our head; what else stands in a head is kept in front of it.
+    Its title is in the front matter, or is the first heading, or the file's name. The text is what
+    follows our front matter; other front matter is kept before it.
     """
-    from mlx_tools.toolbox.kb.documents import front_matter, title_of
+    from mlx_tools.toolbox.kb.documents import find_title, split_front_matter
 
-    title = title_of(text) or PurePath(path).stem
-    head, body = front_matter(text)
+    title = find_title(text) or PurePath(path).stem
+    head, body = split_front_matter(text)
     fields = {key: value.strip() for key, value in _FIELD.findall(head)}
-    by, _, session = fields.get("by", "").partition(_SESSION)
-    created = fields.get("created", "") if by == _WRITER else ""
+    author, _, session = fields.get("by", "").partition(_SESSION)
+    created = fields.get("created", "") if author == _WRITER else ""
     if created:
         lines = head.splitlines(keepends=True)
         head = "".join(line for line in lines if not line.startswith(("created:", "by:")))
@@ -113,9 +113,13 @@ class NoteSearch(NamedTuple):
 
 
 class Notes:
-    """The notes in ``folder``, which is made when the first is written. Methods raise `ToolError`.
+    """The notes in ``folder``, which is created with the first one.
 
-    ``folder`` None has no notes, and none can be written. ``now`` is the time with its zone.
+    Methods raise `ToolError`.
+
+    Args:
+        folder: the folder, None for no notes.
+        now: returns the time with its zone.
     """
 
     def __init__(
@@ -126,35 +130,36 @@ class Notes:
         self.folder = None if folder is None else expand_user(folder).absolute()
         self._now = now
 
-    def free_name(self, title: str) -> str:
-        """The name that a new note of this title would get: that of no other, however case and
-        accents are compared."""
-        heading = _heading(title)
+    def find_free_name(self, title: str) -> str:
+        """Return the name that a new note of this title would get.
+
+        No other note has it, even if case and accents are ignored.
+        """
+        heading = _make_heading(title)
         if self.folder is None or not os.path.lexists(self.folder):
-            return _free_name(heading, set())
+            return _find_free_name(heading, set())
         with self._open_folder(self.folder) as root:
-            return _free_name(heading, _names(root))
+            return _find_free_name(heading, _list_names(root))
 
     def create(
         self, title: str, content: str, context: ToolContext | None = None
     ) -> tuple[str, int]:
-        """Writes a new note for a call, the present one. Returns its file's name and its size in
-        bytes.
+        """Write a new note, and return its file's name and its size in bytes.
 
-        Where there is one of the same name it gets a number; under another name than was approved
-        nothing is written.
+        If the name is taken it gets a number. Nothing is written under another name than was
+        approved.
         """
         context = context or current_context()
-        heading, created = _heading(title), self._now().isoformat(timespec="seconds")
-        where = f"{_SESSION}{context.session}" if context.session else ""
-        head = f"---\ncreated: {created}\nby: {_WRITER}{where}\n---\n\n"
-        raw = encode_text(head + body_of(title, content))
+        heading, created = _make_heading(title), self._now().isoformat(timespec="seconds")
+        origin = f"{_SESSION}{context.session}" if context.session else ""
+        head = f"---\ncreated: {created}\nby: {_WRITER}{origin}\n---\n\n"
+        raw = encode_text(head + make_body(title, content))
         if self.folder is None:
             raise ToolError(NO_FOLDER)
         with self._open_folder(self.folder, make=True) as root, tool_errors("it cannot be written"):
-            taken = _names(root)
+            taken_names = _list_names(root)
             while True:
-                name = _free_name(heading, taken)
+                name = _find_free_name(heading, taken_names)
                 if context.expected not in (None, f"{_NEW}{name}"):
                     raise PathRefused("there is a note of this name by now; nothing was written")
                 with place_of(root, root.parts(name, writing=True) or (), {}) as place:
@@ -168,30 +173,32 @@ class Notes:
                             undo=context.undo,
                         )
                     except (PathRefused, NameTaken):
+                        # A refusal for another reason than a name that was taken meanwhile.
                         if status_of(place.folder, name) is None or context.cancelled:
                             raise
-                        taken.add(folded(name))  # another was quicker: the next number
+                        taken_names.add(folded(name))  # another was quicker: the next number
                         continue
                 return name, len(raw)
 
     def read_all(self, given_up: Callable[[], bool] = lambda: False) -> NoteSearch:
-        """All notes in the folder and the folders below it, in the order of their paths.
+        """Return all notes below the folder, in the order of their paths.
 
-        Hidden files and folders, links, files with several names, and what is no text are left out.
+        Hidden files and folders, links, files with several names, and files that are no text are
+        left out.
         """
-        from mlx_tools.toolbox.kb.walk import WalkStart, files_of
+        from mlx_tools.toolbox.kb.walk import WalkStart, walk_files
 
         notes: list[Note] = []
         unread = size = 0
         if self.folder is None or not os.path.lexists(self.folder):
             return NoteSearch()
         try:
-            start = WalkStart.named(self.folder)
+            start = WalkStart.from_path(self.folder)
         except UsageError as error:
             raise ToolError(f"the notes cannot be opened: {error.message}") from None
         if start.only:
             raise ToolError(f"the notes cannot be opened: {self.folder} is no folder")
-        for file in files_of(start, lambda path, reason: None, MAX_ENTRIES, given_up):
+        for file in walk_files(start, lambda path, reason: None, MAX_ENTRIES, given_up):
             if given_up():
                 break
             if not file.parts[-1].casefold().endswith(ENDINGS):
@@ -208,12 +215,12 @@ class Notes:
                 continue
             size += len(raw)
             path = unicodedata.normalize("NFC", "/".join(file.parts))
-            notes.append(note_of(path, text, status.st_mtime))
+            notes.append(parse_note(path, text, status.st_mtime))
         return NoteSearch(sorted(notes, key=lambda note: note.path), unread)
 
     @contextlib.contextmanager
     def _open_folder(self, folder: Path, *, make: bool = False) -> Iterator[Root]:
-        """The folder, held open."""
+        """Yield the folder, held open."""
         try:
             if make:
                 private_dir(folder)
@@ -224,21 +231,21 @@ class Notes:
             yield root
 
 
-def body_of(title: str, content: str) -> str:
-    """A note without its head: the title as a heading, and the content as it is."""
+def make_body(title: str, content: str) -> str:
+    """Return a note without front matter: the title as a heading, and the content."""
     end = "" if content.endswith("\n") else "\n"
-    return f"# {_heading(title)}\n\n{content}{end}"
+    return f"# {_make_heading(title)}\n\n{content}{end}"
 
 
-def _heading(title: str) -> str:
-    """The title on one line. Raises ToolError for one that nobody could see."""
+def _make_heading(title: str) -> str:
+    """Return the title on one line. Raises ToolError if it is invisible."""
     if all(unicodedata.category(c)[0] in "CZ" for c in title):
         raise ToolError("the title is empty", code="invalid_arguments")
     return one_line(" ".join(title.split()))
 
 
-def _names(root: Root) -> set[str]:
-    """All names in the folder itself, as file systems compare them that ignore case."""
+def _list_names(root: Root) -> set[str]:
+    """Return all names in the folder, as file systems compare them that ignore case."""
     try:
         with os.scandir(root.fd) as entries:
             return {folded(entry.name) for entry in entries}
@@ -246,8 +253,8 @@ def _names(root: Root) -> set[str]:
         raise ToolError(f"the notes cannot be listed: {error.strerror}") from None
 
 
-def _free_name(heading: str, taken_names: set[str]) -> str:
-    stem = note_stem(heading)
+def _find_free_name(heading: str, taken_names: set[str]) -> str:
+    stem = make_stem(heading)
     for number in range(1, MAX_SAME + 1):
         name = f"{stem}{ENDING}" if number == 1 else f"{stem} {number}{ENDING}"
         if folded(name) not in taken_names:
@@ -259,34 +266,37 @@ def _free_name(heading: str, taken_names: set[str]) -> str:
 
 _MAX_CHARS: Final = 100
 _MAX_BYTES: Final = 180
-"""What a title may take of a name, which has 255 bytes: there is room for a number and the ending,
-also where a file system takes accents apart."""
+"""Limits of a title in a file's name, which has 255 bytes. There is room for a number and the
+ending,
+also if a file system decomposes accents."""
 
 _NAMELESS: Final = "note"
-"""The name of a note whose title has nothing that a name may hold."""
+"""The name of a note if nothing of its title may be in a name."""
 
 _DIVIDING: Final = frozenset('/\\:*?"<>|')
-"""What divides paths or names streams, and what Windows has in no name."""
+"""Characters that divide paths or name streams, or that Windows allows in no name."""
 
 _EDGES: Final = " .-~_"
-"""Not at either end: hidden files, options, home folders, names that differ in nothing visible."""
+"""Characters that may not be at either end: hidden files, options, home folders, and names that
+look
+the same."""
 
 
-def note_stem(title: str) -> str:
-    """The file's name without its ending: what of the title a name may hold, shortened.
+def make_stem(title: str) -> str:
+    """Return the name of the file without its ending: the allowed part of the title.
 
-    Characters that divide or steer become spaces, those that nobody sees are left out. The same
-    title always gives the same name; different ones may share it.
+    Characters that divide or control become spaces, and invisible ones are left out. The same title
+    always gives the same name; different ones may share it.
     """
     text = unicodedata.normalize("NFC", title)
     if text.casefold().endswith(ENDING):
         text = text[: -len(ENDING)]
-    words = "".join(map(_allowed, text)).split()
+    words = "".join(map(_replace_character, text)).split()
     raw = " ".join(words).strip(_EDGES)[:_MAX_CHARS].encode()[:_MAX_BYTES]
     return raw.decode(errors="ignore").rstrip(_EDGES) or _NAMELESS
 
 
-def _allowed(character: str) -> str:
+def _replace_character(character: str) -> str:
     category = unicodedata.category(character)
     if category in ("Cf", "Cs", "Co", "Cn"):
         return ""
@@ -304,13 +314,15 @@ def _allowed(character: str) -> str:
 
 MAX_HITS: Final = 5
 HEAD_WEIGHT: Final = 3
-"""A word of a note's title or path counts as if it stood so often in its text."""
+"""A word of a note's title or path counts as much as so many in its text. A choice: who names a
+note
+by a word means it."""
 
 WORD_CHARS: Final = 6
-"""Characters of a word and the space behind it, about."""
+"""Characters of a word and the space after it, about."""
 
 SNIPPET_CHARS: Final = 600
-"""A note that is no longer is shown whole."""
+"""Characters of the longest note that is shown completely."""
 
 _WRITES: Final[Effects] = frozenset(("write",))
 _READS: Final[Effects] = frozenset(("read",))
@@ -319,16 +331,16 @@ _INDENT: Final = "   "
 
 
 def notes_create(notes: Notes) -> Tool:
-    """The tool that writes these notes."""
-    words = words_of("notes_create")
+    """Return the tool that writes these notes."""
+    words = load_words("notes_create")
 
     def run(arguments: Mapping[str, Any]) -> str:
         name, size = notes.create(arguments["title"], arguments["content"])
         return words.notices["made"].format(name=name, size=size)
 
     def preview(arguments: Mapping[str, Any]) -> Preview:
-        name = notes.free_name(arguments["title"])
-        body = body_of(arguments["title"], arguments["content"])
+        name = notes.find_free_name(arguments["title"])
+        body = make_body(arguments["title"], arguments["content"])
         encode_text(body)
         diff = unified_diff("", body, "/dev/null", name)
         return Preview(diff.text, f"{_NEW}{name}", counts=diff.counts, omitted=diff.omitted)
@@ -337,8 +349,8 @@ def notes_create(notes: Notes) -> Tool:
 
 
 def notes_search(notes: Notes) -> Tool:
-    """The tool that finds these notes."""
-    words = words_of("notes_search")
+    """Return the tool that finds these notes."""
+    words = load_words("notes_search")
 
     def run(arguments: Mapping[str, Any]) -> str:
         context = current_context()
@@ -346,9 +358,9 @@ def notes_search(notes: Notes) -> Tool:
         def given_up() -> bool:
             return context.cancelled
 
-        found = notes.read_all(given_up)
-        hits = rank_notes(found.notes, str(arguments["query"]), given_up)
-        return _show_search(found, hits, words.notices)
+        search = notes.read_all(given_up)
+        hits = rank_notes(search.notes, str(arguments["query"]), given_up)
+        return _show_search(search, hits, words.notices)
 
     return Tool(words.spec(_READS, private=True), run)
 
@@ -356,89 +368,103 @@ def notes_search(notes: Notes) -> Tool:
 def rank_notes(
     notes: Sequence[Note], query: str, given_up: Callable[[], bool] = lambda: False
 ) -> list[tuple[Note, str]]:
-    """The notes that match, the best first, each with the part of its text in which most of what
-    was asked stands; of equal ones the one that was changed last. What is no word, such as a
-    smiley, is found where it stands in a note as it was asked for. ``given_up`` is asked before
-    each note.
-    """
-    from mlx_tools.toolbox.kb.query import QueryTerm, TermMatcher, query_of
-    from mlx_tools.toolbox.kb.search import snippet
+    """Return the matching notes, best first, each with the best part of its text.
 
-    roots = tuple(one.root for one in query_of(query, lambda _: 0).wanted)
-    counts = [*_counts(notes, roots, given_up)]
+    Of equal ones the most recently changed is first. A query without words, such as a smiley, is
+    found as it is. ``given_up`` is called before each note.
+    """
+    from mlx_tools.toolbox.kb.query import QueryTerm, TermMatcher, build_query
+    from mlx_tools.toolbox.kb.search import make_snippet
+
+    roots = tuple(query_term.root for query_term in build_query(query, lambda _: 0).terms)
+    counts = [*_count_terms(notes, roots, given_up)]
     if len(counts) < len(notes):
         return []
-    said = set().union(*counts)
+    known_terms = set().union(*counts)
 
     def holding(wanted_term: QueryTerm) -> int:
-        matching = {term for term in said if wanted_term.matches(term)}
+        matching = {term for term in known_terms if wanted_term.matches(term)}
         return sum(not matching.isdisjoint(count) for count in counts)
 
-    wanted = query_of(query, holding).wanted
-    matches = {term: [one.expression for one in wanted if one.matches(term)] for term in said}
+    wanted = build_query(query, holding).terms
+    matches = {
+        term: [query_term.expression for query_term in wanted if query_term.matches(term)]
+        for term in known_terms
+    }
     texts = []
     for note, count in zip(notes, counts, strict=True):
         text = Counter({"": len(note.text) // WORD_CHARS})  # nobody asks for it: it makes a length
         for term, times in count.items():
             text.update(dict.fromkeys(matches[term], times))
         texts.append(text)
-    scores = Bm25(texts).scores({one.expression for one in wanted})
-    found = [
+    scores = Bm25(texts).scores({query_term.expression for query_term in wanted})
+    ranked = [
         (round(score, 6), note)
         for score, note in zip(scores, notes, strict=True)
         if score > 0 or (not wanted and query in note.text)
     ]
-    found.sort(key=lambda pair: (-pair[0], -pair[1].modified, pair[1].path))
+    ranked.sort(key=lambda pair: (-pair[0], -pair[1].modified, pair[1].path))
     matcher = TermMatcher(wanted)
     return [
-        (note, snippet(_body(note), matcher, SNIPPET_CHARS)[1] if place < MAX_HITS else "")
-        for place, (_, note) in enumerate(found)
+        (
+            note,
+            make_snippet(_strip_heading(note), matcher, SNIPPET_CHARS)[1]
+            if place < MAX_HITS
+            else "",
+        )
+        for place, (_, note) in enumerate(ranked)
     ]
 
 
-def _counts(
+def _count_terms(
     notes: Iterable[Note], roots: tuple[str, ...], given_up: Callable[[], bool]
 ) -> Iterator[Counter[str]]:
-    """The terms of each note that begin with one of ``roots``, as often as it has them. Only words
-    in notes that may match are taken apart, each once."""
-    from mlx_tools.toolbox.kb.query import folded, terms
+    """Yield the terms of each note that begin with one of ``roots``, and their counts.
 
-    parts = [*map(folded, roots)]
+    Only words in notes that may match are analysed, each once.
+    """
+    from mlx_tools.toolbox.kb.query import fold_text, iter_terms
+
+    parts = [*map(fold_text, roots)]
 
     @functools.lru_cache(maxsize=65_536)
-    def near(word: str) -> list[str]:
-        return [term for term in terms(word) if term.startswith(roots)]
+    def split_matching(word: str) -> list[str]:
+        return [term for term in iter_terms(word) if term.startswith(roots)]
 
     for note in notes:
         if given_up():
             return
         count: Counter[str] = Counter()
         head = f"{note.title} {note.path}"
-        whole = folded(f"{head} {note.text}")
+        whole = fold_text(f"{head} {note.text}")
         if any(part in whole for part in parts):
             words = Counter(note.text.split() + HEAD_WEIGHT * head.split())
             for word, times in words.items():
-                for term in near(word):
+                for term in split_matching(word):
                     count[term] += times
         yield count
 
 
-def _body(note: Note) -> str:
-    """The text without the heading that repeats its title."""
+def _strip_heading(note: Note) -> str:
+    """Return the text without the heading that repeats its title."""
     return unicodedata.normalize("NFC", note.text).removeprefix(f"# {note.title}\n").strip()
 
 
 def _show_search(
     search: NoteSearch, hits: Sequence[tuple[Note, str]], notices: Mapping[str, str]
 ) -> str:
-    """What was found: for each note its file, its title and where it came from, and below that its
-    text or a part of it, indented, so that no note can look like another."""
+    """Return the result of a search: file, title, origin and text of each note.
+
+    Texts are indented, so no note can look like another.
+    """
     lines = []
     for number, (note, text) in enumerate(hits[:MAX_HITS], start=1):
         path, title = one_line(note.path, marks=True), one_line(note.title, marks=True)
         lines.append(notices["hit"].format(number=number, path=path, title=title))
         if note.created:
-            created, session = (one_line(said, marks=True) for said in (note.created, note.session))
+            created, session = (
+                one_line(value, marks=True) for value in (note.created, note.session)
+            )
             lines.append(
                 _INDENT + notices["origin"].format(created=created, session=session or "-")
             )

@@ -1,4 +1,4 @@
-"""Globs as models and shells write them: ``*.{ts,tsx}`` stands for two patterns of paths."""
+"""Globs as models and shells write them: ``*.{ts,tsx}`` stands for two patterns."""
 
 from __future__ import annotations
 
@@ -7,27 +7,33 @@ from typing import Final
 from mlx_tools.tools import ToolError
 
 MAX_GLOBS: Final = 100
+"""Patterns of one glob; nested braces multiply."""
 
 
-def expanded_globs(glob: str) -> list[str]:
-    """The patterns that a glob with alternatives in braces stands for. Raises ToolError for more
-    than 100."""
-    done: list[str] = []
-    waiting = [glob]
-    while waiting:
-        if len(done) + len(waiting) > MAX_GLOBS:
+def expand_glob(glob: str) -> list[str]:
+    """Return the patterns that a glob with braces stands for.
+
+    Raises:
+        ToolError: there are more than 100.
+    """
+    patterns: list[str] = []
+    pending = [glob]
+    while pending:
+        if len(patterns) + len(pending) > MAX_GLOBS:
             raise ToolError(
                 f"the glob stands for more than {MAX_GLOBS} patterns", code="invalid_arguments"
             )
-        pattern = waiting.pop()
+        pattern = pending.pop()
         start = pattern.rfind("{")  # the innermost
         stop = pattern.find("}", start)
         if start < 0 or stop < 0:
-            done.append(pattern)
+            patterns.append(pattern)
             continue
         inner = pattern[start + 1 : stop].split(",")
         if len(inner) == 1:  # no alternatives: the braces stand for themselves
-            done.append(pattern)
+            patterns.append(pattern)
             continue
-        waiting += [pattern[:start] + one + pattern[stop + 1 :] for one in reversed(inner)]
-    return done
+        pending += [
+            pattern[:start] + alternative + pattern[stop + 1 :] for alternative in reversed(inner)
+        ]
+    return patterns

@@ -1,4 +1,4 @@
-"""Where programs are looked for, and which may be run: those that nobody else can have changed."""
+"""Finds programs, and checks that nobody else can have changed them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mlx_tools.store import PathAbsent, PathRefused
 
 PROGRAM_FOLDERS: Final = ("/usr/bin", "/bin", "/usr/local/bin", "/opt/homebrew/bin")
 SYSTEM: Final = 0
-"""The number of the user to whom the system's own files belong."""
+"""The user id that owns the system's own files."""
 
 HOMEBREW: Final = ("/opt/homebrew/bin", "/usr/local/bin")
-"""Where Homebrew puts programs on a Mac. They belong to the user who installed it."""
+"""Homebrew's folders of programs on a Mac. They belong to the user who installed it."""
 
 _ADMIN: Final = 80
-"""The number of macOS's group of administrators, who may become the system's user anyway.
-Homebrew's folders and /Applications are theirs to write to."""
+"""The id of macOS's group of administrators, who may become the system's user anyway. Homebrew's
+folders and /Applications are writable for it."""
 
 _SHIMS: Final = frozenset(
     (
@@ -43,10 +43,10 @@ _SHIMS: Final = frozenset(
         *("pip3", "python3", "ranlib", "size", "strings", "strip", "swift", "swiftc", "yacc"),
     )
 )
-"""Programs of ``/usr/bin`` on a Mac that only start the one of the chosen developer tools. In a
+"""Programs of ``/usr/bin`` on a Mac that only start the one of the selected developer tools. In a
 sandbox they cannot find it."""
 
-_CHOSEN: Final = "/var/db/xcode_select_link"
+_SELECTED_LINK: Final = "/var/db/xcode_select_link"
 _DEVELOPER: Final = (
     "/Library/Developer/CommandLineTools",
     "/Applications/Xcode.app/Contents/Developer",
@@ -71,20 +71,20 @@ class ProgramFile(Struct, frozen=True):
 
 
 def trusted_folders(folders: Sequence[str] = PROGRAM_FOLDERS) -> tuple[str, ...]:
-    """Those that are there, and that the system alone can write to."""
+    """Return the folders that exist and that only the system can write to."""
     return tuple(f for f in folders if Path(f).is_absolute() and _is_trusted(Path(f)))
 
 
-def program(name: str, folders: Sequence[str]) -> str | None:
-    """The absolute path of a program, None where none of the folders has one to be trusted."""
-    paths = (path for path in _named(name, folders) if _is_trusted(path))
+def find_trusted(name: str, folders: Sequence[str]) -> str | None:
+    """Return the absolute path of a trusted program, None if no folder has one."""
+    paths = (path for path in _find_named(name, folders) if _is_trusted(path))
     return next(map(str, paths), None)
 
 
 def find_program(
     name: str,
     folders: Sequence[str],
-    own: Sequence[str] = (),
+    user_folders: Sequence[str] = (),
     writable: Sequence[Path] = (),
     *,
     platform: str = sys.platform,
@@ -95,27 +95,32 @@ def find_program(
     Args:
         name: the program's name.
         folders: the system's folders of programs (`trusted_folders`).
-        own: folders that the user trusts; on a Mac Homebrew's are looked through as well.
+        user_folders: folders that the user trusts; on a Mac Homebrew's are searched too.
         writable: the roots that programs and tools may write to.
-        platform: as `sys.platform` says it.
-        developer: where Apple's developer tools may be, after the place that was chosen.
+        platform: the system, as in `sys.platform`.
+        developer: places of Apple's developer tools, after the selected one.
 
     Raises:
-        PathAbsent: there is no such program, or nobody may trust it.
-        PathRefused: it lies below a root that may be written to.
+        PathAbsent: there is no such program, or none that can be trusted.
+        PathRefused: it is below a root that may be written to.
     """
     mac = platform == "darwin"
-    found, is_shim = program(name, folders), False
-    if found is not None and mac and name in _SHIMS and Path(found).parent == Path("/usr/bin"):
-        found, is_shim = None, True
+    path_text, is_shim = find_trusted(name, folders), False
+    if (
+        path_text is not None
+        and mac
+        and name in _SHIMS
+        and Path(path_text).parent == Path("/usr/bin")
+    ):
+        path_text, is_shim = None, True
         for path in _developer_programs(name, developer):
             if _is_trusted(path, {SYSTEM, os.getuid()}, {_ADMIN}):
                 _refuse_below(path, writable)
                 return ProgramFile(str(path), "bsd", (str(path.parents[1]),))
-    if found is not None:
-        is_bsd = mac and Path(found).parent in (Path("/usr/bin"), Path("/bin"))
-        return ProgramFile(found, "bsd" if is_bsd else "gnu")
-    for path in _named(name, (*own, *(HOMEBREW if mac else ()))):
+    if path_text is not None:
+        is_bsd = mac and Path(path_text).parent in (Path("/usr/bin"), Path("/bin"))
+        return ProgramFile(path_text, "bsd" if is_bsd else "gnu")
+    for path in _find_named(name, (*user_folders, *(HOMEBREW if mac else ()))):
         if _is_trusted(path, {SYSTEM, os.getuid()}, {_ADMIN} if mac else ()):
             _refuse_below(path, writable)
             places = dict.fromkeys((str(path.parent), str(path.resolve().parent)))
@@ -125,11 +130,11 @@ def find_program(
             f"{name} is one of Apple's command line tools, which are not installed "
             "(xcode-select --install)"
         )
-    looked = [*folders, *own]
-    raise PathAbsent(f"{name} is not installed in {' or '.join(looked)}")
+    searched = [*folders, *user_folders]
+    raise PathAbsent(f"{name} is not installed in {' or '.join(searched)}")
 
 
-def _named(name: str, folders: Sequence[str]) -> Iterator[Path]:
+def _find_named(name: str, folders: Sequence[str]) -> Iterator[Path]:
     if not name or "/" in name or name.startswith((".", "-")) or not name.isprintable():
         return
     for folder in folders:
@@ -139,13 +144,13 @@ def _named(name: str, folders: Sequence[str]) -> Iterator[Path]:
 
 
 def _developer_programs(name: str, developer: Sequence[str]) -> Iterator[Path]:
-    chosen = [os.path.realpath(_CHOSEN)] if os.path.islink(_CHOSEN) else []  # noqa: PTH114
+    chosen = [os.path.realpath(_SELECTED_LINK)] if os.path.islink(_SELECTED_LINK) else []  # noqa: PTH114
     for folder in (*chosen, *developer):
-        yield from _named(name, [str(Path(folder, inner)) for inner in _BINARIES])
+        yield from _find_named(name, [str(Path(folder, inner)) for inner in _BINARIES])
 
 
 def _refuse_below(path: Path, writable: Sequence[Path]) -> None:
-    """Refuse a program that a tool could have written."""
+    """Raise PathRefused for a program that a tool could have written."""
     for place in {path, path.resolve()}:
         if any(root in place.parents for root in writable):
             raise PathRefused(
@@ -156,17 +161,19 @@ def _refuse_below(path: Path, writable: Sequence[Path]) -> None:
 def _is_trusted(
     path: Path, owners: Collection[int] = (SYSTEM,), groups: Collection[int] = ()
 ) -> bool:
-    """True if nobody but the owners and groups can change what stands at the path, where it leads
-    to, or a folder above either."""
+    """Return whether only the owners and groups can change the path.
+
+    This includes where it leads to, and the folders above both.
+    """
     try:
-        real = path.resolve(strict=True)
-        checked = {real, *real.parents, *path.parents}
-        found = [place.stat() for place in checked]
+        target = path.resolve(strict=True)
+        checked = {target, *target.parents, *path.parents}
+        states = [place.stat() for place in checked]
     except (OSError, RuntimeError):
         return False
     return all(
-        one.st_uid in owners
-        and not one.st_mode & stat.S_IWOTH
-        and (one.st_gid in groups or not one.st_mode & stat.S_IWGRP)
-        for one in found
+        state.st_uid in owners
+        and not state.st_mode & stat.S_IWOTH
+        and (state.st_gid in groups or not state.st_mode & stat.S_IWGRP)
+        for state in states
     )

@@ -1,9 +1,9 @@
-"""Brings back what the calls of a session replaced, deleted and made.
+"""Undoes what the calls of a session replaced, deleted and created.
 
 Before a built-in tool changes a file, it keeps the old content (`mlx_tools.store.artifacts`) and
-writes down what the file will hold. So it can be told, whatever happened in between, whether a file
-still is what the run left: only such a file is touched here, by the same walk that follows no
-link, and by the same replacing that is whole or not at all (`mlx_tools.store.changes`).
+records the new content's digest. So it is always known whether a file still is what the run left.
+Only such a file is touched here. The walk follows no link, and a file is replaced completely or not
+at all (`mlx_tools.store.changes`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mlx_tools.store import (
 from mlx_tools.transcript import Header, NestedRecord, UserRecord
 
 Action = Literal["restore", "bring_back", "remove"]
-"""A file gets its old content again, comes back, or goes since the run made it."""
+"""A file gets its old content, comes back, or is removed since the run created it."""
 
 Status = Literal["due", "undone", "refused"]
 
@@ -47,12 +47,13 @@ _NOT_LEFT: Final = "it is no longer what the run left"
 
 
 class UndoStep(Struct, frozen=True):
-    """One change, and what is to become of it: ``reason`` says why it was refused."""
+    """One change, and the status of its undoing."""
 
     session: str
     change: Change
     status: Status
     reason: str = ""
+    """The reason why it was refused."""
 
     @property
     def action(self) -> Action:
@@ -71,47 +72,55 @@ class UndoStep(Struct, frozen=True):
 
 
 class Undo:
-    """All that can be undone of one session and of the runs within its calls.
+    """All changes of one session and of its nested runs that can be undone.
 
-    Use it with ``with``: no other process is at the sessions meanwhile, be it to undo the same.
-    ``own`` is a session that this process is at. Raises `TranscriptError` where another one is.
+    Use it with ``with``: it locks the sessions, so that no other process uses them or undoes the
+    same meanwhile.
+
+    Args:
+        store: the store of the sessions.
+        session: the session.
+        session_id: a session that this process has locked already.
+
+    Raises:
+        TranscriptError: another process uses one of the sessions.
     """
 
     def __init__(self, store: SessionStore, session: str, session_id: str = "") -> None:
         self._store = store
         self._session = session
         self._session_id = session_id
-        self._stores = {one: _undo_of(store, one) for one in _session_tree(store, session)}
+        self._stores = {name: _open_undo(store, name) for name in _list_sessions(store, session)}
         self._locked_sessions = contextlib.ExitStack()
 
     def __enter__(self) -> Undo:
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             for session in self._stores.keys() - {self._session_id}:
-                held.enter_context(self._store.held(session))
-            self._locked_sessions = held.pop_all()
+                stack.enter_context(self._store.held(session))
+            self._locked_sessions = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._locked_sessions.close()
 
     def steps(self, *, of_question: bool = False) -> list[UndoStep]:
-        """The changes to undo, the newest change first; what never came to pass is left out.
+        """Return the changes to undo, newest first, without those that never happened.
 
-        With ``of_question`` only those since the last question that led to one that is due; all
-        where none is.
+        With ``of_question`` only those since the last question that led to one that is due; all if
+        none is.
         """
-        found = [
+        changes = [
             (session, change)
             for session, store in self._stores.items()
             for change in store.changes()
         ]
         states: dict[str, str] = {}
         steps = []
-        for session, change in sorted(found, key=lambda one: one[1].key, reverse=True):
+        for session, change in sorted(changes, key=lambda pair: pair[1].key, reverse=True):
             try:
-                now = states.get(change.path) or _state(change)
+                now = states.get(change.path) or _read_state(change)
             except _FAULTS as error:
-                steps.append(UndoStep(session, change, "refused", _words(error)))
+                steps.append(UndoStep(session, change, "refused", _describe_error(error)))
                 continue
             if now == change.after:
                 steps.append(UndoStep(session, change, "due"))
@@ -124,78 +133,88 @@ class Undo:
         due = next((step.change.at for step in steps if step.status == "due"), None)
         if not of_question or due is None:
             return steps
-        asked = max((at for at in self._question_times() if at <= due), default=0.0)
-        return [step for step in steps if step.change.at >= asked]
+        asked_at = max((at for at in self._question_times() if at <= due), default=0.0)
+        return [step for step in steps if step.change.at >= asked_at]
 
     def _question_times(self) -> Iterator[float]:
-        """When the questions of the session were asked."""
+        """Yield the times at which the session's questions were asked."""
         with contextlib.suppress(TranscriptError, ValueError):
             for record in self._store.records(self._session):
                 if isinstance(record, UserRecord) and record.at:
                     yield datetime.fromisoformat(record.at).timestamp()
 
     def undo(self, step: UndoStep) -> UndoStep:
-        """Undoes one step that is due, and returns what became of it. Its copy is gone then."""
+        """Undo one step that is due, and return its new status. Its copy is then deleted."""
         store, change = self._stores[step.session], step.change
         try:
             old = store.old(change.key)
             if change.before != ABSENT and state_of(old) != change.before:
                 raise WrongFileKind("what was kept of it is gone or damaged")
-            with _place(change) as place:
-                new = change.after == ABSENT
+            with _open_place(change) as place:
+                is_new = change.after == ABSENT
                 content = None if change.before == ABSENT else old
                 write_file(
-                    place, content, new=new, expected=change.after, mode=change.mode if new else 0
+                    place,
+                    content,
+                    new=is_new,
+                    expected=change.after,
+                    mode=change.mode if is_new else 0,
                 )
         except _FAULTS as error:
-            return replace(step, status="refused", reason=_words(error))
+            return replace(step, status="refused", reason=_describe_error(error))
         store.forget(change.key)
         return replace(step, status="undone")
 
 
-def outermost(store: SessionStore, session: str) -> str:
-    """The session whose call the run of this one stands within, however deep; else this one."""
-    known = set(store.ids())
-    while session in known:
-        known.remove(session)
+def find_outermost(store: SessionStore, session: str) -> str:
+    """Return the outermost session whose call contains the run of this one."""
+    remaining = set(store.ids())
+    while session in remaining:
+        remaining.remove(session)
         try:
             header = next(iter(store.records(session)), None)
         except TranscriptError:
             break
         parent = header.parent.partition("/")[0] if isinstance(header, Header) else ""
-        session = parent if parent in known else session
+        session = parent if parent in remaining else session
     return session
 
 
-def undoable(store: SessionStore) -> str | None:
-    """The newest session that has something kept, None where none has."""
-    return next((one for one in store.ids() if not _undo_of(store, one).empty), None)
+def find_undoable(store: SessionStore) -> str | None:
+    """Return the newest session that has something to undo, or None."""
+    return next((session for session in store.ids() if not _open_undo(store, session).empty), None)
 
 
-def _undo_of(store: SessionStore, session: str) -> UndoStore:
-    """The copies of a session, however old: what has expired was removed when a session began."""
+def _open_undo(store: SessionStore, session: str) -> UndoStore:
+    """Return the copies of a session, however old.
+
+    Expired copies were removed when a session began.
+    """
     return store.undo(session, keep=inf)
 
 
-def _session_tree(store: SessionStore, session: str) -> list[str]:
-    """The session, and those of the runs within its calls."""
-    known, found, waiting = set(store.ids()), [], [session]
-    while waiting:
-        one = waiting.pop()
-        if one not in known:
+def _list_sessions(store: SessionStore, session: str) -> list[str]:
+    """Return the session and those of its nested runs."""
+    remaining, sessions, pending = set(store.ids()), [], [session]
+    while pending:
+        current = pending.pop()
+        if current not in remaining:
             continue
-        known.remove(one)
-        found.append(one)
+        remaining.remove(current)
+        sessions.append(current)
         with contextlib.suppress(TranscriptError):  # what it kept can be undone all the same
-            records = store.records(one)
-            waiting += [record.session for record in records if isinstance(record, NestedRecord)]
-    return found
+            records = store.records(current)
+            pending += [record.session for record in records if isinstance(record, NestedRecord)]
+    return sessions
 
 
 @contextlib.contextmanager
-def _place(change: Change) -> Iterator[Place]:
-    """The place of the file. Raises what the walk raises, and Refused where the folder that it was
-    found under is another one by now."""
+def _open_place(change: Change) -> Iterator[Place]:
+    """Yield the place of the file.
+
+    Raises:
+        PathRefused: its root is another folder by now. The exceptions of the walk pass through too.
+    """
     with contextlib.closing(Root(RootName(change.root, writable=True))) as root:
         if str(root.path) != change.root or root.identity[1] != change.inode:
             raise PathRefused(f"{change.root} is another folder by now")
@@ -204,9 +223,9 @@ def _place(change: Change) -> Iterator[Place]:
             yield place
 
 
-def _state(change: Change) -> str:
-    """The state of the file now."""
-    with _place(change) as place:
+def _read_state(change: Change) -> str:
+    """Return the state of the file now."""
+    with _open_place(change) as place:
         fd = open_present(place)
         try:
             return state_of(fd)
@@ -215,5 +234,5 @@ def _state(change: Change) -> str:
                 os.close(fd)
 
 
-def _words(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     return getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)

@@ -18,7 +18,7 @@ class SandboxView(Struct, frozen=True):
     """The folders that it sees, each with whether it may write there."""
     hidden: HiddenPaths = field(default_factory=HiddenPaths)
     """The places below the roots that it does not see."""
-    replaced: Mapping[str, bytes] = field(default_factory=dict)
+    replaced_files: Mapping[str, bytes] = field(default_factory=dict)
     """Other contents of some hidden files."""
     starts: bool = True
     """It may start other programs."""

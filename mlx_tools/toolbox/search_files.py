@@ -1,4 +1,4 @@
-"""``search_files``: a regular expression searched for in the text files below the roots."""
+"""``search_files``: searches text files below the roots for a regular expression."""
 
 from __future__ import annotations
 
@@ -11,32 +11,34 @@ from typing import Any, Final
 from mlx_tools.macos import is_dataless
 from mlx_tools.messages import Effects
 from mlx_tools.store import PathAbsent, PathPatterns, PathRefused, Root, WrongFileKind
-from mlx_tools.toolbox.file_reading import open_first, path_patterns, tool_errors
+from mlx_tools.toolbox.file_reading import open_first, parse_patterns, tool_errors
 from mlx_tools.toolbox.line_pattern import LinePattern
-from mlx_tools.toolbox.path_globs import expanded_globs
+from mlx_tools.toolbox.path_globs import expand_glob
 from mlx_tools.toolbox.text_files import one_line
 from mlx_tools.toolbox.tree_walk import Entry, TreeWalk
-from mlx_tools.tools import Tool, Words, current_context, words_of
+from mlx_tools.tools import Tool, Words, current_context, load_words
 
 EFFECTS: Final[Effects] = frozenset(("read",))
 MAX_RESULTS: Final = 200
+"""Lines that are shown; more than that and the pattern is too general."""
 MAX_RESULT_CHARS: Final = 400
+"""Characters of a line that are shown."""
 MAX_SECONDS: Final = 20.0
-"""Of one search: some 500,000 files. A shorter time of the call holds, too."""
+"""Seconds for one search: some 500,000 files. A shorter time of the call applies too."""
 
 MAX_SEARCHED_BYTES: Final = 100_000_000
-"""Of one file that is searched."""
+"""Bytes of one file that are searched."""
 
 _FIRST_BYTES: Final = 1 << 16  # most files have no more, and a smaller buffer is quicker
 _PIECE_BYTES: Final = 1 << 20
 _LONGEST_LINE_BYTES: Final = 1 << 23
-_LEAST_TEXT: Final = 100  # characters of a line that are shown behind a long path
+_MIN_TEXT: Final = 100  # characters of a line that are shown behind a long path
 _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def search_files(roots: Sequence[Root], clock: Callable[[], float] = monotonic) -> Tool:
-    """The tool for these roots. ``clock`` gives seconds."""
-    words = words_of("search_files")
+    """Return the tool for these roots. ``clock`` returns seconds."""
+    words = load_words("search_files")
 
     def run(arguments: Mapping[str, Any]) -> str:
         return _Search(roots, words, arguments, clock).run()
@@ -45,7 +47,7 @@ def search_files(roots: Sequence[Root], clock: Callable[[], float] = monotonic) 
 
 
 class _Search:
-    """One call."""
+    """One call of the tool."""
 
     def __init__(
         self,
@@ -57,7 +59,7 @@ class _Search:
         self._roots, self._notices, self._clock = roots, words.notices, clock
         self._path = arguments.get("path") or "."
         self._glob = arguments.get("glob") or ""
-        self._globs = _globs(self._glob)
+        self._globs = _parse_glob(self._glob)
         self._pattern = LinePattern(
             arguments["pattern"], ignore_case=arguments.get("ignore_case") is True
         )
@@ -72,17 +74,17 @@ class _Search:
         self._is_late = False
 
     def run(self) -> str:
-        """The lines that match, and what is to be said of the search."""
+        """Return the matching lines, and remarks on the search."""
         everywhere = len(self._roots) > 1 and self._path in (".", "./")
-        places = [(root, ()) for root in self._roots] if everywhere else [self._place()]
+        places = [(root, ()) for root in self._roots] if everywhere else [self._find_place()]
         for root, parts in places:
             self._search(root, parts)
             if self._is_over or self._is_late:
                 break
         return "\n".join((*self._results, *self._remarks()))
 
-    def _place(self) -> tuple[Root, tuple[str, ...]]:
-        """The root and the names of the file or folder to search."""
+    def _find_place(self) -> tuple[Root, tuple[str, ...]]:
+        """Return the root and the names of the file or folder to search."""
         fd, root, parts = open_first(self._roots, self._path, _open_either)
         os.close(fd)
         return root, tuple(parts)
@@ -92,7 +94,7 @@ class _Search:
         walk = TreeWalk(root, self._gives_up, enters=lambda names: self._leads_on(names, parts))
         with tool_errors("the folder cannot be searched"):
             try:
-                for entry in walk.below(parts):
+                for entry in walk.iter_entries(parts):
                     if entry.is_folder or not self._is_wanted(entry, len(parts)):
                         continue
                     self._search_entry(root, entry)
@@ -109,12 +111,12 @@ class _Search:
         return self._is_late
 
     def _leads_on(self, names: Sequence[str], parts: Sequence[str]) -> bool:
-        """True if the glob may fit something below a folder."""
+        """Return whether the glob may match something below a folder."""
         globs = self._globs
         return globs is None or globs.lead_on(names[len(parts) :]) or globs.lead_on(names)
 
     def _is_wanted(self, entry: Entry, depth: int) -> bool:
-        """True if the glob fits the path below the searched folder, or below the root."""
+        """Return whether the glob matches the path, below the folder or below the root."""
         if self._globs is None:
             return True
         names = entry.path.split("/")
@@ -139,15 +141,15 @@ class _Search:
             os.close(fd)
 
     def _search_open(self, root: Root, fd: int, path: str) -> None:
-        """Search one open file, piece by piece. What has a NUL byte is no text."""
+        """Search one open file, piece by piece. A file with a NUL byte is no text."""
         self._files += 1
         before = 0
         try:
             if is_dataless(os.fstat(fd)):  # it would be fetched from iCloud
                 self._unreadable += 1
                 return
-            for text in _texts(fd):
-                for number, line in self._pattern.matching_lines(text):
+            for text in _iter_texts(fd):
+                for number, line in self._pattern.find_lines(text):
                     self._add(root, path, before + number + 1, line)
                     if self._is_over:
                         return
@@ -160,8 +162,8 @@ class _Search:
     def _add(self, root: Root, path: str, number: int, line: str) -> None:
         shown = str(root.path / path) if len(self._roots) > 1 else path
         head = f"{one_line(shown)}:{number}: "
-        room = max(MAX_RESULT_CHARS - len(head), _LEAST_TEXT)
-        result = head + (line if len(line) <= room else self._excerpt(line, room))
+        room = max(MAX_RESULT_CHARS - len(head), _MIN_TEXT)
+        result = head + (line if len(line) <= room else self._cut_excerpt(line, room))
         if len(line) > self._pattern.max_line_chars:
             self._cut_lines += 1
         if self._room is not None:
@@ -173,9 +175,9 @@ class _Search:
             return
         self._results.append(result)
 
-    def _excerpt(self, line: str, room: int) -> str:
-        """The part of a long line around its first match."""
-        end = self._pattern.first_match_end(line)
+    def _cut_excerpt(self, line: str, room: int) -> str:
+        """Return the part of a long line around its first match."""
+        end = self._pattern.find_match_end(line)
         start = max(min(end - room // 2, len(line) - room + 1), 0)
         if not start:
             return line[: room - 1] + "…"
@@ -197,44 +199,44 @@ class _Search:
 
 
 def _open_either(root: Root, parts: Sequence[str]) -> int:
-    """A descriptor of a folder or of a file."""
+    """Open a folder or a file."""
     try:
         return root.open_listing(parts)
     except WrongFileKind:
         return root.open_file(parts)
 
 
-def _globs(glob: str) -> PathPatterns | None:
-    """The patterns of paths that a glob stands for; one without a ``/`` fits in any folder."""
+def _parse_glob(glob: str) -> PathPatterns | None:
+    """Return a glob's patterns; one without a ``/`` matches in any folder."""
     if not glob:
         return None
-    patterns = [one if "/" in one else f"**/{one}" for one in expanded_globs(glob)]
-    patterns = [f"{one}**" if one.endswith("/") else one for one in patterns]
-    return path_patterns(patterns, "glob")
+    patterns = [pattern if "/" in pattern else f"**/{pattern}" for pattern in expand_glob(glob)]
+    patterns = [f"{pattern}**" if pattern.endswith("/") else pattern for pattern in patterns]
+    return parse_patterns(patterns, "glob")
 
 
-def _texts(fd: int) -> Iterator[str]:
-    """The text of a file in pieces of whole lines; nothing more once it has a NUL byte."""
+def _iter_texts(fd: int) -> Iterator[str]:
+    """Yield the text of a file in pieces of complete lines, until a NUL byte."""
     content = os.read(fd, _FIRST_BYTES)
     if content.startswith(_UTF16):
-        while len(content) < MAX_SEARCHED_BYTES // 10 and (more := os.read(fd, _PIECE_BYTES)):
-            content += more
+        while len(content) < MAX_SEARCHED_BYTES // 10 and (next_bytes := os.read(fd, _PIECE_BYTES)):
+            content += next_bytes
         yield codecs.getincrementaldecoder("utf-16")("replace").decode(content)
         return
     is_last = len(content) < _FIRST_BYTES
-    content, rest, done = content.removeprefix(codecs.BOM_UTF8), b"", 0
+    content, remaining, bytes_read = content.removeprefix(codecs.BOM_UTF8), b"", 0
     while content and b"\0" not in content:
-        done += len(content)
-        is_last |= done > MAX_SEARCHED_BYTES
-        content, rest = rest + content, b""
+        bytes_read += len(content)
+        is_last |= bytes_read > MAX_SEARCHED_BYTES
+        content, remaining = remaining + content, b""
         stop = len(content) if is_last else content.rfind(b"\n") + 1
         if stop or len(content) < _LONGEST_LINE_BYTES:  # of a longer line the rest is another line
-            content, rest = content[:stop], content[stop:]
+            content, remaining = content[:stop], content[stop:]
         if content:
             yield content.decode("utf-8", "replace")
         if is_last:
             return
         content = os.read(fd, _PIECE_BYTES)
         is_last = len(content) < _PIECE_BYTES
-    if rest and not content:
-        yield rest.decode("utf-8", "replace")
+    if remaining and not content:
+        yield remaining.decode("utf-8", "replace")

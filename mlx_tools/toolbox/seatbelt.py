@@ -1,8 +1,8 @@
-"""The profile of ``sandbox-exec`` on macOS, in Apple's notation: what it does not name is denied.
+"""The profile of ``sandbox-exec`` on macOS: it denies what it does not name.
 
-Of several rules that fit an operation the last one counts, so what is hidden stands last. Rules are
-about paths, not about files: whoever renames a folder takes what is in it out of the rules on its
-path. So the folders above what is hidden cannot be renamed, and it is denied by its name as well.
+If several rules match an operation the last one wins, so hidden paths come last. Rules are about
+paths, not about files. Renaming a folder would take its contents out of the rules on its path. So
+the folders above a hidden path cannot be renamed, and the path is also denied by its name.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _LINKS: Final = ("/etc", "/tmp", "/var", "/private/etc/localtime")  # noqa: S108
 _DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 _USERS: Final = "com.apple.system.opendirectoryd.libinfo"
-"""The service that tells the names of users, without which ``ls -l`` waits or fails."""
+"""The service for users' names, without which ``ls -l`` waits or fails."""
 
 
-def seatbelt_profile(program: str, view: SandboxView, temporary: str = "") -> str:
+def build_profile(program: str, view: SandboxView, temporary: str = "") -> str:
     """Return the profile that gives a program this view of the system.
 
     Args:
         program: the program's absolute path.
-        view: what it sees, and may write to.
-        temporary: a folder that it may write to, its own; empty for none.
+        view: what it can see and write to.
+        temporary: a folder of its own that it may write to; empty for none.
     """
-    real = os.path.realpath(program)
-    places = [*dict.fromkeys((program, real))]
+    real_path = os.path.realpath(program)
+    places = [*dict.fromkeys((program, real_path))]
     roots = [path for path, _ in view.roots]
     programs = (*_PROGRAMS, *view.programs)
     lines = ["(version 1)", "(deny default)"]
@@ -56,51 +56,53 @@ def seatbelt_profile(program: str, view: SandboxView, temporary: str = "") -> st
         "(allow signal (target same-sandbox))",
         "(allow process-info* (target same-sandbox))",
         "(allow ipc-posix-sem)",  # locks between processes, as Python's
-        f"(allow mach-lookup (global-name {_quoted(_USERS)}))",
+        f"(allow mach-lookup (global-name {_quote(_USERS)}))",
     ]
-    executable = f"(allow process-exec {_each('literal', places)})"
+    executable = f"(allow process-exec {_to_filters('literal', places)})"
     if view.starts:
         lines.append("(allow process-fork)")
         executable = (
-            f"(allow process-exec {_each('literal', places)} "
-            f"{_each('subpath', (*programs, *roots))})"
+            f"(allow process-exec {_to_filters('literal', places)} "
+            f"{_to_filters('subpath', (*programs, *roots))})"
         )
     lines.append(executable)
     readable = (*_SYSTEM, *programs, *_DATA)
-    above = _above((*roots, *readable, *places, *([temporary] if temporary else [])))
+    parents = _list_parents((*roots, *readable, *places, *([temporary] if temporary else [])))
     lines += [
         # without the first no program starts at all: it is looked up with every path
         '(allow file-read* (literal "/"))',
-        f"(allow file-read-metadata {_each('literal', (*above, *_LINKS))})",
-        f"(allow file-read* {_each('subpath', readable)} {_each('literal', places)})",
-        f"(allow file-map-executable {_each('subpath', (*_SYSTEM, *programs))})",
-        f"(allow file-read* {_each('literal', _DEVICES)})",
+        f"(allow file-read-metadata {_to_filters('literal', (*parents, *_LINKS))})",
+        f"(allow file-read* {_to_filters('subpath', readable)} {_to_filters('literal', places)})",
+        f"(allow file-map-executable {_to_filters('subpath', (*_SYSTEM, *programs))})",
+        f"(allow file-read* {_to_filters('literal', _DEVICES)})",
         '(allow file-read-data file-write-data (subpath "/dev/fd"))',
         '(allow file-write-data (literal "/dev/null") (literal "/dev/zero"))',
     ]
     for path, writable in view.outermost_first:
-        lines.append(f"(allow file-read* {_each('subpath', [path])})")
-        lines.append(f"({'allow' if writable else 'deny'} file-write* {_each('subpath', [path])})")
+        lines.append(f"(allow file-read* {_to_filters('subpath', [path])})")
+        lines.append(
+            f"({'allow' if writable else 'deny'} file-write* {_to_filters('subpath', [path])})"
+        )
     if view.starts and roots:
-        lines.append(f"(allow file-map-executable {_each('subpath', roots)})")
+        lines.append(f"(allow file-map-executable {_to_filters('subpath', roots)})")
     if temporary:
-        lines.append(f"(allow file-read* file-write* {_each('subpath', [temporary])})")
-    return "\n".join([*lines, *_hiding(view), "(deny network*)", ""])
+        lines.append(f"(allow file-read* file-write* {_to_filters('subpath', [temporary])})")
+    return "\n".join([*lines, *_hide_rules(view), "(deny network*)", ""])
 
 
-def _hiding(view: SandboxView) -> list[str]:
-    """The rules on what is hidden, and on repositories, which nothing may write to."""
+def _hide_rules(view: SandboxView) -> list[str]:
+    """Return the rules on hidden paths, and on repositories, which are read-only."""
     roots = [PurePosixPath(path) for path, _ in view.roots]
     private = (*view.hidden.folders, *view.hidden.files)
     lines = []
     for path in view.hidden.repositories:
-        by_name = _by_name(roots, path, parts=1)
-        lines.append(f"(deny file-write* {_each('subpath', [path])} {by_name})")
+        by_name = _filter_by_name(roots, path, parts=1)
+        lines.append(f"(deny file-write* {_to_filters('subpath', [path])} {by_name})")
     for path in private:
         # with the folder's name if that makes it private: ``config`` is only so in ``.git``
         alone = private_part((PurePosixPath(path).name,)) is not None
-        by_name = _by_name(roots, path, parts=1 if alone else 2)
-        lines.append(f"(deny file-read* file-write* {_each('subpath', [path])} {by_name})")
+        by_name = _filter_by_name(roots, path, parts=1 if alone else 2)
+        lines.append(f"(deny file-read* file-write* {_to_filters('subpath', [path])} {by_name})")
     holding = {
         str(parent)
         for path in (*private, *view.hidden.repositories)
@@ -108,35 +110,38 @@ def _hiding(view: SandboxView) -> list[str]:
         if any(root in parent.parents for root in roots)
     }
     if holding:  # a folder that is renamed is unlinked from the one above it
-        lines.append(f"(deny file-write-unlink {_each('literal', sorted(holding))})")
+        lines.append(f"(deny file-write-unlink {_to_filters('literal', sorted(holding))})")
     return lines
 
 
-def _by_name(roots: Sequence[PurePosixPath], path: str, *, parts: int) -> str:
-    """A filter for the last parts of a path anywhere below the roots, and all that is in there."""
+def _filter_by_name(roots: Sequence[PurePosixPath], path: str, *, parts: int) -> str:
+    """Return a filter for the last parts of a path anywhere below the roots.
+
+    It also matches all that is in there.
+    """
     pure = PurePosixPath(path)
-    within = [root for root in roots if root in pure.parents]
-    if not within:
+    roots_above = [root for root in roots if root in pure.parents]
+    if not roots_above:
         return ""
-    inner = pure.relative_to(within[0]).parts
-    name = "/".join(map(_escaped, inner[-parts:]))
-    places = [f"^{_escaped(str(root))}/(.*/)?{name}(/.*)?$" for root in within]
-    return " ".join(f"(regex {_quoted(place)})" for place in places)
+    inner = pure.relative_to(roots_above[0]).parts
+    name = "/".join(map(_escape, inner[-parts:]))
+    places = [f"^{_escape(str(root))}/(.*/)?{name}(/.*)?$" for root in roots_above]
+    return " ".join(f"(regex {_quote(place)})" for place in places)
 
 
-def _escaped(text: str) -> str:
-    """A text as a regular expression that fits it alone."""
+def _escape(text: str) -> str:
+    """Escape a text as a regular expression that matches only it."""
     return re.sub(r"([\\^$.|?*+()\[\]{}])", r"\\\1", text)
 
 
-def _above(paths: Iterable[str]) -> list[str]:
-    """The folders above these paths."""
+def _list_parents(paths: Iterable[str]) -> list[str]:
+    """Return the folders above these paths."""
     return sorted({str(parent) for path in paths for parent in PurePosixPath(path).parents})
 
 
-def _each(kind: str, paths: Iterable[str]) -> str:
-    return " ".join(f"({kind} {_quoted(path)})" for path in paths)
+def _to_filters(kind: str, paths: Iterable[str]) -> str:
+    return " ".join(f"({kind} {_quote(path)})" for path in paths)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

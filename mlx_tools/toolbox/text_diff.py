@@ -1,8 +1,8 @@
-"""Unified diffs for a person who decides about a change: whole, counted and quickly made.
+"""Unified diffs for a person who decides: complete, counted and fast.
 
-Lines that occur once in both texts are matched first, which takes linear time (as `git diff
---patience` does). `difflib`, which may take quadratic time, compares only the short runs between
-them. Long runs without such lines are shown as removed and added, and the hunk says so.
+Lines that occur once in both texts are matched first, which takes linear time (like `git diff
+--patience`). `difflib`, which may take quadratic time, only compares the short runs between them.
+Long runs without such lines are shown as removed and added, and the hunk says so.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from msgspec import Struct
 from mlx_tools.toolbox.text_files import one_line
 
 MAX_SHOWN_CHARS: Final = 5_000_000
-"""Most characters of lines in a diff. Nobody reads more, and a screen or a page takes a while to
-show as much."""
+"""Characters of lines in a diff. Nobody reads more, and a screen or a page takes a while to show as
+much."""
 
 NOT_COMPARED: Final = "too long to be compared line by line: all of it is shown as replaced"
 
@@ -29,58 +29,61 @@ _LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
 _MAX_PAIRS: Final = 1_000_000
 """Pairs of lines that `difflib` may compare in one text: at worst about a third of a second."""
 _MAX_DEPTH: Final = 8
-"""How often lines are looked for that occur once between others that do. Each time takes linear
-time, and a real change needs one or two."""
+"""Rounds of looking for lines that occur once between others that do. Each takes linear time, and a
+real change needs one or two."""
 
 Equal = tuple[int, int, int]
-"""Equal lines: where they begin in the old text and in the new one, and how many there are."""
+"""Equal lines: their start in the old and in the new text, and their number."""
 Change = tuple[int, int, int, int]
-"""Lines from ``i1`` to ``i2`` of the old text that ``j1`` to ``j2`` of the new one replace."""
+"""Lines ``i1`` to ``i2`` of the old text that ``j1`` to ``j2`` of the new one replace."""
 
 
 class TextDiff(Struct, frozen=True):
-    """A unified diff. ``counts`` are the lines that come and go in the whole change: ``+2 -17``.
-    ``omitted`` says what of the change the text leaves out, and is empty if the text is whole."""
+    """A unified diff."""
 
     text: str
     counts: str = ""
+    """The added and removed lines of the whole change: ``+2 -17``."""
     omitted: str = ""
+    """The part of the change that the text leaves out; empty if it is complete."""
 
 
 def unified_diff(old_text: str, new_text: str, old: str, new: str) -> TextDiff:
-    """Compare two texts with the names ``old`` and ``new``.
+    r"""Compare two texts with the names ``old`` and ``new``.
 
-    Lines end at ``\\n`` alone; every other character that nobody would see is escaped. At most
-    `MAX_SHOWN_CHARS` are shown; the last line then says how much is left out.
+    Lines end only at ``\n``; every other invisible character is escaped. At most `MAX_SHOWN_CHARS`
+    are shown; the last line then says how much is left out.
     """
     shown = [f"--- {one_line(old, marks=True)}", f"+++ {one_line(new, marks=True)}"]
     if old_text == new_text:
         return TextDiff("\n".join((*shown, "(no difference)")))
-    left, lines, chars = MAX_SHOWN_CHARS, 0, 0  # what may be shown, and what is not
+    chars_left, lines, chars = MAX_SHOWN_CHARS, 0, 0  # what may be shown, and what is not
     counts = {"+": 0, "-": 0, " ": 0, "@": 0}
-    for line in _hunks(_LINE.findall(old_text), _LINE.findall(new_text)):
+    for line in _iter_hunks(_LINE.findall(old_text), _LINE.findall(new_text)):
         counts[line[0]] += 1
         size = len(line) - 1  # without its mark
-        if size <= left:
-            shown += _escaped(line)
-        elif left:  # the beginning of the first line that does not fit
-            shown.append(f"{next(_escaped(line[:left]))} … ({size - left} more characters)")
-        if size > left:
-            lines, chars = lines + 1, chars + size - left
-        left = max(0, left - size)
+        if size <= chars_left:
+            shown += _escape_line(line)
+        elif chars_left:  # the beginning of the first line that does not fit
+            shown.append(
+                f"{next(_escape_line(line[:chars_left]))} … ({size - chars_left} more characters)"
+            )
+        if size > chars_left:
+            lines, chars = lines + 1, chars + size - chars_left
+        chars_left = max(0, chars_left - size)
     omitted = f"{chars} characters in {lines} lines are not shown" if chars else ""
     if omitted:
         shown.append(f"({omitted})")
     return TextDiff("\n".join(shown), f"+{counts['+']} -{counts['-']}", omitted)
 
 
-def _hunks(old_lines: list[str], new_lines: list[str]) -> Iterator[str]:
-    """The lines of a diff behind its header, each with its own end."""
-    for hunk, compared in _grouped(old_lines, new_lines):
+def _iter_hunks(old_lines: list[str], new_lines: list[str]) -> Iterator[str]:
+    """Yield the lines of a diff after its header, each with its own end."""
+    for hunk, compared in _group_changes(old_lines, new_lines):
         i1, i2 = max(hunk[0][0] - _CONTEXT, 0), min(hunk[-1][1] + _CONTEXT, len(old_lines))
         j1, j2 = max(hunk[0][2] - _CONTEXT, 0), min(hunk[-1][3] + _CONTEXT, len(new_lines))
         note = "" if compared else f" ({NOT_COMPARED})"
-        yield f"@@ -{_range(i1, i2)} +{_range(j1, j2)} @@{note}\n"
+        yield f"@@ -{_format_range(i1, i2)} +{_format_range(j1, j2)} @@{note}\n"
         for start, end, new_start, new_end in hunk:
             yield from (f" {line}" for line in old_lines[i1:start])
             yield from (f"-{line}" for line in old_lines[start:end])
@@ -89,17 +92,17 @@ def _hunks(old_lines: list[str], new_lines: list[str]) -> Iterator[str]:
         yield from (f" {line}" for line in old_lines[i1:i2])
 
 
-def _range(start: int, end: int) -> str:
-    """Lines as the header of a hunk names them; of none, the line before them."""
+def _format_range(start: int, end: int) -> str:
+    """Return lines as a hunk's header names them; for none, the line before them."""
     count = end - start
     return f"{start + 1}" if count == 1 else f"{start + bool(count)},{count}"
 
 
-def _grouped(
+def _group_changes(
     old_lines: Sequence[str], new_lines: Sequence[str]
 ) -> Iterator[tuple[list[Change], bool]]:
-    """The changes that stand in one hunk, and whether all of them were compared line by line."""
-    equal, skipped = _equal_lines(old_lines, new_lines)
+    """Yield the changes of each hunk, and whether all were compared line by line."""
+    equal, skipped = _find_equal_lines(old_lines, new_lines)
     hunk, compared = list[Change](), True
     i = j = 0
     for next_i, next_j, count in (*equal, (len(old_lines), len(new_lines), 0)):
@@ -114,22 +117,22 @@ def _grouped(
         yield hunk, compared
 
 
-def _equal_lines(
+def _find_equal_lines(
     old_lines: Sequence[str], new_lines: Sequence[str]
 ) -> tuple[list[Equal], set[tuple[int, int]]]:
-    """The lines that both texts have, in order, and where runs begin that were not compared."""
+    """Return the equal lines in order, and the starts of runs that were not compared."""
     equal, skipped = list[Equal](), set[tuple[int, int]]()
     pairs = _MAX_PAIRS
     gaps = [(0, len(old_lines), 0, len(new_lines), 0)]
     while gaps:
         i1, i2, j1, j2, depth = gaps.pop()
-        start, end = _common_ends(old_lines[i1:i2], new_lines[j1:j2])
+        start, end = _count_common(old_lines[i1:i2], new_lines[j1:j2])
         equal += [(i1, j1, start), (i2 - end, j2 - end, end)]
         i1, i2, j1, j2 = i1 + start, i2 - end, j1 + start, j2 - end
         if i1 == i2 or j1 == j2:
             continue
         old, new = old_lines[i1:i2], new_lines[j1:j2]
-        anchors = _anchors(old, new) if depth < _MAX_DEPTH else []
+        anchors = _find_anchors(old, new) if depth < _MAX_DEPTH else []
         if anchors:
             edges = [(-1, -1), *anchors, (len(old), len(new))]
             equal += [(i1 + i, j1 + j, 1) for i, j in anchors]
@@ -146,46 +149,47 @@ def _equal_lines(
     return sorted(block for block in equal if block[2]), skipped
 
 
-def _common_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
-    """How many lines both begin with, and how many of the others both end with."""
-    least = min(len(old), len(new))
-    start = next((i for i in range(least) if old[i] != new[i]), least)
-    least -= start
-    end = next((i for i in range(least) if old[-1 - i] != new[-1 - i]), least)
+def _count_common(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
+    """Return how many lines both begin with, and how many of the rest both end with."""
+    remaining = min(len(old), len(new))
+    start = next((i for i in range(remaining) if old[i] != new[i]), remaining)
+    remaining -= start
+    end = next((i for i in range(remaining) if old[-1 - i] != new[-1 - i]), remaining)
     return start, end
 
 
-def _anchors(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
-    """Where lines stand that occur once in both: the longest series in the order of both."""
+def _find_anchors(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the longest common series of lines that occur once in both texts."""
     places = {line: place for place, line in enumerate(new)}
-    once = _unique_lines(old) & _unique_lines(new)
+    unique_lines = _unique_lines(old) & _unique_lines(new)
     piles = list[tuple[int, int]]()  # the last line of the best series of each length
     tops = list[int]()
-    before: dict[tuple[int, int], tuple[int, int] | None] = {}
-    for pair in ((place, places[line]) for place, line in enumerate(old) if line in once):
+    previous: dict[tuple[int, int], tuple[int, int] | None] = {}
+    for pair in ((place, places[line]) for place, line in enumerate(old) if line in unique_lines):
+        # Patience sorting: `tops` has the smallest last line of a series of each length.
         length = bisect_left(tops, pair[1])
-        before[pair] = piles[length - 1] if length else None
+        previous[pair] = piles[length - 1] if length else None
         if length == len(piles):
             piles.append(pair)
             tops.append(pair[1])
         else:
             piles[length], tops[length] = pair, pair[1]
-    series, last = list[tuple[int, int]](), piles[-1] if piles else None
-    while last is not None:
-        series.append(last)
-        last = before[last]
+    series, current = list[tuple[int, int]](), piles[-1] if piles else None
+    while current is not None:
+        series.append(current)
+        current = previous[current]
     return series[::-1]
 
 
 def _unique_lines(lines: Iterable[str]) -> set[str]:
-    seen, twice = set[str](), set[str]()
+    visited, twice = set[str](), set[str]()
     for line in lines:
-        (twice if line in seen else seen).add(line)
-    return seen - twice
+        (twice if line in visited else visited).add(line)
+    return visited - twice
 
 
-def _escaped(line: str) -> Iterator[str]:
-    """A line of a diff, escaped, without its end or with a line that says that it has none."""
+def _escape_line(line: str) -> Iterator[str]:
+    """Yield a line of a diff, escaped, and a line that says if it has no end."""
     yield "\t".join(one_line(part, marks=True) for part in line.removesuffix("\n").split("\t"))
     if not line.endswith("\n"):
         yield "\\ No newline at end of file"

@@ -1,8 +1,8 @@
-"""Finds an exact text in a file's text and replaces it; tells where it nearly stands.
+r"""Finds an exact text in a file and replaces it, or shows where it nearly is.
 
-Two texts are the same here if they differ only in line ends (``\\n``, ``\\r\\n``) and in white
-space at the end of lines. Indentation counts. All of this takes time linear in the file, but for
-`nearest_lines`, which compares a bounded number of lines.
+Two texts are equal here if they differ only in line ends (``\n``, ``\r\n``) and in white space at
+the end of lines. Indentation counts. All of this takes time linear in the file, except
+`find_nearest_lines`, which compares a limited number of lines.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from msgspec import Struct
 from mlx_tools.tools import ToolError
 
 MAX_RESULT_CHARS: Final = 5_000_000
-"""Most characters of an edited text: as many as a person is shown the change of."""
+"""Characters of the longest edited text: a person is shown the change of as many."""
 
 MAX_MESSAGE_CHARS: Final = 4_000
-"""Of an error that shows the file's own text to copy: some 60 lines."""
+"""Characters of an error that shows the file's own text to copy: some 60 lines."""
 
 _TRAILING: Final = " \t\f\v"
-_MOST_NUMBERS: Final = 20  # line numbers that an error lists
-_MOST_LINES: Final = 12  # lines that an error shows of the nearest place
-_MOST_COPIED: Final = 3_000  # characters of the file's own text in an error
-_MOST_CANDIDATES: Final = 200  # lines compared by difflib: more take over a tenth of a second
-_MOST_RANKED: Final = 20_000  # lines that are looked at for words: a tenth of a second
-_MOST_COMPARED_CHARS: Final = 200  # of a line: difflib takes quadratic time
+_MAX_NUMBERS: Final = 20  # line numbers that an error lists
+_MAX_LINES: Final = 12  # lines that an error shows of the nearest place
+_MAX_COPIED: Final = 3_000  # characters of the file's own text in an error
+_MAX_CANDIDATES: Final = 200  # lines compared by difflib: more take over a tenth of a second
+_MAX_RANKED: Final = 20_000  # lines that are looked at for words: a tenth of a second
+_MAX_COMPARED_CHARS: Final = 200  # of a line: difflib takes quadratic time
 _WORD: Final = re.compile(r"\w+")
 
 
 class Span(Struct, frozen=True):
-    """One place where the text stands: offsets in the file's text, and its lines from 0."""
+    """One place of the text: offsets in the file's text, and its lines from 0."""
 
     start: int
     end: int
@@ -43,7 +43,7 @@ class Span(Struct, frozen=True):
 
 
 class _View(Struct, frozen=True):
-    """The lines of a file's text as they are compared, joined by ``\\n``."""
+    r"""The lines of a file's text as they are compared, joined by ``\n``."""
 
     text: str
     starts: Sequence[int]
@@ -53,8 +53,10 @@ class _View(Struct, frozen=True):
 
 
 class TextLines:
-    """The lines of a file's text. A line ends at ``\\n`` or ``\\r\\n``; in a text that has neither,
-    at ``\\r``."""
+    r"""The lines of a file's text.
+
+    A line ends at ``\n`` or ``\r\n``; in a text with neither, at ``\r``.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -69,12 +71,12 @@ class TextLines:
         """The lines without their ends; the last is empty if the text ends with a line end."""
 
     def __len__(self) -> int:
-        """The number of lines, as an editor counts them."""
+        """Return the number of lines, as an editor counts them."""
         return len(self.contents) - (not self.contents[-1])
 
     @property
     def line_end(self) -> str | None:
-        """The line end that most lines have, None if there is none."""
+        """The line end of most lines, None if there is none."""
         if self.separator == "\r":
             return "\r"
         all_ends, windows = self.text.count("\n"), self.text.count("\r\n")
@@ -84,23 +86,23 @@ class TextLines:
             return "\r\n" if self.text.find("\n") == self.text.find("\r\n") + 1 else "\n"
         return "\r\n" if 2 * windows > all_ends else "\n"
 
-    def unified(self, text: str) -> str:
-        """Another text with ``\\n`` for the line ends that count as such here."""
+    def unify_ends(self, text: str) -> str:
+        r"""Return another text with ``\n`` for the line ends that count as such here."""
         text = text.replace("\r\n", "\n")
         return text.replace("\r", "\n") if self.separator == "\r" else text
 
-    def end_of(self, line: int) -> int:
-        """The offset where a line's content ends, white space included."""
+    def find_end(self, line: int) -> int:
+        """Return the offset where a line's content ends, white space included."""
         return self.starts[line] + len(self.contents[line])
 
     def exact_view(self) -> _View:
-        return _view(self.contents)
+        return _make_view(self.contents)
 
     def stripped_view(self) -> _View:
-        return _view([line.rstrip(_TRAILING) for line in self.contents])
+        return _make_view([line.rstrip(_TRAILING) for line in self.contents])
 
 
-def _view(lines: Sequence[str]) -> _View:
+def _make_view(lines: Sequence[str]) -> _View:
     starts = [0]
     for line in lines[:-1]:
         starts.append(starts[-1] + len(line) + 1)
@@ -111,36 +113,36 @@ def _view(lines: Sequence[str]) -> _View:
 
 
 def find_spans(lines: TextLines, old: str) -> list[Span]:
-    """The places where ``old`` stands, in order, none overlapping another.
+    """Return the places of ``old``, in order and without overlaps.
 
-    If there is one that a further one overlaps, both are given: the text then stands twice.
+    If a further place overlaps the only one, both are returned: the text then occurs twice.
     """
-    old = lines.unified(old)
+    old = lines.unify_ends(old)
     exact = _Finder(lines, lines.exact_view(), old)
     finders = [exact]
     stripped = "\n".join(line.rstrip(_TRAILING) for line in old.split("\n"))
     if stripped and ("\n" in old or stripped != old):
         finders.append(_Finder(lines, lines.stripped_view(), stripped, old))
     places: dict[int, Span] = {}
-    several = "\n" in old  # then at most one of each kind begins on a line
+    has_lines = "\n" in old  # then at most one of each kind begins on a line
     for finder in finders:
         for span in finder.spans():
-            places.setdefault(span.first_line if several else span.start, span)
+            places.setdefault(span.first_line if has_lines else span.start, span)
     if len(places) == 1:
         ((key, only),) = places.items()
         for finder in finders:
             for span in finder.spans(overlapping=True):
-                if (span.first_line if several else span.start) != key:
+                if (span.first_line if has_lines else span.start) != key:
                     return [only, span]
     return sorted(places.values(), key=lambda span: span.start)
 
 
 class _Finder:
-    """Finds a text in one view of the lines. ``original`` is the text before white space at the end
-    of its lines was taken away.
+    r"""Finds a text in one view of the lines.
 
-    If the original ends in white space the text must end where a line does, and if its first line
-    is white space alone it must begin where a line does. Either is found with the ``\\n`` there.
+    ``original`` is the text before white space was removed from the end of its lines. If it ends in
+    white space the text must end where a line does. If its first line is only white space it must
+    begin where a line does. Either is found with the ``\n`` there.
     """
 
     def __init__(self, lines: TextLines, view: _View, old: str, original: str = "") -> None:
@@ -153,58 +155,59 @@ class _Finder:
         self._sought, self._search_texts = before + old + after, before + view.text + after
 
     def spans(self, *, overlapping: bool = False) -> Iterator[Span]:
-        """The places in order; with ``overlapping`` the first two, which may overlap."""
-        at = found = 0
-        while (at := self._search_texts.find(self._sought, at)) >= 0:
-            yield self._span(at)
-            found += 1
-            if overlapping and found == 2:
+        """Yield the places in order; with ``overlapping`` only two, which may overlap."""
+        offset = count = 0
+        while (offset := self._search_texts.find(self._sought, offset)) >= 0:
+            yield self._span(offset)
+            count += 1
+            if overlapping and count == 2:
                 return
-            at += 1 if overlapping else self._size
+            offset += 1 if overlapping else self._size
 
     def _span(self, offset: int) -> Span:
-        """The place in the file's text; ``offset`` is where it begins in the view."""
+        """Return the place in the file's text; ``offset`` is its start in the view."""
         view, lines = self._view, self._lines
         end = offset + self._size
         first, last = view.line_at(offset), view.line_at(end)
         if self._whole_first:
             start = lines.starts[first]
         elif view.text[offset : offset + 1] == "\n":
-            start = lines.end_of(first)
+            start = lines.find_end(first)
         else:
             start = lines.starts[first] + offset - view.starts[first]
         stop = lines.starts[last] + end - view.starts[last]
-        return Span(start, lines.end_of(last) if self._to_line_end else stop, first, last)
+        return Span(start, lines.find_end(last) if self._to_line_end else stop, first, last)
 
 
 # --- replacing -----------------------------------------------------------------------------------
 
 
 class EditResult(Struct, frozen=True):
-    """A text after an edit, and the lines, from 1, where ``old`` stood."""
+    """A text after an edit, and the lines, from 1, where ``old`` was."""
 
     text: str
     lines: tuple[int, ...]
 
 
 def edit_text(text: str, old: str, new: str, name: str, *, replace_all: bool = False) -> EditResult:
-    """Replace ``old`` by ``new`` where it stands, which must be once, or anywhere with
-    ``replace_all``.
+    """Replace ``old`` by ``new``: the only occurrence, or all with ``replace_all``.
 
-    The new text gets the file's line ends. Lines at the beginning and the end of ``new`` that are
-    those of ``old`` stay as they are in the file. Raises ToolError, for the model, if ``old`` does
-    not stand there, or more than once, or nothing would change.
+    The new text gets the file's line ends. Lines at the start and the end of ``new`` that are those
+    of ``old`` stay as they are in the file.
+
+    Raises:
+        ToolError: ``old`` does not occur, or more than once, or nothing would change.
     """
     if not old:
         raise ToolError("old is empty: give the text to replace", code="invalid_arguments")
     lines = TextLines(text)
     spans = find_spans(lines, old)
     if not spans:
-        message = _missing(lines, old, name)
+        message = _explain_missing(lines, old, name)
         raise ToolError(message, max_chars=MAX_MESSAGE_CHARS)
     if len(spans) > 1 and not replace_all:
         raise ToolError(
-            f"old occurs {len(spans)} times in {name}, at lines {_numbers(spans)}; "
+            f"old occurs {len(spans)} times in {name}, at lines {_list_numbers(spans)}; "
             "give more of the text around it, or all: true to replace each"
         )
     if len(text) + len(spans) * len(new) > MAX_RESULT_CHARS:
@@ -213,120 +216,129 @@ def edit_text(text: str, old: str, new: str, name: str, *, replace_all: bool = F
             code="payload_too_large",
         )
     parts: list[str] = []
-    done, places = 0, []
+    position, line_numbers = 0, []
     for span in spans:
-        if span.start < done:  # it overlaps the one before
+        if span.start < position:  # it overlaps the one before
             continue
-        start, end, inserted = _change(lines, span, old, new)
-        parts += (text[done:start], inserted)
-        done = end
-        places.append(span.first_line + 1)
-    result = "".join((*parts, text[done:]))
+        start, end, inserted = _trim_change(lines, span, old, new)
+        parts += (text[position:start], inserted)
+        position = end
+        line_numbers.append(span.first_line + 1)
+    result = "".join((*parts, text[position:]))
     if result == text:
         raise ToolError("old and new are the same: nothing would change")
-    return EditResult(result, tuple(places))
+    return EditResult(result, tuple(line_numbers))
 
 
-def _change(lines: TextLines, span: Span, old: str, new: str) -> tuple[int, int, str]:
-    """The part of the file's text to replace, and the replacement: without the whole lines that
-    ``old`` and ``new`` begin and end with alike."""
-    before, after = lines.unified(old).split("\n"), lines.unified(new).split("\n")
-    most = min(len(before), len(after)) - 1  # at least one line of each remains
-    head = next((i for i in range(most) if before[i] != after[i]), most)
-    most -= head
-    tail = next((i for i in range(most) if before[-1 - i] != after[-1 - i]), most)
+def _trim_change(lines: TextLines, span: Span, old: str, new: str) -> tuple[int, int, str]:
+    """Return the part of the file's text to replace, and the replacement.
+
+    Whole lines that ``old`` and ``new`` have in common at their start and end are left out.
+    """
+    old_lines, new_lines = lines.unify_ends(old).split("\n"), lines.unify_ends(new).split("\n")
+    common = min(len(old_lines), len(new_lines)) - 1  # at least one line of each remains
+    head = next((i for i in range(common) if old_lines[i] != new_lines[i]), common)
+    common -= head
+    tail = next((i for i in range(common) if old_lines[-1 - i] != new_lines[-1 - i]), common)
     start = lines.starts[span.first_line + head] if head else span.start
-    end = lines.end_of(span.last_line - tail) if tail else span.end
+    end = lines.find_end(span.last_line - tail) if tail else span.end
     line_end = lines.line_end
-    inserted = "\n".join(after[head : len(after) - tail])
+    inserted = "\n".join(new_lines[head : len(new_lines) - tail])
     if line_end is None:
         return start, end, new if not head and not tail else inserted
     return start, end, inserted.replace("\n", line_end)
 
 
-def _numbers(spans: Sequence[Span]) -> str:
-    """The lines of places, from 1; no more than an error can list."""
-    listed = ", ".join(str(span.first_line + 1) for span in spans[:_MOST_NUMBERS])
-    return listed + (", …" if len(spans) > _MOST_NUMBERS else "")
+def _list_numbers(spans: Sequence[Span]) -> str:
+    """Return the lines of places, from 1, as many as an error can list."""
+    listed = ", ".join(str(span.first_line + 1) for span in spans[:_MAX_NUMBERS])
+    return listed + (", …" if len(spans) > _MAX_NUMBERS else "")
 
 
 # --- what stands there instead -------------------------------------------------------------------
 
 
-def _missing(lines: TextLines, old: str, name: str) -> str:
-    """The message that ``old`` does not occur, with the place that is nearest to it."""
-    wanted = lines.unified(old).strip("\n").split("\n")
-    place = _with_other_blanks(lines, wanted)
+def _explain_missing(lines: TextLines, old: str, name: str) -> str:
+    """Return the message that ``old`` does not occur, with the nearest place."""
+    wanted_lines = lines.unify_ends(old).strip("\n").split("\n")
+    place = _find_other_blanks(lines, wanted_lines)
     if place is not None:
         first, last = place
-        own = lines.text[lines.starts[first] : lines.end_of(last)]
+        file_text = lines.text[lines.starts[first] : lines.find_end(last)]
         where = f"line {first + 1}" if first == last else f"lines {first + 1} to {last + 1}"
-        cut = "" if len(own) <= _MOST_COPIED else "\n[…]"
+        cut = "" if len(file_text) <= _MAX_COPIED else "\n[…]"
         return (
             f"old does not occur in {name}: the white space differs at {where}. "
-            f"The file's own text there, to copy:\n{own[:_MOST_COPIED]}{cut}"
+            f"The file's own text there, to copy:\n{file_text[:_MAX_COPIED]}{cut}"
         )
-    near = nearest_lines(lines, wanted)
-    if not near:
+    nearest = find_nearest_lines(lines, wanted_lines)
+    if not nearest:
         return f"old does not occur in {name}, nor anything like it; read the file first"
     shown = "\n".join(
-        f"{number + 1}: {lines.contents[number][:_MOST_COMPARED_CHARS]}" for number in near
+        f"{number + 1}: {lines.contents[number][:_MAX_COMPARED_CHARS]}" for number in nearest
     )
     return f"old does not occur in {name}. The nearest lines, with their numbers:\n{shown}"
 
 
-def _with_other_blanks(lines: TextLines, wanted_lines: Sequence[str]) -> tuple[int, int] | None:
-    """The first and the last line of a place that differs from the text in white space alone."""
+def _find_other_blanks(lines: TextLines, wanted_lines: Sequence[str]) -> tuple[int, int] | None:
+    """Return the first and last line of a place that differs only in white space."""
     sought = "\n".join(" ".join(line.split()) for line in wanted_lines)
     if not sought.strip():
         return None
-    view = _view([" ".join(line.split()) for line in lines.contents])
-    at = f"\n{view.text}\n".find(f"\n{sought}\n")
-    at = view.text.find(sought) if at < 0 else at  # else a place within lines
-    return None if at < 0 else (view.line_at(at), view.line_at(at + len(sought)))
+    view = _make_view([" ".join(line.split()) for line in lines.contents])
+    offset = f"\n{view.text}\n".find(f"\n{sought}\n")
+    offset = view.text.find(sought) if offset < 0 else offset  # else a place within lines
+    return None if offset < 0 else (view.line_at(offset), view.line_at(offset + len(sought)))
 
 
-def nearest_lines(lines: TextLines, wanted_lines: Sequence[str]) -> Sequence[int]:
-    """The numbers, from 0, of the lines that are most like the wanted ones; none if none is."""
-    long = sorted(range(len(wanted_lines)), key=lambda i: -len(wanted_lines[i].strip()))[:3]
+def find_nearest_lines(lines: TextLines, wanted_lines: Sequence[str]) -> Sequence[int]:
+    """Return the numbers, from 0, of the lines most similar to the wanted ones.
+
+    Empty if none is similar.
+    """
+    longest_lines = sorted(range(len(wanted_lines)), key=lambda i: -len(wanted_lines[i].strip()))[
+        :3
+    ]
     starts = {
         max(number - i, 0)
-        for i in long
+        for i in longest_lines
         if wanted_lines[i].strip()
-        for number in _like(lines.contents, wanted_lines[i])
+        for number in _find_like(lines.contents, wanted_lines[i])
     }
-    compared = range(min(len(wanted_lines), _MOST_LINES))
+    compared = range(min(len(wanted_lines), _MAX_LINES))
     best, best_score = -1, 0.4  # below it people see no likeness
     for start in sorted(starts):
-        there = [i for i in compared if start + i < len(lines)]
-        score = sum(_likeness(lines.contents[start + i], wanted_lines[i]) for i in there)
+        indexes = [i for i in compared if start + i < len(lines)]
+        score = sum(_measure_likeness(lines.contents[start + i], wanted_lines[i]) for i in indexes)
         if score / len(compared) > best_score:
             best, best_score = start, score / len(compared)
     return range(best, min(best + len(compared), len(lines))) if best >= 0 else ()
 
 
-def _like(contents: Sequence[str], line: str) -> list[int]:
-    """The numbers of a few lines that are like one: those that share words with it, by difflib."""
+def _find_like(contents: Sequence[str], line: str) -> list[int]:
+    """Return the numbers of a few lines similar to one: they share words with it."""
     words, size = set(_WORD.findall(line)), len(line)
     numbers: Sequence[int] = range(len(contents))
-    if len(contents) > _MOST_RANKED:
+    if len(contents) > _MAX_RANKED:
         longest = max(words, key=len, default="")
-        having = [number for number in numbers if longest in contents[number]]
-        numbers = (having or numbers)[:_MOST_RANKED]
+        containing = [number for number in numbers if longest in contents[number]]
+        numbers = (containing or numbers)[:_MAX_RANKED]
     ranked = sorted(
         numbers,
         key=lambda n: (
-            -len(words.intersection(_WORD.findall(contents[n][:_MOST_COMPARED_CHARS]))),
+            -len(words.intersection(_WORD.findall(contents[n][:_MAX_COMPARED_CHARS]))),
             abs(len(contents[n]) - size),
             n,
         ),
-    )[:_MOST_CANDIDATES]
-    scores = {number: _likeness(contents[number], line) for number in ranked}
+    )[:_MAX_CANDIDATES]
+    scores = {number: _measure_likeness(contents[number], line) for number in ranked}
     return sorted(scores, key=lambda number: (-scores[number], number))[:3]
 
 
-def _likeness(line: str, second: str) -> float:
-    """How much two lines have in common, from 0 to 1."""
-    line, second = (text.strip()[:_MOST_COMPARED_CHARS] for text in (line, second))
+def _measure_likeness(line: str, second: str) -> float:
+    """Return the similarity of two lines, from 0 to 1."""
+    line, second = (text.strip()[:_MAX_COMPARED_CHARS] for text in (line, second))
     matcher = difflib.SequenceMatcher(None, line, second, autojunk=False)
+    # `real_quick_ratio` is an upper bound and costs almost nothing; below 0.3 people see no
+    # likeness.
     return matcher.ratio() if matcher.real_quick_ratio() > 0.3 else 0.0

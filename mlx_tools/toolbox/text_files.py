@@ -1,4 +1,4 @@
-"""Bytes of a file as the text that a model reads, and a text as the bytes of a file."""
+"""Converts between the bytes of a file and the text of a model."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from typing import Final
 from mlx_tools.tools import ToolError
 
 MAX_BYTES: Final = 1_000_000
-"""Most of what is read of a file, and may be written: what was written can be read back whole."""
+"""Bytes that are read of a file and that may be written. Both are the same, so what was written can
+be
+read back completely."""
 
 _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _BREAKS: Final = frozenset(("Cc", "Cs", "Zl", "Zp"))
-"""Categories of characters that end a line, steer a terminal, or are half a character."""
+"""Categories of characters that end a line, control a terminal, or are half a character."""
 
 
-def up_to(fd: int, max_bytes: int) -> bytes:
-    """At most so many bytes; a file that grows while it is read ends there too."""
+def read_up_to(fd: int, max_bytes: int) -> bytes:
+    """Return at most ``max_bytes`` bytes, even if the file grows meanwhile."""
     try:
         with os.fdopen(os.dup(fd), "rb") as file:
             return file.read(max_bytes)
@@ -28,7 +30,11 @@ def up_to(fd: int, max_bytes: int) -> bytes:
 
 
 def decode_text(content: bytes, path: str, *, whole: bool = True) -> str:
-    """The text of UTF-8 or, with its mark, UTF-16; a character cut off at the end is left out."""
+    """Decode UTF-8, or UTF-16 with its mark, without a character that is cut off.
+
+    Raises:
+        ToolError: it is no text.
+    """
     utf16 = content.startswith(_UTF16)
     try:
         if b"\0" in content and not utf16:
@@ -55,22 +61,29 @@ _KINDS: Final = (
     (0, b"\xcf\xfa\xed\xfe", "application/x-executable"),
     (0, b"\0asm", "application/wasm"),
 )
-"""What files of a kind have at which byte, and what it is called."""
+"""The first bytes of some kinds of files: offset, bytes, media type."""
 
 
-def kind_of(content: bytes, path: str) -> str:
-    """The media type of a file that is no text: by its name where that says more than its first
-    bytes, which a name cannot contradict."""
-    begins = next((kind for at, mark, kind in _KINDS if content.startswith(mark, at)), "")
-    named = mimetypes.guess_type(path)[0] or ""
-    holds = begins == "application/zip" and named.startswith("application/")  # many are archives
-    told = named if holds or not begins else begins
-    return "application/octet-stream" if told.startswith("text/") or not told else told
+def guess_kind(content: bytes, path: str) -> str:
+    """Return the media type of a file that is no text.
+
+    The name decides if it says more than the first bytes without contradicting them.
+    """
+    kind_of_content = next((kind for at, mark, kind in _KINDS if content.startswith(mark, at)), "")
+    kind_of_name = mimetypes.guess_type(path)[0] or ""
+    is_archive = kind_of_content == "application/zip" and kind_of_name.startswith(
+        "application/"
+    )  # many are archives
+    guess = kind_of_name if is_archive or not kind_of_content else kind_of_content
+    return "application/octet-stream" if guess.startswith("text/") or not guess else guess
 
 
 def encode_text(content: object) -> bytes:
-    """The bytes of a text, from which `decode_text` makes the same text. Raises ToolError for what
-    would not be read back as it was."""
+    """Encode a text such that `decode_text` returns the same text.
+
+    Raises:
+        ToolError: it could not be read back as it was.
+    """
     if not isinstance(content, str):
         raise ToolError("content is missing: the text of the file", code="invalid_arguments")
     fault = None
@@ -93,8 +106,10 @@ def encode_text(content: object) -> bytes:
 
 
 def one_line(text: str, *, marks: bool = False) -> str:
-    """The text with every character escaped that would end a line or steer a terminal; with
-    ``marks`` also those that nobody sees, or that turn the direction of what is seen."""
+    """Escape every character that would end a line or control a terminal.
+
+    With ``marks`` also invisible ones and those that change the direction of text.
+    """
     if text.isprintable():  # then it has no character of these categories
         return text
     unseen = _BREAKS | {"Cf"} if marks else _BREAKS

@@ -1,4 +1,4 @@
-"""Walks what is below a folder of a root, in order, without following a link."""
+"""Walks a folder of a root in order, without following links."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mlx_tools.toolbox.ignore_rules import (
 )
 
 MAX_DEPTH: Final = 100
-"""Folders within folders: each is held open."""
+"""Nested folders: each is held open, and a process may have 256 to 1,024 open files."""
 
 MAX_ENTRIES: Final = 1_000_000
 """Entries that are looked at; a tree of so many takes over ten seconds."""
@@ -29,22 +29,25 @@ REPOSITORIES: Final = frozenset((".git", ".hg", ".svn", ".jj", ".bzr"))
 
 
 class Entry(Struct, frozen=True):
-    """A file or folder: ``path`` goes down from the root, ``parent`` is its folder, held open while
-    the entry is looked at."""
+    """A file or folder."""
 
     name: str
     path: str
+    """The path from the root."""
     parent: int
+    """The descriptor of its folder, open while the entry is looked at."""
     is_folder: bool
     is_link: bool = False
 
 
 class TreeWalk:
-    """One walk; what it left out stands in its attributes when it is over.
+    """One walk. Its attributes say afterwards what was left out.
 
-    ``gives_up`` is asked at every folder. ``enters`` says of a folder's names whether anything
-    below it is wanted. ``with_ignored_files``: files that a ``.gitignore`` names are given, and
-    links.
+    Args:
+        root: the root to walk in.
+        gives_up: called at every folder; True ends the walk.
+        enters: returns whether anything below a folder is wanted, by the folder's names.
+        with_ignored_files: include links, and files that a ``.gitignore`` names.
     """
 
     def __init__(
@@ -58,18 +61,21 @@ class TreeWalk:
         self._root, self._gives_up, self._enters = root, gives_up, enters
         self._with_ignored_files = with_ignored_files
         self.ignored_folders: list[str] = []
-        self.seen = 0
+        self.entry_count = 0
         self.unreadable = 0
         self.is_complete = True
 
-    def below(self, parts: Sequence[str]) -> Iterator[Entry]:
-        """The entries below a folder in the order of their paths. Raises Refused, Unfit or Absent
-        if there is no such folder."""
-        rules = self._rules_above(parts)
-        fd = self._root.open_listing(parts)
-        yield from self._entries(fd, tuple(parts), rules)
+    def iter_entries(self, parts: Sequence[str]) -> Iterator[Entry]:
+        """Yield the entries below a folder in the order of their paths.
 
-    def _entries(
+        Raises:
+            PathRefused, WrongFileKind, PathAbsent: there is no such folder.
+        """
+        rules = self._read_rules_above(parts)
+        fd = self._root.open_listing(parts)
+        yield from self._walk_folder(fd, tuple(parts), rules)
+
+    def _walk_folder(
         self, fd: int, parts: tuple[str, ...], rules: Sequence[IgnoreRules]
     ) -> Iterator[Entry]:
         """Walk one folder, which is closed at the end."""
@@ -77,7 +83,7 @@ class TreeWalk:
         try:
             entries = self._list_folder(fd)
             if any(name == IGNORE_FILE for name, _ in entries):
-                rules = (*rules, *self._rules_in(fd, prefix))
+                rules = (*rules, *self._read_rules(fd, prefix))
             has_patterns = bool(self._root.patterns)
             private = PrivateNames(parts, self._root.path.name)
             for name, kind in entries:
@@ -92,7 +98,7 @@ class TreeWalk:
                     if not self._with_ignored_files:
                         continue
                 if is_folder:
-                    yield from self._folder(fd, name, parts, rules, path)
+                    yield from self._enter_folder(fd, name, parts, rules, path)
                     if not self.is_complete:
                         return
                     continue
@@ -103,7 +109,7 @@ class TreeWalk:
         finally:
             os.close(fd)
 
-    def _folder(
+    def _enter_folder(
         self,
         fd: int,
         name: str,
@@ -111,14 +117,14 @@ class TreeWalk:
         rules: Sequence[IgnoreRules],
         path: str,
     ) -> Iterator[Entry]:
-        """Walk a folder within one, itself first."""
+        """Yield a folder within another, and then its entries."""
         names = (*parts, name)
         if not self._root.patterns.lead_on(names):
             return
         yield Entry(name, path, fd, True)
         if not self._enters(names):
             return
-        if self._gives_up() or self.seen > MAX_ENTRIES:
+        if self._gives_up() or self.entry_count > MAX_ENTRIES:
             self.is_complete = False
             return
         try:
@@ -128,14 +134,14 @@ class TreeWalk:
         except (PathRefused, WrongFileKind, PathAbsent):
             self.unreadable += 1
             return
-        yield from self._entries(below, names, rules)
+        yield from self._walk_folder(below, names, rules)
 
     def _list_folder(self, fd: int) -> list[tuple[str, int]]:
-        """The names in a folder with their kinds, in order."""
+        """Return the sorted names in a folder with their kinds."""
         entries = []
         try:
-            with os.scandir(fd) as found:
-                for entry in found:
+            with os.scandir(fd) as scan:
+                for entry in scan:
                     kind = 0
                     with contextlib.suppress(OSError):
                         if entry.is_file(follow_symlinks=False):
@@ -145,17 +151,19 @@ class TreeWalk:
                         elif entry.is_symlink():
                             kind = stat.S_IFLNK
                     entries.append((entry.name, kind))
-                    self.seen += 1
-                    if self.seen > MAX_ENTRIES:
+                    self.entry_count += 1
+                    if self.entry_count > MAX_ENTRIES:
                         self.is_complete = False
                         break
         except OSError:
             self.unreadable += 1
         return sorted(entries)
 
-    def _rules_above(self, parts: Sequence[str]) -> tuple[IgnoreRules, ...]:
-        """The rules of the folders above a folder; none if they ignore the folder itself: whoever
-        names it wants to see it."""
+    def _read_rules_above(self, parts: Sequence[str]) -> tuple[IgnoreRules, ...]:
+        """Return the rules of the folders above a folder.
+
+        None apply if they ignore the folder itself: whoever names it wants to see it.
+        """
         rules: tuple[IgnoreRules, ...] = ()
         prefix = ""
         for number, part in enumerate(parts):
@@ -164,7 +172,7 @@ class TreeWalk:
             except (PathRefused, WrongFileKind, PathAbsent):
                 return ()
             try:
-                rules = (*rules, *self._rules_in(fd, prefix))
+                rules = (*rules, *self._read_rules(fd, prefix))
             finally:
                 os.close(fd)
             prefix += f"{part}/"
@@ -172,8 +180,8 @@ class TreeWalk:
                 return ()
         return rules
 
-    def _rules_in(self, fd: int, prefix: str) -> tuple[IgnoreRules, ...]:
-        """The rules in an open folder; none if they cannot be read."""
+    def _read_rules(self, fd: int, prefix: str) -> tuple[IgnoreRules, ...]:
+        """Return the rules in an open folder; none if they cannot be read."""
         try:
             file = self._root.open_last(fd, IGNORE_FILE)
         except (PathRefused, WrongFileKind, PathAbsent):

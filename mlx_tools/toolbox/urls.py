@@ -1,9 +1,9 @@
-"""URLs that may be asked for: read once, strictly, and written again from what was read; and which
-addresses are out on the internet.
+"""URLs that may be asked for, and addresses that are on the internet.
 
-What browsers, libraries and servers read in different ways is refused, so that the host that is
-checked is the host that is asked: user names, backslashes, escapes and spaces in the host, control
-and invisible characters, and every spelling of an IPv4 address but four decimal numbers.
+A URL is parsed once, strictly, and written again from the parts. What browsers, libraries and
+servers read in different ways is refused, so the checked host is the one that is asked. That is
+user names, backslashes, escapes and spaces in the host, control and invisible characters, and every
+spelling of an IPv4 address but four decimal numbers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from msgspec import Struct
 Address = IPv4Address | IPv6Address
 
 MAX_CHARS: Final = 4096
+"""Characters of a URL; longer ones are not meant for people."""
 PORTS: Final = {"http": 80, "https": 443}
 
 _URL = re.compile(r"(https?)://([^/?#]*)(.*)", re.ASCII | re.IGNORECASE | re.DOTALL)
@@ -27,7 +28,7 @@ _AUTHORITY = re.compile(r"(\[[^\]]*\]?|[^:]*)(?::([0-9]{0,5}))?", re.ASCII)
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
 _SAFE: Final = "%/?:@!$&'()*+,;=-._~[]"
-"""Left as they are in a path and a query; the rest is percent-encoded."""
+"""Characters that stay in a path and a query; others are percent-encoded."""
 _HIDDEN: Final = frozenset(("Cc", "Cf", "Cs", "Co", "Zl", "Zp"))
 
 LOCAL: Final = frozenset(
@@ -36,32 +37,34 @@ LOCAL: Final = frozenset(
         *("intranet", "private", "corp", "home", "lan", "home.arpa"),
     )
 )
-"""Last labels of names that mean this machine or its neighbours (RFC 6761, 6762, 8375, and habit).
-An early word only: what holds is the check of the address that a name leads to."""
+"""Last labels of names of this machine or its network (RFC 6761, 6762, 8375, and habit). They give
+an
+early error; the real protection is the check of the address behind a name."""
 
 
 class UrlRefused(Exception):
-    """A request that is not made; says why."""
+    """A request that is not made; the message says why."""
 
 
 class Target(Struct, frozen=True):
-    """The parts of a URL. ``host`` is a name in ASCII or an address without brackets, ``path`` is
-    path and query, ready to be sent."""
+    """The parts of a URL."""
 
     scheme: str
     host: str
+    """A name in ASCII, or an address without brackets."""
     port: int
     path: str
+    """Path and query, ready to be sent."""
 
     @property
     def authority(self) -> str:
-        """Host and port as the ``Host`` field has them."""
+        """Host and port as in the ``Host`` field."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def place(self) -> str:
-        """Host and port, by which a local one is named."""
+        """Host and port, the form in which local hosts are named."""
         return f"{self.host} {self.port}"
 
     @property
@@ -77,8 +80,16 @@ class Target(Struct, frozen=True):
 
 
 def read_url(text: str, local: Collection[str] = ()) -> Target:
-    """The target of a URL. ``local`` are the hosts with their ports, as `read_local` writes them,
-    that may have a name for this machine or its neighbours. Raises UrlRefused."""
+    """Parse a URL.
+
+    Args:
+        text: the URL.
+        local: hosts with their ports, as `read_local` writes them, that may be this machine or its
+            network.
+
+    Raises:
+        UrlRefused: it is not asked for.
+    """
     text = text.strip(" \t\r\n")
     if len(text) > MAX_CHARS:
         raise UrlRefused(f"a URL has at most {MAX_CHARS} characters")
@@ -87,9 +98,9 @@ def read_url(text: str, local: Collection[str] = ()) -> Target:
     match = _URL.fullmatch(text)
     if match is None:
         raise UrlRefused("a URL begins with https:// or http://")
-    scheme, authority, rest = match[1].lower(), match[2], match[3]
-    host, port = _split(authority)
-    path = rest.partition("#")[0]
+    scheme, authority, path_and_query = match[1].lower(), match[2], match[3]
+    host, port = _split_authority(authority)
+    path = path_and_query.partition("#")[0]
     if not path.startswith("/"):
         path = "/" + path
     target = Target(scheme, host, PORTS[scheme] if port is None else port, quote(path, safe=_SAFE))
@@ -99,56 +110,69 @@ def read_url(text: str, local: Collection[str] = ()) -> Target:
 
 
 def read_local(text: str) -> str:
-    """A host of this machine or its neighbours with its port, such as ``localhost:8080``, as
-    `Target.place` has it. Raises UrlRefused for anything else."""
-    host, port = _split(text.strip())
+    """Return a host of this machine or its network with its port, as `Target.place`.
+
+    An example is ``localhost:8080``.
+
+    Raises:
+        UrlRefused: it is anything else.
+    """
+    host, port = _split_authority(text.strip())
     if port is None:
         raise UrlRefused(f"{text[:100]!r} names no port")
     return f"{host} {port}"
 
 
 def join_url(base: Target, location: str, local: Collection[str] = ()) -> Target:
-    """The target that ``location``, which a server named, means as seen from ``base``. Of what is
-    ``local`` only ``base`` itself leads there: no page of somebody else's does. Raises
-    UrlRefused."""
+    """Return the target of a redirect from ``base`` to ``location``.
+
+    Only ``base`` itself may lead to a ``local`` host: no page of a stranger may.
+
+    Raises:
+        UrlRefused: the target is not asked for.
+    """
     if len(location) > MAX_CHARS:
         raise UrlRefused("the server leads on to a URL that is too long")
     try:
-        own = (base.place,) if base.place in local else ()
-        found = read_url(urljoin(base.url, location.strip(" \t\r\n")), own)
+        allowed_local = (base.place,) if base.place in local else ()
+        target = read_url(urljoin(base.url, location.strip(" \t\r\n")), allowed_local)
     except ValueError:
         raise UrlRefused("the server leads on to what is no URL") from None
     except UrlRefused as error:
         raise UrlRefused(f"{base.host} leads on to what is not asked for: {error}") from None
-    if found.place in local and found.place != base.place:
-        raise UrlRefused(f"{base.host} leads on to {found.authority}, which no other page may")
-    return found
+    if target.place in local and target.place != base.place:
+        raise UrlRefused(f"{base.host} leads on to {target.authority}, which no other page may")
+    return target
 
 
-def _split(authority: str) -> tuple[str, int | None]:
-    """The host of a URL, as `Target` has it, and the port that it names. Raises UrlRefused."""
+def _split_authority(authority: str) -> tuple[str, int | None]:
+    """Return host and port of a URL's authority. Raises UrlRefused."""
     if "@" in authority:
         raise UrlRefused("a URL with a user name or a password is not asked for")
     if "%" in authority or any(char.isspace() for char in authority):
         raise UrlRefused("the host is written with an escape or a space")
-    found = _AUTHORITY.fullmatch(authority)
-    if found is None:
+    match = _AUTHORITY.fullmatch(authority)
+    if match is None:
         raise UrlRefused("the port is no number")
-    port = int(found[2]) if found[2] else None
+    port = int(match[2]) if match[2] else None
     if port is not None and not 0 < port < 65536:
         raise UrlRefused("there is no such port")
-    host = found[1]
+    host = match[1]
     if not host.startswith("["):
-        return _name(host), port
+        return _check_name(host), port
     try:
         return str(IPv6Address(host[1:-1] if host.endswith("]") else "")), port
     except ValueError:
         raise UrlRefused("the host in brackets is no IPv6 address") from None
 
 
-def _name(text: str) -> str:
-    """A host's name in ASCII and lower case, or an IPv4 address. Raises UrlRefused."""
-    host = text if text.isascii() else _in_ascii(text)
+def _check_name(text: str) -> str:
+    """Return a host's name in lower-case ASCII, or an IPv4 address.
+
+    Raises:
+        UrlRefused: it is neither.
+    """
+    host = text if text.isascii() else _to_ascii(text)
     host = host.lower().removesuffix(".")
     labels = host.split(".")
     if len(host) > 253 or not all(map(_LABEL.fullmatch, labels)):
@@ -162,15 +186,15 @@ def _name(text: str) -> str:
 
 
 def _check_far(host: str) -> None:
-    """Raises UrlRefused for a host whose name is one for this machine or its neighbours."""
+    """Raise UrlRefused for a host whose name is one of this machine or its network."""
     labels = host.split(".")
-    named = ":" not in host and not _NUMBER.fullmatch(labels[-1])
-    near = len(labels) == 1 or labels[-1] in LOCAL or ".".join(labels[-2:]) in LOCAL
-    if named and near:
+    has_name = ":" not in host and not _NUMBER.fullmatch(labels[-1])
+    is_near_name = len(labels) == 1 or labels[-1] in LOCAL or ".".join(labels[-2:]) in LOCAL
+    if has_name and is_near_name:
         raise UrlRefused(f"{host} is a name for this machine or its neighbours")
 
 
-def _in_ascii(host: str) -> str:
+def _to_ascii(host: str) -> str:
     import idna
 
     if len(host) > 253:
@@ -204,20 +228,20 @@ _NEAR: Final = tuple(
     )
 )
 _CLOUD: Final = IPv6Network("fd00:ec2::/32")
-"""One vendor's services for its own machines, keys among them; its IPv4 one is of the link."""
+"""One vendor's services for its own machines, with keys among them; its IPv4 one is link-local."""
 
 _SITES: Final = IPv6Network("2000::/3")
 _ISATAP: Final = frozenset((0x0000_5EFE, 0x0200_5EFE))
-"""Upper half of an interface's identifier whose lower half is an IPv4 address (RFC 5214)."""
+"""The upper half of an interface identifier whose lower half is an IPv4 address (RFC 5214)."""
 
 
 def is_near(address: Address) -> bool:
-    """True for an address of this machine, or of a private network."""
+    """Return whether an address is of this machine or a private network."""
     return any(address in network for network in _NEAR) and address not in _CLOUD
 
 
 def is_public(address: Address) -> bool:
-    """True for the address of a site on the internet."""
+    """Return whether an address is of a site on the internet."""
     if isinstance(address, IPv6Address) and (
         address.scope_id is not None
         or address not in _SITES

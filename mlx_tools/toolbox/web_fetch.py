@@ -1,7 +1,9 @@
-"""A page from the web: asked for at checked addresses alone, within limits, redirects followed one
-by one; its HTML read in a process of its own, since it comes from strangers.
+"""Fetches web pages from checked addresses only, within limits.
 
-A URL's host is looked up once, and what is asked is what was found and checked. No cookies, no
+Redirects are followed one by one. HTML is read in a process of its own, since it comes from
+strangers.
+
+A host is looked up once, and the checked address is the one that is asked. No cookies, no
 credentials, no proxy.
 """
 
@@ -29,7 +31,7 @@ from mlx_tools.toolbox.urls import (
     is_public,
     join_url,
 )
-from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_apart
+from mlx_tools.toolbox.worker import Bounds, WorkerFailed, run_in_worker
 from mlx_tools.tools import ToolError, submit
 from mlx_tools.transcript import Source
 
@@ -39,30 +41,31 @@ if TYPE_CHECKING:
     import httpx
 
 ALLOWED_PORTS: Final = frozenset((80, 443, 8080, 8443))
-"""Ports on which sites serve pages. Others are other services, which no page is fetched from."""
+"""Ports on which sites serve pages. Others are other services, and no page is fetched from them."""
 MAX_ADDRESSES: Final = 4
 """Addresses of one host that are tried."""
 MAX_REDIRECTS: Final = 5
+"""Redirects that are followed; a site with https and www needs two."""
 CONNECT_SECONDS: Final = 5.0
-"""For one address: where a host has several, the next is tried."""
+"""Seconds for one address; then the next one of the host is tried."""
 ENCODING: Final = "identity"
-"""What is asked for. A body that comes packed is refused."""
+"""The encoding that is asked for. A compressed body is refused: it may unpack to any size."""
 
-_ASKED: Final = {
+_REQUEST_HEADERS: Final = {
     "Accept": "text/html,application/xhtml+xml,text/markdown,text/plain,application/json,*/*;q=0.5",
     "Accept-Encoding": ENCODING,
 }
-"""What a page is asked for with."""
+"""The headers of a request."""
 _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Looks a name up: the addresses of a host, as texts. Raises OSError where there are none."""
+"""Looks up the addresses of a host, as texts. Raises OSError if there are none."""
 
 
 async def system_resolve(host: str, port: int) -> list[str]:
-    """The addresses that the system knows for a name, its order kept."""
-    look = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-    value, error = await submit(look) or (None, None)
+    """Return the addresses that the system knows for a name, in its order."""
+    look_up = functools.partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    value, error = await submit(look_up) or (None, None)
     if error is not None:
         raise error
     return [str(entry[4][0]) for entry in value or ()]
@@ -70,62 +73,78 @@ async def system_resolve(host: str, port: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPage:
-    """The answer of a server, which stands at ``target`` after all redirects; ``cut`` is whether
-    there was more than the ``data``."""
+    """The answer of a server."""
 
     target: Target
+    """The place of the page after all redirects."""
     media: Media
     data: bytes = field(repr=False)
     cut: bool = False
+    """True if there was more than ``data``."""
 
 
 class Fetcher(Struct, frozen=True, kw_only=True):
-    """Fetches pages.
-
-    ``local`` are hosts of this machine or its neighbours that may be asked, each with its port, as
-    `read_local` writes them. ``may_ask`` says whether an address is asked; ``resolve`` looks names
-    up. ``idle`` is how many seconds a server may be silent, ``context`` the TLS context, None for
-    the one that trusts the usual authorities, ``max_bytes`` how much of a body is read.
-    """
+    """Fetches pages."""
 
     local: frozenset[str] = frozenset()
+    """Hosts of this machine or its network that may be asked, with their ports (`read_local`)."""
     ports: frozenset[int] = ALLOWED_PORTS
+    """The ports that may be asked."""
     may_ask: Callable[[Address], bool] = is_public
+    """Returns whether an address may be asked."""
     resolve: Resolve = system_resolve
+    """Looks names up."""
     idle: float = 10.0
+    """Seconds that a server may be silent."""
     context: ssl.SSLContext | None = None
+    """The TLS context, None for the usual authorities."""
     max_bytes: int = 3_000_000
+    """Bytes of a body that are read."""
 
     async def fetch(self, target: Target) -> FetchedPage:
-        """The page at a URL. There is no limit of time here but that of a silent server. Raises
-        UrlRefused for what is never asked, ToolError for what went wrong."""
+        """Return the page at a URL. Only a server's silence is limited in time.
+
+        Raises:
+            UrlRefused: the URL is never asked for.
+            ToolError: the page could not be fetched.
+        """
         for _ in range(MAX_REDIRECTS + 1):
-            async with self._response(target, "GET", _ASKED) as response:
+            async with self._response(target, "GET", _REQUEST_HEADERS) as response:
                 if response.status_code not in _REDIRECTS:
-                    return await self._page(target, response)
-                target = self._next(target, response)
+                    return await self._read_page(target, response)
+                target = self._find_redirect(target, response)
         raise ToolError(f"the page leads on and on: more than {MAX_REDIRECTS} redirects")
 
     async def post(self, target: Target, body: bytes, headers: Mapping[str, str]) -> int:
-        """The status that a server gives for a body; nothing else of its answer is read, and no
-        redirect followed. Raises as `fetch` does."""
-        own = {**headers, "Content-Length": str(len(body))}
-        async with self._response(target, "POST", own, body) as response:
+        """Post a body and return the status; redirects are not followed.
+
+        The rest of the answer is not read. Raises as `fetch` does.
+        """
+        all_headers = {**headers, "Content-Length": str(len(body))}
+        async with self._response(target, "POST", all_headers, body) as response:
             return response.status_code
 
     async def admit(self, target: Target) -> list[str]:
-        """The addresses to ask for a target, at least one. Raises UrlRefused where any address of
-        its host is refused, ToolError where there is none."""
+        """Return the addresses to ask for a target, at least one.
+
+        Raises:
+            UrlRefused: some address of its host is refused.
+            ToolError: the host has no address.
+        """
         self.check(target)
-        fixed, local = target.address, target.place in self.local
-        if fixed is not None and local:
-            return [str(fixed)]
-        found = [fixed] if fixed is not None else await self._look_up(target)
-        if not all(self.may_ask(one) or (local and is_near(one)) for one in found):
+        literal_address, local = target.address, target.place in self.local
+        if literal_address is not None and local:
+            return [str(literal_address)]
+        addresses = (
+            [literal_address] if literal_address is not None else await self._look_up(target)
+        )
+        if not all(
+            self.may_ask(candidate) or (local and is_near(candidate)) for candidate in addresses
+        ):
             raise UrlRefused(
                 f"{target.host} is not out on the internet; such addresses are never asked"
             )
-        return [str(address) for address in found[:MAX_ADDRESSES]]
+        return [str(address) for address in addresses[:MAX_ADDRESSES]]
 
     def check(self, target: Target) -> None:
         """Check all that needs no look-up of the name. Raises UrlRefused."""
@@ -136,34 +155,36 @@ class Fetcher(Struct, frozen=True, kw_only=True):
     async def _look_up(self, target: Target) -> list[Address]:
         try:
             texts = await self.resolve(target.host, target.port)
-            found = [ip_address(text) for text in dict.fromkeys(texts)]
+            addresses = [ip_address(text) for text in dict.fromkeys(texts)]
         except (OSError, UnicodeError, ValueError):
-            found = []
-        if not found:
+            addresses = []
+        if not addresses:
             raise ToolError(f"there is no host {target.host}, or its name cannot be looked up")
-        return found
+        return addresses
 
-    def _next(self, target: Target, response: httpx.Response) -> Target:
-        """The target of a redirect. Raises UrlRefused."""
-        named = set(response.headers.get_list("location"))
-        if len(named) != 1:
+    def _find_redirect(self, target: Target, response: httpx.Response) -> Target:
+        """Return the target of a redirect. Raises UrlRefused."""
+        locations = set(response.headers.get_list("location"))
+        if len(locations) != 1:
             raise UrlRefused(
                 f"{target.host} leads on without saying where to, or to several places"
             )
-        found = join_url(target, named.pop(), self.local)
-        if target.scheme == "https" and found.scheme == "http":
+        next_target = join_url(target, locations.pop(), self.local)
+        if target.scheme == "https" and next_target.scheme == "http":
             raise UrlRefused(
-                f"{target.host} leads from https to http ({found.host}), which is not done"
+                f"{target.host} leads from https to http ({next_target.host}), which is not done"
             )
-        return found
+        return next_target
 
     @contextlib.asynccontextmanager
     async def _response(
         self, target: Target, method: str, headers: Mapping[str, str], body: bytes = b""
     ) -> AsyncIterator[httpx.Response]:
-        """The response of the first address of the host that can be connected to, its body not yet
-        read. The host's name stands in the request, and is what the certificate is held to; the
-        address alone decides who is asked. Raises as `fetch` does."""
+        """Yield the response of the first address of the host that can be connected to.
+
+        Its body is not read yet. The host's name is in the request, and the certificate must match
+        it; only the address decides who is asked. Raises as `fetch` does.
+        """
         import httpx
 
         addresses = await self.admit(target)
@@ -177,7 +198,7 @@ class Fetcher(Struct, frozen=True, kw_only=True):
         async with contextlib.AsyncExitStack() as stack:
             for address in addresses:
                 transport = httpx.AsyncHTTPTransport(
-                    verify=self.context or _usual_context(), trust_env=False, http2=False
+                    verify=self.context or _default_context(), trust_env=False, http2=False
                 )
                 await stack.enter_async_context(transport)
                 url = httpx.URL(
@@ -195,23 +216,23 @@ class Fetcher(Struct, frozen=True, kw_only=True):
                     break
                 except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                     if address == addresses[-1]:
-                        told = clean(str(error), 200)
+                        message = clean(str(error), 200)
                         raise ToolError(
-                            f"{target.host} cannot be reached" + (f": {told}" if told else "")
+                            f"{target.host} cannot be reached" + (f": {message}" if message else "")
                         ) from None
                 except httpx.HTTPError as error:
                     raise _read_error(target, error) from None
             stack.push_async_callback(response.aclose)
             yield response
 
-    async def _page(self, target: Target, response: httpx.Response) -> FetchedPage:
+    async def _read_page(self, target: Target, response: httpx.Response) -> FetchedPage:
         import httpx
 
         status = response.status_code
         if not 200 <= status < 300:
             phrase = clean(response.reason_phrase, 60)
             raise ToolError(f"{target.host} answered {status} {phrase}".rstrip())
-        media = media_of(response.headers.get("content-type", ""))
+        media = parse_media(response.headers.get("content-type", ""))
         encoding = response.headers.get("content-encoding", "")
         try:
             data, cut = await read_body(response.aiter_raw(), encoding, self.max_bytes)
@@ -221,7 +242,7 @@ class Fetcher(Struct, frozen=True, kw_only=True):
 
 
 def _read_error(target: Target, error: Exception) -> ToolError:
-    """The error for what went wrong while a server answered."""
+    """Return the error for a failure while a server answered."""
     import httpx
 
     if isinstance(error, httpx.TimeoutException):
@@ -230,7 +251,7 @@ def _read_error(target: Target, error: Exception) -> ToolError:
 
 
 @functools.cache
-def _usual_context() -> ssl.SSLContext:
+def _default_context() -> ssl.SSLContext:
     import httpx
 
     return httpx.create_ssl_context()
@@ -240,8 +261,16 @@ def _usual_context() -> ssl.SSLContext:
 
 
 async def read_body(pieces: AsyncIterator[bytes], encoding: str, limit: int) -> tuple[bytes, bool]:
-    """The body that comes in ``pieces``, in the encoding that the server names, and whether there
-    was more: no more than ``limit`` bytes are read. Raises ToolError."""
+    """Return the body, and whether it was longer than ``limit`` bytes.
+
+    Args:
+        pieces: the body as it comes.
+        encoding: the encoding that the server names.
+        limit: bytes that are read.
+
+    Raises:
+        ToolError: the body is compressed.
+    """
     if encoding.strip().lower() not in ("", ENCODING):
         raise ToolError(f"the page is packed as {clean(encoding, 60)}, which was not asked for")
     data = bytearray()
@@ -262,7 +291,7 @@ _META = re.compile(
     re.IGNORECASE,
 )
 _META_BYTES: Final = 1024
-"""Where browsers look for a charset in the page itself (HTML standard, prescan)."""
+"""Bytes in which browsers look for a charset in the page itself (HTML standard, prescan)."""
 
 _TAG = re.compile(rb"<(?:!doctype\s{1,20}html|html|head|body)\b", re.IGNORECASE)
 _HTML: Final = frozenset(("text/html", "application/xhtml+xml"))
@@ -292,7 +321,7 @@ _WIDER: Final = {
     "utf-16": "utf-16-le",
 }
 """Encodings that are read as a wider one, as browsers do (WHATWG Encoding Standard)."""
-_READ: Final = frozenset(
+_ALLOWED_CHARSETS: Final = frozenset(
     (
         *("utf-8", "utf-16-le", "utf-16-be", "gb18030", "cp932", "cp949", "big5hkscs", "euc_jp"),
         *("iso2022_jp", "koi8-r", "koi8-u", "mac-roman", "mac-cyrillic", "cp866", "cp874"),
@@ -300,23 +329,26 @@ _READ: Final = frozenset(
         *(f"iso8859-{number}" for number in (2, 3, 4, 5, 6, 7, 8, 10, 13, 14, 15, 16)),
     )
 )
-"""Encodings of pages. Python knows others that are no such thing, and some that unpack."""
+"""Encodings of pages. Python knows others that are none, and some that decompress."""
 
 
 class Media(NamedTuple):
-    """How a body is read, by its media type, and the charset that was declared, empty where none
-    was."""
+    """The kind of a body by its media type, and its declared charset or nothing."""
 
     kind: Kind
     charset: str = ""
 
 
-def media_of(content_type: str) -> Media:
-    """The meaning of a ``Content-Type`` field. Raises ToolError for what is no text."""
+def parse_media(content_type: str) -> Media:
+    """Return the meaning of a ``Content-Type`` field.
+
+    Raises:
+        ToolError: it is no text.
+    """
     content_type = content_type[:1000]
     name = content_type.partition(";")[0].strip().lower()
-    found = _CHARSET.search(content_type)
-    charset = found[1] if found else ""
+    match = _CHARSET.search(content_type)
+    charset = match[1] if match else ""
     if name in _HTML:
         return Media("html", charset)
     if not name or name == "application/octet-stream":
@@ -331,17 +363,22 @@ def media_of(content_type: str) -> Media:
 
 
 def is_html(media: Media, data: bytes) -> bool:
-    """True if a body is HTML: by its type, and where none was declared by how it begins."""
+    """Return whether a body is HTML, by its type or, without one, by its beginning."""
     if media.kind != "unknown":
         return media.kind == "html"
     begin = data[:_META_BYTES].lstrip()
     return begin.startswith(b"<") and _TAG.search(begin) is not None
 
 
-def text_of(media: Media, data: bytes) -> str:
-    """A body as text: by its byte order mark, else as declared, else as the page itself says, else
-    UTF-8, else Windows-1252. A byte that does not fit becomes U+FFFD. Raises ToolError where it is
-    no text at all."""
+def decode_body(media: Media, data: bytes) -> str:
+    """Return a body as text; bytes that do not fit become U+FFFD.
+
+    The encoding is that of the byte order mark, else the declared one, else that of the page
+    itself, else UTF-8, else Windows-1252.
+
+    Raises:
+        ToolError: it is no text.
+    """
     declared, data = split_bom(data)
     declared = (
         declared
@@ -349,16 +386,16 @@ def text_of(media: Media, data: bytes) -> str:
         or (find_charset(data) if is_html(media, data) else None)
     )
     if declared is not None:
-        return _text(data.decode(declared, "replace"))
+        return _clean_text(data.decode(declared, "replace"))
     try:
-        return _text(data.decode("utf-8"))
+        return _clean_text(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         cut_off = error.reason == "unexpected end of data" and error.start > 0
-        return _text(data.decode("utf-8" if cut_off else "cp1252", "replace"))
+        return _clean_text(data.decode("utf-8" if cut_off else "cp1252", "replace"))
 
 
 def split_bom(data: bytes) -> tuple[str | None, bytes]:
-    """The charset of the byte order mark, None where there is none, and what follows the mark."""
+    """Return the charset of the byte order mark, or None, and the bytes after it."""
     for mark, name in _MARKS:
         if data.startswith(mark):
             return name, data.removeprefix(mark)
@@ -366,24 +403,24 @@ def split_bom(data: bytes) -> tuple[str | None, bytes]:
 
 
 def find_charset(data: bytes) -> str | None:
-    """The charset that a page says itself that it is in."""
+    """Return the charset that a page itself declares."""
     meta = _META.search(data[:_META_BYTES])
-    found = _find_charset(meta[1].decode("ascii")) if meta else None
+    charset = _find_charset(meta[1].decode("ascii")) if meta else None
     # it could not have been read as ASCII up to here
-    return "utf-8" if found is not None and found.startswith("utf-16") else found
+    return "utf-8" if charset is not None and charset.startswith("utf-16") else charset
 
 
 def _find_charset(label: str) -> str | None:
-    """The charset of a label, None where there is no such charset for pages."""
+    """Return the charset of a label, None if it is none of pages."""
     try:
         name = codecs.lookup(label).name if label else ""
     except (LookupError, ValueError):
         return None
     name = _WIDER.get(name, name)
-    return name if name in _READ else None
+    return name if name in _ALLOWED_CHARSETS else None
 
 
-def _text(text: str) -> str:
+def _clean_text(text: str) -> str:
     if "\0" in text[:4096]:
         raise ToolError("this is no text: it holds bytes that no text has")
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
@@ -397,20 +434,22 @@ CPU_SECONDS: Final = 10
 MEMORY_MB: Final = 1000
 
 
-async def page_text(page: FetchedPage, seconds: float) -> tuple[Source, bool]:
-    """A page as a model reads it, made within ``seconds``, and whether it was longer, on the way or
-    as text. Raises ToolError where it is no text, and where its HTML would take too much to
-    read."""
-    url, text = page.target.url, text_of(page.media, page.data)
+async def extract_text(page: FetchedPage, seconds: float) -> tuple[Source, bool]:
+    """Return a page as a model reads it, and whether it was longer.
+
+    Raises:
+        ToolError: it is no text, or its HTML takes too much to read.
+    """
+    url, text = page.target.url, decode_body(page.media, page.data)
     if not is_html(page.media, page.data):
         cut = page.cut or len(text) > MAX_TEXT
         return Source("", url, visible(text[:MAX_TEXT]).strip("\n")), cut
     question = {"html": text, "url": url, "max_chars": MAX_TEXT}
     bounds = Bounds(seconds=seconds, cpu_seconds=CPU_SECONDS, memory_mb=MEMORY_MB)
     try:
-        found = await ask_apart("html_text.read_html", "justhtml", question, bounds)
-        title, body = visible(str(found["title"])), visible(str(found["text"]))
+        result = await run_in_worker("html_text.read_html", "justhtml", question, bounds)
+        title, body = visible(str(result["title"])), visible(str(result["text"]))
     except WorkerFailed as error:
-        why = "it would take too much time or memory" if error.beyond else "its reader failed"
+        why = "it would take too much time or memory" if error.over_limit else "its reader failed"
         raise ToolError(f"the page's HTML cannot be read, {why}: {url}") from None
-    return Source(title, url, body), page.cut or bool(found.get("cut"))
+    return Source(title, url, body), page.cut or bool(result.get("cut"))

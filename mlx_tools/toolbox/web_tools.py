@@ -1,4 +1,4 @@
-"""``fetch_url``: a page from the web, as text; ``web_search``: pages that a search engine finds."""
+"""``fetch_url``: a web page as text. ``web_search``: results of a search engine."""
 
 from __future__ import annotations
 
@@ -22,26 +22,30 @@ from mlx_tools.messages import Effects
 from mlx_tools.paths import to_install
 from mlx_tools.process import clean, visible
 from mlx_tools.toolbox.urls import UrlRefused, read_url
-from mlx_tools.toolbox.web_fetch import Fetcher, page_text
-from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_apart
-from mlx_tools.tools import Tool, ToolError, current_context, words_of
+from mlx_tools.toolbox.web_fetch import Fetcher, extract_text
+from mlx_tools.toolbox.worker import Bounds, WorkerFailed, run_in_worker
+from mlx_tools.tools import Tool, ToolError, current_context, load_words
 from mlx_tools.transcript import Source, Sources
 
 EFFECTS: Final[Effects] = frozenset(("read", "network"))
 DEFAULT_RESULTS: Final = 5
 
 _MARGIN: Final = 0.9
-"""The share of a call's time that fetching may take, so that its own words come through."""
+"""The share of a call's time that fetching may take, so the tool's own error gets through."""
 
 ENGINES: Final = ("duckduckgo", "brave", "mojeek")
-"""Those that are asked in turn, by the names that the package ``ddgs`` has for them."""
+"""The engines that are asked in turn, by their names in the package ``ddgs``."""
 
 
 @contextlib.asynccontextmanager
-async def _in_time(tool: str, action: str, seconds: float) -> AsyncIterator[float]:
-    """Gives the block the seconds that the present call has, at most ``seconds``. Raises ToolError
-    where it takes longer, and where it may not use the network: policy denies such calls before
-    they are made, and this holds where nobody asked it."""
+async def _limit_time(tool: str, action: str, seconds: float) -> AsyncIterator[float]:
+    """Yield the seconds that the call has, at most ``seconds``.
+
+    Policies deny calls to the network in local-only mode; this check is for callers without one.
+
+    Raises:
+        ToolError: the block takes longer, or may not use the network.
+    """
     context = current_context()
     if any(part.local_only for part in context.policy.parts):
         raise ToolError(f"{tool} uses the network, which local-only forbids", code="not_allowed")
@@ -54,16 +58,22 @@ async def _in_time(tool: str, action: str, seconds: float) -> AsyncIterator[floa
 
 
 def fetch_url(fetcher: Fetcher | None = None, seconds: float = 20.0) -> Tool:
-    """The tool. ``seconds`` is what a page may take in all, redirects and reading its HTML
-    included, where the call itself has not less."""
-    words = words_of("fetch_url")
-    fetching = fetcher or Fetcher()
+    """Return the tool.
+
+    Args:
+        fetcher: fetches pages.
+        seconds: the time for a page, with redirects and reading its HTML. A shorter time of the
+            call
+            applies instead.
+    """
+    words = load_words("fetch_url")
+    page_fetcher = fetcher or Fetcher()
 
     async def run(arguments: Mapping[str, Any]) -> Sources:
-        async with _in_time("fetch_url", "the page", seconds) as limit:
+        async with _limit_time("fetch_url", "the page", seconds) as limit:
             try:
-                target = read_url(arguments["url"], fetching.local)
-                page, cut = await page_text(await fetching.fetch(target), limit)
+                target = read_url(arguments["url"], page_fetcher.local)
+                page, cut = await extract_text(await page_fetcher.fetch(target), limit)
             except UrlRefused as error:
                 raise ToolError(str(error), code="not_allowed") from None
         note = words.notices["cut"] if cut else "" if page.text else words.notices["empty"]
@@ -72,35 +82,41 @@ def fetch_url(fetcher: Fetcher | None = None, seconds: float = 20.0) -> Tool:
     return Tool(words.spec(EFFECTS), run)
 
 
-def usual_search(searxng: str | None = None, local: Collection[str] = ()) -> Tool:
-    """``web_search`` by a SearXNG at this address, else by search engines, disabled where these
-    cannot be asked.
+def make_search(searxng: str | None = None, local: Collection[str] = ()) -> Tool:
+    """Return ``web_search`` with a SearXNG, or with search engines.
+
+    It is disabled if engines cannot be asked.
 
     Args:
-        searxng: The address of a SearXNG, None for search engines.
-        local: Hosts of this machine or its network whose pages the SearXNG may find, as
+        searxng: the address of a SearXNG, None for search engines.
+        local: hosts of this machine or its network whose pages the SearXNG may find, as
             `read_local` writes them. A search engine's results never lead there.
     """
     if searxng is not None:
         return web_search(functools.partial(ask_searxng, searxng), local=local)
-    tool = web_search(functools.partial(ask_engines, ENGINES, ask_apart))
-    tool.disabled_reason = missing
+    tool = web_search(functools.partial(ask_engines, ENGINES, run_in_worker))
+    tool.disabled_reason = find_missing_package
     return tool
 
 
 def web_search(search: Search, seconds: float = 20.0, local: Collection[str] = ()) -> Tool:
-    """The tool. ``search`` asks for a query; ``seconds`` is what that may take. ``local`` are hosts
-    of this machine or its network that results may be on."""
-    words = words_of("web_search")
+    """Return the tool.
+
+    Args:
+        search: asks for a query.
+        seconds: the time for a search.
+        local: hosts of this machine or its network that results may be on.
+    """
+    words = load_words("web_search")
 
     async def run(arguments: Mapping[str, Any]) -> Sources:
-        async with _in_time("web_search", "the search", seconds) as limit:
-            most = int(arguments.get("max_results", DEFAULT_RESULTS))
+        async with _limit_time("web_search", "the search", seconds) as limit:
+            max_results = int(arguments.get("max_results", DEFAULT_RESULTS))
             query = " ".join(str(arguments["query"]).split())
             if not query:
                 raise ToolError("there is nothing to look for", code="invalid_arguments")
-            found = sources_of(await search(query, most, limit), most, local)
-        return Sources(found, "" if found else words.notices["none"])
+            sources = make_sources(await search(query, max_results, limit), max_results, local)
+        return Sources(sources, "" if sources else words.notices["none"])
 
     return Tool(words.spec(EFFECTS), run)
 
@@ -114,6 +130,7 @@ _CPU_SECONDS: Final = 10
 _MEMORY_MB: Final = 4000
 """Reserved rather than used: the library starts threads."""
 _ENGINE_SECONDS: Final = 8.0
+"""Seconds for one engine, so that another can still be asked."""
 _MAX_ANSWER: Final = 5_000_000
 _NO_JSON: Final = "the SearXNG does not answer in JSON: add json to search.formats in settings.yml"
 _SLOW: Final = "too slow"
@@ -124,16 +141,17 @@ _FAULTS: Final = {
     "imeout": _SLOW,
     "timed out": _SLOW,
 }
-"""What stands in the errors of ``ddgs`` and of the client below it, and what it comes to."""
+"""Texts in errors of ``ddgs`` and its HTTP client, and their plain meaning."""
 
 
 Search = Callable[[str, int, float], Awaitable[Iterable[Mapping[str, Any]]]]
 """Asks for a query: at most so many hits, within so many seconds. Each hit has ``url``, ``title``
-and ``text``. Raises ToolError."""
+and
+``text``. Raises ToolError."""
 
 
-def missing() -> str | None:
-    """The reason why there can be no search here, None where there can be."""
+def find_missing_package() -> str | None:
+    """Return why there can be no search here, or None."""
     with contextlib.suppress(ImportError, ValueError):
         if importlib.util.find_spec("ddgs") is not None:
             return None
@@ -146,20 +164,22 @@ AskApart = Callable[[str, str, dict[str, Any], Bounds], Awaitable[dict[str, Any]
 async def ask_engines(
     engines: Sequence[str], ask: AskApart, query: str, max_results: int, seconds: float
 ) -> list[Mapping[str, Any]]:
-    """The hits of the first of these engines that has any, each asked by way of the package
-    ``ddgs`` in a process of its own. The next one hears of a query only where those before it found
-    nothing or failed."""
+    """Return the hits of the first engine that has any.
+
+    Each is asked with the package ``ddgs`` in a process of its own. An engine sees the query only
+    if those before it found nothing or failed.
+    """
     share = min(seconds / len(engines), _ENGINE_SECONDS)
-    bounds = Bounds(share, _CPU_SECONDS, _MEMORY_MB, most=1_000_000)
+    bounds = Bounds(share, _CPU_SECONDS, _MEMORY_MB, max_output_bytes=1_000_000)
     faults: dict[str, list[str]] = {}  # engines by what was wrong with them
     for engine in engines:
-        question = {"query": query, "engine": engine, "most": max_results, "seconds": share}
+        question = {"query": query, "engine": engine, "max_results": max_results, "seconds": share}
         try:
             hits = (await ask("isolated.search", "ddgs.engines", question, bounds))["hits"]
         except WorkerFailed as error:
-            said = _SLOW if error.beyond else error.problem or "failed"
-            known = (plain for sign, plain in _FAULTS.items() if sign in said)
-            faults.setdefault(next(known, clean(said, 80)), []).append(engine)
+            message = _SLOW if error.over_limit else error.problem or "failed"
+            plain_faults = (plain for sign, plain in _FAULTS.items() if sign in message)
+            faults.setdefault(next(plain_faults, clean(message, 80)), []).append(engine)
             continue
         if hits:
             return list(hits)
@@ -172,15 +192,15 @@ async def ask_engines(
 async def ask_searxng(
     address: str, query: str, max_results: int, seconds: float
 ) -> list[Mapping[str, Any]]:
-    """The hits of the SearXNG at this address, by the interface that gives JSON."""
+    """Return the hits of the SearXNG at this address, by its JSON interface."""
     import httpx
 
     url = f"{address.rstrip('/')}/search"
-    asked = {"q": query, "format": "json"}
+    parameters = {"q": query, "format": "json"}
     try:
         async with (
             httpx.AsyncClient(trust_env=False, timeout=seconds) as client,
-            client.stream("GET", url, params=asked) as response,
+            client.stream("GET", url, params=parameters) as response,
         ):
             if response.status_code == httpx.codes.FORBIDDEN:
                 raise ToolError(_NO_JSON)
@@ -194,28 +214,30 @@ async def ask_searxng(
     except httpx.HTTPStatusError as error:
         raise ToolError(f"the SearXNG answered {error.response.status_code}") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        told = clean(str(error), 200) or type(error).__name__
-        raise ToolError(f"the SearXNG at {address} cannot be asked: {told}") from None
+        message = clean(str(error), 200) or type(error).__name__
+        raise ToolError(f"the SearXNG at {address} cannot be asked: {message}") from None
     except (ValueError, LookupError, TypeError, RecursionError):
         raise ToolError(_NO_JSON) from None
     if not isinstance(hits, list):
         raise ToolError(_NO_JSON)
-    found = [hit for hit in hits if isinstance(hit, dict)]
-    return [{**hit, "text": hit.get("content")} for hit in found[:max_results]]
+    valid_hits = [hit for hit in hits if isinstance(hit, dict)]
+    return [{**hit, "text": hit.get("content")} for hit in valid_hits[:max_results]]
 
 
-def sources_of(
+def make_sources(
     results: Iterable[Mapping[str, Any]], max_results: int, local: Collection[str] = ()
 ) -> tuple[Source, ...]:
-    """The results of a search, fit to be shown: pages on the web and on ``local`` hosts alone, each
-    once, cut short."""
+    """Return the results of a search that may be shown, each once and shortened.
+
+    These are pages on the web and on ``local`` hosts.
+    """
     sources: dict[str, Source] = {}
-    for one in results:
+    for result in results:
         try:
-            url = read_url(str(one.get("url") or ""), local).url
+            url = read_url(str(result.get("url") or ""), local).url
         except UrlRefused:
             continue
-        title, text = (visible(str(one.get(key) or "")) for key in ("title", "text"))
+        title, text = (visible(str(result.get(key) or "")) for key in ("title", "text"))
         source = Source(clean(title, MAX_TITLE) or url, url, clean(text, MAX_SNIPPET))
         sources.setdefault(url, source)
         if len(sources) == max_results:

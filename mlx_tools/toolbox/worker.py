@@ -1,7 +1,7 @@
-"""Work on what comes from strangers, each piece in a process of its own.
+"""Runs work on untrusted input in processes of their own.
 
-It is a function of the toolbox, which `mlx_tools.toolbox.isolated` calls in a process that has none
-of this one's environment, and limits of time, memory and output.
+The work is a function of the toolbox. `mlx_tools.toolbox.isolated` calls it in a process that has
+none of this one's environment, and limits of time, memory and output.
 """
 
 from __future__ import annotations
@@ -27,67 +27,88 @@ from mlx_tools.tools import ToolError, submit
 
 
 class Bounds(Struct, frozen=True):
-    """The bounds of a process: seconds in all, seconds of a processor, megabytes of memory, bytes
-    that it may print."""
+    """The limits of a process."""
 
     seconds: float
+    """Seconds in all."""
     cpu_seconds: int
+    """Seconds of processor time."""
     memory_mb: int
-    most: int = 100_000_000
+    """Megabytes of memory."""
+    max_output_bytes: int = 100_000_000
+    """Bytes that it may print."""
 
 
 class WorkerFailed(Exception):
-    """The process came to no result. ``beyond`` is whether it went beyond its bounds; else it met a
-    ``problem``, or, where that is empty, broke."""
+    """The process has no result.
+
+    Args:
+        problem: the problem that it met; empty if it broke.
+        over_limit: it exceeded its limits.
+    """
 
     def __init__(self, problem: str = "", *, over_limit: bool = False) -> None:
         super().__init__(problem)
         self.problem = problem
-        self.beyond = over_limit
+        self.over_limit = over_limit
 
 
-async def ask_apart(
+async def run_in_worker(
     work: str, package: str, arguments: dict[str, Any], bounds: Bounds, files: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """As `run_apart`, in a thread; the process is ended at once when nobody waits for it any
-    more. ``files`` are open files that it has too, under the same numbers."""
+    """Do the same as `run_worker`, in a thread.
+
+    The process is ended at once if nobody waits any more.
+
+    Args:
+        work: the function, such as ``html_text.read_html``.
+        package: the package that it needs.
+        arguments: its arguments, as JSON values.
+        bounds: the limits of the process.
+        files: descriptors of open files that it inherits under the same numbers.
+    """
     child = _start_worker(work, package, arguments, bounds, files)
     try:
-        found, error = await submit(functools.partial(_answer, child, bounds)) or ({}, None)
+        answer, error = await submit(functools.partial(_answer, child, bounds)) or ({}, None)
     finally:
         kill_group(child.pid)
         child.wait()
     if error is not None:
         raise error
-    return found or {}
+    return answer or {}
 
 
-def run_apart(work: str, package: str, arguments: dict[str, Any], bounds: Bounds) -> dict[str, Any]:
-    """What a function of the toolbox, such as ``html_text.read_html``, returns for arguments that
-    JSON can say; ``package`` is a foreign module that it needs. Raises WorkerFailed, and ToolError
-    where that package is missing."""
+def run_worker(
+    work: str, package: str, arguments: dict[str, Any], bounds: Bounds
+) -> dict[str, Any]:
+    """Return what a function of the toolbox returns for JSON arguments.
+
+    Raises:
+        WorkerFailed: the process has no result.
+        ToolError: the package is not installed.
+    """
     return _answer(_start_worker(work, package, arguments, bounds), bounds)
 
 
 def _start_worker(
     work: str, package: str, arguments: dict[str, Any], bounds: Bounds, files: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
-    found = importlib.util.find_spec(package.partition(".")[0])
-    if found is None or found.origin is None:
+    package_spec = importlib.util.find_spec(package.partition(".")[0])
+    if package_spec is None or package_spec.origin is None:
         raise ToolError(f"the package {package} is not installed", code="disabled")
     module, _, function = work.rpartition(".")
     limits = {"cpu_seconds": bounds.cpu_seconds, "memory_mb": bounds.memory_mb}
     try:
-        with tempfile.TemporaryFile() as asked:  # which, unlike a pipe, nobody has to empty
-            asked.write(json.dumps({**arguments, "limits": limits}).encode())
-            asked.seek(0)
+        with tempfile.TemporaryFile() as request:  # which, unlike a pipe, nobody has to empty
+            request.write(json.dumps({**arguments, "limits": limits}).encode())
+            request.seek(0)
             return subprocess.Popen(  # noqa: S603 - a list, no shell
                 [
                     *(sys.executable, "-I", "-X", "utf8", str(package_file("toolbox/isolated.py"))),
                     *(f"mlx_tools.toolbox.{module}", function, package),
-                    str(Path(found.origin).parent.parent),
+                    str(Path(package_spec.origin).parent.parent),
                 ],
-                stdin=asked,
+                stdin=request,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
@@ -100,28 +121,28 @@ def _start_worker(
 
 
 def _answer(child: subprocess.Popen[bytes], bounds: Bounds) -> dict[str, Any]:
-    """What the process prints until it ends, at the latest when its time is over."""
+    """Return what the process prints until it ends, or until its time is over."""
     assert child.stdout is not None
-    until, printed = time.monotonic() + bounds.seconds, bytearray()
+    deadline, printed = time.monotonic() + bounds.seconds, bytearray()
 
     def take(piece: bytes) -> bool:
         printed.extend(piece)
-        return len(printed) <= bounds.most
+        return len(printed) <= bounds.max_output_bytes
 
     with child:
-        end, pipes = child.stdout.fileno(), Pipes({child.stdout.fileno(): take})
+        output_end, pipes = child.stdout.fileno(), Pipes({child.stdout.fileno(): take})
         try:
-            while end in pipes and (left := until - time.monotonic()) > 0:
-                pipes.read(left)
-            ended = end not in pipes and len(printed) <= bounds.most
-            if ended:
-                child.wait(max(0.0, until - time.monotonic()))
+            while output_end in pipes and (seconds_left := deadline - time.monotonic()) > 0:
+                pipes.read(seconds_left)
+            has_ended = output_end not in pipes and len(printed) <= bounds.max_output_bytes
+            if has_ended:
+                child.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            ended = False
+            has_ended = False
         finally:
             pipes.close()
             kill_group(child.pid)
-    if not ended or child.returncode < 0 or child.returncode == isolated.OUT_OF_MEMORY:
+    if not has_ended or child.returncode < 0 or child.returncode == isolated.OUT_OF_MEMORY:
         raise WorkerFailed(over_limit=True)
     try:
         answer = json.loads(printed)

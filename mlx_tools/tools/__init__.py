@@ -1,4 +1,4 @@
-"""Tools: how they are declared, which there are, and what runs them."""
+"""Tools: their declaration, the registry of tools, and the execution of calls."""
 
 from __future__ import annotations
 
@@ -27,58 +27,88 @@ from mlx_tools.tools.executor import (
     whole_characters,
 )
 from mlx_tools.tools.exports import FORMATS, export, to_mcp, to_openai
-from mlx_tools.tools.folder.collection import OFF, ToolCollection, exposed_by, write_template
-from mlx_tools.tools.folder.definition import FOLDER, ToolFolder, folders_in, read_folder, renamed
+from mlx_tools.tools.folder.collection import (
+    OFF_REASON,
+    ToolCollection,
+    find_exposure,
+    write_template,
+)
+from mlx_tools.tools.folder.definition import (
+    FOLDER,
+    ToolFolder,
+    find_folders,
+    read_folder,
+    rename_folder,
+)
 from mlx_tools.tools.folder.folder_tool import load_tool
-from mlx_tools.tools.functions import tools_of_file
+from mlx_tools.tools.functions import load_functions
 from mlx_tools.tools.host_tools import (
     DEFAULT_LIMIT,
     ToolSearch,
     Words,
+    artifacts_off_reason,
     find_tools,
+    load_words,
     read_artifact,
     tool_search,
-    why_off,
-    words_of,
 )
 from mlx_tools.tools.registry import NO_SUCH, EntryPointTools, Registry
 from mlx_tools.tools.signature import InvalidArguments
 from mlx_tools.tools.threads import submit
-from mlx_tools.tools.tool import EffectsBy, Preview, Tool, ToolLike, preview_of, tool
+from mlx_tools.tools.tool import EffectsBy, Preview, Tool, ToolLike, make_preview, tool
 
 if TYPE_CHECKING:
     from mlx_tools.tools.mcp.client import (
         McpClients,
         ServerOffer,
-        log_file,
-        look,
+        fetch_offer,
+        log_path,
         mcp_read,
-        prompt_text,
+        read_prompt,
     )
-    from mlx_tools.tools.mcp.places import known_files, masked, place_of, plain_json, servers_in
-    from mlx_tools.tools.mcp.sign_in import tokens_file
-    from mlx_tools.tools.openapi.address import server_fault
+    from mlx_tools.tools.mcp.places import (
+        find_config_files,
+        mask_place,
+        read_place,
+        read_servers,
+        strip_comments,
+    )
+    from mlx_tools.tools.mcp.sign_in import tokens_path
+    from mlx_tools.tools.openapi.address import find_server_fault
     from mlx_tools.tools.openapi.document import (
         OpenApiDocument,
         OperationRefused,
         read_document,
         with_effects,
     )
-    from mlx_tools.tools.openapi.request import PLACE_FORM, bound_operation, parse_secret
+    from mlx_tools.tools.openapi.request import PLACE_FORM, make_operation, parse_secret
 
 __getattr__, __dir__ = names_of(
     globals(),
     {
-        "mcp.client": ("McpClients", "ServerOffer", "log_file", "look", "mcp_read", "prompt_text"),
-        "mcp.places": ("known_files", "masked", "place_of", "plain_json", "servers_in"),
-        "mcp.sign_in": ("tokens_file",),
-        "openapi.address": ("server_fault",),
+        "mcp.client": (
+            "McpClients",
+            "ServerOffer",
+            "log_path",
+            "fetch_offer",
+            "mcp_read",
+            "read_prompt",
+        ),
+        "mcp.places": (
+            "find_config_files",
+            "mask_place",
+            "read_place",
+            "strip_comments",
+            "read_servers",
+        ),
+        "mcp.sign_in": ("tokens_path",),
+        "openapi.address": ("find_server_fault",),
         "openapi.document": (
             "OpenApiDocument",
             "OperationRefused",
             "read_document",
             "with_effects",
         ),
-        "openapi.request": ("PLACE_FORM", "bound_operation", "parse_secret"),
+        "openapi.request": ("PLACE_FORM", "make_operation", "parse_secret"),
     },
 )

@@ -1,9 +1,10 @@
-"""Bound tools: specs that stand for what is elsewhere, an MCP server's tool or an operation of an
-HTTP interface, held to what a person agreed to.
+"""Bound tools: specifications of tools elsewhere, as a person agreed to them.
 
-A source is kept in one private file: where it is, which version, and its tools with their
-descriptions, schemas and effects as they were agreed to. So a run needs nobody elsewhere to know
-its tools, and what is said otherwise later changes nothing until a person agrees again.
+Such a tool is an MCP server's tool, or an operation of an HTTP interface.
+
+A source is kept in one private file. It has the place, the version, and the tools with their
+descriptions, schemas and effects as they were agreed to. So a run knows its tools without asking
+the source. A later change of a description changes nothing until a person agrees again.
 """
 
 from __future__ import annotations
@@ -24,27 +25,28 @@ from mlx_tools.errors import ConfigError, UsageError, translate_os_error
 from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effect, ToolSpec
 from mlx_tools.paths import data_dir, private_dir, read_private, write_whole
 from mlx_tools.policy import PLUGIN
-from mlx_tools.schema import check_parameters, matchable
+from mlx_tools.schema import check_parameters, drop_unmatchable
 from mlx_tools.tools.tool import Preview, Run, Tool
 
 SourceKind = Literal["mcp", "openapi"]
 
 SOURCE_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]|_(?!_)){0,30}", re.ASCII)
 MAX_SOURCE_BYTES: Final = 64_000_000
+"""Bytes of the largest file. A choice: 1,000 tools of 64 kB each."""
 SEPARATOR: Final = "__"
-"""Between a source's name and its tool's, which is why no source has it in its name."""
+"""Stands between a source's name and its tool's name, so no source has it in its name."""
 
-_SHOWN_BY: Final[Mapping[SourceKind, str]] = {"mcp": "mcp test", "openapi": "tools bind"}
-"""The command that shows what a source says otherwise."""
+_SHOW_COMMANDS: Final[Mapping[SourceKind, str]] = {"mcp": "mcp test", "openapi": "tools bind"}
+"""The command that shows what a source now describes differently."""
 
 MakeTool = Callable[["BoundSource", "BoundTool"], Tool]
-"""Makes what calls a bound tool. Raises ToolDefinitionError."""
+"""Makes the tool that calls a bound tool. Raises ToolDefinitionError."""
 
 _HINT: Final = "look at it, or remove it and add the source again"
 
 
-def is_here(host: str | None) -> bool:
-    """Whether a host, as an address names it, is this machine."""
+def is_local(host: str | None) -> bool:
+    """Return whether a host in an address is this machine."""
     try:
         return host == "localhost" or ip_address(host or "").is_loopback
     except ValueError:
@@ -53,17 +55,19 @@ def is_here(host: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class BoundTool:
-    """A tool as it is elsewhere. ``name`` is its name there; ``at`` is what a call of it needs to
-    know, such as method and path. ``effects`` are what was agreed to."""
+    """A tool as it is elsewhere."""
 
     name: str
+    """Its name there."""
     description: str = ""
     parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object"})
     effects: tuple[Effect, ...] = tuple(sorted(ALL_EFFECTS))
+    """The effects that were agreed to."""
     at: Mapping[str, Any] = field(default_factory=dict)
+    """What a call needs to know to reach it, such as method and path."""
 
     @classmethod
-    def told(
+    def from_description(
         cls,
         name: str,
         texts: Iterable[Any],
@@ -71,38 +75,52 @@ class BoundTool:
         schema: Mapping[str, Any],
         **fields: Any,
     ) -> BoundTool:
-        """A tool as it is described elsewhere: by these texts, of which ``max_chars`` characters
-        count, and a schema. Raises ToolDefinitionError where that cannot be used."""
-        parameters, _ = matchable(schema)
+        """Make a tool from its description elsewhere.
+
+        Args:
+            name: its name there.
+            texts: its descriptions; each is used once.
+            max_chars: characters of the description that are kept.
+            schema: the schema of its arguments.
+            fields: further fields.
+
+        Raises:
+            ToolDefinitionError: the schema cannot be used.
+        """
+        parameters, _ = drop_unmatchable(schema)
         check_parameters(parameters)
         lines = [text.strip() for text in texts if isinstance(text, str) and text.strip()]
         return cls(name, "\n".join(dict.fromkeys(lines))[:max_chars], parameters, **fields)
 
     @property
     def pin(self) -> str:
-        """SHA-256 of what is said of the tool elsewhere, 64 hexadecimal digits; not of its effects,
-        which are said here."""
-        said = (self.name, self.description, self.parameters, self.at)
-        text = json.dumps(said, sort_keys=True, separators=(",", ":"))
+        """The SHA-256 of its description elsewhere, 64 hexadecimal digits.
+
+        Effects are no part of it: they are declared here.
+        """
+        described = (self.name, self.description, self.parameters, self.at)
+        text = json.dumps(described, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundSource:
-    """Where bound tools come from. ``at`` is what is needed to get there; ``version`` is what it
-    calls itself, ``digest`` is of the document that says what it offers, where there is one.
-
-    ``tools`` are those that were agreed to. ``said`` are those that it was seen to describe
-    otherwise since, or to have beyond them: they are off until a person agrees.
-    """
+    """A source of bound tools."""
 
     name: str
     kind: SourceKind
     at: Mapping[str, Any]
+    """What is needed to reach the source."""
     version: str = ""
+    """The version that it gives itself."""
     digest: str = ""
+    """The digest of the document that describes it, if there is one."""
     tools: tuple[BoundTool, ...] = ()
+    """The tools that were agreed to."""
     said: tuple[BoundTool, ...] = ()
+    """Tools that it has described differently since, or has beyond those agreed to. They are off
+    until
+    a person agrees."""
 
     def __post_init__(self) -> None:
         if not SOURCE_NAME.fullmatch(self.name):
@@ -113,20 +131,22 @@ class BoundSource:
 
     @property
     def plugin(self) -> str:
-        """The name by which a policy means all of its tools."""
+        """The plugin name by which a policy means all of its tools."""
         return f"{self.kind}:{self.name}"
 
     def tool_name(self, name: str) -> str:
-        """The name here of the tool that has this name there: with the source's before it, so that
-        it can take no other's place. Characters that no tool's name has here are ``_``; a long name
-        is cut, with a digest in place of the rest."""
+        """Return the name here of a tool there.
+
+        It begins with the source's name, so it can take no other tool's place. Characters that no
+        name may have here become ``_``. A long name is cut, with a digest for the rest.
+        """
         text = f"{self.name}{SEPARATOR}{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}"
         if not TOOL_NAME.fullmatch(text):
             text = f"{text[:55]}.{hashlib.sha256(name.encode()).hexdigest()[:8]}"
         return text
 
     def key(self, tool: BoundTool) -> str:
-        """What stands for one of its tools that cannot be had: its plugin and name."""
+        """Return the key of a tool that cannot be used: its plugin and name."""
         return f"{PLUGIN}{self.plugin}/{self.tool_name(tool.name)}"
 
     def tool(
@@ -135,9 +155,21 @@ class BoundSource:
         run: Run,
         preview: Callable[[Mapping[str, Any]], Preview | None] | None = None,
     ) -> Tool:
-        """One of its tools, which ``run`` calls; off where it is not what was agreed to. Raises
-        ToolDefinitionError where it can be none."""
-        off = self.changed if any(one.name == tool.name for one in self.said) else None
+        """Make one of its tools, disabled if it differs from what was agreed to.
+
+        Args:
+            tool: the bound tool.
+            run: calls it.
+            preview: returns what a call would change.
+
+        Raises:
+            ToolDefinitionError: it cannot be a tool here.
+        """
+        off = (
+            self.disabled_reason
+            if any(described.name == tool.name for described in self.said)
+            else None
+        )
         spec = ToolSpec(
             name=self.tool_name(tool.name),
             description=tool.description,
@@ -150,39 +182,50 @@ class BoundSource:
         return Tool(spec, run, preview=preview, disabled_reason=lambda: off, pinned=tool.pin)
 
     @property
-    def changed(self) -> str:
-        """Why a tool is off that the source describes otherwise by now."""
-        command = f"mlx-tools {_SHOWN_BY[self.kind]} {self.name}"
+    def disabled_reason(self) -> str:
+        """The reason why a tool is off that the source now describes differently."""
+        command = f"mlx-tools {_SHOW_COMMANDS[self.kind]} {self.name}"
         return f"it is not what was agreed to ({command} shows the difference)"
 
     @property
     def new(self) -> list[BoundTool]:
-        """The tools that the source was seen to have beyond those that were agreed to."""
+        """The tools that the source has beyond those that were agreed to."""
         known = {tool.name for tool in self.tools}
         return [tool for tool in self.said if tool.name not in known]
 
 
 class BoundSources:
-    """The sources that the user added, a file each, in ``folder``."""
+    """The sources that the user added, one file each.
+
+    Args:
+        folder: the folder of the files.
+    """
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or data_dir() / "bound"
 
     def names(self) -> list[str]:
-        """The names of all sources, in order. Raises ConfigError where the folder cannot be
-        read."""
+        """Return the names of all sources, sorted.
+
+        Raises:
+            ConfigError: the folder cannot be read.
+        """
         with translate_os_error(ConfigError, f"{self.folder} cannot be read"):
             try:
-                found = [Path(name) for name in os.listdir(self.folder)]  # noqa: PTH208
+                files = [Path(name) for name in os.listdir(self.folder)]  # noqa: PTH208
             except FileNotFoundError:
                 return []
         return sorted(
-            p.stem for p in found if p.suffix == ".json" and SOURCE_NAME.fullmatch(p.stem)
+            p.stem for p in files if p.suffix == ".json" and SOURCE_NAME.fullmatch(p.stem)
         )
 
     def read(self, name: str) -> BoundSource:
-        """The source of this name. Raises UsageError where there is none, ConfigError where it
-        cannot be read as one: what was agreed to is then not known."""
+        """Return the source of this name.
+
+        Raises:
+            UsageError: there is none.
+            ConfigError: the file is damaged, so it is not known what was agreed to.
+        """
         path = self._path(name)
         with translate_os_error(ConfigError, f"{path} cannot be read", _HINT):
             try:
@@ -195,9 +238,12 @@ class BoundSources:
         except (ValidationError, UsageError, ValueError, RecursionError):
             raise ConfigError(f"{path} is damaged", hint=_HINT) from None
 
-    def put(self, source: BoundSource) -> None:
-        """Keep a source, in place of the one of its name. Raises ConfigError where it cannot be
-        written: what was there is there then."""
+    def save(self, source: BoundSource) -> None:
+        """Write a source, in place of the one of its name.
+
+        Raises:
+            ConfigError: it cannot be written. The old file is then still there.
+        """
         text = json.dumps(to_builtins(source), indent=1)
         path = self._path(source.name)
         private_dir(self.folder)
@@ -205,7 +251,11 @@ class BoundSources:
             write_whole(path, text.encode("utf-8", "backslashreplace") + b"\n")
 
     def remove(self, name: str) -> None:
-        """Forget a source. Raises UsageError where there is none of this name."""
+        """Delete a source.
+
+        Raises:
+            UsageError: there is none of this name.
+        """
         with translate_os_error(ConfigError, str(self._path(name))):
             try:
                 self._path(name).unlink()

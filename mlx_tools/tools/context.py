@@ -1,4 +1,4 @@
-"""The context of a call that a running tool may ask for, and its reports of progress."""
+"""The context of a call, which a running tool can ask for, and progress reports."""
 
 from __future__ import annotations
 
@@ -23,33 +23,40 @@ from mlx_tools.store import UndoStore
 from mlx_tools.transcript import FileView
 
 MAX_PROGRESS_CHARS: Final = 200
+"""Characters of a progress message: one line of a terminal, or two."""
 MAX_ERROR_CHARS: Final = 500
+"""Characters of an error message: a few sentences. Longer ones are mostly tracebacks or dumps."""
 MAX_LONG_ERROR_CHARS: Final = 4_000
-"""Of an error that shows a piece of a file: what a model is shown of an observation in any case."""
+"""Characters of an error that shows a piece of a file: as many as a model sees of an observation
+with
+the smallest limit."""
 
 _NO_MODEL: Final = "there is no model to ask here"
-_GIVEN_UP: Final = "nobody waits for this call any more"
+_ABANDONED: Final = "nobody waits for this call any more"
 
 
 class Progress(Struct, frozen=True):
-    """The progress of a call: a few words, and the share done from 0 to 1 where it is known."""
+    """The progress of a call."""
 
     message: str = ""
+    """A few words."""
     fraction: float | None = None
+    """The share that is done, from 0 to 1; None if unknown."""
 
 
 OnProgress = Callable[[Progress], None]
 
 
 class ToolError(Exception):
-    """Raise it in a tool to say in plain words what went wrong; the model reads the message.
+    """Raise it in a tool to say in plain words what went wrong; the model reads it.
 
-    Any other exception does too, with its type before its text.
+    Any other exception works too; its type is shown before its text.
 
     Args:
-        code: the error's code.
+        message: what went wrong, then what to do.
+        code: the code of the error.
         passing: the same call might succeed a moment later.
-        max_chars: the message is cut to so many characters, at most 4,000.
+        max_chars: the message is cut to this length, at most 4,000.
     """
 
     def __init__(
@@ -67,26 +74,26 @@ class ToolError(Exception):
 
 
 class Artifacts(Protocol):
-    """The whole outputs that one session has kept."""
+    """The outputs that one session has kept."""
 
     def get(self, key: str, /) -> str | None:
-        """The text of the artifact with this id, None where there is none."""
+        """Return the text of an artifact by its id, or None."""
         ...
 
 
 Ask = Callable[["ToolContext", str, Sequence[str] | None], Awaitable[str]]
-"""Asks the model on behalf of a call: a question, and the tools that may be called."""
+"""Asks the model on behalf of a call. Takes a question, and the tools that may be called."""
 
 
 KnownFile = Callable[[str], FileView | None]
-"""Gives what the model knows of a file, by what identifies it; None if nothing."""
+"""Returns what the model knows about a file, by the file's identity; None if nothing."""
 
 
 Confirm = Callable[
     ["ToolContext", str, Mapping[str, Any], str], Awaitable[Mapping[str, Any] | None]
 ]
-"""Asks a person on behalf of a call: what about, its details, and why. Gives the details as they
-were agreed to, None where nobody did."""
+"""Asks a person on behalf of a call. Takes the action, its details, and the reason. Returns the
+details as the person agreed to them, None without agreement."""
 
 
 class RunTools(Protocol):
@@ -104,86 +111,104 @@ class RunTools(Protocol):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ToolContext:
-    """Handed to a tool whose function has a parameter annotated with this class.
+    """The context of a call. A tool gets it for a parameter annotated with this class.
 
-    The parameter is not part of the tool's schema. ``timeout`` is what the call had when it
-    started, in seconds, None without a limit. ``policy`` is the one that let the call run: a tool
-    that shows or does more on behalf of its caller holds itself to it. Without one it allows
-    nothing. ``tools`` are those of the run that makes the call, None outside of one. ``expected``
-    is the `Preview.state` of what the call was approved on, None where it had no preview: a tool
-    that finds another state must change nothing. ``artifacts`` are those of the session that made
-    the call, None outside of one; ``undo`` is where the built-in tools keep what they replace, None
-    for nowhere. ``session`` is its id, empty where there is none. ``known_file`` gives what the
-    model knows of a file from earlier calls; ``files`` takes what it knows by this one.
-    ``shown_chars`` is how many characters of the output the model will see, None for all.
-    ``report`` takes what the tool reports, ``asks`` asks the model and ``confirms`` a person, in
-    ``loop``.
-
-    ``cancelled`` is whether nobody waits for the result any more. A tool that runs long looks now
-    and then: a function in a thread cannot be stopped from outside. ``asking`` is what a function
-    in a thread has asked the model, while it waits for the answer.
+    The parameter is not part of the tool's schema.
     """
 
     timeout: float | None = None
+    """Seconds that the call had when it started, None without a limit."""
     policy: Policy = field(default_factory=Policy)
+    """The policy that let the call run. A tool that shows or does more on behalf of its caller must
+    keep to it. The default allows nothing."""
     tools: RunTools | None = None
+    """The tools of the run that makes the call, None outside of a run."""
     expected: str | None = None
+    """The `Preview.state` that the call was approved on, None if it had no preview. A tool that
+    finds
+    another state must change nothing."""
     artifacts: Artifacts | None = None
+    """The artifacts of the session, None outside of a session."""
     undo: UndoStore | None = None
+    """The store in which built-in tools keep what they replace, None to keep nothing."""
     session: str = ""
+    """The id of the session, empty outside of a session."""
     known_file: KnownFile | None = None
+    """Returns what the model knows about a file from earlier calls."""
     shown_chars: int | None = None
+    """Characters of the output that the model will see, None for all."""
     report: OnProgress | None = None
+    """Called with each progress report."""
     asks: Ask | None = None
+    """Asks the model; used by `ask`."""
     confirms: Confirm | None = None
+    """Asks a person; used by `confirm`."""
     loop: asyncio.AbstractEventLoop | None = None
+    """The event loop of the call."""
     cancelled: bool = field(default=False, init=False)
+    """True if nobody waits for the result any more. A tool that runs long should look now and then:
+    a
+    function in a thread cannot be stopped from outside."""
     asking: futures.Future[str] | None = field(default=None, init=False)
+    """The question that a function in a thread has asked the model, while it waits for the answer.
+    """
     files: list[FileView] = field(default_factory=list, init=False)
+    """The parts of files that the model knows by this call; filled by the tool."""
     _waited: float = field(default=0.0, init=False)
     _waiting: float | None = field(default=None, init=False)
 
     async def ask(self, question: str, tools: Sequence[str] | None = None) -> str:
-        """The answer of the model that called this tool, in a run of its own with tools.
+        """Ask the model that called this tool, in a run of its own with tools.
 
-        ``tools`` are those that the run may call, None for all that the caller may; none beyond
-        that is ever allowed. The run takes its completions out of the caller's budget. Raises
-        `ToolError` where there is no model to ask, no budget left, or no answer.
+        The run takes its completions out of the caller's budget.
+
+        Args:
+            question: the question.
+            tools: the tools that the run may call, None for all that the caller may. No tool beyond
+                those
+                is ever allowed.
+
+        Raises:
+            ToolError: there is no model to ask, no budget left, or no answer.
         """
         if self.asks is None:
             raise ToolError(_NO_MODEL)
         if self.cancelled:
-            raise ToolError(_GIVEN_UP)
+            raise ToolError(_ABANDONED)
         return await self.asks(self, question, tools)
 
     async def confirm(
         self, action: str, details: Mapping[str, Any], reason: str
     ) -> Mapping[str, Any] | None:
-        """What a person agrees to, of what a call wants besides having run: the ``details``, as
-        they are or as the person changed them; None where nobody is there, or they say no. No
-        standing consent covers it."""
+        """Ask a person to agree to something beyond the call itself.
+
+        Return the ``details`` as the person agreed to or changed them; None if nobody is there, or
+        the person says no. No consent for the session covers it.
+        """
         if self.confirms is None or self.cancelled:
             return None
         with self.person_waits():
             return await self.confirms(self, action, details, reason)
 
     def ask_blocking(self, question: str, tools: Sequence[str] | None = None) -> str:
-        """`ask`, for a tool that is not asynchronous."""
+        """Do the same as `ask`, for a tool that is not asynchronous."""
         if self.asks is None or self.loop is None:
             raise ToolError(_NO_MODEL)
         self.asking = asyncio.run_coroutine_threadsafe(self.ask(question, tools), self.loop)
+        # `cancelled` is set before `asking` is cancelled. So either this line sees the flag, or the
+        # executor sees the future.
         if self.cancelled:  # meanwhile
             self.asking.cancel()
         try:
             return self.asking.result()
         except futures.CancelledError:
-            raise ToolError(_GIVEN_UP) from None
+            raise ToolError(_ABANDONED) from None
         finally:
             self.asking = None
 
     @contextlib.contextmanager
     def person_waits(self) -> Iterator[None]:
-        """While a person is asked on behalf of the call, its time stands still."""
+        """Stop the clock of the call while a person is asked on its behalf."""
         self._waiting = asyncio.get_running_loop().time()
         try:
             yield
@@ -193,17 +218,19 @@ class ToolContext:
 
     @property
     def waited(self) -> float:
-        """Seconds that a person was waited for, up to now."""
+        """Seconds that a person was waited for so far."""
         if self._waiting is None:
             return self._waited
         return self._waited + asyncio.get_running_loop().time() - self._waiting
 
     def progress(self, message: str = "", fraction: float | None = None) -> None:
-        """Reports how far the call has come; may be called from any thread, as often as one likes.
+        """Report the progress of the call, from any thread and as often as needed.
 
-        ``message`` is cut at 200 characters, ``fraction`` is held between 0 and 1; one that is no
-        number (NaN) is left out. Of reports that come too fast for a reader only some are passed
-        on, the last always.
+        If reports come too fast for a reader, only some are passed on, and always the last.
+
+        Args:
+            message: a few words, cut at 200 characters.
+            fraction: the share that is done, held between 0 and 1. NaN is left out.
         """
         if self.report is None or self.cancelled:
             return
@@ -217,31 +244,37 @@ CONTEXT: ContextVar[ToolContext | None] = ContextVar("mlx_tools_context", defaul
 
 
 def current_context() -> ToolContext:
-    """The context of the call that runs here; one that reports to nobody where there is none."""
+    """Return the context of the call that runs here, or an empty one."""
     return CONTEXT.get() or ToolContext()
 
 
 # --- reports on their way to a listener -----------------------------------------------------------
 
 BURST: Final = 20
-"""So many reports are passed on however fast they come."""
+"""Reports that are passed on however fast they come: a short call shows all of its steps."""
 
-EVERY: Final = 0.05
-"""Seconds between two of those that come after them."""
+REPORT_INTERVAL: Final = 0.05
+"""Seconds between two later reports: 20 a second is as fast as people read and screens draw."""
 
 
 class Reports:
-    """The reports of one call, taken from any thread, on their way to ``listener``, which is called
-    in the event loop; as fast as people read.
+    """Passes the reports of one call to a listener, no faster than people read.
 
-    A tool may report as often as it likes. What it says in the beginning is passed on whole, then a
-    report twenty times a second, and the last one in any case: what stands in an event or on a
-    screen does not grow with how busy a tool is. To be made in the loop. ``clock`` gives seconds.
+    A tool may report from any thread, as often as it likes. The first `BURST` reports are passed on
+    at once, then twenty a second, and the last one in any case. So the number of reports in an
+    event or on a screen does not grow with how busy a tool is.
+
+    Create it in the event loop; the listener is called there.
+
+    Args:
+        listener: called with each report that is passed on.
+        clock: returns seconds.
     """
 
     def __init__(self, listener: OnProgress, clock: Callable[[], float] = monotonic) -> None:
         self._listener, self._clock = listener, clock
         self._loop = asyncio.get_running_loop()
+        # Guards all fields below but `_due`, whose `append` and `popleft` are atomic.
         self._lock = threading.Lock()
         self._due: deque[Progress] = deque()
         self._pending: Progress | None = None
@@ -249,12 +282,12 @@ class Reports:
         self._is_over = False
 
     def take(self, progress: Progress) -> None:
-        """Takes a report, from any thread."""
+        """Take a report, from any thread."""
         with self._lock:
             if self._is_over:
                 return
             now = self._clock()
-            self._room = min(float(BURST), self._room + (now - self._sent_at) / EVERY)
+            self._room = min(float(BURST), self._room + (now - self._sent_at) / REPORT_INTERVAL)
             self._sent_at = now
             waits, self._pending = self._pending is not None, progress
             if self._room >= 1:
@@ -263,13 +296,15 @@ class Reports:
             elif waits:
                 return
             else:
-                call = (self._loop.call_later, EVERY, self._pass_on)
+                call = (self._loop.call_later, REPORT_INTERVAL, self._pass_on)
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
             self._loop.call_soon_threadsafe(*call)
 
     def end(self, *, cancelled: bool = False) -> None:
-        """Passes on what is held back, but where the call was ``cancelled``; later reports go
-        nowhere."""
+        """Pass on the report that is held back, unless the call was ``cancelled``.
+
+        Later reports are dropped.
+        """
         with self._lock:
             self._is_over = True
             if cancelled:
@@ -284,7 +319,7 @@ class Reports:
             self._pending = None
 
     def _pass_on(self) -> None:
-        """Pass on what is due, and what is held back: that it is called is late enough."""
+        """Pass on the reports that are due, and the one that is held back."""
         with self._lock:
             self._release()
         while self._due:
@@ -292,5 +327,5 @@ class Reports:
             try:
                 self._listener(progress)
             except Exception as error:  # a listener's fault costs no call its result
-                said = {"message": "a listener to progress failed", "exception": error}
-                self._loop.call_exception_handler(said)
+                error_context = {"message": "a listener to progress failed", "exception": error}
+                self._loop.call_exception_handler(error_context)

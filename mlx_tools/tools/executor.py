@@ -1,7 +1,7 @@
-"""Runs one call within its time, and makes an observation of whatever comes of it.
+"""Run one tool call within its time, and return an observation of any outcome.
 
-Needs asyncio's event loop: a tool that swallows its cancellation can be left behind there, so that
-the call ends in time all the same.
+It needs asyncio's event loop. A tool that swallows its cancellation can be left behind in the loop,
+so that the call ends in time anyway.
 """
 
 from __future__ import annotations
@@ -31,38 +31,43 @@ from mlx_tools.tools.context import (
 )
 from mlx_tools.tools.signature import InvalidArguments
 from mlx_tools.tools.threads import Outcome, TooManyThreads, settle, submit
-from mlx_tools.tools.tool import ToolLike, member_of
+from mlx_tools.tools.tool import ToolLike, find_member
 from mlx_tools.transcript import FileView, Sources, render_sources, sources_of
 
 MAX_OUTPUT_CHARS: Final = 10_000_000
+"""Characters of the largest output that is accepted: an error is better than a process that keeps
+hundreds of megabytes, in memory, in the transcript and in the artifact."""
 
-_MOST_WORDS: Final = 100_000
-"""Characters of an error's words that are looked at."""
+_MAX_ERROR_TEXT: Final = 100_000
+"""Characters of an exception's text that are redacted and cut: redaction takes time linear in it,
+and
+a model sees at most 4,000."""
 
 _GRACE: Final = 1.0
 """Seconds that an asynchronous tool has to clean up after it was cancelled. Nobody waits for it."""
 
-_LOOK: Final = 0.05
-"""Seconds between two looks at whether a person is still waited for."""
+_TIMER_INTERVAL: Final = 0.05
+"""Seconds between two looks at whether a person is still waited for; the time limit is this exact.
+"""
 
 
 class ToolResult(Struct, frozen=True):
-    """The end of a call: ``content`` or ``error``, never both.
-
-    ``duration_ms`` is the time it took. ``output_size_chars`` is the size of what the tool
-    returned, in characters, also where it was too large to be kept; 0 where it returned nothing.
-    ``cached``: it is what the same call was answered before, and nothing ran.
-    ``sources`` is what it found, where it returned that; ``content`` then has them numbered from 1.
-    ``files`` is what the model knows of files by it.
-    """
+    """The end of a call: either ``content`` or ``error``."""
 
     content: str | None
+    """The output as text, with sources numbered from 1; None if the call failed."""
     error: ErrorInfo | None
+    """The error; None if the call succeeded."""
     duration_ms: int
+    """The time that the call took."""
     output_size_chars: int
+    """Characters that the tool returned, also if they were too many to keep."""
     cached: bool = False
+    """True if an earlier call was answered with this, and nothing ran."""
     sources: Sources | None = None
+    """The sources that the tool returned, if it did."""
     files: tuple[FileView, ...] = ()
+    """The parts of files that the model knows by this output."""
 
 
 async def execute(
@@ -73,25 +78,31 @@ async def execute(
     timeout: float,
     clean: Callable[[str], str] = str,
 ) -> ToolResult:
-    """Calls a tool with arguments that were validated and allowed.
+    """Call a tool with arguments that were validated and allowed.
 
-    ``timeout`` is in seconds; where the tool declares a time of its own, the shorter one holds. A
-    function in a thread cannot be stopped and is left running; an asynchronous one is cancelled,
-    and left behind where it swallows that. Either way the call ends in time, as ``timeout``. Time
-    in which a person is waited for on behalf of the call does not count.
+    A function in a thread cannot be stopped and is left running. An asynchronous tool is cancelled,
+    and left behind if it swallows that. Either way the call ends in time, with ``timeout``. Time in
+    which a person is asked on behalf of the call does not count.
 
-    Every exception of the tool is a ``tool_error``, ``sys.exit()`` too; arguments that its types
-    refuse are ``invalid_arguments``; an output of more than `MAX_OUTPUT_CHARS` is
-    ``payload_too_large``. A call that failed is made once more, within the same time, where the
-    tool says so and the call can change nothing; a timeout, refused arguments and a `ToolError`
-    that does not say otherwise are final. ``clean`` is what an error's words pass before they are
-    cut.
+    Every exception of the tool becomes a ``tool_error``, ``sys.exit()`` too. Arguments that its
+    types refuse are ``invalid_arguments``. An output of more than `MAX_OUTPUT_CHARS` is
+    ``payload_too_large``.
 
-    ``context`` is what the tool may know of the call, and is completed here; a second try gets a
-    copy. Its ``report`` is called in the event loop, before this returns; see `Reports` for reports
-    that come fast.
+    A failed call is made once more, within the same time, if the tool declares so and the call can
+    change nothing. Timeouts, refused arguments and a `ToolError` without ``passing`` are final.
 
-    Raises nothing but cancellation of the caller and KeyboardInterrupt.
+    Args:
+        tool: the tool to call.
+        arguments: the validated arguments.
+        context: what the tool may know about the call. It is completed here; a second try gets a
+            copy.
+            Its ``report`` is called in the event loop, before this returns (`Reports`).
+        timeout: seconds for the call; a shorter time that the tool declares applies instead.
+        clean: applied to the text of an error before it is cut.
+
+    Raises:
+        CancelledError: the caller was cancelled.
+        KeyboardInterrupt: the tool raised it.
     """
     spec, context = tool.spec, context or ToolContext()
     seconds = timeout if spec.timeout is None else min(timeout, spec.timeout)
@@ -108,6 +119,8 @@ async def execute(
             outcome = await _attempt(tool, _copy_value(arguments), context)
             error = outcome[1] if outcome is not None else None
             final = (InvalidArguments, ResultError, TooManyThreads)
+            # A timeout is no exception here, so it ends the loop too: there is no time left for a
+            # second try.
             if not isinstance(error, Exception) or isinstance(error, final):
                 break
             if isinstance(error, ToolError) and not error.passing:
@@ -121,21 +134,26 @@ async def execute(
     duration_ms = round((perf_counter() - started) * 1000)
     if outcome is None:
         late = f"no result within {seconds:g} s"
-        runs_on = "; it may still be running" if member_of(tool, "blocking") else ""
+        runs_on = "; it may still be running" if find_member(tool, "blocking") else ""
         return _failed_result("timeout", late + runs_on, duration_ms)
-    result = _result(outcome, duration_ms, clean)
+    result = _make_result(outcome, duration_ms, clean)
     return replace(result, files=tuple(context.files)) if result.error is None else result
 
 
 async def _attempt(
     tool: ToolLike, arguments: Mapping[str, Any], context: ToolContext
 ) -> Outcome | None:
-    """One call. Returns its outcome, the value as text or sources, or None where time is over."""
+    """Make one call. Return its outcome, or None if its time is over.
+
+    The value of the outcome is text or sources.
+    """
     loop = asyncio.get_running_loop()
     running: Coroutine[Any, Any, None] | None = None
+    # A task and a thread's job copy the current context when they are created. So the variable is
+    # set only around their creation, and never seen by other tasks.
     token = CONTEXT.set(context)
     try:
-        blocking = member_of(tool, "blocking")
+        blocking = find_member(tool, "blocking")
         if blocking is not None:
             outcome = submit(lambda: to_result(blocking(arguments)))
         else:
@@ -151,36 +169,41 @@ async def _attempt(
 
     def expire() -> None:
         nonlocal timer
-        left = end + context.waited - loop.time()
-        if left <= 0:
+        # The timer looks again and again, since `waited` grows while a person thinks.
+        seconds_left = end + context.waited - loop.time()
+        if seconds_left <= 0:
             settle(outcome, None)
         else:
-            timer = loop.call_later(max(left, _LOOK), expire)
+            timer = loop.call_later(max(seconds_left, _TIMER_INTERVAL), expire)
 
     try:
         if outcome.done():
             await asyncio.sleep(0)  # whatever else waits for the loop has its turn all the same
         else:
             timer = loop.call_at(end, expire)
-        ended = await outcome
+        result = await outcome
     except asyncio.CancelledError:  # the caller's own
-        ended = None
+        result = None
         raise
     finally:
         if timer is not None:
             timer.cancel()
+        # Set before the abandoned call is told: a function in a thread looks at it.
         context.cancelled = True
         if context.asking is not None:  # nobody waits for that either
             context.asking.cancel()
-        if ended is None and running is not None:
-            _leave(task, running)
-    return ended
+        if result is None and running is not None:
+            _abandon(task, running)
+    return result
 
 
 async def _run_guarded(
     tool: ToolLike, arguments: Mapping[str, Any], outcome: asyncio.Future[Outcome | None]
 ) -> None:
-    """An asynchronous call that settles ``outcome``; none of its exceptions reaches the loop."""
+    """Run an asynchronous call that settles ``outcome``.
+
+    The loop sees none of its exceptions.
+    """
     try:
         settle(outcome, (to_result(await tool.call(arguments)), None))
     except asyncio.CancelledError:  # the tool's own doing, or nobody waits any more
@@ -194,17 +217,19 @@ async def _run_guarded(
 
 
 async def _drain(running: Coroutine[Any, Any, None]) -> None:
-    """Lets a task end quietly whose call was closed by `_leave`."""
+    """Await a call, so that its task ends quietly if `_abandon` closed it."""
     with contextlib.suppress(RuntimeError):
         await running
 
 
 _abandoned_calls: set[asyncio.Future[Any]] = set()
-"""Tasks that were cancelled and have not ended; the loop itself holds them weakly."""
+"""Cancelled tasks that have not ended. The loop holds tasks only weakly, so without this they could
+be
+collected in the middle of their cleaning up."""
 
 
-def _leave(task: asyncio.Task[Any], running: Coroutine[Any, Any, Any]) -> None:
-    """Cancels a task that nobody waits for, and sees to it that it cannot keep the loop open."""
+def _abandon(task: asyncio.Task[Any], running: Coroutine[Any, Any, Any]) -> None:
+    """Cancel a task that nobody waits for, and keep it from holding the loop open."""
     task.cancel()
     _abandoned_calls.add(task)
 
@@ -215,16 +240,16 @@ def _leave(task: asyncio.Task[Any], running: Coroutine[Any, Any, Any]) -> None:
 
     timer = asyncio.get_running_loop().call_later(_GRACE, end)
 
-    def ended(task: asyncio.Future[Any]) -> None:
+    def forget(task: asyncio.Future[Any]) -> None:
         timer.cancel()
         _abandoned_calls.discard(task)
         running.close()  # where it was cancelled before it began
 
-    task.add_done_callback(ended)
+    task.add_done_callback(forget)
 
 
 def _copy_value(value: Any) -> Any:
-    """A JSON value that the tool may change."""
+    """Copy a JSON value, so that the tool may change it."""
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, Mapping):
@@ -232,10 +257,10 @@ def _copy_value(value: Any) -> Any:
     return [*map(_copy_value, value)] if isinstance(value, list) else value
 
 
-def _result(outcome: Outcome, duration_ms: int, clean: Callable[[str], str]) -> ToolResult:
+def _make_result(outcome: Outcome, duration_ms: int, clean: Callable[[str], str]) -> ToolResult:
     text, error = outcome
     if error is not None:
-        return _failed_result(*_words(error, clean), duration_ms)
+        return _failed_result(*_describe_error(error, clean), duration_ms)
     sources = text if isinstance(text, Sources) else None
     if sources is not None:
         text = "\n".join(part for part in (render_sources(sources).text, sources.note) if part)
@@ -252,26 +277,26 @@ def _failed_result(code: ErrorCode, message: str, duration_ms: int, size: int = 
     return ToolResult(None, ErrorInfo(code, message), duration_ms, size)
 
 
-def _words(error: BaseException, clean: Callable[[str], str]) -> tuple[ErrorCode, str]:
-    """The code and the message of what a tool raised: type and text, no traceback."""
+def _describe_error(error: BaseException, clean: Callable[[str], str]) -> tuple[ErrorCode, str]:
+    """Return the code and the message of an exception: type and text, no traceback."""
     try:
-        text = clean(str(error)[:_MOST_WORDS]).strip()
+        text = clean(str(error)[:_MAX_ERROR_TEXT]).strip()
     except Exception:  # a tool's own exception, whose text cannot be made
         text = ""
     match error:
         case ToolError():
-            return error.code, _cut(text or "the tool failed", error.max_chars)
+            return error.code, _cut_text(text or "the tool failed", error.max_chars)
         case InvalidArguments():
-            return "invalid_arguments", _cut(text)
+            return "invalid_arguments", _cut_text(text)
         case ResultError() | TooManyThreads():
-            return "tool_error", _cut(text)
+            return "tool_error", _cut_text(text)
         case KeyboardInterrupt():
             raise error
     kind = type(error).__name__
-    return "tool_error", _cut(f"{kind}: {text}" if text else kind)
+    return "tool_error", _cut_text(f"{kind}: {text}" if text else kind)
 
 
-def _cut(text: str, max_chars: int = MAX_ERROR_CHARS) -> str:
+def _cut_text(text: str, max_chars: int = MAX_ERROR_CHARS) -> str:
     text = whole_characters(text)
     return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
 
@@ -284,27 +309,35 @@ def _cut(text: str, max_chars: int = MAX_ERROR_CHARS) -> str:
 
 CacheScope = Literal["off", "run", "session"]
 SCOPES: Final[tuple[CacheScope, ...]] = get_args(CacheScope)
+"""The values of the setting."""
 
-MAX_ANSWERS: Final = 200
-MAX_CHARS: Final = 5_000_000
-"""Of all that is kept together."""
+MAX_CACHED_CALLS: Final = 200
+"""Results that are kept. A choice: a session makes few hundred calls that read."""
+MAX_CACHED_CHARS: Final = 5_000_000
+"""Characters of all results that are kept. One result may take a quarter, so that it does not drive
+out all others."""
 
 
 class ReadCallCache:
-    """The answers of one session and of the runs within its calls: kept for one question (``run``),
-    for all (``session``), or not at all (``off``)."""
+    """The cached results of one session and of the runs within its calls.
+
+    Args:
+        scope: how long results are kept: for one question (``run``), for the whole session, or not
+            at
+            all (``off``).
+    """
 
     def __init__(self, scope: CacheScope = "off") -> None:
         self._scope = scope
-        self._kept: OrderedDict[bytes, ToolResult] = OrderedDict()
+        self._results: OrderedDict[bytes, ToolResult] = OrderedDict()
         self._chars = 0
         self._changing = 0  # calls that go on and may change something
         self._changes = 0  # how often something began to change
 
     def begin(self) -> None:
-        """A new question begins."""
+        """Begin a new question."""
         if self._scope != "session":
-            self._kept.clear()
+            self._results.clear()
             self._chars = 0
 
     async def call(
@@ -316,21 +349,25 @@ class ReadCallCache:
         of_session: bool = False,
         **options: Any,
     ) -> ToolResult:
-        """Return what `mlx_tools.tools.execute` comes to: found here, or made and kept. A call that
-        was approved on a state is made in any case. ``of_session``: what the tool answers is true
-        of the session of the call alone, so runs within it get answers of their own."""
+        """Return the result of a call: a cached one, or that of `mlx_tools.tools.execute`.
+
+        A call that was approved on a state is always made. With ``of_session`` the tool's answers
+        are true for the session of the call only, so runs within it get answers of their own.
+        """
         spec, key, ask = tool.spec, b"", context.asks
         mutates = spec.mutates(arguments)
         if self._scope != "off" and spec.cache and not mutates:
             # one text for the same call; 1 and 1.0 are two calls: a tool may tell them apart
             key = json_bytes([spec.name, arguments, context.session if of_session else ""])
-            found = None
+            result_before = None
             if context.expected is None and not self._changing:
-                found = self._kept.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
-                return replace(found, duration_ms=0, cached=True)
-        changing = over = asked_model = False
+                result_before = self._results.get(key)
+            if result_before is not None:
+                self._results.move_to_end(key)
+                return replace(result_before, duration_ms=0, cached=True)
+        # A call that changes things counts in `_changing` until it has ended for certain. A timeout
+        # is uncertain, so the count stays up and nothing is cached any more.
+        changing = has_ended = asked_model = False
 
         def change() -> None:
             nonlocal changing
@@ -338,10 +375,10 @@ class ReadCallCache:
                 changing = True
                 self._changing += 1
                 self._changes += 1
-                self._kept.clear()
+                self._results.clear()
                 self._chars = 0
 
-        async def asked(inner: ToolContext, question: str, tools: Sequence[str] | None) -> str:
+        async def ask_model(inner: ToolContext, question: str, tools: Sequence[str] | None) -> str:
             nonlocal asked_model  # the calls of that run come here themselves
             asked_model = True
             assert ask is not None
@@ -349,40 +386,41 @@ class ReadCallCache:
 
         if mutates:
             change()
-        began = self._changes
+        # If this number has grown at the end, something began to change while the call was reading.
+        count = self._changes
         try:
-            context.asks = None if ask is None else asked
+            context.asks = None if ask is None else ask_model
             result = await execute(tool, arguments, context, **options)
-            over = result.error is None or result.error.code != "timeout"
+            has_ended = result.error is None or result.error.code != "timeout"
         finally:
-            if changing and over:
+            if changing and has_ended:
                 self._changing -= 1
         size = len(result.content or "")
-        fits = result.content is not None and size <= MAX_CHARS // 4
-        if key and fits and not asked_model and began == self._changes and not self._changing:
-            old = self._kept.pop(key, None)
-            self._kept[key] = result
-            self._chars += size - len((old.content if old is not None else None) or "")
-            while len(self._kept) > MAX_ANSWERS or self._chars > MAX_CHARS:
-                _, dropped = self._kept.popitem(last=False)
+        fits = result.content is not None and size <= MAX_CACHED_CHARS // 4
+        if key and fits and not asked_model and count == self._changes and not self._changing:
+            previous = self._results.pop(key, None)
+            self._results[key] = result
+            self._chars += size - len((previous.content if previous is not None else None) or "")
+            while len(self._results) > MAX_CACHED_CALLS or self._chars > MAX_CACHED_CHARS:
+                _, dropped = self._results.popitem(last=False)
                 self._chars -= len(dropped.content or "")
         return result
 
 
 class NestedReadCallCache(ReadCallCache):
-    """The answers of the session that a run within a call belongs to: no question begins there."""
+    """The cache of the session that a nested run belongs to; no question begins there."""
 
     def __init__(self, outer: ReadCallCache) -> None:
         super().__init__()
         self._outer = outer
 
     def begin(self) -> None:
-        """The question of the outer session goes on."""
+        """Do nothing: the question of the outer session goes on."""
 
     async def call(
         self, tool: ToolLike, arguments: Mapping[str, Any], context: ToolContext, **options: Any
     ) -> ToolResult:
-        """Do as the outer session does."""
+        """Use the cache of the outer session."""
         return await self._outer.call(tool, arguments, context, **options)
 
 
@@ -390,14 +428,16 @@ class NestedReadCallCache(ReadCallCache):
 
 
 class ResultError(Exception):
-    """The tool returned something that has no JSON."""
+    """The tool returned something that JSON cannot hold."""
 
 
 def to_text(value: Any) -> str:
-    """A string as it is, anything else as compact JSON, so that nothing returned is ``null``.
+    """Return a string as it is, anything else as compact JSON; no result is ``null``.
 
-    What JSON does not have is written as pydantic does: dataclasses, models, enums, dates, paths.
-    Raises ResultError for NaN and infinity, and for objects that are no data.
+    Values that JSON lacks are written as pydantic does: dataclasses, models, enums, dates, paths.
+
+    Raises:
+        ResultError: the value holds NaN, infinity, or an object that is no data.
     """
     if isinstance(value, enum.Enum):
         value = value.value
@@ -407,7 +447,7 @@ def to_text(value: Any) -> str:
         try:
             return whole_characters(_encoder().encode(value))
         except TypeError:  # a key that is no text
-            return whole_characters(_encoder().encode(_plain(value)))
+            return whole_characters(_encoder().encode(_to_plain(value)))
     except RecursionError:
         raise ResultError("the result is nested too deep for JSON") from None
     except ValueError as error:
@@ -415,14 +455,17 @@ def to_text(value: Any) -> str:
 
 
 def to_result(value: Any) -> str | Sources:
-    """Return what a tool returned: sources as they are, anything else as text. Raises
-    ResultError."""
+    """Return sources as they are, anything else as text.
+
+    Raises:
+        ResultError: the value has no JSON.
+    """
     sources = sources_of(value)
     return to_text(value) if sources is None else sources.cleaned(whole_characters)
 
 
 def whole_characters(text: str) -> str:
-    """The text with U+FFFD for every lone surrogate, which no UTF-8 can hold."""
+    """Replace lone surrogates, which no UTF-8 can hold, by U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -433,12 +476,12 @@ def whole_characters(text: str) -> str:
 @functools.cache
 def _encoder() -> json.JSONEncoder:
     return json.JSONEncoder(
-        ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain
+        ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_to_plain
     )
 
 
-def _plain(value: Any) -> Any:
-    """A value that JSON does not have, as one that it has."""
+def _to_plain(value: Any) -> Any:
+    """Return a value that JSON lacks as one that it has."""
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 
     match value:

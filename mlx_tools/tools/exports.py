@@ -1,5 +1,7 @@
-"""Tools as other programs want to be told of them. Sorted by name, so the same tools give the same
-bytes."""
+"""Tools in the formats of other programs, sorted by name.
+
+The same tools always give the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -11,41 +13,49 @@ from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.messages import MUTATING, ToolSpec
-from mlx_tools.schema import anchors, pointer, resolve, walk
+from mlx_tools.schema import find_anchors, resolve, to_pointer, walk
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+"""The dialect that exported schemas declare."""
 
 
 _CHOICES: Final = ("allOf", "anyOf", "oneOf")
-_NO_TOP: Final = (*_CHOICES, "enum", "not")
-"""Keywords that the vendors' services take only below the top: one such schema, and they refuse all
-tools. A call is held to the whole schema here in any case."""
+_NOT_AT_TOP: Final = (*_CHOICES, "enum", "not")
+"""Keywords that the vendors' services accept only below the top: with one such schema they refuse
+all
+tools. Calls are always checked against the whole schema here."""
 
 _ANTHROPIC_KEY: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def to_openai(specs: Iterable[ToolSpec]) -> list[dict[str, Any]]:
-    """For ``tools`` of OpenAI's chat completions. Names take no dot there: it becomes ``_``. What
-    a schema's top says of choices is loosened to which properties there are."""
+    """Return the ``tools`` of OpenAI's chat completions.
+
+    Names may have no dot there, so it becomes ``_``. Choices at the top of a schema are loosened to
+    their properties.
+    """
     return [
         {
             "type": "function",
             "function": {
                 "name": name,
                 "description": spec.description,
-                "parameters": _without_choices(spec.parameters),
+                "parameters": _flatten_choices(spec.parameters),
             },
         }
-        for name, spec in _without_dots(specs)
+        for name, spec in _replace_dots(specs)
     ]
 
 
 def to_anthropic(specs: Iterable[ToolSpec]) -> list[dict[str, Any]]:
-    """For ``tools`` of Anthropic's messages; names and choices as for OpenAI. Raises
-    ToolDefinitionError for an argument's name that is not taken there."""
+    """Return the ``tools`` of Anthropic's messages; names and choices as for OpenAI.
+
+    Raises:
+        ToolDefinitionError: the name of an argument is not allowed there.
+    """
     tools = []
-    for name, spec in _without_dots(specs):
-        schema = _without_choices(spec.parameters)
+    for name, spec in _replace_dots(specs):
+        schema = _flatten_choices(spec.parameters)
         for key in schema.get("properties", {}):
             if not _ANTHROPIC_KEY.fullmatch(key):
                 raise ToolDefinitionError(
@@ -57,7 +67,7 @@ def to_anthropic(specs: Iterable[ToolSpec]) -> list[dict[str, Any]]:
 
 
 def to_mcp(specs: Iterable[ToolSpec]) -> list[dict[str, Any]]:
-    """As the ``tools`` of an MCP server's ``tools/list``, with hints from the declared effects."""
+    """Return the ``tools`` of an MCP server, with hints from the effects."""
     return [
         {
             "name": spec.name,
@@ -69,41 +79,40 @@ def to_mcp(specs: Iterable[ToolSpec]) -> list[dict[str, Any]]:
                 "openWorldHint": "network" in spec.possible_effects,
             },
         }
-        for spec in _sorted(specs)
+        for spec in _sort_by_name(specs)
     ]
 
 
 def to_jsonschema(specs: Iterable[ToolSpec]) -> dict[str, Any]:
-    """A JSON Schema of one whole line that a model may write: a call with arguments that fit its
-    tool, or the final answer.
+    """Return a JSON Schema of a line that a model may write: a call or an answer.
 
-    Each tool's schema stands under ``$defs`` by the tool's name, its references rewritten.
+    Each tool's schema is under ``$defs`` by the tool's name, with its references rewritten.
     """
     lines: list[dict[str, Any]] = []
     definitions: dict[str, Any] = {}
-    for spec in _sorted(specs):
-        definitions[spec.name] = _rebased(spec.parameters, ("$defs", spec.name))
+    for spec in _sort_by_name(specs):
+        definitions[spec.name] = _rebase(spec.parameters, ("$defs", spec.name))
         call = {
             "type": {"const": "tool_call"},
             "name": {"const": spec.name},
-            "arguments": {"$ref": "#" + pointer(("$defs", spec.name))},
+            "arguments": {"$ref": "#" + to_pointer(("$defs", spec.name))},
             "id": {"type": "string"},
         }
-        lines.append(_closed(call, optional="id"))
+        lines.append(_close_object(call, optional="id"))
     answer = {
         "type": {"const": "final_answer"},
         "content": {"type": "string"},
         "sources": {"type": "array"},
     }
-    lines.append(_closed(answer, optional="sources"))
+    lines.append(_close_object(answer, optional="sources"))
     return {"$schema": DIALECT, "anyOf": lines, "$defs": definitions}
 
 
 def to_gbnf(specs: Iterable[ToolSpec]) -> str:
-    """A grammar of the same line for llama.cpp."""
+    """Return a grammar of the same line for llama.cpp."""
     from mlx_tools.protocol import turn_grammar
 
-    return turn_grammar({spec.name: spec for spec in _sorted(specs)}, dialect="gbnf")
+    return turn_grammar({spec.name: spec for spec in _sort_by_name(specs)}, dialect="gbnf")
 
 
 _WRITERS: Final[Mapping[str, Callable[[Iterable[ToolSpec]], Any]]] = {
@@ -118,56 +127,67 @@ FORMATS: Final = tuple(_WRITERS)
 
 
 def export(specs: Iterable[ToolSpec], format: str) -> str:  # noqa: A002
-    """The tools in one of `FORMATS`, as text that ends in a newline. Raises UsageError for another
-    format, ToolDefinitionError for a tool that it cannot hold."""
+    """Return the tools in one of `FORMATS`, as text that ends in a newline.
+
+    Raises:
+        UsageError: there is no such format.
+        ToolDefinitionError: the format cannot hold one of the tools.
+    """
     writer = _WRITERS.get(format)
     if writer is None:
         raise UsageError(f"{format!r} is no export format", hint=f"one of {', '.join(FORMATS)}")
-    made = writer(specs)
-    return made if isinstance(made, str) else json.dumps(made, ensure_ascii=False, indent=2) + "\n"
+    exported = writer(specs)
+    return (
+        exported
+        if isinstance(exported, str)
+        else json.dumps(exported, ensure_ascii=False, indent=2) + "\n"
+    )
 
 
-def _rebased(schema: Mapping[str, Any], place: tuple[str | int, ...]) -> dict[str, Any]:
-    """The schema with its references rewritten for a document that holds it at ``place``."""
-    named, moved = anchors(schema), deepcopy(dict(schema))
-    for _, node in walk(moved):
+def _rebase(schema: Mapping[str, Any], place: tuple[str | int, ...]) -> dict[str, Any]:
+    """Return the schema with its references rewritten for its new ``place``."""
+    anchors_by_name, copy = find_anchors(schema), deepcopy(dict(schema))
+    for _, node in walk(copy):
         if not isinstance(node, dict):
             continue
         for key in ("$id", "$schema", "$anchor", "$dynamicAnchor"):
             node.pop(key, None)
         for key in ("$ref", "$dynamicRef"):
             if isinstance(reference := node.pop(key, None), str):
-                node["$ref"] = "#" + pointer((*place, *resolve(schema, reference, named)[0]))
-    return moved
+                node["$ref"] = "#" + to_pointer(
+                    (*place, *resolve(schema, reference, anchors_by_name)[0])
+                )
+    return copy
 
 
-def _without_choices(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema with the properties of all choices that its top has, and none of the choices."""
-    if not any(key in schema for key in _NO_TOP):
+def _flatten_choices(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema without choices at its top, but with all their properties."""
+    if not any(key in schema for key in _NOT_AT_TOP):
         return schema
-    named = anchors(schema)
-    found: dict[str, list[Any]] = {}
+    anchors_by_name = find_anchors(schema)
+    schemas_by_key: dict[str, list[Any]] = {}
     pending: list[Any] = [schema]
-    seen: set[int] = set()
+    visited: set[int] = set()
     while pending:
         node = pending.pop(0)
-        if not isinstance(node, Mapping) or id(node) in seen:
+        if not isinstance(node, Mapping) or id(node) in visited:
             continue
-        seen.add(id(node))
+        visited.add(id(node))
         for key, item in node.get("properties", {}).items():
-            if item not in found.setdefault(key, []):
-                found[key].append(item)
+            if item not in schemas_by_key.setdefault(key, []):
+                schemas_by_key[key].append(item)
         pending += (item for choices in _CHOICES for item in node.get(choices, ()))
         if isinstance(node.get("$ref"), str):
-            pending.append(resolve(schema, node["$ref"], named)[1])
-    plain = {key: value for key, value in schema.items() if key not in _NO_TOP}
+            pending.append(resolve(schema, node["$ref"], anchors_by_name)[1])
+    plain = {key: value for key, value in schema.items() if key not in _NOT_AT_TOP}
     plain["properties"] = {
-        key: items[0] if len(items) == 1 else {"anyOf": items} for key, items in found.items()
+        key: items[0] if len(items) == 1 else {"anyOf": items}
+        for key, items in schemas_by_key.items()
     }
     return plain
 
 
-def _closed(properties: dict[str, Any], *, optional: str) -> dict[str, Any]:
+def _close_object(properties: dict[str, Any], *, optional: str) -> dict[str, Any]:
     return {
         "type": "object",
         "properties": properties,
@@ -176,19 +196,22 @@ def _closed(properties: dict[str, Any], *, optional: str) -> dict[str, Any]:
     }
 
 
-def _sorted(specs: Iterable[ToolSpec]) -> list[ToolSpec]:
+def _sort_by_name(specs: Iterable[ToolSpec]) -> list[ToolSpec]:
     return sorted(specs, key=lambda spec: spec.name)
 
 
-def _without_dots(specs: Iterable[ToolSpec]) -> list[tuple[str, ToolSpec]]:
-    """The specs with names that have no dot. Reading accepts such a name for the tool's own."""
-    named: dict[str, ToolSpec] = {}
-    for spec in _sorted(specs):
+def _replace_dots(specs: Iterable[ToolSpec]) -> list[tuple[str, ToolSpec]]:
+    """Return the specifications with names without dots.
+
+    Reading accepts such a name for the tool's own.
+    """
+    spec_by_name: dict[str, ToolSpec] = {}
+    for spec in _sort_by_name(specs):
         name = spec.name.replace(".", "_")
-        if name in named:
+        if name in spec_by_name:
             raise ToolDefinitionError(
-                f"{spec.name} and {named[name].name} would both be called {name}",
+                f"{spec.name} and {spec_by_name[name].name} would both be called {name}",
                 hint="rename one of them: this format takes no dots in names",
             )
-        named[name] = spec
-    return list(named.items())
+        spec_by_name[name] = spec
+    return list(spec_by_name.items())

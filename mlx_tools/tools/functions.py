@@ -1,4 +1,4 @@
-"""Tools out of a Python file: its typed, documented functions, and whatever `tool` made there."""
+"""Tools from a Python file: typed, documented functions, and those made by `tool`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from types import ModuleType
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.paths import expand_user
 from mlx_tools.policy import FUNCTIONS
-from mlx_tools.tools.tool import Tool, of_plugin, tool
+from mlx_tools.tools.tool import Tool, tool, with_plugin
 
 
-def tools_of_file(path: str) -> list[Tool]:
-    """Return the tools that a Python file defines, in the order in which they stand there.
+def load_functions(path: str) -> list[Tool]:
+    """Return the tools that a Python file defines, in their order.
 
-    The file is imported, with its folder first among the places to import from. A public function
-    is a tool if it is defined there, documented, and each of its parameters has a type; any other
-    function is passed over. A function that declares no effects has all of them, so each call asks.
+    The file is imported, with its folder first on the import path. A public function is a tool if
+    it is defined there, documented, and each of its parameters has a type. Any other function is
+    ignored. A function that declares no effects has all of them, so each call asks.
 
     Args:
         path: the file, named by a person: whoever names it lets its code run.
@@ -32,9 +32,9 @@ def tools_of_file(path: str) -> list[Tool]:
     file = expand_user(path)
     if not file.is_file():
         raise UsageError(f"{path}: there is no such file", hint="name a Python file with functions")
-    module = _imported(file.resolve(), path)
-    found = (_tool_of(name, value, module) for name, value in vars(module).items())
-    tools = [made for made in found if made is not None]
+    module = _import_file(file.resolve(), path)
+    candidates = (_make_tool(name, value, module) for name, value in vars(module).items())
+    tools = [candidate for candidate in candidates if candidate is not None]
     if not tools:
         raise UsageError(
             f"{path}: it defines no tool",
@@ -44,8 +44,8 @@ def tools_of_file(path: str) -> list[Tool]:
     return tools
 
 
-def _imported(file: Path, path: str) -> ModuleType:
-    """Import a file under a name of its own, which other files of the same name do not take."""
+def _import_file(file: Path, path: str) -> ModuleType:
+    """Import a file under a name that no other file of the same name takes."""
     digest = hashlib.sha256(str(file).encode("utf-8", "surrogateescape")).hexdigest()[:12]
     name = f"mlx_tools_functions_{digest}"
     spec = importlib.util.spec_from_file_location(name, file)
@@ -65,7 +65,7 @@ def _imported(file: Path, path: str) -> ModuleType:
 
 
 def _describe_error(error: Exception, file: Path) -> str:
-    """What went wrong, and in which line of the file."""
+    """Describe an exception, and its line in the file."""
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
     if isinstance(error, SyntaxError):
         lines = [error.lineno]
@@ -73,17 +73,17 @@ def _describe_error(error: Exception, file: Path) -> str:
     return f"{where}{type(error).__name__}: {error}"[:500]
 
 
-def _tool_of(name: str, value: object, module: ModuleType) -> Tool | None:
-    """The tool that a name of the module stands for, None if it stands for none."""
+def _make_tool(name: str, value: object, module: ModuleType) -> Tool | None:
+    """Return the tool of a name in the module, or None."""
     if name.startswith("_"):
         return None
     if isinstance(value, Tool):
-        made = value
+        tool_object = value
     elif inspect.isfunction(value) and value.__module__ == module.__name__ and value.__doc__:
         try:
-            made = tool(value)
+            tool_object = tool(value)
         except ToolDefinitionError:
             return None  # a parameter has no type: it is no tool, but a helper of one
     else:
         return None
-    return of_plugin(made, FUNCTIONS)
+    return with_plugin(tool_object, FUNCTIONS)

@@ -1,5 +1,7 @@
-"""The tools that a run itself offers, ``tool_search`` and ``read_artifact``; and the words of all
-that come with the package: what ``prompts/tools/<name>.json`` says of one."""
+"""The tools that a run itself offers: ``tool_search`` and ``read_artifact``.
+
+This module also reads the texts of all built-in tools from ``prompts/tools/<name>.json``.
+"""
 
 from __future__ import annotations
 
@@ -19,51 +21,58 @@ from mlx_tools.tools.tool import Tool
 
 
 class Words(Struct, frozen=True):
-    """Name, description and schema as the model sees them, and the notices in a tool's output."""
+    """The texts of a tool: name, description and schema for the model, and notices."""
 
     name: str
     description: str
     parameters: Mapping[str, Any]
     notices: Mapping[str, str]
+    """The sentences that its outputs may contain, by key."""
 
     def spec(
         self, effects: Effects | Callable[[Mapping[str, Any]], Effects], **declaration: Any
     ) -> ToolSpec:
-        """The tool's spec; what it does is code and stands, as what it declares, with the code."""
-        said = self.name, self.description, self.parameters
-        return ToolSpec(*said, effects, plugin=BUILTIN, **declaration)
+        """Return the tool's specification; effects and declarations come from the code."""
+        texts = self.name, self.description, self.parameters
+        return ToolSpec(*texts, effects, plugin=BUILTIN, **declaration)
 
 
 @functools.cache
-def words_of(name: str) -> Words:
-    """The words in a file of ``prompts/tools/``, named without its ending."""
-    read = json.loads(read_data(f"prompts/tools/{name}.json"))
-    return Words(read["name"], read["description"], read["parameters"], read.get("notices", {}))
+def load_words(name: str) -> Words:
+    """Read the texts of a tool from ``prompts/tools/``; ``name`` has no ending."""
+    document = json.loads(read_data(f"prompts/tools/{name}.json"))
+    return Words(
+        document["name"],
+        document["description"],
+        document["parameters"],
+        document.get("notices", {}),
+    )
 
 
 # --- tool_search: what a model needs and its catalog does not show --------------------------------
 
 DEFAULT_LIMIT: Final = 5
+"""Tools that a search returns by default: enough for one step, few enough for a small context."""
 MAX_LIMIT: Final = 20
-BUDGET: Final = 800
-"""Tokens that the signatures of what was found may take: all of them still fit into what a model
-sees of an observation."""
+MAX_SIGNATURE_TOKENS: Final = 800
+"""Tokens for the signatures of the matching tools. All of them still fit into an observation of the
+smallest size."""
 
 MAX_REASON_CHARS: Final = 200
+"""Characters of the reason why a tool is disabled."""
 
 
 class ToolSearch(Struct, frozen=True):
-    """The outcome of a search.
-
-    ``hits`` match and may be called, the best first, each with its score; ``more`` further ones do.
-    Of the best matches among all tools, ``denied`` may not be called, and those in ``disabled``
-    might be, but cannot work now, for the reasons given.
-    """
+    """The result of a search for tools."""
 
     hits: tuple[tuple[ToolSpec, float], ...]
-    more: int = 0
+    """The matching tools that may be called, best first, each with its score."""
+    hidden_count: int = 0
+    """The number of further matches."""
     denied: int = 0
+    """The number of best matches that the policy does not permit."""
     disabled: tuple[tuple[str, str], ...] = ()
+    """Best matches that are permitted but cannot work now, each with the reason."""
 
 
 def find_tools(
@@ -74,11 +83,17 @@ def find_tools(
     *,
     include_hidden: bool = False,
 ) -> ToolSearch:
-    """The tools that ``policy`` may allow and that match ``query``, at most ``limit``.
+    """Return the tools that match ``query`` and that ``policy`` may allow.
 
-    What is hidden is counted among the ``limit`` best matches of all tools. A tool that policy
-    forbids is counted as such whether it could work or not. With ``include_hidden`` nothing is
-    hidden.
+    Tools that are hidden are counted among the ``limit`` best matches of all tools. A tool that the
+    policy forbids is counted as denied, whether it could work or not.
+
+    Args:
+        tools: the registry to search.
+        policy: the policy of the run.
+        query: the words to look for.
+        limit: the most matches to return.
+        include_hidden: hide nothing.
     """
     specs = [spec for spec in tools.all_specs().values() if not is_on_demand(spec)]
     allowed = {spec.name for spec in specs if can_be_allowed(policy, spec)}
@@ -92,7 +107,7 @@ def find_tools(
         best = [spec.name for spec in Finder(specs).hits(query)[:limit]]
     return ToolSearch(
         hits=tuple(hits[:limit]),
-        more=max(0, len(hits) - limit),
+        hidden_count=max(0, len(hits) - limit),
         denied=sum(1 for name in best if name not in allowed),
         disabled=tuple((name, off[name]) for name in best if name in allowed and name in off),
     )
@@ -100,35 +115,35 @@ def find_tools(
 
 @functools.cache
 def tool_search() -> Tool:
-    """The tool that searches the tools of the run that calls it, by the policy of that run.
+    """Make the tool that searches the tools of the calling run, under its policy.
 
-    One tool for all runs: in ``[*builtin_tools(), mine]`` it finds ``mine``. Outside of a run there
-    are no tools to search.
+    One tool serves all runs: in ``[*builtin_tools(), mine]`` it finds ``mine``. Outside of a run
+    there are no tools to search.
     """
-    words = words_of(SEARCH)
+    words = load_words(SEARCH)
 
     def run(arguments: Mapping[str, Any]) -> str:
         context = current_context()
         if context.tools is None:
             return words.notices["none"]
         limit = int(arguments.get("limit", DEFAULT_LIMIT))
-        found = find_tools(context.tools, context.policy, str(arguments["query"]), limit)
-        return _describe_search(found, words.notices)
+        search = find_tools(context.tools, context.policy, str(arguments["query"]), limit)
+        return _describe_search(search, words.notices)
 
     return Tool(words.spec(frozenset(("read",))), run)
 
 
 def _describe_search(search: ToolSearch, notices: Mapping[str, str]) -> str:
-    """Return what was found as the catalog would show it, and in a line each what was not shown."""
-    catalog = build_catalog([spec for spec, _ in search.hits], BUDGET)
+    """Return the matches as a catalog, and a line for each kind of hidden tool."""
+    catalog = build_catalog([spec for spec, _ in search.hits], MAX_SIGNATURE_TOKENS)
     lines = [*catalog.lines] if catalog.lines else [notices["none"]]
-    if more := search.more + len(catalog.hidden):
+    if more := search.hidden_count + len(catalog.hidden):
         lines.append(notices["more"].format(count=more))
     if search.denied:
         lines.append(notices["denied"].format(count=search.denied))
     if search.disabled:
-        given = [one_line(why, MAX_REASON_CHARS).rstrip(".") for _, why in search.disabled]
-        reasons = "; ".join(dict.fromkeys(given))
+        reasons_given = [one_line(why, MAX_REASON_CHARS).rstrip(".") for _, why in search.disabled]
+        reasons = "; ".join(dict.fromkeys(reasons_given))
         lines.append(notices["disabled"].format(count=len(search.disabled), reasons=reasons))
     return "\n".join(lines)
 
@@ -136,35 +151,45 @@ def _describe_search(search: ToolSearch, notices: Mapping[str, str]) -> str:
 # --- read_artifact: an output of this session that was cut for the model, page by page ------------
 
 DEFAULT_LENGTH: Final = 3000
+"""Characters of a page: about 1,000 tokens."""
 
 
 @functools.cache
 def read_artifact() -> Tool:
-    """The tool, one for all. It reads the artifacts of the session that calls it, and of no other.
+    """Make the tool that reads the artifacts of the calling session, and of no other.
 
-    An id that is wrong, guessed, of another session or expired gives one and the same error. A page
-    is never longer than what the model will see of it: its end says where the next one begins.
+    A wrong, guessed, foreign or expired id gives the same error. A page is never longer than the
+    model will see: its end says where the next one begins.
     """
-    words = words_of(READER)
+    words = load_words(READER)
 
     def run(arguments: Mapping[str, Any]) -> str:
         context = current_context()
-        kept = context.artifacts
-        text = kept.get(str(arguments["id"])) if kept is not None else None
+        artifacts = context.artifacts
+        text = artifacts.get(str(arguments["id"])) if artifacts is not None else None
         if text is None:
             raise ToolError(words.notices["missing"])
         start = int(arguments.get("offset", 0))
         if start and start >= len(text):
             raise ToolError(words.notices["beyond"].format(start=start, total=len(text)))
         length = int(arguments.get("length", DEFAULT_LENGTH))
-        return page(text, start, length, context.shown_chars, words.notices)
+        return read_page(text, start, length, context.shown_chars, words.notices)
 
     return Tool(words.spec(frozenset(("read",))), run)
 
 
-def page(text: str, start: int, length: int, room: int | None, notices: Mapping[str, str]) -> str:
-    """``length`` characters from ``start`` on, fewer where page and notice would be more than
-    ``room`` characters; at least one."""
+def read_page(
+    text: str, start: int, length: int, room: int | None, notices: Mapping[str, str]
+) -> str:
+    """Return a page of a text with its notice, at least one character.
+
+    Args:
+        text: the whole text.
+        start: the first character.
+        length: characters of the page.
+        room: characters of page and notice together, None without a limit.
+        notices: the sentences to end the page with.
+    """
     if room is not None:
         numbers = dict.fromkeys(("start", "end", "total"), len(text))
         longest = max(len(notices[key].format(**numbers)) for key in ("more", "end"))
@@ -174,6 +199,6 @@ def page(text: str, start: int, length: int, room: int | None, notices: Mapping[
     return text[start:end] + notice.format(start=start, end=end, total=len(text))
 
 
-def why_off() -> str:
-    """Why the tool is switched off in a session that keeps no artifacts."""
-    return words_of(READER).notices["off"]
+def artifacts_off_reason() -> str:
+    """Return why the tool is off in a session that keeps no artifacts."""
+    return load_words(READER).notices["off"]

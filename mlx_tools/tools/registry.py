@@ -1,4 +1,4 @@
-"""The tools that exist: those that were given, those of installed packages and of a folder.
+"""The registry of tools: given ones, and those of installed packages and folders.
 
 Packages offer tools by entry points of the group ``mlx_tools.tools``. An entry point names a tool,
 a list of tools, or a function without parameters that returns either.
@@ -33,10 +33,10 @@ from mlx_tools.errors import (
 from mlx_tools.messages import ToolSpec, names_of, tool_named
 from mlx_tools.policy import BUILTIN, PLUGIN, PLUGIN_NAME, Policy, always_asks, find_denial, matches
 from mlx_tools.schema import check_parameters
-from mlx_tools.tools.folder.collection import ToolCollection, exposed_by
+from mlx_tools.tools.folder.collection import ToolCollection, find_exposure
 from mlx_tools.tools.folder.definition import FOLDER
 from mlx_tools.tools.folder.folder_tool import folder_tool
-from mlx_tools.tools.tool import ToolLike, check_declared, member_of, of_plugin
+from mlx_tools.tools.tool import ToolLike, check_declared, find_member, with_plugin
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -44,26 +44,30 @@ if TYPE_CHECKING:
     from mlx_tools.tools.bound import BoundSource, BoundSources, MakeTool, SourceKind
 
 GROUP: Final = "mlx_tools.tools"
-OWN: Final = "mlx-tools"
-"""This package's own name."""
+OWN_PACKAGE: Final = "mlx-tools"
+"""The name of this package."""
 OWN_TOOLS: Final = "mlx_tools.toolbox:tools"
-"""Its own entry point."""
+"""The entry point of this package."""
 
 NO_SUCH: Final = "there is no such tool"
 NOT_PERMITTED: Final = "it is not permitted"
-_MISSING: Final = "is @tool missing?"
-_NAME: Final = "give the name of a tool"
-_OFF: Final = "give names or globs of tools, each with the reason as a text"
-_POLICY: Final = "write Policy(allow=[…])"
+_TOOL_HINT: Final = "is @tool missing?"
+_NAME_HINT: Final = "give the name of a tool"
+_SWITCHED_OFF_HINT: Final = "give names or globs of tools, each with the reason as a text"
+_POLICY_HINT: Final = "write Policy(allow=[…])"
 
 
 class Registry:
     """Tools by name, each enabled, or disabled with the reason.
 
-    ``tools`` are the caller's. ``switched_off`` maps names, globs or ``plugin:NAME`` (as a policy
-    writes them) to the reason why such tools do not run; it holds for tools that are added later.
-    ``sources`` are those of its bound tools, ``closers`` what `aclose` calls.
-    Raises ToolDefinitionError for a tool that cannot be used, and for a name that is taken.
+    Args:
+        tools: the caller's tools.
+        switched_off: maps names, globs or ``plugin:NAME`` (as a policy writes them) to the reason
+            why
+            such tools do not run. It also applies to tools that are added later.
+
+    Raises:
+        ToolDefinitionError: a tool cannot be used, or its name is taken.
     """
 
     def __init__(
@@ -76,17 +80,20 @@ class Registry:
         # what was offered and is no tool, as plugin:PACKAGE/NAME
         self._refusals: dict[str, str] = {}
         self._switched_off: dict[str, str] = {}
-        for pattern, reason in require_mapping("switched_off", switched_off, _OFF).items():
+        for pattern, reason in require_mapping(
+            "switched_off", switched_off, _SWITCHED_OFF_HINT
+        ).items():
             self.disable(pattern, reason)
         self._pending: Callable[[], Iterable[EntryPointTools]] | None = None
         self.sources: list[BoundSource] = []
+        """The sources of its bound tools."""
         self.closers: list[Callable[[], Awaitable[None]]] = []
+        """Called by `aclose`."""
         for tool in require_items("tools", tools, "give a list of functions under @tool"):
             self.add(tool)
 
     def with_builtin(self, **options: Any) -> Self:
-        """Adds the tools that come with the package: what its own entry point names, made with
-        these options."""
+        """Add the built-in tools, made with these options."""
         from importlib.metadata import EntryPoint
 
         for tool in EntryPoint(BUILTIN, OWN_TOOLS, GROUP).load()(**options):
@@ -94,44 +101,50 @@ class Registry:
         return self
 
     def provide(self, tool: ToolLike) -> None:
-        """Adds a tool that comes with the package, whose declaration its tests look at, unless its
-        name is taken."""
+        """Add a built-in tool, unless its name is taken. Its declaration is not checked."""
         self._tools.setdefault(tool.spec.name, tool)
 
     def with_entry_points(
         self, find: Callable[[], Iterable[EntryPointTools]] | None = None
     ) -> Self:
-        """Adds the tools of installed packages: entry points of the group ``mlx_tools.tools``.
+        """Add the tools of installed packages, by entry points (``mlx_tools.tools``).
 
-        They are looked for and loaded when the registry is first asked for anything but a tool it
-        has. An offer that cannot be loaded, and a tool that cannot be used or whose name is taken,
-        is disabled with the reason, under ``plugin:PACKAGE/NAME``; nothing is raised. A package
-        that is switched off as a whole is not imported.
+        They are loaded when the registry is first asked for anything but a tool it has. An offer
+        that cannot be loaded is disabled with the reason, under ``plugin:PACKAGE/NAME``, and so is
+        a tool that cannot be used or whose name is taken. Nothing is raised. A package that is
+        switched off as a whole is not imported.
         """
-        self._pending = find or installed
+        self._pending = find or find_entry_points
         return self
 
     def with_folder(
         self, collection: ToolCollection, refusal: str | None = None, roots: Iterable[str] = ()
     ) -> Self:
-        """Adds the tools of the user's folder that are trusted as they are.
+        """Add the trusted tools of the user's folder.
 
-        A tool that is not, that cannot be used or whose name is taken is disabled with the reason,
-        under ``plugin:folder/NAME``; no word of its files is read as a tool's. ``refusal`` is why
-        none of them may run; one that is being made may not where tools may write into it, below
-        one of the ``roots``, below which a tool's whitelist holds. Raises ConfigError where it
-        cannot be read what is trusted.
+        A tool that is not trusted, that cannot be used or whose name is taken is disabled with the
+        reason, under ``plugin:folder/NAME``. Nothing in its files is read as a tool's.
+
+        Args:
+            collection: the user's folder of tools.
+            refusal: the reason why none of them may run, if none may.
+            roots: folders that tools may see. A whitelist of a tool applies below them. A tool in
+                the
+                making may not run if other tools could write into its folder.
+
+        Raises:
+            ConfigError: the list of trusted tools cannot be read.
         """
         roots = tuple(roots)
-        for found in collection.tools():
-            with self._refusing(f"{PLUGIN}{FOLDER}/{found.name}"):
-                if found.folder is None or refusal is not None:
-                    raise ToolDefinitionError(refusal or found.reason or "")
-                if found.log is not None:
+        for collected in collection.tools():
+            with self._record_refusal(f"{PLUGIN}{FOLDER}/{collected.name}"):
+                if collected.folder is None or refusal is not None:
+                    raise ToolDefinitionError(refusal or collected.reason or "")
+                if collected.log is not None:
                     what = "the folder in which it is made"
-                    if exposed := exposed_by(found.folder.path, roots, what):
+                    if exposed := find_exposure(collected.folder.path, roots, what):
                         raise ToolDefinitionError(exposed)
-                self.add(folder_tool(found.folder, found.reason, found.log, roots))
+                self.add(folder_tool(collected.folder, collected.reason, collected.log, roots))
         return self
 
     def with_bound(
@@ -140,10 +153,15 @@ class Registry:
         makers: Mapping[SourceKind, MakeTool],
         refusal: str | None = None,
     ) -> Self:
-        """Adds the tools of these sources, each made by what makes such ones.
+        """Add the tools of these sources.
 
-        One that cannot be used, that was not agreed to, or whose name is taken is disabled with the
-        reason, under ``plugin:KIND:SOURCE/NAME``. ``refusal`` is why none of them may run.
+        A tool that cannot be used, that was not agreed to, or whose name is taken is disabled with
+        the reason, under ``plugin:KIND:SOURCE/NAME``.
+
+        Args:
+            sources: the sources that the user added.
+            makers: for each kind of source, the function that makes its tools.
+            refusal: the reason why none of them may run, if none may.
         """
         for name in sources.names():
             try:
@@ -153,16 +171,16 @@ class Registry:
                 continue
             self.sources.append(source)
             for tool in source.tools:
-                with self._refusing(source.key(tool)):
+                with self._record_refusal(source.key(tool)):
                     if refusal is not None:
                         raise ToolDefinitionError(refusal)
                     self.add(makers[source.kind](source, tool), is_checked=True)
-            self._refusals |= {source.key(tool): source.changed for tool in source.new}
+            self._refusals |= {source.key(tool): source.disabled_reason for tool in source.new}
         return self
 
     @contextlib.contextmanager
-    def _refusing(self, key: str) -> Iterator[None]:
-        """What is raised of a tool in it is why there is none of this key, whatever it is."""
+    def _record_refusal(self, key: str) -> Iterator[None]:
+        """Record any exception in the block as the reason why this tool is missing."""
         try:
             yield
         except ToolDefinitionError as error:
@@ -171,17 +189,24 @@ class Registry:
             raise
         except BaseException as error:  # somebody else's code: nothing is known of it
             reason = f"it could not be loaded: {type(error).__name__}: {error}"[:300]
-            hint = f" ({_MISSING})" if isinstance(error, TypeError) else ""
+            hint = f" ({_TOOL_HINT})" if isinstance(error, TypeError) else ""
             self._refusals[key] = reason + hint
 
     async def aclose(self) -> None:
-        """Ends what tools have kept open, such as connections."""
+        """Close what tools have kept open, such as connections."""
         for close in self.closers:
             await close()
 
     def add(self, tool: ToolLike, *, is_checked: bool = False) -> None:
-        """Adds a tool. Raises ToolDefinitionError for one that cannot be used, and where its name
-        is taken. ``is_checked``: its schema was found sound when it was agreed to."""
+        """Add a tool.
+
+        Args:
+            tool: the tool.
+            is_checked: its schema was found sound when it was agreed to.
+
+        Raises:
+            ToolDefinitionError: the tool cannot be used, or its name is taken.
+        """
         spec = read_attribute(tool, "spec")
         if not isinstance(spec, ToolSpec) or not callable(read_attribute(tool, "call")):
             hint = "decorate a function with @tool"
@@ -203,18 +228,21 @@ class Registry:
         self._tools[spec.name] = tool
 
     def disable(self, pattern: str, reason: str) -> None:
-        """Switches off the tools that a name, a glob or ``plugin:NAME`` means."""
-        require_text("pattern", pattern, _OFF)
-        require_text("reason", reason, _OFF)
+        """Switch off the tools that match a name, a glob or ``plugin:NAME``."""
+        require_text("pattern", pattern, _SWITCHED_OFF_HINT)
+        require_text("reason", reason, _SWITCHED_OFF_HINT)
         self._switched_off[pattern] = reason
 
     def get(self, name: str) -> ToolLike:
-        """The enabled tool of this name, or of which it is another one. Raises UsageError where
-        there is none."""
-        if require_text("name", name, _NAME) not in self._tools:
+        """Return the enabled tool of this name or alias.
+
+        Raises:
+            UsageError: there is none, or it is disabled.
+        """
+        if require_text("name", name, _NAME_HINT) not in self._tools:
             self.all_specs()
         tool = self._tools.get(tool_named(name, self._tools))
-        reason = self._why_refused(name) if tool is None else self._reason(tool.spec)
+        reason = self._find_refusal(name) if tool is None else self._find_disabled_reason(tool.spec)
         if reason is not None:
             raise UsageError(f"{name} is disabled: {reason}")
         if tool is None:
@@ -224,43 +252,52 @@ class Registry:
         return tool
 
     def __iter__(self) -> Iterator[ToolLike]:
-        """The enabled tools, in the order in which they came: ``[*builtin_tools(), mine]``."""
+        """Iterate over the enabled tools in order: ``[*builtin_tools(), mine]``."""
         return iter([self._tools[name] for name in self.specs()])
 
     def specs(self) -> dict[str, ToolSpec]:
-        """The specs of the enabled tools by name, in the order in which they came."""
-        return {name: spec for name, spec in self.all_specs().items() if self._reason(spec) is None}
+        """Return the specifications of the enabled tools by name, in order of addition."""
+        return {
+            name: spec
+            for name, spec in self.all_specs().items()
+            if self._find_disabled_reason(spec) is None
+        }
 
     def all_specs(self) -> dict[str, ToolSpec]:
-        """The specs of all tools, disabled ones too."""
+        """Return the specifications of all tools, disabled ones too."""
         if self._pending is not None:
             self._load(self._pending)
         return {name: tool.spec for name, tool in self._tools.items()}
 
-    def named(self, name: str) -> str:
-        """The name of the tool that is meant: ``name``, or of which it is another one."""
-        return tool_named(require_text("name", name, _NAME), self.all_specs())
+    def resolve_name(self, name: str) -> str:
+        """Return the tool's own name for a name or an alias of it."""
+        return tool_named(require_text("name", name, _NAME_HINT), self.all_specs())
 
-    def _why_refused(self, name: str) -> str | None:
-        """Return why a tool of this name was offered and could not be added, None where none
-        was."""
+    def _find_refusal(self, name: str) -> str | None:
+        """Return why an offered tool of this name could not be added, or None."""
         offers = (why for key, why in self._refusals.items() if key.endswith(f"/{name}"))
         return next(offers, None)
 
     @property
     def disabled(self) -> Mapping[str, str]:
-        """The names of the disabled tools, each with the reason. What a package offers and could
-        not be added stands under ``plugin:PACKAGE/NAME``."""
-        reasons = {name: self._reason(spec) for name, spec in self.all_specs().items()}
-        found = {name: reason for name, reason in reasons.items() if reason is not None}
-        return MappingProxyType({**self._refusals, **found})
+        """The names of the disabled tools, each with the reason.
+
+        An offer of a package that could not be added is listed under ``plugin:PACKAGE/NAME``.
+        """
+        reasons = {
+            name: self._find_disabled_reason(spec) for name, spec in self.all_specs().items()
+        }
+        disabled = {name: reason for name, reason in reasons.items() if reason is not None}
+        return MappingProxyType({**self._refusals, **disabled})
 
     def lacks(self, name: str, policy: Policy) -> str | None:
-        """Return why a run under ``policy`` can call no tool of this name: there is none, it is
-        disabled (with the reason), or the policy does not permit it. None where it may."""
-        require_instance("policy", policy, Policy, _POLICY)
-        spec = self.all_specs().get(self.named(name))
-        reason = self._why_refused(name) if spec is None else self._reason(spec)
+        """Return why a run under ``policy`` can call no tool of this name, None if it can.
+
+        There is no such tool, it is disabled (with the reason), or the policy does not permit it.
+        """
+        require_instance("policy", policy, Policy, _POLICY_HINT)
+        spec = self.all_specs().get(self.resolve_name(name))
+        reason = self._find_refusal(name) if spec is None else self._find_disabled_reason(spec)
         if reason is not None:
             return f"it is disabled: {reason}"
         if spec is None:
@@ -269,25 +306,27 @@ class Registry:
         return None if denied is None else f"{NOT_PERMITTED}: {denied.reason}"
 
     def describe(self, name: str) -> dict[str, Any]:
-        """Everything that is known of a tool before it runs, as JSON values: name, description,
-        parameters, effects (all that are possible), plugin, timeout, retry, needs_approval,
-        private, cache."""
-        spec = self.all_specs().get(self.named(name))
+        """Return all that is known about a tool before it runs, as JSON values.
+
+        These are name, description, parameters, effects (all that are possible), plugin, timeout,
+        retry, needs_approval, private and cache.
+        """
+        spec = self.all_specs().get(self.resolve_name(name))
         if spec is None:
             raise UsageError(f"there is no tool {name[:100]!r}")
-        known = {one.name: getattr(spec, one.name) for one in fields(spec)}
+        known = {field.name: getattr(spec, field.name) for field in fields(spec)}
         return known | {"effects": sorted(spec.possible_effects)}
 
     def listing(self, policy: Policy) -> list[dict[str, Any]]:
-        """Return what ``mlx-tools tools list --json`` prints, an object a tool.
+        """Return the rows that ``mlx-tools tools list --json`` prints, one for each tool.
 
-        ``permitted`` says whether the policy may allow a call at all, ``needs_approval`` whether
-        every call is asked about, ``pinned`` what it is held to, None where it is to nothing,
-        ``denied_reason`` why no call of one that works is permitted.
-        Disabled tools, and offers that could not be added, come along.
+        ``permitted`` says whether the policy may allow a call at all, ``denied_reason`` why it may
+        not. ``needs_approval`` says whether every call is asked about. ``pinned`` is the digest
+        that the tool was agreed to with, or None. Disabled tools, and offers that could not be
+        added, are included.
         """
-        require_instance("policy", policy, Policy, _POLICY)
-        rows = [self._row(spec, policy) for spec in self.all_specs().values()]
+        require_instance("policy", policy, Policy, _POLICY_HINT)
+        rows = [self._make_row(spec, policy) for spec in self.all_specs().values()]
         for key, why in self._refusals.items():
             plugin, _, name = key.removeprefix(PLUGIN).partition("/")
             rows.append(
@@ -306,20 +345,23 @@ class Registry:
             )
         return rows
 
-    def _reason(self, spec: ToolSpec) -> str | None:
-        """Return why a tool is disabled, None where it is not."""
+    def _find_disabled_reason(self, spec: ToolSpec) -> str | None:
+        """Return why a tool is disabled, or None."""
         for pattern, why in self._switched_off.items():
             if matches(pattern, spec):
                 return why
-        ask = member_of(self._tools[spec.name], "disabled_reason")
+        ask = find_member(self._tools[spec.name], "disabled_reason")
         try:
             reason = None if ask is None else ask()
         except Exception as error:  # somebody else's code
             return f"it cannot say whether it works: {type(error).__name__}: {error}"[:300]
         return reason if isinstance(reason, str) else None
 
-    def _row(self, spec: ToolSpec, policy: Policy) -> dict[str, Any]:
-        off, pinned = self._reason(spec), getattr(self._tools[spec.name], "pinned", None)
+    def _make_row(self, spec: ToolSpec, policy: Policy) -> dict[str, Any]:
+        off, pinned = (
+            self._find_disabled_reason(spec),
+            getattr(self._tools[spec.name], "pinned", None),
+        )
         denied = find_denial(policy, spec) if off is None else None
         return {
             "name": spec.name,
@@ -335,33 +377,36 @@ class Registry:
         }
 
     def _load(self, find: Callable[[], Iterable[EntryPointTools]]) -> None:
-        """Loads what installed packages offer, once."""
+        """Load the tools that installed packages offer, once."""
         self._pending = None
         offers: list[EntryPointTools] = []
-        with self._refusing(f"{PLUGIN}any/entry_points"):  # metadata can be in any state
+        with self._record_refusal(f"{PLUGIN}any/entry_points"):  # metadata can be in any state
             offers += find()
         for offer in offers:
-            with self._refusing(f"{PLUGIN}{offer.plugin}/{offer.name}"):
+            with self._record_refusal(f"{PLUGIN}{offer.plugin}/{offer.name}"):
                 off = next((p for p in self._switched_off if offer.is_meant_by(p)), None)
                 if off is not None:
                     raise ToolDefinitionError(self._switched_off[off])
                 for tool in offer.tools():
                     name = getattr(tool, "__name__", offer.name)
-                    with self._refusing(f"{PLUGIN}{offer.plugin}/{name}"):
+                    with self._record_refusal(f"{PLUGIN}{offer.plugin}/{name}"):
                         if not _is_tool(tool):
-                            raise _no_tool(tool)
-                        self.add(of_plugin(tool, offer.plugin))
+                            raise _make_error(tool)
+                        self.add(with_plugin(tool, offer.plugin))
 
 
 # --- what installed packages offer ----------------------------------------------------------------
 
 
 class EntryPointTools(Struct, frozen=True):
-    """One entry point: the package's name, the entry point's own, and what imports it."""
+    """One entry point of another package."""
 
     plugin: str
+    """The name of the package."""
     name: str
+    """The name of the entry point."""
     load: Callable[[], Any]
+    """Imports it."""
 
     def is_meant_by(self, pattern: str) -> bool:
         """Return whether a pattern means everything that this package offers."""
@@ -370,36 +415,41 @@ class EntryPointTools(Struct, frozen=True):
         return pattern.startswith(PLUGIN) and matches(pattern, ToolSpec("any", plugin=self.plugin))
 
     def tools(self) -> list[Any]:
-        """Imports it and returns what it says are tools. Raises whatever it raises, and
-        ToolDefinitionError for what can be none."""
+        """Import the entry point and return its tools, unchecked.
+
+        Raises:
+            ToolDefinitionError: it can be no tool. Other exceptions of the package pass through.
+        """
         if not PLUGIN_NAME.fullmatch(self.plugin) or self.plugin in (BUILTIN, FOLDER):
             raise ToolDefinitionError(f"{self.plugin!r} cannot name a plugin")
-        found = self.load()
-        if callable(found) and not _is_tool(found) and not inspect.iscoroutinefunction(found):
-            found = found()
-        if _is_tool(found):
-            return [found]
-        if isinstance(found, str | Mapping) or not isinstance(found, Iterable):
-            raise _no_tool(found)
-        return list(found)
+        offered = self.load()
+        if callable(offered) and not _is_tool(offered) and not inspect.iscoroutinefunction(offered):
+            offered = offered()
+        if _is_tool(offered):
+            return [offered]
+        if isinstance(offered, str | Mapping) or not isinstance(offered, Iterable):
+            raise _make_error(offered)
+        return list(offered)
 
 
-def installed() -> list[EntryPointTools]:
-    """Return what other packages offer here, in order of package and name; nothing is imported
-    yet."""
+def find_entry_points() -> list[EntryPointTools]:
+    """Return the entry points of other packages, by package and name, not imported."""
     offers = {}
-    for point in _entry_points(tuple(map(_state_of, sys.path))):
+    for point in _entry_points(tuple(map(_read_state, sys.path))):
         package = point.dist.name if point.dist is not None else None
-        if package != OWN:
+        if package != OWN_PACKAGE:
             offers[str(package or point.module), point.name, point.value] = point.load
     return [
-        EntryPointTools(plugin, name, offers[plugin, name, at])
-        for plugin, name, at in sorted(offers)
+        EntryPointTools(plugin, name, offers[plugin, name, value])
+        for plugin, name, value in sorted(offers)
     ]
 
 
-def _state_of(place: str) -> tuple[str, int]:
-    """The place on the import path, and when something was last installed or removed there."""
+def _read_state(place: str) -> tuple[str, int]:
+    """Return a place on the import path, and its time of change.
+
+    The time changes when something is installed or removed there.
+    """
     with contextlib.suppress(OSError):
         return place, os.stat(place or ".").st_mtime_ns  # noqa: PTH116
     return place, 0
@@ -407,19 +457,24 @@ def _state_of(place: str) -> tuple[str, int]:
 
 @functools.lru_cache(maxsize=4)
 def _entry_points(places: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
-    """The entry points of packages at these places. Each registry asks, and to read those of a
-    hundred packages takes as long as a short command."""
+    """Return the entry points of the packages at these places.
+
+    Cached: each registry asks, and to read those of a hundred packages takes as long as a short
+    command.
+    """
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=GROUP))
 
 
 def _is_tool(value: Any) -> bool:
-    """Return whether the value has what a tool has; its spec is not made for that."""
+    """Return whether a value has a tool's members, without making its specification."""
     if not callable(getattr(value, "call", None)) or isinstance(value, type):
         return False
     return hasattr(type(value), "spec") or isinstance(getattr(value, "spec", None), ToolSpec)
 
 
-def _no_tool(value: Any) -> ToolDefinitionError:
-    return ToolDefinitionError(f"it offers {type(value).__name__}, which is no tool", hint=_MISSING)
+def _make_error(value: Any) -> ToolDefinitionError:
+    return ToolDefinitionError(
+        f"it offers {type(value).__name__}, which is no tool", hint=_TOOL_HINT
+    )

@@ -1,8 +1,8 @@
-"""From a typed function to the schema of its arguments, and from JSON to the values it takes.
+"""The schema of a typed function's arguments, and their conversion from JSON.
 
-Pydantic does both where annotations are not plain (`mlx_tools.tools.plain_types`). It is imported
-when it is first needed, not when a tool is declared: what can be wrong with a signature itself is
-found at once, without it.
+Pydantic does both if annotations are not plain (`mlx_tools.tools.plain_types`). It is imported when
+it is first needed, not when a tool is declared. Faults of the signature itself are found at once,
+without pydantic.
 """
 
 from __future__ import annotations
@@ -19,37 +19,41 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from mlx_tools.errors import ToolDefinitionError, UsageError, for_message
-from mlx_tools.schema import pointer, walk
+from mlx_tools.schema import to_pointer, walk
 from mlx_tools.tools.context import ToolContext
 from mlx_tools.tools.plain_types import NotPlain, PlainArguments, schema_of
 
-_FIRST: Final = ("type", "description", "properties", "required")
+_FIRST_KEYS: Final = ("type", "description", "properties", "required")
 """The keys that a reader looks for first in a schema."""
 
-_REFUSED: Final[Mapping[Any, str]] = {
+_UNSUPPORTED_KINDS: Final[Mapping[Any, str]] = {
     inspect.Parameter.POSITIONAL_ONLY: "is positional-only",
     inspect.Parameter.VAR_POSITIONAL: "takes any number of values",
     inspect.Parameter.VAR_KEYWORD: "takes any names",
 }
+"""Kinds of parameters that a call by name cannot fill."""
 
 METHOD: Final = "make a tool of a function, or of the method of an object: tool(thing.method)"
 
 
 class InvalidArguments(UsageError):
-    """Arguments that fit the schema but not the function, such as a date that is none."""
+    """Arguments that fit the schema but not the function, such as an impossible date."""
 
 
-def parameters_of(function: Callable[..., Any], name: str) -> dict[str, inspect.Parameter]:
-    """The function's parameters. Raises ToolDefinitionError for one that a call by name cannot
-    fill, or that has no annotation."""
+def read_parameters(function: Callable[..., Any], name: str) -> dict[str, inspect.Parameter]:
+    """Return the function's parameters.
+
+    Raises:
+        ToolDefinitionError: a parameter has no annotation, or a call by name cannot fill it.
+    """
     try:
         parameters = dict(inspect.signature(function).parameters)
     except (TypeError, ValueError) as error:
         raise ToolDefinitionError(f"{name}: its signature cannot be read: {error}") from None
     for key, parameter in parameters.items():
-        if parameter.kind in _REFUSED:
+        if parameter.kind in _UNSUPPORTED_KINDS:
             raise ToolDefinitionError(
-                f"{name}: the parameter {parameter} {_REFUSED[parameter.kind]}",
+                f"{name}: the parameter {parameter} {_UNSUPPORTED_KINDS[parameter.kind]}",
                 hint="a tool's arguments come by name, each one declared",
             )
         if parameter.annotation is inspect.Parameter.empty:
@@ -62,25 +66,30 @@ def parameters_of(function: Callable[..., Any], name: str) -> dict[str, inspect.
 
 
 class Arguments:
-    """The schema of a function's arguments, and what turns JSON into them.
+    """The schema of a function's arguments, and the conversion of JSON to them.
 
-    ``schema`` is compact: no titles, nothing in ``$defs`` that is used once; where it was given it
-    is used as it is, and arguments are passed on as they came. ``context`` is the name of the
-    parameter that takes the `ToolContext`, or None. Raises ToolDefinitionError where a type has no
-    JSON Schema.
+    Args:
+        function: the function.
+        name: the name of the tool, for messages.
+        source: a schema to use as it is; arguments are then passed on as they come.
+
+    Raises:
+        ToolDefinitionError: a type has no JSON Schema.
     """
 
     def __init__(self, function: Callable[..., Any], name: str, source: Any = None) -> None:
         self.schema: Any = source  # held to what it must be where the tool is registered
+        """The schema. It is compact: no titles, and nothing in ``$defs`` that is used only once."""
         self.context: str | None = None
+        """The name of the parameter that takes the `ToolContext`, or None."""
         self._model: Any = None
         self._plain: PlainArguments | None = None
         self._fields: dict[str, tuple[Any, Any]] = {}
         self._is_given = source is not None
         if source is not None:
             return
-        parameters = parameters_of(function, name)
-        hints = _annotations_of(function, parameters, name)
+        parameters = read_parameters(function, name)
+        hints = _resolve_annotations(function, parameters, name)
         contexts = [
             key
             for key in parameters
@@ -109,14 +118,18 @@ class Arguments:
             self._plain = PlainArguments(self._fields)
             return schema
         try:
-            self._model, schema = _build(self._fields)
+            self._model, schema = _build_model(self._fields)
         except Exception as error:  # a type may be somebody else's code
             why = f"a parameter has no JSON Schema: {_describe_error(error)}"
             raise ToolDefinitionError(f"{name}: {why}") from None
         return schema
 
     def convert(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The keyword arguments for a call. Raises InvalidArguments, which names every fault."""
+        """Return the keyword arguments for a call.
+
+        Raises:
+            InvalidArguments: some arguments do not fit; every fault is named.
+        """
         if not isinstance(arguments, Mapping):
             raise InvalidArguments(
                 f"the arguments are {for_message(arguments)}, and must be an object"
@@ -129,21 +142,26 @@ class Arguments:
         from pydantic import ValidationError
 
         if self._model is None:
-            self._model, _ = _build(self._fields)
+            self._model, _ = _build_model(self._fields)
         try:
-            made = self._model.model_validate(dict(arguments))
+            model = self._model.model_validate(dict(arguments))
         except ValidationError as error:
             parts = []
-            for one in error.errors(include_url=False, include_context=False, include_input=False):
-                path = ".".join(map(str, one["loc"]))
-                parts.append(f"{path}: {one['msg']}" if path else one["msg"])
+            for fault in error.errors(
+                include_url=False, include_context=False, include_input=False
+            ):
+                path = ".".join(map(str, fault["loc"]))
+                parts.append(f"{path}: {fault['msg']}" if path else fault["msg"])
             raise InvalidArguments("; ".join(parts)) from None
-        return {key: getattr(made, _field(at)) for at, key in enumerate(self._fields)}
+        return {key: getattr(model, _field_name(index)) for index, key in enumerate(self._fields)}
 
 
 def compact(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema without titles and without defaults that are null or that JSON cannot show, and with
-    definitions used once put in place."""
+    """Shorten a schema, in place, without changing its meaning.
+
+    Titles and defaults that are null or that JSON cannot show are removed. Definitions that are
+    used once are put in their place.
+    """
     for _, node in walk(schema):
         if isinstance(node, dict):
             node.pop("title", None)
@@ -157,20 +175,20 @@ def compact(schema: dict[str, Any]) -> dict[str, Any]:
         if len(users) == 1 and not inside:
             user, definition = users[0], definitions.pop(key)
             del user["$ref"]
-            own = dict(user)
+            extras = dict(user)
             user.clear()
-            user.update({**definition, **own})
+            user.update({**definition, **extras})
     if not definitions:
         schema.pop("$defs", None)
     for _, node in walk(schema):
         if isinstance(node, dict):
-            ordered = {key: node.pop(key) for key in (*_FIRST, *node) if key in node}
+            ordered = {key: node.pop(key) for key in (*_FIRST_KEYS, *node) if key in node}
             node.update(ordered)
     return schema
 
 
 def _refers(node: Any, key: str) -> bool:
-    return isinstance(node, dict) and node.get("$ref") == "#" + pointer(("$defs", key))
+    return isinstance(node, dict) and node.get("$ref") == "#" + to_pointer(("$defs", key))
 
 
 def _is_shown(default: Any) -> bool:
@@ -183,13 +201,16 @@ def _is_shown(default: Any) -> bool:
 # --- pydantic's part ------------------------------------------------------------------------------
 
 
-def _field(position: int) -> str:
-    """The name of the model's field for a parameter, which may have a name that models reserve."""
+def _field_name(position: int) -> str:
+    """Return the name of the model's field for a parameter.
+
+    The parameter's own name may be one that pydantic models reserve.
+    """
     return f"p{position}"
 
 
-def _build(fields: Mapping[str, tuple[Any, Any]]) -> tuple[Any, dict[str, Any]]:
-    """What turns JSON into values of these types, each with its default, and its schema."""
+def _build_model(fields: Mapping[str, tuple[Any, Any]]) -> tuple[Any, dict[str, Any]]:
+    """Return the model that converts JSON to these types, and its schema."""
     from pydantic import ConfigDict, Field, create_model
     from pydantic.json_schema import GenerateJsonSchema
 
@@ -204,29 +225,33 @@ def _build(fields: Mapping[str, tuple[Any, Any]]) -> tuple[Any, dict[str, Any]]:
             """Says nothing: what cannot be shown of a default is left out."""
 
     annotated: Any = typing.Annotated
-    made: dict[str, Any] = {}
-    for at, (key, (hint, default)) in enumerate(fields.items()):
-        said = typing.get_args(hint) if typing.get_origin(hint) is annotated else (hint,)
+    definitions: dict[str, Any] = {}
+    for index, (key, (hint, default)) in enumerate(fields.items()):
+        parts = typing.get_args(hint) if typing.get_origin(hint) is annotated else (hint,)
         # what the parameter says itself comes later, and so holds
-        named = annotated[(said[0], Field(alias=key), *said[1:])]
-        made[_field(at)] = named if default is inspect.Parameter.empty else (named, default)
+        field_type = annotated[(parts[0], Field(alias=key), *parts[1:])]
+        definitions[_field_name(index)] = (
+            field_type if default is inspect.Parameter.empty else (field_type, default)
+        )
     config = ConfigDict(extra="forbid", defer_build=True)
-    model = create_model("Arguments", __config__=config, **made)
+    model = create_model("Arguments", __config__=config, **definitions)
     return model, model.model_json_schema(schema_generator=Compact)
 
 
 def _describe_error(error: Exception) -> str:
-    """What an error says of a type; of one that is not pydantic's own, with its kind."""
+    """Describe an exception about a type; foreign ones get their class."""
     from pydantic.errors import PydanticUserError
     from pydantic_core import SchemaError
 
-    own = isinstance(error, PydanticUserError | SchemaError | NameError | TypeError)
-    return _first_line(error) if own else f"{type(error).__name__}: {_first_line(error)}"
+    is_pydantic = isinstance(error, PydanticUserError | SchemaError | NameError | TypeError)
+    return _first_line(error) if is_pydantic else f"{type(error).__name__}: {_first_line(error)}"
 
 
 def _first_line(error: BaseException) -> str:
-    """Return what an error says, in a line: the first, or where pydantic-core tells what it was
-    building, the last."""
+    """Return one line of an exception's text.
+
+    It is the first line, or the last if pydantic-core says first what it was building.
+    """
     lines = str(error).strip().split("\n")
     return lines[-1 if lines[0].startswith("Error building") else 0].strip()[:200]
 
@@ -234,17 +259,19 @@ def _first_line(error: BaseException) -> str:
 # --- annotations as types -------------------------------------------------------------------------
 
 
-def _annotations_of(
+def _resolve_annotations(
     function: Callable[..., Any], parameters: Mapping[str, inspect.Parameter], name: str
 ) -> dict[str, Any]:
-    """The parameters' annotations as types, text resolved in the names that the function's module
-    has. What it returns is nobody's business here: its annotation may name what is there for type
-    checkers alone."""
-    written = {key: parameter.annotation for key, parameter in parameters.items()}
-    holder = types.SimpleNamespace(__annotations__=written)
-    around = getattr(inspect.unwrap(function), "__globals__", {})
+    """Return the parameters' annotations as types.
+
+    Texts are resolved in the function's module. The return annotation is ignored: it may name what
+    exists for type checkers only.
+    """
+    annotations = {key: parameter.annotation for key, parameter in parameters.items()}
+    holder = types.SimpleNamespace(__annotations__=annotations)
+    module_names = getattr(inspect.unwrap(function), "__globals__", {})
     try:
-        return typing.get_type_hints(holder, around, include_extras=True)
+        return typing.get_type_hints(holder, module_names, include_extras=True)
     except Exception as error:  # whatever an annotation's text does when it is evaluated
         raise ToolDefinitionError(
             f"{name}: an annotation cannot be resolved: {_first_line(error)}",
@@ -259,36 +286,41 @@ _BULLET = re.compile(r"(?:[-*+•]|\d+[.)])\s")
 
 
 class Docstring(Struct, frozen=True):
-    """The text before the first section, and the descriptions of the parameters by name."""
+    """The parts of a docstring."""
 
     text: str = ""
+    """The text before the first section."""
     parameters: Mapping[str, str] = field(default_factory=dict)
+    """The descriptions of the parameters by name."""
 
 
 def parse_docstring(text: str | None) -> Docstring:
-    """Reads a docstring of Google's, numpy's, Sphinx' or Epydoc's style; what is in none of them is
-    plain text."""
+    """Parse a docstring in the style of Google, NumPy, Sphinx or Epydoc.
+
+    Any other text is plain text.
+    """
     if not text:
         return Docstring()
     from docstring_parser import ParseError, parse
 
     plain = inspect.cleandoc(text).expandtabs()
     try:
-        found = parse(plain)
+        parsed = parse(plain)
     except ParseError:
-        return Docstring(_paragraphs(plain))
-    said = {
-        name.strip().lstrip("*\\"): " ".join((one.description or "").split())
-        for one in found.params
-        for name in one.arg_name.split(",")
+        return Docstring(_join_lines(plain))
+    descriptions = {
+        name.strip().lstrip("*\\"): " ".join((parameter.description or "").split())
+        for parameter in parsed.params
+        for name in parameter.arg_name.split(",")
     }
     return Docstring(
-        _paragraphs(found.description or ""), {name: words for name, words in said.items() if words}
+        _join_lines(parsed.description or ""),
+        {name: words for name, words in descriptions.items() if words},
     )
 
 
-def _paragraphs(text: str) -> str:
-    """Paragraphs with their lines joined; lists and indented text keep their lines."""
+def _join_lines(text: str) -> str:
+    """Join the lines of each paragraph; lists and indented text keep their lines."""
     paragraphs = []
     for block in text.strip("\n").split("\n\n"):
         rows = [row.rstrip() for row in block.strip("\n").split("\n")]

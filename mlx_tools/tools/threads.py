@@ -15,15 +15,16 @@ from collections.abc import Callable
 from typing import Any, Final
 
 MAX_THREADS: Final = 64
-"""Calls at one time, those included that were given up and still run. Four calls of a turn run at
-once; the rest is room for those that hang, and little enough for any system."""
+"""Calls that run in threads at one time, abandoned ones included. A turn runs four at once; the
+rest
+is room for those that hang, and few enough for any system."""
 
 Outcome = tuple[Any, BaseException | None]
 """The value that a function returned, or the exception that it raised."""
 
 
 class TooManyThreads(Exception):
-    """So many calls were given up and still run that no further one is started."""
+    """Too many abandoned calls still run, so no further one is started."""
 
 
 class _Slots:
@@ -33,7 +34,7 @@ class _Slots:
         self.free = threading.Semaphore(MAX_THREADS)
 
     def renew(self) -> None:
-        """Begin anew: a child process has none of its parent's threads."""
+        """Start again: a child process has none of its parent's threads."""
         self.free = threading.Semaphore(MAX_THREADS)
 
 
@@ -44,8 +45,8 @@ os.register_at_fork(after_in_child=_slots.renew)
 def submit(work: Callable[[], Any]) -> asyncio.Future[Outcome | None]:
     """Start ``work`` in a thread, in a copy of the current context.
 
-    The future never holds an exception: it gives what was returned and what was raised. Who waits
-    may settle it with None, or cancel it; the function then runs on.
+    The future never holds an exception: its result has the returned value and the raised exception.
+    A waiting caller may settle it with None, or cancel it; the function then runs on.
 
     Raises:
         TooManyThreads: no further thread can be started.

@@ -1,4 +1,4 @@
-"""A tool: what everybody may know of it (its spec), and what runs when it is called."""
+"""A tool: its specification, and the function that runs when it is called."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from mlx_tools.errors import (
 from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effects, ErrorInfo, ToolSpec, replace
 from mlx_tools.policy import Policy
 from mlx_tools.tools.context import CONTEXT, KnownFile, ToolContext, ToolError, current_context
-from mlx_tools.tools.signature import METHOD, Arguments, parameters_of, parse_docstring
+from mlx_tools.tools.signature import METHOD, Arguments, parse_docstring, read_parameters
 from mlx_tools.tools.threads import submit
 
 Run = Callable[[Mapping[str, Any]], Any]
-"""The function behind a tool: it gets the arguments, and may return an awaitable."""
+"""The function behind a tool. It gets the arguments, and may return an awaitable."""
 
 EffectsLike = Iterable[str] | Callable[[Mapping[str, Any]], Iterable[str]]
 
@@ -32,13 +32,16 @@ _MAX_SECONDS: Final = 86_400.0
 
 
 class ToolLike(Protocol):
-    """Anything that can be registered as a tool, whether or not it is a `Tool`.
+    """Anything that can be registered as a tool, `Tool` or not.
 
-    What else it can it says by members that it has, or has not: ``blocking``, its call as a
-    function of the arguments for a thread, which is then used in place of ``call``; ``preview``,
-    what a call with some arguments would change (`Preview`, None where it cannot tell);
-    ``disabled_reason``, why it cannot work now, None where it can, asked each time somebody wants
-    to know; ``pinned``, what it is held to by whoever agreed to it, such as a digest of its files.
+    Further abilities are optional members:
+
+    - ``blocking``: the call as a function of the arguments for a thread, used instead of ``call``.
+    - ``preview``: returns what a call with some arguments would change (`Preview`), None if
+      unknown.
+    - ``disabled_reason``: returns why the tool cannot work now, None if it can. Called each time
+      somebody wants to know.
+    - ``pinned``: the digest that the tool was agreed to with, such as one of its files.
     """
 
     @property
@@ -47,59 +50,66 @@ class ToolLike(Protocol):
 
 
 class Preview(Struct, frozen=True):
-    """The change that a call would make, told before it runs.
-
-    ``text`` is for a person: a unified diff of what is written. ``state`` identifies what the call
-    would act on as it is now, such as a hash of the file's content: an approval holds only as long
-    as it stays the same. ``paths`` says of arguments that are paths where in the file system they
-    lead. ``fails``: the call could only fail, or nobody can tell. ``counts`` is how much the whole
-    change is, such as ``+2 -17`` lines, empty if unknown. ``omitted`` says in words what of the
-    change the text leaves out, and is empty if it shows all: a call with an omission is never
-    approved by a single key.
-    """
+    """The change that a call would make, described before it runs."""
 
     text: str
+    """The change for a person: a unified diff of what is written."""
     state: str
+    """Identifies what the call would act on, such as a hash of the file's content. An approval
+    holds
+    only as long as it stays the same."""
     paths: Mapping[str, str] = field(default_factory=dict)
+    """For each argument that is a path, the place that it leads to."""
     fails: bool = False
+    """True if the call can only fail, or if nobody can tell."""
     counts: str = ""
+    """The size of the whole change, such as ``+2 -17`` lines; empty if unknown."""
     omitted: str = ""
+    """The part of the change that the text leaves out, in words. A call with an omission is never
+    approved by a single key."""
     error: ErrorInfo | None = None
     """The error that the call would end with: it can only fail, so it changes nothing."""
 
 
-def member_of(tool: ToolLike, name: str) -> Callable[..., Any] | None:
-    """Return what a tool can besides its call: the function of that name, None where it has none.
+def find_member(tool: ToolLike, name: str) -> Callable[..., Any] | None:
+    """Return the optional function of this name of a tool, or None.
 
-    A tool may be anyone's object: what else stands under the name, or fails, is as if absent.
+    A tool may be anyone's object, so a member that is no function, or that fails, counts as absent.
     """
     try:
-        found = getattr(tool, name, None)
+        member = getattr(tool, name, None)
     except Exception:
         return None
-    return found if callable(found) else None
+    return member if callable(member) else None
 
 
-def preview_of(
+def make_preview(
     tool: ToolLike,
     arguments: Mapping[str, Any],
     policy: Policy | None = None,
     known_file: KnownFile | None = None,
 ) -> Preview:
-    """Return what a call would change; empty where the tool cannot tell, a fault in its place where
-    the call could only fail. ``policy`` is the one that the call would run under. Blocks: call it
-    in a thread."""
-    look = member_of(tool, "preview")
-    if look is None:
+    """Return the preview of a call, an empty one if the tool has none.
+
+    If the call can only fail, the preview says why. It blocks: call it in a thread.
+
+    Args:
+        tool: the tool that would be called.
+        arguments: the validated arguments.
+        policy: the policy that the call would run under.
+        known_file: returns what the model knows about a file.
+    """
+    preview_function = find_member(tool, "preview")
+    if preview_function is None:
         return Preview("", "")
     token = CONTEXT.set(ToolContext(policy=policy or Policy(), known_file=known_file))
     try:
-        seen = look(arguments)
-        return seen if isinstance(seen, Preview) else Preview("", "")
+        preview = preview_function(arguments)
+        return preview if isinstance(preview, Preview) else Preview("", "")
     except ToolError as error:
         text, state = f"This call can only fail: {error}", f"fails: {error}"
-        ended = ErrorInfo(error.code, str(error)[: error.max_chars])
-        return Preview(text, state, fails=True, error=ended)
+        call_error = ErrorInfo(error.code, str(error)[: error.max_chars])
+        return Preview(text, state, fails=True, error=call_error)
     except Exception as error:  # anyone's code
         why = f"{type(error).__name__}: {error}"[:300]
         return Preview(f"What it would change cannot be told: {why}", f"fails: {why}", fails=True)
@@ -108,7 +118,7 @@ def preview_of(
 
 
 def _check_parts(spec: Any, run: Any, functions: Mapping[str, Any], pinned: Any) -> None:
-    """Raise `ToolDefinitionError` for what no `Tool` can be made of."""
+    """Raise `ToolDefinitionError` for parts that cannot make a `Tool`."""
     wrong = ""
     if isinstance(spec, type) or not (isinstance(spec, ToolSpec) or callable(spec)):
         wrong = f"spec cannot be {for_message(spec)}"
@@ -123,14 +133,20 @@ def _check_parts(spec: Any, run: Any, functions: Mapping[str, Any], pinned: Any)
 
 
 class Tool:
-    """A spec and the function behind it.
+    """A specification and the function behind it.
 
-    ``run`` gets the arguments as JSON values. Where it is not asynchronous it runs in a thread.
-    ``spec`` may be a function that makes the spec, called once, when it is first needed. A tool
-    that was made of a plain function can still be called as that function. ``preview`` tells what a
-    call would change; it runs in a thread, changes nothing, and may raise `ToolError`.
-    ``disabled_reason`` and ``pinned`` are as `ToolLike` has them. ``__name__`` is the tool's name,
-    known before its spec is made.
+    A tool that was made from a plain function can still be called as that function. ``__name__`` is
+    the tool's name, known before its specification is made.
+
+    Args:
+        spec: the specification, or a function that makes it, called once when it is first needed.
+        run: gets the arguments as JSON values. If it is not asynchronous it runs in a thread.
+        function: the plain function that the tool was made from.
+        preview: returns what a call would change. It runs in a thread, changes nothing, and may
+            raise
+            `ToolError`.
+        disabled_reason: see `ToolLike`.
+        pinned: see `ToolLike`.
     """
 
     __name__: str
@@ -163,17 +179,25 @@ class Tool:
 
     @functools.cached_property
     def spec(self) -> ToolSpec:
-        """Return what a model, a validator and a policy may know. Raises ToolDefinitionError where
-        the function's types have no JSON Schema."""
-        made = self._make_spec
-        made = made if isinstance(made, ToolSpec) else made()
-        return require_instance("spec", made, ToolSpec, "give a ToolSpec, or what makes one")
+        """Return the specification that models, validators and policies may know.
+
+        Raises:
+            ToolDefinitionError: the types of the function have no JSON Schema.
+        """
+        spec = self._make_spec
+        spec = spec if isinstance(spec, ToolSpec) else spec()
+        return require_instance("spec", spec, ToolSpec, "give a ToolSpec, or what makes one")
 
     async def call(self, arguments: Mapping[str, Any]) -> Any:
-        """Runs the tool with arguments that were validated against its schema.
+        """Run the tool with arguments that were validated against its schema.
 
-        Returns what the function returns and raises what it raises, or `InvalidArguments`. There is
-        no limit of time here: `mlx_tools.tools.execute` has one.
+        There is no time limit here; use `mlx_tools.tools.execute` for one.
+
+        Returns:
+            What the function returns.
+
+        Raises:
+            InvalidArguments: the arguments do not fit the types of the function.
         """
         if self.is_async:
             return await self._run(arguments)
@@ -183,7 +207,7 @@ class Tool:
         return value
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the plain function that the tool was made of."""
+        """Call the plain function that the tool was made from."""
         if self._function is None:
             raise TypeError("this tool was made of no plain function: await its call(arguments)")
         return self._function(*args, **kwargs)
@@ -192,10 +216,10 @@ class Tool:
         return f"<Tool {self.__name__}>"
 
 
-def of_plugin(tool: ToolLike, plugin: str) -> Tool:
-    """The same tool, said to come from ``plugin``."""
-    run: Run = member_of(tool, "blocking") or tool.call
-    preview, disabled = (member_of(tool, name) for name in ("preview", "disabled_reason"))
+def with_plugin(tool: ToolLike, plugin: str) -> Tool:
+    """Return the same tool as one of ``plugin``."""
+    run: Run = find_member(tool, "blocking") or tool.call
+    preview, disabled = (find_member(tool, name) for name in ("preview", "disabled_reason"))
     return Tool(replace(tool.spec, plugin=plugin), run, preview=preview, disabled_reason=disabled)
 
 
@@ -205,8 +229,15 @@ def of_plugin(tool: ToolLike, plugin: str) -> Tool:
 class EffectsBy(Struct, frozen=True):
     """Effects that depend on the value of one argument.
 
-    ``table`` has the effects for each value; for a value that is not in it, and for a call without
-    the argument, all effects are taken. Raises ToolDefinitionError for what is no effect.
+    All effects are assumed for a value that is not in the table, and for a call without the
+    argument.
+
+    Args:
+        argument: the name of the parameter.
+        table: the effects for each value.
+
+    Raises:
+        ToolDefinitionError: the table holds something that is no effect.
     """
 
     argument: str
@@ -215,7 +246,7 @@ class EffectsBy(Struct, frozen=True):
     def __post_init__(self) -> None:
         require_text("argument", self.argument, "give the name of a parameter")
         given = require_mapping("table", self.table, "give the effects for each value")
-        table = {value: effects_of(some, self.argument) for value, some in given.items()}
+        table = {value: parse_effects(some, self.argument) for value, some in given.items()}
         force_setattr(self, "table", table)
 
     def __call__(self, arguments: Mapping[str, Any]) -> Effects:
@@ -224,15 +255,18 @@ class EffectsBy(Struct, frozen=True):
 
     @property
     def possible(self) -> Effects:
-        """Return what a call that fits the schema may do at most."""
+        """Return all effects that some call may have."""
         return frozenset().union(*self.table.values())
 
 
-def effects_of(
+def parse_effects(
     effects: EffectsLike | None, name: str
 ) -> Effects | Callable[[Mapping[str, Any]], Effects]:
-    """The effects that were declared for a tool, or an argument, of this name; all where there are
-    none."""
+    """Return the declared effects of a tool or argument, all effects if None.
+
+    Raises:
+        ToolDefinitionError: something is no effect. ``name`` is named in the message.
+    """
     if effects is None:
         return ALL_EFFECTS
     if callable(effects):
@@ -250,11 +284,14 @@ def effects_of(
 
 
 def check_declared(spec: ToolSpec) -> None:
-    """Check that the spec declares what can be declared, whoever made it. Raises
-    ToolDefinitionError."""
+    """Check what a specification declares, whoever made it.
+
+    Raises:
+        ToolDefinitionError: a declaration has a wrong type or value.
+    """
     name, timeout, retry = spec.name, spec.timeout, spec.retry
     if not isinstance(spec.effects, frozenset) or not spec.effects <= ALL_EFFECTS:
-        effects_of(spec.effects, name)
+        parse_effects(spec.effects, name)
     if timeout is not None:
         if isinstance(timeout, bool) or not isinstance(timeout, int | float):
             raise ToolDefinitionError(
@@ -263,10 +300,10 @@ def check_declared(spec: ToolSpec) -> None:
         if not 0 < timeout <= _MAX_SECONDS:
             allowed = f"not between 0 and {_MAX_SECONDS:.0f}"
             raise ToolDefinitionError(f"{name}: timeout: {for_message(timeout)} s is {allowed}")
-    for told in ("needs_approval", "private", "cache"):
-        if not isinstance(getattr(spec, told), bool):
+    for flag in ("needs_approval", "private", "cache"):
+        if not isinstance(getattr(spec, flag), bool):
             raise ToolDefinitionError(
-                f"{name}: {told}: {for_message(getattr(spec, told))} is not True or False"
+                f"{name}: {flag}: {for_message(getattr(spec, flag))} is not True or False"
             )
     bound = spec.consent_argument
     if bound is not None and not isinstance(bound, str):
@@ -283,7 +320,7 @@ def check_declared(spec: ToolSpec) -> None:
 
 
 class Declaration(TypedDict, total=False):
-    """The declarations that ``@tool`` takes; see there."""
+    """The declarations that ``@tool`` takes; explained there."""
 
     name: str | None
     description: str | None
@@ -304,38 +341,51 @@ def tool(function: Callable[..., Any], /, **declaration: Unpack[Declaration]) ->
 
 
 def tool(function: Callable[..., Any] | None = None, /, **declaration: Unpack[Declaration]) -> Any:
-    """Makes a tool of a typed function: ``@tool``, or ``@tool(effects={"read"})``.
+    """Make a tool from a typed function: ``@tool``, or ``@tool(effects={"read"})``.
 
-    The name is the function's, the description its docstring up to the first section, the schema
-    comes from annotations, defaults and the parameters' descriptions (Google, NumPy or Sphinx
-    style). The function gets values of the types it is annotated with; a parameter annotated with
-    `ToolContext` gets the call's context. Function and tool may be synchronous or asynchronous.
+    The name is the function's, and the description its docstring up to the first section. The
+    schema comes from annotations, defaults and the parameters' descriptions (Google, NumPy or
+    Sphinx style). The function gets values of the types it is annotated with. A parameter annotated
+    with `ToolContext` gets the call's context. Function and tool may be synchronous or
+    asynchronous.
 
-    ``parameters`` is a JSON Schema to be used as it is; arguments are then passed on as they came.
-    ``effects`` are some of read, write, execute, network, or a pure function from the arguments to
-    them; a tool that declares none is taken to have all. ``timeout`` is in seconds, None for the
-    run's own. ``retry`` ``read_only`` lets a call that changes nothing be tried once more where it
-    failed. ``needs_approval`` asks a person before every call. ``private`` says that what it
-    returns may be what only the user should see. ``cache`` False says that the same call may be
-    answered otherwise a moment later, as by a clock. ``consent_argument`` names the argument that a
-    consent for the session is bound to: a call with another value asks again.
+    Args:
+        function: the function, if the decorator has no arguments.
+        declaration: see below.
 
-    Raises ToolDefinitionError for a name, a signature or a value that cannot be used: at once where
-    the signature shows it, else when the spec is first needed, at the latest when the tool is
-    registered.
+    Declarations:
+        name: another name for the tool.
+        description: another description.
+        parameters: a JSON Schema to use as it is; arguments are then passed on as they come.
+        effects: some of read, write, execute, network, or a pure function from the arguments to
+            them. A
+            tool that declares none has all.
+        timeout: seconds for one call, None for the run's own limit.
+        retry: ``read_only`` tries a failed call that changes nothing once more.
+        needs_approval: ask a person before every call.
+        private: the output may be something that only the user should see.
+        cache: False if the same call may have another answer a moment later, as for a clock.
+        consent_argument: the argument that a consent for the session is bound to. A call with
+            another
+            value asks again.
+
+    Raises:
+        ToolDefinitionError: a name, signature or value cannot be used. It is raised at once if the
+            signature shows it, else when the specification is first needed, at the latest when the
+            tool is registered.
     """
-    said: dict[str, Any] = {**declaration}
-    if unknown := said.keys() - Declaration.__annotations__.keys():
+    declared: dict[str, Any] = {**declaration}
+    if unknown := declared.keys() - Declaration.__annotations__.keys():
         raise TypeError(f"tool() got an unexpected keyword argument {min(unknown)!r}")
-    name, text, schema = (said.pop(key, None) for key in ("name", "description", "parameters"))
-    effects, seconds = said.pop("effects", None), said.get("timeout")
+    name, text, schema = (declared.pop(key, None) for key in ("name", "description", "parameters"))
+    effects, seconds = declared.pop("effects", None), declared.get("timeout")
 
     def make(target: Callable[..., Any]) -> Tool:
-        named = _checked_name(target, name)
+        named = _check_name(target, name)
         if not isinstance(text, str | None):
             raise ToolDefinitionError(f"{named}: description: {text!r:.80} is no text")
         description = parse_docstring(inspect.getdoc(target)).text if text is None else text
-        spec = ToolSpec(named, description, effects=effects_of(effects, named), **said)
+        spec = ToolSpec(named, description, effects=parse_effects(effects, named), **declared)
         check_declared(spec)
         if seconds is not None:
             spec = replace(spec, timeout=float(seconds))
@@ -345,39 +395,42 @@ def tool(function: Callable[..., Any] | None = None, /, **declaration: Unpack[De
 
 
 def _make_tool(function: Callable[..., Any], declared_spec: ToolSpec, schema: Any) -> Tool:
-    """The tool of a function that declares all but its parameters, or has a schema of its own."""
+    """Make the tool of a function, with the schema of its signature or the given one."""
     if schema is None:
-        parameters_of(function, declared_spec.name)
+        read_parameters(function, declared_spec.name)
 
     @functools.cache
     def arguments() -> Arguments:
         return Arguments(function, declared_spec.name, schema)
 
     def run(call_arguments: Mapping[str, Any]) -> Any:
-        made = arguments()
-        values = made.convert(call_arguments)
-        if made.context is not None:
-            values[made.context] = current_context()
+        tool = arguments()
+        values = tool.convert(call_arguments)
+        if tool.context is not None:
+            values[tool.context] = current_context()
         return function(**values)
 
     spec = lambda: replace(declared_spec, parameters=arguments().schema)  # noqa: E731
-    made = Tool(spec, run, function=function)
-    made.__name__ = declared_spec.name
-    return made
+    tool = Tool(spec, run, function=function)
+    tool.__name__ = declared_spec.name
+    return tool
 
 
-def _checked_name(function: Any, name: Any) -> str:
-    """Return what a tool of this function is called. Raises ToolDefinitionError for what is no
-    function of which a tool can be made, and no name."""
+def _check_name(function: Any, name: Any) -> str:
+    """Return the name of a function's tool.
+
+    Raises:
+        ToolDefinitionError: no tool can be made of the function, or the name cannot name one.
+    """
     # a partial is a method descriptor, and thereby a routine, from Python 3.14 on
     if not inspect.isroutine(function) or isinstance(function, classmethod | functools.partial):
         raise ToolDefinitionError(f"{for_message(function)} is not a function", hint=METHOD)
-    named = name or function.__name__
-    if not isinstance(named, str) or not TOOL_NAME.fullmatch(named):
+    tool_name = name or function.__name__
+    if not isinstance(tool_name, str) or not TOOL_NAME.fullmatch(tool_name):
         raise ToolDefinitionError(
-            f"{for_message(named)} cannot name a tool",
+            f"{for_message(tool_name)} cannot name a tool",
             hint="give one, of A-Z a-z 0-9 _ . -, with name=...",
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ToolDefinitionError(f"{named}: it yields values", hint="return a list of them")
-    return named
+        raise ToolDefinitionError(f"{tool_name}: it yields values", hint="return a list of them")
+    return tool_name

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from mlx_tools.messages import replace
 from mlx_tools.policy import IN_DOUBT
-from mlx_tools.schema import hashable
+from mlx_tools.schema import to_hashable
 from mlx_tools.transcript.records import (
     CallRecord,
     EditRecord,
@@ -74,11 +74,11 @@ class UnknownEnds(Struct):
 
     def holds(self, name: str, arguments: Mapping[str, Any]) -> bool:
         """Return whether a call with these arguments would repeat one whose end is unknown."""
-        return (name, hashable(arguments)) in self.calls if self.calls else False
+        return (name, to_hashable(arguments)) in self.calls if self.calls else False
 
     def begin(self, call: CallRecord | StartedCall) -> None:
         """Take in that a call which can change things was started."""
-        key = call.name, hashable(call.arguments)
+        key = call.name, to_hashable(call.arguments)
         self.calls[key] = StartedCall(call.name, call.arguments)
 
     def end(self, call: CallRecord, record: ObservationRecord, *, was_started: bool) -> None:
@@ -86,6 +86,6 @@ class UnknownEnds(Struct):
         if was_started and record.error is not None and record.error.code == IN_DOUBT:
             self.begin(call)
         elif was_started:
-            self.calls.pop((call.name, hashable(call.arguments)), None)
+            self.calls.pop((call.name, to_hashable(call.arguments)), None)
         for inner in record.unknown_ends:
             self.begin(inner)

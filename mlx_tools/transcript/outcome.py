@@ -28,7 +28,7 @@ from mlx_tools.messages import (
     total_usage,
 )
 from mlx_tools.policy import IN_DOUBT, RateCounts
-from mlx_tools.schema import hashable
+from mlx_tools.schema import to_hashable
 from mlx_tools.transcript.chat_messages import chat_messages
 from mlx_tools.transcript.doubt import UnknownEnds, in_doubt_after
 from mlx_tools.transcript.records import (
@@ -91,11 +91,11 @@ class RunHistory(Struct):
 
     def fault(self, call: CallRecord) -> ErrorInfo | None:
         """Return why the same call brought no result before, None where it did."""
-        return self.faults.get((call.name, hashable(call.arguments)))
+        return self.faults.get((call.name, to_hashable(call.arguments)))
 
     def end(self, call: CallRecord, error: ErrorInfo | None) -> None:
         """Take in how a call ended; a reminder says nothing new."""
-        key = call.name, hashable(call.arguments)
+        key = call.name, to_hashable(call.arguments)
         if error is None:
             self.faults.pop(key, None)
         elif error.code != "repeated_call":
@@ -103,7 +103,7 @@ class RunHistory(Struct):
 
     def add(self, name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> int:
         """Take in a call; return how often it was made with no change since, this time included."""
-        key = name, hashable(arguments)
+        key = name, to_hashable(arguments)
         mutates = spec is not None and spec.mutates(arguments)
         at, times = self.seen.get(key, (-1, 0))
         times = times + 1 if at == (self.changes if mutates else self.mutations) else 1
@@ -116,7 +116,7 @@ class RunHistory(Struct):
     def forget(self, call: CallRecord) -> None:
         """Take back a call that came after the last that its turn may make: it can be made in the
         next."""
-        key = call.name, hashable(call.arguments)
+        key = call.name, to_hashable(call.arguments)
         self.faults.pop(key, None)
         at, times = self.seen.pop(key, (0, 0))
         if times > 1:
@@ -124,7 +124,7 @@ class RunHistory(Struct):
 
     def times(self, call: CallRecord) -> int:
         """Return how often a call was made when it was made last, with no change in between."""
-        return self.seen.get((call.name, hashable(call.arguments)), (0, 0))[1]
+        return self.seen.get((call.name, to_hashable(call.arguments)), (0, 0))[1]
 
     def may_serve_again(self, call: CallRecord, spec: ToolSpec | None) -> bool:
         """Return whether a call that repeats another may be answered again: it only reads, and ran
@@ -180,13 +180,13 @@ class SessionHistory(Struct):
 
     def consent(self, tool: str, record: ApprovalRecord) -> None:
         """Take in a consent to calls of a tool for the rest of the session."""
-        self.consents[tool, hashable(record.bound_to or {})] = record
+        self.consents[tool, to_hashable(record.bound_to or {})] = record
 
     def consented(self, spec: ToolSpec, arguments: Mapping[str, Any]) -> Effects | None:
         """Return the effects that a person allowed this tool, as it is now, with these arguments,
         for the rest of the session or of the one that it runs within; None if nobody did."""
         binding = spec.consent_binding(arguments)
-        record = None if binding is None else self.consents.get((spec.name, hashable(binding)))
+        record = None if binding is None else self.consents.get((spec.name, to_hashable(binding)))
         shared = None if self.shared is None else self.shared(spec, arguments)
         if record is None or record.tool != spec.digest():
             return shared

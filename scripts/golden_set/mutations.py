@@ -256,8 +256,8 @@ def _tools() -> Iterator[Mutation]:
         "tools",
         "tools/clock-private",
         "mlx_tools/toolbox/clock.py",
-        'words_of("clock").spec(frozenset(("read",)), cache=False)',
-        'words_of("clock").spec(frozenset(("read",)), cache=False, private=True)',
+        'load_words("clock").spec(frozenset(("read",)), cache=False)',
+        'load_words("clock").spec(frozenset(("read",)), cache=False, private=True)',
         knows("clock"),
         "those that have the tool clock",
     )

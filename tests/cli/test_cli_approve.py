@@ -39,7 +39,7 @@ from mlx_tools.cli.output import cells
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import replace
-from mlx_tools.tools import preview_of
+from mlx_tools.tools import make_preview
 from tests.cli.terminal import Terminal, resize
 from tests.examples import FEW
 from tests.tables import table
@@ -694,7 +694,7 @@ def test_the_question_counts_the_whole_change_and_d_shows_all_of_it(
         "path": "long.txt",
         "content": "\n".join([*added, *kept, ""]),
     }
-    seen = preview_of(files, arguments)
+    seen = make_preview(files, arguments)
     one, pages = desk(100, 1_000), [("q ends", " ")] * 2
     asked = request(arguments, name="file_access", preview=seen.text, counts=seen.counts)
     one.asks(asked, typed=[(ASKED, "d"), *pages, (ASKED, "p")])

@@ -170,5 +170,5 @@ def test_a_job_whose_run_stopped_in_a_call_is_in_doubt() -> None:
         ExecutionRecord(call="c1", mutates=True),
         StoppedRecord(reason="total_timeout"),
     ]
-    end = RunEnd.of(outcome_of(records))
+    end = RunEnd.from_outcome(outcome_of(records))
     assert (end.status, end.reason) == ("in_doubt", "total_timeout")

@@ -69,7 +69,7 @@ def filled(store: SessionStore, sessions: int = 3) -> list[str]:
         files.used.take(f"{number:064x}")
         files.transcript.close()
     jobs = JobStore(store.tables(SCHEDULE), store.secret, lambda: NOW)
-    jobs.add(Job(task="t", said="daily", when=parse_when("0 7 * * *", "UTC", NOW)))
+    jobs.add(Job(task="t", schedule_text="daily", when=parse_when("0 7 * * *", "UTC", NOW)))
     jobs.claim(NOW.replace(day=2, hour=7), "runner")
     rows = RunRows(store)
     rows.add(RunRow(made[0], "me", {"question": "é"}, act=RunAct("ask", {}, 0)), "key")

@@ -21,7 +21,7 @@ from mlx_tools.store.artifacts import UNDO_FOLDER, Change, Sweeper, UndoStore
 from mlx_tools.store.changes import MAX_KEPT_BYTES
 from mlx_tools.store.session_folder import TranscriptStore
 from mlx_tools.store.session_store import SessionFiles
-from mlx_tools.toolbox.restore import Undo, UndoStep, outermost, undoable
+from mlx_tools.toolbox.restore import Undo, UndoStep, find_outermost, find_undoable
 from mlx_tools.tools import ToolContext, ToolResult, execute
 from mlx_tools.transcript.records import Header, NestedRecord, UserRecord
 from tests.core.full_disk import file_size_limit
@@ -437,15 +437,15 @@ def test_what_the_last_question_changed_can_be_undone_alone(place: Place) -> Non
 
 def test_runs_within_a_call_are_undone_with_it(place: Place) -> None:
     inner = place.begun(f"{place.files.session}/c1")
-    assert outermost(place.folder, inner.session) == place.files.session
-    assert outermost(place.folder, place.files.session) == place.files.session
+    assert find_outermost(place.folder, inner.session) == place.files.session
+    assert find_outermost(place.folder, place.files.session) == place.files.session
     outer = place.store.open(place.files.session)
     outer.transcript.append(NestedRecord(call="c1", run=0, session=inner.session))
     outer.transcript.close()
     place.write("a.txt", "two\n")
     place.write("a.txt", "three\n", undo=inner.undo)
     place.write("a.txt", "four\n")
-    assert undoable(place.folder) in (inner.session, place.files.session)
+    assert find_undoable(place.folder) in (inner.session, place.files.session)
     steps = place.undo()
     assert [step.session for step in steps] == [
         place.files.session,
@@ -454,7 +454,7 @@ def test_runs_within_a_call_are_undone_with_it(place: Place) -> None:
     ]
     assert {step.status for step in steps} == {"undone"}
     assert (place.root / "a.txt").read_text() == "one\n"
-    assert undoable(place.folder) is None
+    assert find_undoable(place.folder) is None
 
 
 def test_a_damaged_transcript_does_not_keep_the_files(place: Place) -> None:

@@ -14,7 +14,7 @@ from mlx_tools.decoding.value import MAX_BLANKS, ConstrainedObject, MessageSchem
 from mlx_tools.messages import ToolSpec
 from mlx_tools.protocol import resolve, validate_arguments
 from mlx_tools.protocol.strict import loads
-from mlx_tools.schema.compilable import compilable
+from mlx_tools.schema.compilable import make_compilable
 from tests.tables import table
 
 from .schemas import tools
@@ -47,7 +47,7 @@ CALL = '{"type":"tool_call","name":"weather","arguments":'
 
 def form_of(*specs: ToolSpec) -> MessageSchema:
     catalog = {spec.name: spec for spec in specs}
-    parameters = {name: compilable(s.parameters).schema or {} for name, s in catalog.items()}
+    parameters = {name: make_compilable(s.parameters).schema or {} for name, s in catalog.items()}
 
     def known(name: str) -> str | None:
         spec = resolve(name, catalog)[0]
@@ -204,7 +204,7 @@ def test_pieces_are_held_as_the_whole_and_what_is_whole_fits(
 ) -> None:
     spec, arguments = made
     chance = random.Random(seed)
-    form, is_exact = form_of(spec), compilable(spec.parameters).is_exact
+    form, is_exact = form_of(spec), make_compilable(spec.parameters).is_exact
     for number in range(20):
         given_ = arguments if number < 5 else otherwise(arguments, chance)
         text = json.dumps({"type": "tool_call", "name": spec.name, "arguments": given_})

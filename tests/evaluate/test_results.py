@@ -16,7 +16,7 @@ from mlx_tools.app.proposal import Proposal
 from mlx_tools.app.statistics import mcnemar, wilson
 from mlx_tools.errors import BackendBroken, BackendError, BackendRefused, UsageError
 from mlx_tools.evaluate.bfcl_data import BfclItem, load_items, run_bfcl
-from mlx_tools.evaluate.results import Key, Results, summarise, table
+from mlx_tools.evaluate.results import Key, Results, format_table, summarise
 from mlx_tools.messages import ToolCall, Usage
 from tests.evaluate.questions import make_wheel
 
@@ -271,7 +271,7 @@ def test_the_table_has_strategies_side_by_side() -> None:
         for strategy in ("free", "guided")
         for n in range(4)
     ]
-    lines = table(summarise(results)).splitlines()
+    lines = format_table(summarise(results)).splitlines()
     assert lines[0].split() == [
         "items",
         *["free", "valid", "tokens", "time", "guided", "valid", "tokens", "time"],
@@ -283,7 +283,7 @@ def test_the_table_has_strategies_side_by_side() -> None:
         "live_irrelevance",
     ]
     assert Counter(len(line) for line in lines[:4]).most_common(1)[0][1] == 4
-    assert table(summarise([])).strip() == "items"
+    assert format_table(summarise([])).strip() == "items"
 
 
 # --- intervals and tests: properties, and values that are in print -------------------------------

@@ -13,7 +13,15 @@ import pytest
 from mlx_tools import Limits, RunSettings
 from mlx_tools.errors import BackendError, BackendRefused, ConfigError
 from mlx_tools.evaluate.results import Results
-from mlx_tools.evaluate.tasks import TOOLS, Task, World, answers, ask_task, load_tasks, run_tasks
+from mlx_tools.evaluate.tasks import (
+    TOOLS,
+    Task,
+    World,
+    ask_task,
+    is_right_answer,
+    load_tasks,
+    run_tasks,
+)
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.testing import ScriptedBackend, answer, call
 from tests.tables import table
@@ -285,7 +293,7 @@ def task(**expected: Any) -> Task:
 def test_an_answer_is_judged_by_what_it_holds(
     expected: dict[str, Any], text: str, right: bool
 ) -> None:
-    assert answers(task(**expected), text) is right
+    assert is_right_answer(task(**expected), text) is right
 
 
 def test_the_transcripts_are_kept_where_one_asks_for_them(tmp_path: Path) -> None:
@@ -306,7 +314,7 @@ def test_only_some_tasks_are_taken_by_category_or_id() -> None:
 def test_no_task_reaches_out_of_its_folder_or_for_a_tool_that_is_not_there() -> None:
     assert len(BY_ID) == len(TASKS.tasks) and {t.id for t in TASKS.tasks} == set(RIGHT)
     for one in TASKS.tasks:
-        assert set(one.tools) | set(one.ran) | set(one.tried) <= set(TOOLS)
+        assert set(one.tools) | set(one.ran) | set(one.required_calls) <= set(TOOLS)
         documents = [name for texts in one.corpora.values() for name in texts]
         for name in (*one.files, *one.notes, *documents, *one.corpora):
             assert not name.startswith("/") and ".." not in name.split("/")

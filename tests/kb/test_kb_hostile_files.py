@@ -23,7 +23,7 @@ from mlx_tools.errors import KnowledgeBaseError, UsageError
 from mlx_tools.messages import replace
 from mlx_tools.toolbox import KnowledgeBase
 from mlx_tools.toolbox.kb.documents import BOUNDS, UnreadableFile, read_pdf
-from mlx_tools.toolbox.kb.walk import WalkedFile, WalkStart, files_of
+from mlx_tools.toolbox.kb.walk import WalkedFile, WalkStart, walk_files
 from tests.kb.shelf import CATALOG, FONT, PAGE, PAGES, made_pdf, stream
 from tests.tools.file_calls import written
 
@@ -321,7 +321,7 @@ def test_a_file_that_somebody_changed_works_or_says_what_is_wrong(
 def test_a_walk_ends_after_so_many_entries_whatever_they_are(tmp_path: Path) -> None:
     written(tmp_path, {"a/1.md": "", "a/2.md": "", "b/.hidden": "", "b/3.md": "", "c/4.md": ""})
     found = [
-        [file.parts[-1] for file in files_of(WalkStart.named(tmp_path), print, most)]
+        [file.parts[-1] for file in walk_files(WalkStart.from_path(tmp_path), print, most)]
         for most in (3, 4, 7, 8)
     ]
     assert found[0] == [] and len(found[1]) == 1 and found[3] == [f"{n}.md" for n in (1, 2, 3, 4)]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from mlx_tools.errors import UsageError
 from mlx_tools.toolbox import MAX_LIMIT, AddReport, KnowledgeBase
 from mlx_tools.toolbox.kb.database import Database
-from mlx_tools.toolbox.kb.query import MAX_NEAR_TERMS, QueryTerm, TermMatcher, query_of
-from mlx_tools.toolbox.kb.search import search, snippet
+from mlx_tools.toolbox.kb.query import MAX_NEAR_TERMS, QueryTerm, TermMatcher, build_query
+from mlx_tools.toolbox.kb.search import make_snippet, search
 from tests.kb.shelf import TEXTS, paths
 from tests.tools.file_calls import written
 
@@ -103,7 +103,7 @@ def test_a_long_question_is_bounded(shared: KnowledgeBase, question: str) -> Non
 
 @given(st.text(max_size=2_000), st.integers(20, 500))
 def test_a_snippet_is_part_of_the_text_and_fits(text: str, most: int) -> None:
-    at, shown = snippet(text, TermMatcher([QueryTerm("tea")]), most)
+    at, shown = make_snippet(text, TermMatcher([QueryTerm("tea")]), most)
     assert len(shown) <= most
     assert text[at:].startswith(shown.strip("…").rstrip())
 
@@ -112,7 +112,7 @@ def test_a_snippet_is_part_of_the_text_and_fits(text: str, most: int) -> None:
 def test_a_snippet_is_where_the_words_are(between: str) -> None:
     words = [*("nothing here" for _ in range(60)), "green tea", *("or here" for _ in range(60))]
     text = between.join(words)
-    at, shown = snippet(text, TermMatcher([QueryTerm("tea"), QueryTerm("gree", True)]), 100)
+    at, shown = make_snippet(text, TermMatcher([QueryTerm("tea"), QueryTerm("gree", True)]), 100)
     assert "green tea" in shown
     assert 60 < len(shown) <= 100
     assert shown.startswith("…") and shown.endswith("…")
@@ -299,6 +299,6 @@ def test_a_word_that_is_like_no_other_finds_nothing(
 def test_of_a_text_of_unknown_words_only_a_few_are_looked_for_by_their_letters() -> None:
     looked: list[str] = []
     words = [f"zq{number:03}xk" for number in range(40)]
-    found = query_of(" ".join(words), lambda _: 0, lambda term: looked.append(term) or ["known"])
+    found = build_query(" ".join(words), lambda _: 0, lambda term: looked.append(term) or ["known"])
     assert looked == words[:MAX_NEAR_TERMS]
-    assert [one.term for one in found.wanted].count("known") == 1
+    assert [one.term for one in found.terms].count("known") == 1

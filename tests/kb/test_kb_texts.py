@@ -10,8 +10,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mlx_tools.toolbox.kb.documents import UnreadableFile, decode_text, read_document
-from mlx_tools.toolbox.kb.passages import MOST, OVERLAP, passages
-from mlx_tools.toolbox.kb.query import index_text, phrases, query_of, select_terms, terms
+from mlx_tools.toolbox.kb.passages import MAX_CHARS, OVERLAP, split_passages
+from mlx_tools.toolbox.kb.query import (
+    build_query,
+    find_phrases,
+    index_text,
+    iter_terms,
+    select_terms,
+)
 from tests.kb.shelf import CATALOG, FONT, PAGE, made_pdf, stream
 
 FORMS = ("markdown", "rst", "code", "text")
@@ -39,8 +45,8 @@ def test_a_question_is_what_carries_meaning_in_it() -> None:
     assert select_terms("How do I read a CSV file?") == ["read", "csv", "file"]
     assert select_terms("to be or not to be") == ["to", "be", "or", "not"]
     assert select_terms("東京") == ["東京"]
-    assert query_of("cat 猫", lambda expression: 9).expression == '"cat" OR "猫"*'
-    assert query_of("?", lambda expression: 9).wanted == ()
+    assert build_query("cat 猫", lambda expression: 9).expression == '"cat" OR "猫"*'
+    assert build_query("?", lambda expression: 9).terms == ()
 
 
 @pytest.mark.parametrize(
@@ -53,13 +59,13 @@ def test_a_question_is_what_carries_meaning_in_it() -> None:
     ],
 )
 def test_what_is_quoted_is_looked_for_as_it_stands(question: str, found: list[str]) -> None:
-    assert phrases(question) == found
+    assert find_phrases(question) == found
 
 
 @given(st.text(max_size=300))
 @example("\ufdfa ⑴ ½ l·l ⒈b")
 def test_a_word_holds_nothing_that_a_query_would_obey(text: str) -> None:
-    for term in terms(text):
+    for term in iter_terms(text):
         assert term.split() == [term]
         assert not set(term) & set("\"'()*:^+-\0")
 
@@ -79,11 +85,11 @@ PIECES = [
 @example("# a\n" + "w " * 3_000 + "\n\n## b\n" + "x\n" * 3_000, "markdown")
 @example("def f():\n    pass\n" * 300, "code")
 def test_passages_hold_all_of_a_text_once_and_are_bounded(text: str, form: str) -> None:
-    found = passages(text, form)
+    found = split_passages(text, form)
     at = 0
     for one in found:
         assert not text[at : one.start].strip()
-        assert 0 < one.end - one.start <= MOST + OVERLAP + 1
+        assert 0 < one.end - one.start <= MAX_CHARS + OVERLAP + 1
         assert text.count("\n", 0, one.start) == one.line - 1
         assert one.line <= one.end_line
         at = max(at, one.end)
@@ -94,13 +100,13 @@ def test_passages_hold_all_of_a_text_once_and_are_bounded(text: str, form: str) 
 def test_headings_stand_under_each_other() -> None:
     body = "Words that say something. " * 15 + "\n\n"
     markdown = f"# A\n\n{body}## B\n\n{body}```\n# no\n```\n# C\n\n{body}"
-    assert [p.heading for p in passages(markdown, "markdown")] == ["A", "A > B", "C"]
+    assert [p.heading for p in split_passages(markdown, "markdown")] == ["A", "A > B", "C"]
     rst = f"===\n A\n===\n\n{body}B\n---\n\n{body}C\n---\n\n{body}"
-    assert [p.heading for p in passages(rst, "rst")] == ["A", "A > B", "A > C"]
+    assert [p.heading for p in split_passages(rst, "rst")] == ["A", "A > B", "A > C"]
     code = "".join(
         f"class {c}:\n    def f(self):\n{'        x = 1  # and more' * 15}\n" for c in "AB"
     )
-    assert [p.heading for p in passages(code, "code")][-1].startswith("class B")
+    assert [p.heading for p in split_passages(code, "code")][-1].startswith("class B")
 
 
 @pytest.mark.slow
@@ -112,8 +118,8 @@ def test_headings_stand_under_each_other() -> None:
 )
 def test_a_hostile_text_is_cut(form: str, text: str) -> None:
     """Each takes minutes where anything is quadratic."""
-    found = passages(text, form)
-    assert all(one.end - one.start <= MOST + OVERLAP + 1 for one in found)
+    found = split_passages(text, form)
+    assert all(one.end - one.start <= MAX_CHARS + OVERLAP + 1 for one in found)
 
 
 # --- files --------------------------------------------------------------------------------------

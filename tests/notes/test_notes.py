@@ -20,10 +20,10 @@ from mlx_tools.policy import Policy
 from mlx_tools.toolbox.notes import (
     MAX_SAME,
     Notes,
-    body_of,
-    note_of,
-    note_stem,
+    make_body,
+    make_stem,
     notes_create,
+    parse_note,
     rank_notes,
 )
 from mlx_tools.tools import Registry, ToolContext, ToolError
@@ -87,16 +87,16 @@ def test_a_note_never_replaces_another_that_some_file_system_takes_for_the_same(
     ],
 )
 def test_a_title_becomes_a_name_that_is_no_path(title: str, stem: str) -> None:
-    assert note_stem(title) == stem
+    assert make_stem(title) == stem
 
 
 @given(st.text(max_size=600))
 def test_any_title_becomes_a_name_that_every_file_system_takes(title: str) -> None:
-    stem = note_stem(title)
+    stem = make_stem(title)
     assert stem and not set(stem) & set('/\\:*?"<>|\0') and stem[0] not in ".-~ "
     assert len(f"{stem} {MAX_SAME}.md".encode()) <= 255
     assert all(unicodedata.category(c)[0] != "C" for c in stem)
-    assert note_stem(stem) == stem
+    assert make_stem(stem) == stem
 
 
 @pytest.mark.parametrize("title", ["", "  ", "\n\t", "\u200b\u2060", "\ufeff"])
@@ -133,8 +133,8 @@ def test_no_arguments_touch_anything_outside_the_folder_and_content_stays_as_it_
     after = tree(above)
     assert set(after) - set(before) == {f"notes/{name}"}
     assert {path: after[path] for path in before} == before
-    assert after[f"notes/{name}"].decode().endswith(body_of(title, content))
-    assert content in note_of(name, after[f"notes/{name}"].decode()).text
+    assert after[f"notes/{name}"].decode().endswith(make_body(title, content))
+    assert content in parse_note(name, after[f"notes/{name}"].decode()).text
 
 
 def test_naughty_strings_are_kept_as_they_are_and_found_again(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_naughty_strings_are_kept_as_they_are_and_found_again(tmp_path: Path) ->
     assert {(one.status, one.error) for one in made} == {("ok", None)}
     files = tree(tmp_path)
     assert all(name.startswith("notes/") and name.count("/") == 1 for name in files)
-    kept = [note_of(name, raw.decode()).text for name, raw in files.items()]
+    kept = [parse_note(name, raw.decode()).text for name, raw in files.items()]
     assert all(any(note.endswith(f"\n\n{text}\n") for note in kept) for text in strings)
     notes = Notes(tmp_path / "notes").read_all().notes
     for text in strings[:: max(1, len(strings) // 60)]:
@@ -162,7 +162,7 @@ def test_two_at_once_write_two_notes(notes: Notes, folder: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    texts = sorted(note_of(p.name, p.read_text()).text for p in folder.glob("*.md"))
+    texts = sorted(parse_note(p.name, p.read_text()).text for p in folder.glob("*.md"))
     assert len(texts) == 12 and len(set(texts)) == 12
     assert not list(folder.glob(".mlx-tools-*"))
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.toolbox.kb.query import folded, terms
+from mlx_tools.toolbox.kb.query import fold_text, iter_terms
 from mlx_tools.toolbox.notes import (
     SNIPPET_CHARS,
     Note,
     Notes,
-    note_of,
     notes_create,
     notes_search,
+    parse_note,
     rank_notes,
 )
 from mlx_tools.tools import ToolContext
@@ -157,7 +157,7 @@ def test_a_head_of_another_program_or_of_the_content_is_not_ours(notes: Notes) -
     (note,) = notes.read_all().notes
     assert note.path == name and note.created == NOON.isoformat() and note.session == ""
     for by in ("", "by: someone\n", "by: mlx-tools-like, session s\n"):
-        note = note_of("a.md", f"---\ncreated: 2020-01-01\n{by}---\n\n# Mine\n\ntext\n")
+        note = parse_note("a.md", f"---\ncreated: 2020-01-01\n{by}---\n\n# Mine\n\ntext\n")
         assert (note.created, note.session, note.title) == ("", "", "Mine")
 
 
@@ -189,7 +189,7 @@ def test_a_note_that_was_edited_is_still_said_to_be_a_models(
 
 def test_a_head_takes_no_more_room_and_time_than_one_of_ours(notes: Notes, folder: Path) -> None:
     for _ in range(100):  # minutes, where each blank is looked at again from every other one
-        assert note_of("a.md", f"---\nby: a{' ' * 19_000}b\n---\n").title == "a"
+        assert parse_note("a.md", f"---\nby: a{' ' * 19_000}b\n---\n").title == "a"
     origin = f"created: {'2026' * 5000}\u2028\nby: mlx-tools, session {'s' * 9999}"
     written(folder, {"a.md": f"---\n{origin}\n---\n# {'T' * 9999}\nbread\n"})
     found = search(notes, "bread")
@@ -207,7 +207,7 @@ def test_a_head_takes_no_more_room_and_time_than_one_of_ours(notes: Notes, folde
     ],
 )
 def test_a_title_is_the_first_heading_or_the_files_name(text: str, title: str) -> None:
-    assert note_of("sub/a.md", text).title == title
+    assert parse_note("sub/a.md", text).title == title
 
 
 def test_what_a_search_shows_is_private() -> None:
@@ -216,7 +216,7 @@ def test_what_a_search_shows_is_private() -> None:
 
 @given(st.text(max_size=3000), st.text(min_size=1, max_size=50))
 def test_any_note_can_be_searched_for_anything(text: str, query: str) -> None:
-    note = note_of("a.md", text)
+    note = parse_note("a.md", text)
     for hit, shown in rank_notes([note], query):
         assert hit == note and len(shown) <= SNIPPET_CHARS
         assert shown.strip("…").strip() in unicodedata.normalize("NFC", text)
@@ -227,7 +227,7 @@ def test_any_note_can_be_searched_for_anything(text: str, query: str) -> None:
 
 @given(st.lists(st.sampled_from(WORDS) | st.text(max_size=6), max_size=20).map(" ".join))
 def test_a_text_holds_the_beginning_of_each_of_its_terms_once_it_is_folded(text: str) -> None:
-    assert all(folded(term) in folded(text) for term in terms(text))
+    assert all(fold_text(term) in fold_text(text) for term in iter_terms(text))
 
 
 # --- searches that nobody waits for -------------------------------------------------------------

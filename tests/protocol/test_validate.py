@@ -20,7 +20,7 @@ from mlx_tools.protocol import (
     write_call,
 )
 from mlx_tools.schema.resolve import is_plain
-from mlx_tools.schema.validator import fits_plainly, limit_steps, validator_for
+from mlx_tools.schema.validator import fits_plainly, limit_steps, make_validator
 from tests.protocol.texts import CALL, COERCIONS, json_values
 from tests.tables import table
 
@@ -259,7 +259,7 @@ def test_what_is_known_to_fit_at_a_glance_has_no_fault(pair: tuple[Any, Any]) ->
     whole, given = schema("v", v=parameters), {"v": value}
     if fits_plainly(given, whole):
         with limit_steps():
-            assert list(validator_for(whole).iter_errors(given)) == []
+            assert list(make_validator(whole).iter_errors(given)) == []
 
 
 _ANYHOW = st.fixed_dictionaries(

@@ -47,7 +47,7 @@ class Clock:
 
 
 def a_job(**changes: Any) -> Job:
-    given_: dict[str, Any] = {"task": "Count.", "said": "hourly", "when": HOURLY}
+    given_: dict[str, Any] = {"task": "Count.", "schedule_text": "hourly", "when": HOURLY}
     return Job(**{**given_, "policy": Policy(allow=["clock"]).to_json(), **changes})
 
 
@@ -81,7 +81,9 @@ def change(store: JobStore, statement: str, *values: Any) -> None:
 
 def test_what_was_added_is_listed_as_it_was(store: JobStore, clock: Clock) -> None:
     job = store.add(
-        a_job(roots=("/a:rw",), options={"model.name": "m"}, require_tools=("clock",), by="s")
+        a_job(
+            roots=("/a:rw",), options={"model.name": "m"}, require_tools=("clock",), created_by="s"
+        )
     )
     (listed,) = store.listing()
     assert listed.job == job and listed.state == "scheduled" and listed.runs == ()
@@ -134,7 +136,7 @@ def test_a_job_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
 
 def test_a_time_that_is_past_is_refused_and_one_job_too_many(store: JobStore) -> None:
     with pytest.raises(UsageError, match="past"):
-        store.add(a_job(when=Schedule("UTC", at=NOON)))
+        store.add(a_job(when=Schedule("UTC", run_at=NOON)))
     store.add(a_job())
     change(
         store,
@@ -147,7 +149,7 @@ def test_a_time_that_is_past_is_refused_and_one_job_too_many(store: JobStore) ->
 
 
 def test_a_job_that_is_done_is_forgotten_after_a_month(store: JobStore, clock: Clock) -> None:
-    once = store.add(a_job(when=Schedule("UTC", at=NOON + timedelta(minutes=1))))
+    once = store.add(a_job(when=Schedule("UTC", run_at=NOON + timedelta(minutes=1))))
     assert take(store, clock, minutes=1).job == once.id
     assert [one.state for one in store.listing()] == ["done"] and store.next_try(clock()) is None
     clock.passes(days=29)
@@ -378,7 +380,7 @@ def test_the_latest_runs_are_kept(
         take(store, clock, minutes=1)
     (listed,) = store.listing()
     assert len(listed.runs) == 5
-    assert listed.runs[0].started == clock()
+    assert listed.runs[0].started_at == clock()
 
 
 @pytest.mark.parametrize(

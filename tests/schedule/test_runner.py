@@ -21,7 +21,7 @@ from tests.schedule.kept_jobs import file_of, jobs_in
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 ANSWERED = RunEnd(status="answered", answer="Done.")
-ONCE = Schedule("UTC", at=NOON + timedelta(hours=1))
+ONCE = Schedule("UTC", run_at=NOON + timedelta(hours=1))
 
 
 class World:
@@ -62,7 +62,7 @@ class World:
         return self.sessions.get(session, RunInspection(state="missing"))
 
     def add(self, **changes: Any) -> Job:
-        made: dict[str, Any] = {"task": "Count.", "said": "hourly"}
+        made: dict[str, Any] = {"task": "Count.", "schedule_text": "hourly"}
         made |= {"when": Schedule("UTC", cron="0 * * * *"), "policy": Policy().to_json()}
         return self.store.add(Job(**{**made, **changes}))
 
@@ -86,7 +86,7 @@ def world(tmp_path: Path) -> World:
 def test_what_is_due_runs_once_and_what_is_not_does_not(world: World) -> None:
     world.add(task="hourly")
     world.add(task="daily", when=Schedule("UTC", cron="0 0 * * *"))
-    world.add(task="once", when=Schedule("UTC", at=NOON + timedelta(minutes=30)))
+    world.add(task="once", when=Schedule("UTC", run_at=NOON + timedelta(minutes=30)))
     assert world.later(minutes=29) == [] and world.ran == []
     assert [ended.run.status for ended in world.later(minutes=1)] == ["answered"]
     world.later(minutes=30)
@@ -134,7 +134,7 @@ def test_a_run_that_failed_after_it_may_have_changed_something_is_in_doubt(
     world: World, error: Exception
 ) -> None:
     world.add()
-    world.does(error, RunInspection(state="interrupted", changed=True))
+    world.does(error, RunInspection(state="interrupted", was_changed=True))
     (ended,) = world.later(hours=1)
     assert ended.run.status == "in_doubt"
     assert world.later(hours=9) == [] and len(world.ran) == 1
@@ -183,15 +183,19 @@ class Killed(BaseException):
     ("seen", "status", "again"),
     [
         (None, "interrupted", True),  # before there was a session
-        (RunInspection(state="empty", changed=False), "interrupted", True),
-        (RunInspection(state="interrupted", changed=False), "interrupted", True),
-        (RunInspection(state="interrupted", changed=True), "in_doubt", False),
+        (RunInspection(state="empty", was_changed=False), "interrupted", True),
+        (RunInspection(state="interrupted", was_changed=False), "interrupted", True),
+        (RunInspection(state="interrupted", was_changed=True), "in_doubt", False),
         (RunInspection(state="damaged"), "in_doubt", False),
         (RunInspection(state="missing"), "in_doubt", False),
         (RunInspection(state="answered"), "answered", False),
         (RunInspection(state="stopped", reason="iteration_limit"), "stopped", False),
-        (RunInspection(state="stopped", reason="interrupted", changed=True), "stopped", False),
-        (RunInspection(state="stopped", reason="interrupted", changed=False), "interrupted", True),
+        (RunInspection(state="stopped", reason="interrupted", was_changed=True), "stopped", False),
+        (
+            RunInspection(state="stopped", reason="interrupted", was_changed=False),
+            "interrupted",
+            True,
+        ),
         (RunInspection(state="stopped", reason="interrupted", in_doubt=True), "in_doubt", False),
         (RunInspection(state="paused"), "paused", False),
     ],
@@ -284,7 +288,7 @@ def test_a_runner_that_stays_does_not_spin_on_a_job_that_never_runs(world: World
 
 def test_a_runner_that_stays_outlives_a_store_that_is_locked(world: World) -> None:
     world.store = jobs_in(file_of(world.store), b"secret", lambda: world.now, wait=0)
-    world.add(when=Schedule("UTC", at=NOON + timedelta(seconds=1)))
+    world.add(when=Schedule("UTC", run_at=NOON + timedelta(seconds=1)))
     other = sqlite3.connect(file_of(world.store), isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     told: list[FinishedRun] = []

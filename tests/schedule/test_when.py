@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
-from mlx_tools.toolbox.clock import local_zone, zone_of
+from mlx_tools.toolbox.clock import find_local_zone, find_zone
 from mlx_tools.toolbox.schedule.when import (
     SHORTHANDS,
     Schedule,
     counts_from_now,
-    next_time,
+    find_next_time,
     normalize_cron,
     parse_when,
 )
@@ -56,13 +56,13 @@ def utc(text: str) -> datetime:
 )
 def test_a_time_is_read_once(text: str, at: str) -> None:
     when = parse_when(text, BERLIN, NOW)
-    assert when == Schedule(BERLIN, at=utc(at)) and when.next_after(NOW) == utc(at)
+    assert when == Schedule(BERLIN, run_at=utc(at)) and when.next_after(NOW) == utc(at)
     assert when.next_after(utc(at)) is None
 
 
 def test_a_time_is_never_early() -> None:
     now = NOW + timedelta(microseconds=1)
-    assert parse_when("in 1 minute", BERLIN, now).at == NOW + timedelta(seconds=61)
+    assert parse_when("in 1 minute", BERLIN, now).run_at == NOW + timedelta(seconds=61)
 
 
 @table(
@@ -212,7 +212,7 @@ def test_cron_where_clocks_are_changed_in_other_ways(
     ],
 )
 def test_a_time_of_one_day_when_clocks_are_changed(text: str, now: str, at: str) -> None:
-    assert parse_when(text, BERLIN, utc(now)).at == utc(at)
+    assert parse_when(text, BERLIN, utc(now)).run_at == utc(at)
 
 
 def parsed(field: str, least: int, most: int) -> set[int]:
@@ -300,8 +300,8 @@ def test_the_next_time_is_the_first_that_a_clock_shows(
         expression = normalize_cron(text)
     except UsageError:
         return
-    found = next_time(expression, zone_of(zone), after)
-    wanted = by_hand(text, zone_of(zone), after, days=4)
+    found = find_next_time(expression, find_zone(zone), after)
+    wanted = by_hand(text, find_zone(zone), after, days=4)
     if wanted is None:
         assert found is None or found > after + timedelta(days=4) - timedelta(minutes=2)
     else:
@@ -312,10 +312,10 @@ def test_the_next_time_is_the_first_that_a_clock_shows(
 
 
 def test_a_zone_has_its_iana_name_whatever_its_case() -> None:
-    assert zone_of(" europe/berlin ").key == BERLIN and zone_of("America/new york").key
-    assert zone_of(local_zone()).key == local_zone()
+    assert find_zone(" europe/berlin ").key == BERLIN and find_zone("America/new york").key
+    assert find_zone(find_local_zone()).key == find_local_zone()
 
 
 def test_a_city_alone_is_no_zone_of_a_job() -> None:
     with pytest.raises(UsageError, match="Europe/Berlin"):
-        zone_of("Berlin")
+        find_zone("Berlin")

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from mlx_tools import builtin_tools
-from mlx_tools.toolbox.sandbox import NoSandbox, sandbox
+from mlx_tools.toolbox.sandbox import NoSandbox, detect_sandbox
 from mlx_tools.tools import ToolLike, ToolResult
 from tests.tools.file_calls import executed
 
 
 def reason() -> str | None:
     try:
-        sandbox()
+        detect_sandbox()
     except NoSandbox as error:
         return str(error)
     return None

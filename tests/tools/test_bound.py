@@ -47,7 +47,7 @@ def _bound(registry: Registry, source: BoundSource, **more: Any) -> Registry:
 def test_a_source_comes_back_as_it_was_put(tmp_path: Path) -> None:
     sources = BoundSources(tmp_path / "bound")
     assert sources.names() == []
-    sources.put(_source(at={"url": "http://ü"}, said=(BoundTool("new"),)))
+    sources.save(_source(at={"url": "http://ü"}, said=(BoundTool("new"),)))
     assert sources.names() == ["there"]
     assert sources.read("there") == _source(at={"url": "http://ü"}, said=(BoundTool("new"),))
     assert (tmp_path / "bound" / "there.json").stat().st_mode & 0o777 == 0o600
@@ -70,7 +70,7 @@ def test_a_source_that_others_may_write_to_or_that_is_damaged_is_not_believed(
     tmp_path: Path,
 ) -> None:
     sources = BoundSources(tmp_path)
-    sources.put(_source())
+    sources.save(_source())
     path = tmp_path / "there.json"
     path.chmod(0o666)
     with pytest.raises(ConfigError, match="others may write to it"):
@@ -111,8 +111,8 @@ def test_a_long_name_is_cut_and_still_its_own() -> None:
 
 def test_a_damaged_source_costs_no_other_its_tools(tmp_path: Path) -> None:
     sources = BoundSources(tmp_path)
-    sources.put(_source())
-    sources.put(_source(name="broken"))
+    sources.save(_source())
+    sources.save(_source(name="broken"))
     (tmp_path / "broken.json").write_text("{")
     made = {"mcp": lambda source, tool: source.tool(tool, _nothing)}
     registry = Registry().with_bound(sources, made)

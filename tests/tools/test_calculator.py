@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
-from mlx_tools.toolbox.calculator import MAX_CHARS, CalculationError, evaluate, write
+from mlx_tools.toolbox.calculator import MAX_CHARS, CalculationError, evaluate, format_number
 from tests.tables import table
 from tests.tools.file_calls import executed
 
 
 def value(expression: str) -> str:
-    return write(evaluate(expression))
+    return format_number(evaluate(expression))
 
 
 @table(
@@ -129,8 +129,8 @@ def test_decimal_fractions_are_exact(a: object, b: object) -> None:
 
 @given(st.floats(min_value=1e-300, max_value=1e300))
 def test_ten_digits_are_right(number: float) -> None:
-    assert math.isclose(float(write(Decimal(number))), number, rel_tol=6e-10)
-    assert math.isclose(float(write(-Decimal(number) / 3)), -number / 3, rel_tol=6e-10)
+    assert math.isclose(float(format_number(Decimal(number))), number, rel_tol=6e-10)
+    assert math.isclose(float(format_number(-Decimal(number) / 3)), -number / 3, rel_tol=6e-10)
 
 
 EXPRESSIONS = st.text(alphabet="0123456789.,+-*/%^!()eE x pi sqrt of modπ×÷", max_size=60)

@@ -15,27 +15,27 @@ from mlx_tools.toolbox.command_rules import (
     MAX_BYTES,
     MAX_MATCHES,
     PATH,
-    check,
+    check_arguments,
     expand,
-    kinds,
-    plan,
-    rules,
+    load_kinds,
+    load_rules,
+    make_plan,
 )
 from mlx_tools.toolbox.program_files import trusted_folders
 from scripts.commands_table import STRETCH
 from tests.tables import table
 from tests.tools.file_calls import written
 
-RULES = rules()
+RULES = load_rules()
 
 
 def words(name: str, *arguments: str) -> list[str]:
-    return [word.text for word in check(RULES[name], arguments)]
+    return [word.text for word in check_arguments(RULES[name], arguments)]
 
 
 def refused(name: str, *arguments: str) -> str:
     with pytest.raises(PathRefused) as caught:
-        check(RULES[name], arguments)
+        check_arguments(RULES[name], arguments)
     return str(caught.value)
 
 
@@ -104,7 +104,7 @@ def test_sizes_are_bounded() -> None:
 def test_every_option_that_comes_out_stands_in_the_rule(name: str, arguments: list[str]) -> None:
     rule = RULES[name]
     try:
-        made = check(rule, arguments)
+        made = check_arguments(rule, arguments)
     except PathRefused:
         return
     if rule.form != "options":
@@ -132,7 +132,7 @@ def test_no_rule_lets_an_option_in_twice_or_names_a_kind_that_is_none() -> None:
             both = [*rule.flags, *rule.values]
             assert len(both) == len(set(both)), rule.name
             assert rule.about
-            assert {*rule.values.values(), *rule.optional.values()} <= {PATH, *kinds()}
+            assert {*rule.values.values(), *rule.optional.values()} <= {PATH, *load_kinds()}
 
 
 def test_the_table_in_the_docs_is_that_of_the_rules() -> None:
@@ -189,7 +189,7 @@ Planned = Callable[..., list[str]]
 @pytest.fixture
 def planned(root: Root) -> Planned:
     def made(*given: str) -> list[str]:
-        argv = plan(RULES, trusted_folders(), [root], given[0], given[1:]).argv
+        argv = make_plan(RULES, trusted_folders(), [root], given[0], given[1:]).argv
         return list(argv[1:])
 
     return made

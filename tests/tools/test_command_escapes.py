@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from mlx_tools.store.roots import PathAbsent, PathRefused, Root, RootName
-from mlx_tools.toolbox.command_rules import plan, rules
+from mlx_tools.toolbox.command_rules import load_rules, make_plan
 from mlx_tools.toolbox.program_files import trusted_folders
 from tests.tools.file_calls import written
 from tests.tools.sandboxed import called, needs_sandbox, tool
@@ -167,7 +167,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 def programs() -> Iterator[tuple[str, list[str]]]:
     """Every program, and of git every subcommand, with ordinary arguments."""
-    for name, rule in rules().items():
+    for name, rule in load_rules().items():
         for word, sub in rule.subcommands.items():
             yield name, [word, *(["one"] if sub.first else []), *(["HEAD"] if sub.least else [])]
         if not rule.subcommands:
@@ -200,7 +200,7 @@ def tried(place: Place) -> Tried:
     for name, before in programs():
         for words in map(list, dict.fromkeys(map(tuple, cases(name, before, place)))):
             try:
-                plan(rules(), folders, [root], name, words)
+                make_plan(load_rules(), folders, [root], name, words)
             except (PathRefused, PathAbsent):
                 refused += 1
             else:
@@ -237,5 +237,5 @@ def test_what_is_not_refused_comes_to_nothing(place: Place, tried: Tried, most: 
 def test_a_program_without_rules_is_refused(name: str, place: Place) -> None:
     root = Root(RootName(str(place.root)))
     with pytest.raises(PathRefused, match="not allowed"):
-        plan(rules(), trusted_folders(), [root], name, [])
+        make_plan(load_rules(), trusted_folders(), [root], name, [])
     root.close()

@@ -15,9 +15,9 @@ import pytest
 
 from mlx_tools.messages import replace
 from mlx_tools.store.roots import Root, RootName
-from mlx_tools.toolbox.command_rules import hidden, plan, repository_state, rules
+from mlx_tools.toolbox.command_rules import find_hidden, load_rules, make_plan, repository_state
 from mlx_tools.toolbox.program_files import trusted_folders
-from mlx_tools.toolbox.sandbox import run, sandbox
+from mlx_tools.toolbox.sandbox import detect_sandbox, run
 from mlx_tools.toolbox.sandbox_view import SandboxView
 from tests.tools.sandboxed import called, needs_sandbox, printed, refusal, tool
 
@@ -166,17 +166,17 @@ WORDS = [
 def with_the_right_to_write(root: Path, words: list[str]) -> int:
     """Runs git as the tool does, but so that it could write below the root."""
     opened = Root(RootName(str(root)))
-    made = plan(rules(), trusted_folders(), [opened], "git", words)
+    made = make_plan(load_rules(), trusted_folders(), [opened], "git", words)
     config = str(root / ".git" / "config")
-    private = replace(hidden([opened]), repositories=[])
+    private = replace(find_hidden([opened]), repositories=[])
     view = SandboxView(
         str(root), [(str(root), True)], private, {config: repository_state(Path(config))}
     )
     environment = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **made.environment}
-    with sandbox().confined(made.argv, view) as confined:
+    with detect_sandbox().confine(made.argv, view) as confined:
         ran = run(confined, environment, 60)
     opened.close()
-    assert ran.started, ran.errors
+    assert ran.was_started, ran.errors
     return ran.code
 
 

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.store.roots import PathRefused, Root, RootName
-from mlx_tools.toolbox.command_rules import MAX_HIDDEN, HiddenPaths, hidden
-from mlx_tools.toolbox.program_files import program, trusted_folders
+from mlx_tools.toolbox.command_rules import MAX_HIDDEN, HiddenPaths, find_hidden
+from mlx_tools.toolbox.program_files import find_trusted, trusted_folders
 from mlx_tools.toolbox.run_command import run_command
 from mlx_tools.toolbox.sandbox import (
     SWITCHES,
@@ -24,15 +24,15 @@ from mlx_tools.toolbox.sandbox import (
     Sandbox,
     SandboxCommand,
     Seatbelt,
-    bwrap_options,
-    find,
+    build_bwrap_options,
+    build_profile,
+    find_sandbox,
+    parse_status,
     probe,
     run,
-    seatbelt_profile,
-    status_of,
 )
 from mlx_tools.toolbox.sandbox_view import SandboxView
-from mlx_tools.tools.folder.folder_tool import without_network
+from mlx_tools.tools.folder.folder_tool import offline_prefix
 from tests.tables import table
 from tests.tools.file_calls import written
 from tests.tools.sandboxed import WHY_NOT, called
@@ -52,7 +52,7 @@ class Unconfined:
     hides_contents = True
 
     @contextlib.contextmanager
-    def confined(self, argv: Sequence[str], view: SandboxView) -> Iterator[SandboxCommand]:
+    def confine(self, argv: Sequence[str], view: SandboxView) -> Iterator[SandboxCommand]:
         yield SandboxCommand((*self.words, *argv))
 
 
@@ -64,17 +64,17 @@ def test_a_sandbox_that_does_not_confine_is_found_out() -> None:
 @pytest.mark.parametrize("platform", ["linux", "darwin", "freebsd14"])
 def test_without_the_program_there_is_no_sandbox(platform: str) -> None:
     with pytest.raises(NoSandbox, match="missing"):
-        find(platform, ())
+        find_sandbox(platform, ())
 
 
 def test_a_program_that_others_could_change_is_not_trusted(tmp_path: Path) -> None:
     (tmp_path / "cat").write_text("#!/bin/sh\n")
     (tmp_path / "cat").chmod(0o755)
     tmp_path.chmod(0o777)
-    assert program("cat", [str(tmp_path)]) is None
+    assert find_trusted("cat", [str(tmp_path)]) is None
     assert trusted_folders([str(tmp_path), "relative", ".", ""]) == ()
     for name in ("", ".", "..", "../bin/cat", "/bin/cat", "no-such-program", "-cat", "c\0at"):
-        assert program(name, FOLDERS) is None
+        assert find_trusted(name, FOLDERS) is None
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Recording(Unconfined):
     views: list[SandboxView] = field(default_factory=list)
 
     @contextlib.contextmanager
-    def confined(self, argv: Sequence[str], view: SandboxView) -> Iterator[SandboxCommand]:
+    def confine(self, argv: Sequence[str], view: SandboxView) -> Iterator[SandboxCommand]:
         self.views.append(view)
         yield SandboxCommand(tuple(argv))
 
@@ -109,7 +109,7 @@ def pairs(options: list[str]) -> list[tuple[str, str]]:
 
 def test_bwrap_gets_namespaces_of_its_own_and_no_way_back() -> None:
     for switches in SWITCHES:
-        options = bwrap_options(switches, SandboxView("/data/r", [("/data/r", False)]), 9, {})
+        options = build_bwrap_options(switches, SandboxView("/data/r", [("/data/r", False)]), 9, {})
         assert {"--unshare-all", "--die-with-parent", "--new-session"} <= set(options)
         assert "--share-net" not in options
         assert ("--cap-drop", "ALL") in pairs(options)
@@ -121,7 +121,7 @@ def test_bwrap_gets_namespaces_of_its_own_and_no_way_back() -> None:
 def test_bwrap_binds_the_inner_root_after_the_outer_one_and_hides_after_both() -> None:
     private = HiddenPaths(["/data/.env"], ["/data/.ssh"], ["/data/.git"])
     view = SandboxView("/data", [("/data/in", True), ("/data", False)], private)
-    options = bwrap_options(frozenset(), view, 9, {})
+    options = build_bwrap_options(frozenset(), view, 9, {})
     order = [options.index(path) for path in ("/data", "/data/in", "/data/.git", "/data/.ssh")]
     assert order == sorted(order)
     assert options[options.index("/data/in") - 1] == "--bind"
@@ -131,8 +131,8 @@ def test_bwrap_binds_the_inner_root_after_the_outer_one_and_hides_after_both() -
 
 def test_what_bwrap_tells_is_read_however_it_comes() -> None:
     told = b'{ "child-pid": 7, "net-namespace": 5 }\n{ "exit-code": 3 }\n{ "child'
-    assert status_of(told) == {"child-pid": 7, "net-namespace": 5, "exit-code": 3}
-    assert status_of(b"[]\n7\n") == {}
+    assert parse_status(told) == {"child-pid": 7, "net-namespace": 5, "exit-code": 3}
+    assert parse_status(b"[]\n7\n") == {}
 
 
 # --- sandbox-exec ---
@@ -164,12 +164,12 @@ VIEW = SandboxView(
     ],
 )
 def test_the_profile_decides_as_the_view_says(operation: str, path: str, allowed: bool) -> None:
-    assert Profile(seatbelt_profile("/bin/cat", VIEW)).allows(operation, path) is allowed
+    assert Profile(build_profile("/bin/cat", VIEW)).allows(operation, path) is allowed
 
 
 @given(st.text(st.characters(exclude_characters="\0"), min_size=1))
 def test_no_path_says_anything_in_a_profile_but_itself(name: str) -> None:
-    profile = Profile(seatbelt_profile("/bin/cat", SandboxView("/a", [(f"/a/{name}", True)])))
+    profile = Profile(build_profile("/bin/cat", SandboxView("/a", [(f"/a/{name}", True)])))
     assert profile.allows("file-write-data", f"/a/{name}")
     for path in ("/a", "/b", "/etc/passwd"):
         assert not profile.allows("file-write-data", path)
@@ -179,7 +179,7 @@ def test_no_path_says_anything_in_a_profile_but_itself(name: str) -> None:
 @pytest.mark.parametrize("starts", [False, True])
 def test_a_program_starts_under_the_profile(starts: bool) -> None:
     view = SandboxView("/data", [("/data", True)], starts=starts)
-    profile = Profile(seatbelt_profile("/bin/cat", view))
+    profile = Profile(build_profile("/bin/cat", view))
     assert profile.starts("/bin/cat")
     assert profile.starts("/bin/sh") is starts
 
@@ -218,13 +218,13 @@ LEFT_OUT = [
 @table("operation, value", NEEDED)
 def test_the_profile_allows_what_programs_need(operation: str, value: str) -> None:
     view = SandboxView("/data", [("/data", True)])
-    assert Profile(seatbelt_profile("/bin/cat", view, "/private/var/t")).allows(operation, value)
+    assert Profile(build_profile("/bin/cat", view, "/private/var/t")).allows(operation, value)
 
 
 @table("operation, value", LEFT_OUT)
 def test_the_profile_allows_no_more_than_that(operation: str, value: str) -> None:
     view = SandboxView("/data", [("/data", True)])
-    profile = Profile(seatbelt_profile("/bin/cat", view, "/private/var/t"))
+    profile = Profile(build_profile("/bin/cat", view, "/private/var/t"))
     assert not profile.allows(operation, value)
 
 
@@ -233,7 +233,7 @@ def test_what_is_hidden_stays_hidden_whatever_is_renamed() -> None:
         ["/w/api/.env", "/w/api/.git/config", "/w/a.b/x.pem"], ["/w/api/.ssh"], ["/w/api/.git"]
     )
     view = SandboxView("/w", [("/w", True)], private)
-    profile = Profile(seatbelt_profile("/bin/sh", view))
+    profile = Profile(build_profile("/bin/sh", view))
     for path in ("/w/api", "/w/a.b", "/w/api/.git"):  # a renamed folder is unlinked
         assert not profile.allows("file-write-unlink", path)
     assert profile.allows("file-write-unlink", "/w/other") and profile.allows(
@@ -284,7 +284,7 @@ def box(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
     if request.param == "this system's":
         if WHY_NOT is not None:
             pytest.skip(WHY_NOT)
-        return find(sys.platform, FOLDERS)
+        return find_sandbox(sys.platform, FOLDERS)
     path = tmp_path / "sandbox-exec"
     path.write_text(STAND_IN, encoding="utf-8")
     path.chmod(0o755)
@@ -302,10 +302,10 @@ class TestContract:
         return folder.resolve()
 
     def output(self, box: Sandbox, root: Path, *words: str, starts: bool = True) -> str:
-        program_path = program(words[0], FOLDERS)
+        program_path = find_trusted(words[0], FOLDERS)
         assert program_path is not None
         view = SandboxView(str(root), [(str(root), False)], starts=starts)
-        with box.confined([program_path, *words[1:]], view) as confined:
+        with box.confine([program_path, *words[1:]], view) as confined:
             done = run(confined, {"PATH": ":".join(FOLDERS)}, HANG)
         assert (done.ending, done.code) == ("finished", 0), done
         return done.output.decode()
@@ -328,9 +328,9 @@ class TestContract:
         (folder / "greet").write_text("#!/bin/sh\necho hello\n", encoding="utf-8")
         (folder / "greet").chmod(0o755)
         view = SandboxView(str(root), [(str(root), False)], programs=[str(folder)])
-        with box.confined([str(folder / "greet")], view) as confined:
+        with box.confine([str(folder / "greet")], view) as confined:
             assert run(confined, {}, HANG).output == b"hello\n"
-        profile = Profile(seatbelt_profile(str(folder / "greet"), view))
+        profile = Profile(build_profile(str(folder / "greet"), view))
         assert profile.starts(str(folder / "greet"))
         assert not profile.allows("file-write-create", f"{folder}/new")
 
@@ -340,7 +340,7 @@ class TestContract:
 
 
 def test_on_a_mac_no_locale_is_named_that_macos_lacks(tmp_path: Path) -> None:
-    with Seatbelt("/usr/bin/sandbox-exec").confined(["/bin/ls"], VIEW) as confined:
+    with Seatbelt("/usr/bin/sandbox-exec").confine(["/bin/ls"], VIEW) as confined:
         assert confined.folder == "/data"
         assert confined.environment["LC_CTYPE"] == "UTF-8"
         assert "LC_ALL" not in confined.environment
@@ -351,10 +351,10 @@ def test_on_a_mac_no_locale_is_named_that_macos_lacks(tmp_path: Path) -> None:
 
 
 def test_a_tool_without_network_has_all_but_that_on_a_mac() -> None:
-    *_, profile = without_network("darwin")
+    *_, profile = offline_prefix("darwin")
     assert Profile(profile).allows("file-read-data", "/any")
     assert not Profile(profile).allows("network-outbound")
-    assert without_network("linux") == ()
+    assert offline_prefix("linux") == ()
 
 
 # --- what is hidden ---
@@ -368,7 +368,7 @@ def test_what_is_private_is_found_wherever_it_lies(tmp_path: Path) -> None:
         written(tmp_path, dict.fromkeys(names, ""))
     (tmp_path / ".envrc").symlink_to("x.txt")
     root = Root(RootName(str(tmp_path)))
-    found = hidden([root])
+    found = find_hidden([root])
     root.close()
     below = [os.path.relpath(path, tmp_path) for path in found.files]
     assert sorted(below) == [".git/config", ".git/modules/m/config", "a/.ENV", "k.pem"]
@@ -381,10 +381,10 @@ def test_too_many_private_files_are_refused_rather_than_shown(tmp_path: Path) ->
     written(tmp_path, {f"{number}.pem": "" for number in range(MAX_HIDDEN + 1)})
     root = Root(RootName(str(tmp_path)))
     with pytest.raises(PathRefused, match="too many"):
-        hidden([root])
+        find_hidden([root])
     root.close()
 
 
 @pytest.mark.skipif(sys.platform != "darwin", reason="sandbox-exec is macOS's")
 def test_sandbox_exec_confines() -> None:
-    assert probe(find("darwin", FOLDERS), FOLDERS) is None
+    assert probe(find_sandbox("darwin", FOLDERS), FOLDERS) is None

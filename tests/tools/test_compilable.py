@@ -15,7 +15,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from mlx_tools import builtin_tools
 from mlx_tools.evaluate.bfcl_data import CATEGORIES, load_items
-from mlx_tools.schema.compilable import COMPACT, Compilable, compilable
+from mlx_tools.schema.compilable import COMPACT, Compilable, make_compilable
 from mlx_tools.schema.validator import fits
 from tests.decoding.schemas import typed
 from tests.evaluate.questions import fetched_wheel
@@ -49,7 +49,7 @@ def object_of(value: Any, **more: Any) -> dict[str, Any]:
 
 
 def held(schema: Any, value: Any) -> bool:
-    found = compilable(object_of(schema)).schema
+    found = make_compilable(object_of(schema)).schema
     assert found is not None
     return takes(matcher(found), written({"v": value}))
 
@@ -96,7 +96,7 @@ LOOSENED: list[Any] = [
     ("schema", "is_exact"), [*((one, True) for one in EXACT), *((one, False) for one in LOOSENED)]
 )
 def test_what_cannot_be_held_is_taken_out(schema: Any, is_exact: bool) -> None:
-    found = compilable(object_of({"type": ["array", "null"], "items": schema}))
+    found = make_compilable(object_of({"type": ["array", "null"], "items": schema}))
     assert found.is_exact == is_exact and found.schema is not None
     matcher(found.schema)
 
@@ -119,7 +119,7 @@ def test_nothing_is_held_where_nothing_compiles() -> None:
     for _ in range(5000):
         deep = {"items": deep}
     for schema in (object_of(deep), {"type": "array"}, {"type": "object", "const": {1, 2}}):
-        assert compilable(schema) == Compilable(None)
+        assert make_compilable(schema) == Compilable(None)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_reference_leads_where_it_leads(reference: str) -> None:
     whole = {"type": "integer", "$anchor": "named"}
     places = {"$defs": {"a/b c": whole}, "x-parts": [whole], "not": whole}
     schema = {"type": "object", "properties": {"v": {"$ref": reference}, "w": whole}, **places}
-    found = compilable(schema).schema
+    found = make_compilable(schema).schema
     assert found is not None
     assert takes(matcher(found), '{"v":1}')
     assert not takes(matcher(found), '{"v":"1"}')
@@ -137,7 +137,7 @@ def test_a_reference_leads_where_it_leads(reference: str) -> None:
 
 def test_a_schema_may_refer_to_itself() -> None:
     tree = {"type": "object", "properties": {"below": {"type": "array", "items": {"$ref": "#"}}}}
-    found = compilable(tree)
+    found = make_compilable(tree)
     assert found.schema is not None
     assert takes(matcher(found.schema), '{"below":[{"below":[]},{}]}')
     assert not takes(matcher(found.schema), '{"below":[7]}')
@@ -168,7 +168,7 @@ def in_order(value: Any, schema: Any) -> Any:
 
 def wrongly_taken(schema: Any, value: Any, chance: random.Random) -> list[str]:
     """What is prepared takes a value that fits; and of its neighbours these, which do not."""
-    found = compilable(schema)
+    found = make_compilable(schema)
     assert found.schema is not None
     judge = matcher(found.schema)
     if fits(value, schema):
@@ -228,7 +228,7 @@ def test_all_of_bfcl_is_held_in_full(category: str, step: int) -> None:
     }
     assert specs
     for spec in list(specs.values())[::step]:
-        found = compilable(spec.parameters)
+        found = make_compilable(spec.parameters)
         assert found.schema is not None
         named = spec.parameters.get("properties", {})
         assert found.is_exact or not named.keys() >= {*spec.parameters["required"]}, spec.name
@@ -237,13 +237,15 @@ def test_all_of_bfcl_is_held_in_full(category: str, step: int) -> None:
 
 def test_all_built_in_tools_are_held() -> None:
     for spec in builtin_tools().all_specs().values():
-        assert compilable(spec.parameters).schema is not None, spec.name
+        assert make_compilable(spec.parameters).schema is not None, spec.name
 
 
 def test_many_required_properties_without_a_schema_are_left_to_validation() -> None:
     names = [f"p{number}" for number in range(1000)]
     properties = {"a": {"type": "string"}}
-    loosened = compilable({"type": "object", "properties": properties, "required": ["a", *names]})
+    loosened = make_compilable(
+        {"type": "object", "properties": properties, "required": ["a", *names]}
+    )
     assert loosened.schema is not None
     assert loosened.schema["required"] == ["a", *names[:200]]
     assert not loosened.is_exact

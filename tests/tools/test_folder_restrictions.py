@@ -14,7 +14,7 @@ from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALL_EFFECTS
 from mlx_tools.policy import Policy
 from mlx_tools.testing import ScriptedApprover
-from mlx_tools.tools import Registry, ToolResult, execute, load_tool, preview_of
+from mlx_tools.tools import Registry, ToolResult, execute, load_tool, make_preview
 from mlx_tools.tools.folder.definition import read_folder
 from tests.tools.tool_folders import make_folder
 
@@ -128,7 +128,7 @@ def test_an_operation_is_known_by_its_name_or_its_values(
     folder = restricted(tmp_path, parameters, mode="ro")
     result = called(folder, arguments)
     assert result.error is not None and result.error.code == "not_allowed"
-    assert preview_of(load_tool(folder), arguments).fails
+    assert make_preview(load_tool(folder), arguments).fails
 
 
 def test_declared_effects_stand_and_a_mode_only_takes_from_them(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
-from mlx_tools.toolbox.format_xml import MAX_DEPTH, pretty
+from mlx_tools.toolbox.format_xml import MAX_DEPTH, format_document
 from mlx_tools.tools import ToolResult
 from tests.tables import table
 from tests.tools.file_calls import executed
@@ -151,9 +151,9 @@ def test_the_content_is_what_it_was_and_formatting_again_changes_nothing(
 ) -> None:
     text = ElementTree.tostring(element, encoding="unicode")
     before = ElementTree.fromstring(text)  # as XML reads it: line ends are made equal
-    once = pretty(text)
+    once = format_document(text)
     assert content(ElementTree.fromstring(once)) == content(before)
-    assert pretty(once) == once
+    assert format_document(once) == once
 
 
 @given(st.text(max_size=60) | st.text("<>/a &;![]?-'\"=x", max_size=60))

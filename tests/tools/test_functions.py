@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from mlx_tools.errors import UsageError
-from mlx_tools.tools import Registry, tools_of_file
+from mlx_tools.tools import Registry, load_functions
 
 FILE = '''
 from __future__ import annotations
@@ -78,7 +78,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_typed_documented_functions_and_tools_of_the_file_are_tools(file: Path) -> None:
-    registry = Registry(tools_of_file(str(file)))
+    registry = Registry(load_functions(str(file)))
     specs = registry.specs()
     assert [*specs] == ["area", "later", "look"]
     assert {spec.plugin for spec in specs.values()} == {"functions"}
@@ -104,7 +104,7 @@ def test_two_files_of_one_name_do_not_take_each_others_place(tmp_path: Path) -> 
         (folder / "mine.py").write_text(
             f'def {name}() -> int:\n    """It."""\n    return {number}\n'
         )
-        made += tools_of_file(str(folder / "mine.py"))
+        made += load_functions(str(folder / "mine.py"))
     assert [anyio.run(tool.call, {}) for tool in made] == [1, 2]
     paths = {str(tmp_path / str(number) / "mine.py") for number in (1, 2)}
     assert paths <= {getattr(module, "__file__", None) for module in [*sys.modules.values()]}
@@ -128,7 +128,7 @@ def test_a_file_that_gives_no_tool_is_told_in_a_line(
     if text is not None:
         path.write_text(text)
     with pytest.raises(UsageError) as caught:
-        tools_of_file(str(path))
+        load_functions(str(path))
     assert said in str(caught.value) and "\n" not in str(caught.value)
     failed = "imported" in str(caught.value)
     files = {getattr(module, "__file__", None) for module in [*sys.modules.values()]}
@@ -140,4 +140,4 @@ def test_a_folder_or_another_kind_of_file_is_told_in_a_line(tmp_path: Path) -> N
     (tmp_path / "notes.txt").write_text("hello")
     for path in (tmp_path, tmp_path / "notes.txt"):
         with pytest.raises(UsageError):
-            tools_of_file(str(path))
+            load_functions(str(path))

@@ -33,12 +33,12 @@ from mlx_tools.tools import (
     ToolError,
     ToolResult,
     execute,
-    look,
-    masked,
+    fetch_offer,
+    mask_place,
     mcp_read,
-    servers_in,
+    read_servers,
 )
-from mlx_tools.tools.mcp.client import answer_of, may_ask_at
+from mlx_tools.tools.mcp.client import may_ask_at, read_answer
 from mlx_tools.tools.mcp.sign_in import PORT, sign_in
 from tests.waiting import EXPIRES, wait_until
 
@@ -72,7 +72,7 @@ class Stranger:
         at = {"command": command, "env": {}, "cwd": None} | more.pop("at", {})
         self.sources = BoundSources(home / "bound")
         self.source = BoundSource(name="there", kind="mcp", at=at, tools=(ECHO,))
-        self.sources.put(self.source)
+        self.sources.save(self.source)
         self.more = more
 
     def with_clients(self, use: Callable[[McpClients], Awaitable[T]]) -> T:
@@ -100,7 +100,9 @@ class Stranger:
         return self.with_clients(use)
 
     def offers(self) -> Any:
-        return self.with_clients(lambda clients: look(clients, replace(self.source, tools=())))
+        return self.with_clients(
+            lambda clients: fetch_offer(clients, replace(self.source, tools=()))
+        )
 
     @property
     def heard(self) -> list[str]:
@@ -192,7 +194,7 @@ def test_what_changed_is_not_written_over_what_was_agreed_to_since(home: Path) -
         stranger.with_clients(use)
 
     anew = replace(stranger.source, version="2")
-    looked(lambda: stranger.sources.put(anew))
+    looked(lambda: stranger.sources.save(anew))
     assert stranger.sources.read("there") == anew
     looked(lambda: stranger.sources.remove("there"))
     assert stranger.sources.names() == []
@@ -217,7 +219,7 @@ def test_a_schema_that_is_a_bomb_costs_no_other_its_tool(
 ) -> None:
     offer = stranger_of("bomb").offers()
     assert [tool.name for tool in offer.tools] == ["echo"]
-    assert set(offer.refused) == {"bomb", "circle"}
+    assert set(offer.refused_tools) == {"bomb", "circle"}
 
 
 def test_hints_are_not_believed_and_no_name_is_anothers(home: Path) -> None:
@@ -229,7 +231,7 @@ def test_hints_are_not_believed_and_no_name_is_anothers(home: Path) -> None:
     assert {spec.possible_effects for spec in specs} == {ALL_EFFECTS}
     assert [spec.name for spec in specs] == ["there__echo", "there__.._calculator"]
     assert [spec.description for spec in specs] == ["Say it again."] * 2
-    assert offer.refused == {"echo": "it has two of this name"}
+    assert offer.refused_tools == {"echo": "it has two of this name"}
 
 
 def test_an_answer_too_large_ends_the_server_and_is_an_error(
@@ -296,7 +298,7 @@ def test_nothing_that_a_server_sends_beside_structured_content_is_lost(
 ) -> None:
     content = [{"type": "text", "text": text}] if text else []
     sent = {"content": content, "structuredContent": structured}
-    assert answer_of(CallToolResult.model_validate(sent)) == result
+    assert read_answer(CallToolResult.model_validate(sent)) == result
 
 
 def test_its_resources_are_listed_and_read(home: Path) -> None:
@@ -447,10 +449,10 @@ def test_it_ends_with_us_however_we_end(home: Path) -> None:
     stranger = Stranger(home, "plain")
     program = (
         "import asyncio, os, signal\n"
-        "from mlx_tools.tools import BoundSources, McpClients, look\n"
+        "from mlx_tools.tools import BoundSources, McpClients, fetch_offer\n"
         f"sources = BoundSources(__import__('pathlib').Path({str(home / 'bound')!r}))\n"
         "async def run():\n"
-        "    await look(McpClients(sources), sources.read('there'))\n"
+        "    await fetch_offer(McpClients(sources), sources.read('there'))\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "asyncio.run(run())\n"
     )
@@ -462,11 +464,11 @@ def test_it_ends_with_us_however_we_end(home: Path) -> None:
 def test_places_are_read_as_other_programs_write_them() -> None:
     desktop = {"mcpServers": {"a": {"command": "x", "args": ["-y"], "env": {"K": "secret"}}}}
     code = {"servers": {"b": {"type": "http", "url": "https://h/mcp?k=secret"}}}
-    (place,) = servers_in(desktop, "f").values()
+    (place,) = read_servers(desktop, "f").values()
     assert place == {"command": ["x", "-y"], "env": {"K": "secret"}, "cwd": None}
-    assert masked(place) == "x -y with K"
-    (place,) = servers_in(code, "f").values()
-    assert "secret" not in masked(place)
+    assert mask_place(place) == "x -y with K"
+    (place,) = read_servers(code, "f").values()
+    assert "secret" not in mask_place(place)
     wrong: list[Mapping[str, Any]] = [
         {},
         {"mcpServers": {"a": {}}},
@@ -476,7 +478,7 @@ def test_places_are_read_as_other_programs_write_them() -> None:
     ]
     for value in wrong:
         with pytest.raises(UsageError, match=r"^f"):
-            servers_in(value, "f")
+            read_servers(value, "f")
 
 
 @pytest.mark.parametrize(

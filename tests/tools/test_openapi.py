@@ -14,7 +14,7 @@ from mlx_tools.messages import replace
 from mlx_tools.schema import fits
 from mlx_tools.tools import BoundSource, BoundTool, execute
 from mlx_tools.tools.openapi.document import OperationRefused, read_document, with_effects
-from mlx_tools.tools.openapi.request import bound_operation, parse_secret
+from mlx_tools.tools.openapi.request import make_operation, parse_secret
 
 SECRET = "s3cr3t-of-mine"
 
@@ -50,7 +50,7 @@ def _sent(
 
     where = {"server": "https://zoo.test/v1", "secrets": {}, **at}
     source = BoundSource(name="zoo", kind="openapi", at=where, tools=(tool,))
-    made = bound_operation(source, tool, environ or {}, httpx.MockTransport(respond))
+    made = make_operation(source, tool, environ or {}, httpx.MockTransport(respond))
     result = asyncio.run(execute(made, arguments, timeout=120))
     return seen, result
 
@@ -428,7 +428,7 @@ def test_an_approval_is_shown_what_would_be_sent_without_secrets() -> None:
     tool = _tool(operation, method="post", components={"securitySchemes": SCHEMES})
     at = {"server": "https://zoo.test", "secrets": {"key": "env:ZOO"}}
     source = BoundSource(name="zoo", kind="openapi", at=at, tools=(tool,))
-    made = bound_operation(source, tool, {"ZOO": SECRET})
+    made = make_operation(source, tool, {"ZOO": SECRET})
     assert made.preview is not None
     shown = made.preview({"body": {"a": 1}})
     assert shown is not None

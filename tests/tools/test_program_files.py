@@ -9,7 +9,7 @@ import pytest
 from mlx_tools import builtin_tools
 from mlx_tools.errors import UsageError
 from mlx_tools.store import PathAbsent, PathRefused, Root, RootName
-from mlx_tools.toolbox.command_rules import plan, rules
+from mlx_tools.toolbox.command_rules import load_rules, make_plan
 from mlx_tools.toolbox.program_files import HOMEBREW, ProgramFile, find_program, trusted_folders
 from tests.tables import table
 
@@ -69,7 +69,7 @@ def test_the_programs_of_macos_take_bsds_options(platform: str, make: str) -> No
 
 
 def test_bsds_tables_have_no_program_of_their_own_and_no_option_that_writes() -> None:
-    gnu, bsd = rules(), rules("bsd")
+    gnu, bsd = load_rules(), load_rules("bsd")
     assert set(gnu) == set(bsd)
     assert "--show-all" in gnu["cat"].flags and "--show-all" not in bsd["cat"].flags
     assert "-o" not in {*bsd["sort"].flags, *bsd["sort"].values}
@@ -90,10 +90,14 @@ def test_a_call_is_held_to_the_options_of_the_programs_make(tmp_path: Path) -> N
 
     try:
         words = ["--show-all", "a"]
-        assert plan(rules(), FOLDERS, [root], "cat", words, on_linux).argv[1] == "--show-all"
+        assert (
+            make_plan(load_rules(), FOLDERS, [root], "cat", words, on_linux).argv[1] == "--show-all"
+        )
         with pytest.raises(PathRefused, match="--show-all"):
-            plan(rules(), FOLDERS, [root], "cat", words, on_a_mac)
-        assert plan(rules(), FOLDERS, [root], "cat", ["-v", "a"], on_a_mac).argv[1] == "-v"
+            make_plan(load_rules(), FOLDERS, [root], "cat", words, on_a_mac)
+        assert (
+            make_plan(load_rules(), FOLDERS, [root], "cat", ["-v", "a"], on_a_mac).argv[1] == "-v"
+        )
     finally:
         root.close()
 

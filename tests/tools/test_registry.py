@@ -21,8 +21,8 @@ from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import Policy
 from mlx_tools.toolbox.schedule_task import Jobs
 from mlx_tools.tools import EntryPointTools, Registry, Tool, tool
-from mlx_tools.tools.registry import OWN_TOOLS, installed
-from mlx_tools.tools.tool import of_plugin, preview_of
+from mlx_tools.tools.registry import OWN_TOOLS, find_entry_points
+from mlx_tools.tools.tool import make_preview, with_plugin
 from scripts.stretch import ROOT
 from tests.schedule.kept_jobs import jobs_in
 from tests.tables import table
@@ -155,7 +155,7 @@ def test_tools_are_switched_off_by_name_glob_and_plugin() -> None:
     off = {"clock": "not wanted", "fore*": "by a glob", "plugin:w": "the whole plugin"}
     registry = builtin_tools(switched_off=off)
     registry.add(forecast)
-    registry.add(of_plugin(rename, "w"))
+    registry.add(with_plugin(rename, "w"))
     assert usable(registry) == [name for name in USABLE if name != "clock"]
     assert {name: registry.disabled[name] for name in ("clock", "forecast", "rename")} == {
         "clock": "not wanted",
@@ -329,7 +329,7 @@ def test_a_run_with_a_tool_of_ones_own_loads_no_built_in_one() -> None:
 def test_the_built_in_tools_are_found_by_the_entry_point_of_the_package(tmp_path: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert [*project["entry-points"]["mlx_tools.tools"].values()] == [OWN_TOOLS]
-    assert all(offer.plugin != "mlx-tools" for offer in installed())
+    assert all(offer.plugin != "mlx-tools" for offer in find_entry_points())
     registry = Registry().with_builtin(roots=[tmp_path])
     assert list(registry.all_specs()) == EVERY and "file_access" in registry.specs()
     with pytest.raises(UsageError, match="root"):
@@ -409,6 +409,6 @@ def test_a_foreign_tools_other_members_harm_nobody(member: str, value: Any) -> N
         return
     assert why is None
     probe = registry.get("probe")
-    seen = preview_of(probe, {})
+    seen = make_preview(probe, {})
     assert seen.text == "" or seen.text.endswith("told: RuntimeError: no device")
     assert asyncio.run(probe.call({})) == "probed"

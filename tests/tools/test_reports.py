@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.testing import run, skip
 from mlx_tools.tools import Progress, ToolContext, execute, tool
-from mlx_tools.tools.context import BURST, EVERY, Reports
+from mlx_tools.tools.context import BURST, REPORT_INTERVAL, Reports
 
 
 class Clock:
@@ -42,7 +42,7 @@ def told(*steps: float, count: int = 1) -> list[str]:
 def test_of_a_flood_the_beginning_and_the_last_report_arrive_and_a_pause_makes_room() -> None:
     seen = told(0, count=100_000)
     assert seen == [*(f"0.{number}" for number in range(BURST)), "0.99999"]
-    assert told(0, 10 * BURST * EVERY, count=BURST) == [
+    assert told(0, 10 * BURST * REPORT_INTERVAL, count=BURST) == [
         f"{number}.{part}" for number in range(2) for part in range(BURST)
     ]
 
@@ -55,7 +55,7 @@ def test_what_arrives_is_in_order_bounded_by_time_and_ends_with_the_last(
     places = [tuple(map(int, message.split("."))) for message in seen]
     assert places == sorted(set(places))
     assert places[-1] == (len(steps) - 1, count - 1)
-    assert len(seen) <= BURST + sum(steps[1:]) / EVERY + 1
+    assert len(seen) <= BURST + sum(steps[1:]) / REPORT_INTERVAL + 1
 
 
 def test_reports_of_many_threads_at_once_lose_no_last_word() -> None:
@@ -109,7 +109,7 @@ def test_nothing_is_told_of_a_call_that_was_cancelled() -> None:
             reports.take(Progress("x"))
         reports.end(cancelled=True)
         reports.take(Progress("later"))
-        await skip(2 * EVERY)
+        await skip(2 * REPORT_INTERVAL)
 
     run(main)
     assert seen == []

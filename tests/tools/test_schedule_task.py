@@ -16,7 +16,7 @@ from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import Policy, decide
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.toolbox.schedule_task import Jobs, schedule_task
-from mlx_tools.tools import ToolContext, ToolResult, preview_of
+from mlx_tools.tools import ToolContext, ToolResult, make_preview
 from tests.schedule.kept_jobs import file_of, jobs_in
 from tests.tools.file_calls import executed
 
@@ -61,7 +61,11 @@ def test_a_job_has_the_policy_folders_and_settings_of_its_session(desk: Desk) ->
     job = listed.job
     assert job is not None and Policy.from_json(job.policy) == POLICY
     assert Policy.from_json(job.configured_policy) == Policy(allow=["*"])
-    assert (job.roots, job.options, job.by) == (("/data",), {"model.name": "m"}, "session s-1")
+    assert (job.roots, job.options, job.created_by) == (
+        ("/data",),
+        {"model.name": "m"},
+        "session s-1",
+    )
     assert f"{job.id} was made" in str(result.content)
     assert "2026-03-06 09:00:00 (Europe/Berlin)" in str(result.content)  # it is the 5th in Berlin
 
@@ -102,7 +106,7 @@ def test_what_is_shown_says_what_the_job_may_do(desk: Desk) -> None:
     assert "it may call: schedule_task, clock, notes_create" in shown and "; not clock" in shown
     assert "local only" in shown and "in the folders: /data" in shown
     narrowed = Policy(allow=["*"]).narrowed_by(Policy(allow=["clock"]))
-    shown = preview_of(desk.tool, {"task": "Count.", "when": "@daily"}, narrowed).text
+    shown = make_preview(desk.tool, {"task": "Count.", "when": "@daily"}, narrowed).text
     assert "may call: *\nand of that no more than this: it may call: clock\n" in shown
 
 

@@ -213,7 +213,7 @@ PATTERN = st.sampled_from(
 def test_the_lines_are_those_that_python_finds(lines: list[str], end: str, pattern: str) -> None:
     text = "".join(line + end for line in lines)
     expected = [number for number, line in enumerate(lines) if re.search(pattern, line)]
-    assert [number for number, _ in LinePattern(pattern).matching_lines(text)] == expected
+    assert [number for number, _ in LinePattern(pattern).find_lines(text)] == expected
 
 
 @pytest.mark.parametrize(

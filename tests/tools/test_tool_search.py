@@ -146,7 +146,7 @@ def test_hits_are_the_permitted_and_enabled_and_all_others_are_counted(
     usable = [n for n in NAMES if rows[n]["permitted"]]
     ranked = Finder(registry.all_specs()[n] for n in usable).hits(query)
     assert [spec for spec, _ in found.hits] == ranked[:limit]
-    assert found.more == len(ranked) - len(found.hits)
+    assert found.hidden_count == len(ranked) - len(found.hits)
     best = Finder(registry.all_specs()[n] for n in NAMES).hits(query)[:limit]
     hidden = [spec.name for spec in best if spec.name not in usable]
     assert found.denied + len(found.disabled) == len(hidden)

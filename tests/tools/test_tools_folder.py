@@ -19,9 +19,9 @@ from mlx_tools.errors import ConfigError, ToolDefinitionError, UsageError
 from mlx_tools.policy import Policy
 from mlx_tools.tools import Registry, ToolError, ToolResult, execute, load_tool
 from mlx_tools.tools.folder.collection import (
-    NOTHING_SAID,
+    EMPTY_RECORD,
     ToolCollection,
-    exposed_by,
+    find_exposure,
     write_template,
 )
 from mlx_tools.tools.folder.definition import read_folder
@@ -164,7 +164,7 @@ def test_removing_deletes_the_folder_and_forgets(collection: ToolCollection, ech
     collection.switch("echo", False)
     collection.remove("echo")
     assert not echo.exists()
-    assert collection.said() == NOTHING_SAID
+    assert collection.load_record() == EMPTY_RECORD
     make_folder(collection.folder)
     assert "nobody has said" in (why(collection) or "")
 
@@ -198,7 +198,10 @@ def test_what_cannot_be_removed_or_added_leaves_what_was_there(
 def test_a_change_that_fails_halfway_leaves_the_files_and_what_is_trusted(
     tmp_path: Path, collection: ToolCollection, echo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    new, said = read_folder(make_folder(tmp_path / "new", "echo", "execute = 1")), collection.said()
+    new, said = (
+        read_folder(make_folder(tmp_path / "new", "echo", "execute = 1")),
+        collection.load_record(),
+    )
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -208,7 +211,7 @@ def test_a_change_that_fails_halfway_leaves_the_files_and_what_is_trusted(
         patch.setattr(Path, "rename", lambda a, b: (full if "draft" in a.name else rename)(a, b))
         with pytest.raises(UsageError, match="No space left"):
             collection.add(new)
-    assert collection.said() == said
+    assert collection.load_record() == said
     with monkeypatch.context() as patch:
         patch.setattr("mlx_tools.tools.folder.collection.write_whole", full)
         with pytest.raises(ConfigError, match="No space left"):
@@ -266,7 +269,7 @@ def test_two_who_change_the_record_at_once_lose_nothing(collection: ToolCollecti
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(collection.said().switched) == 60
+    assert len(collection.load_record().switched) == 60
     assert collection.record.stat().st_mode & 0o777 == 0o600
 
 
@@ -322,10 +325,10 @@ def test_trust_in_a_folder_is_none_in_one_of_the_same_name_elsewhere(
 def test_a_root_that_can_be_written_must_not_hold_the_record(
     tmp_path: Path, collection: ToolCollection
 ) -> None:
-    assert exposed_by(collection.record, [str(tmp_path), "/usr:rw"]) is None
-    assert "lies below the root" in (exposed_by(collection.record, [f"{tmp_path}:rw"]) or "")
+    assert find_exposure(collection.record, [str(tmp_path), "/usr:rw"]) is None
+    assert "lies below the root" in (find_exposure(collection.record, [f"{tmp_path}:rw"]) or "")
     hidden = ToolCollection(tmp_path / ".local" / "share")
-    assert exposed_by(hidden.record, [f"{tmp_path}:rw"]) is None
+    assert find_exposure(hidden.record, [f"{tmp_path}:rw"]) is None
 
 
 # --- a new one ----------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from mlx_tools.protocol import (
     write_call,
 )
 from mlx_tools.protocol.grammar import repeated_end, turn_grammar
-from mlx_tools.schema import compilable
+from mlx_tools.schema import make_compilable
 from mlx_tools.tools.exports import to_gbnf
 from tests.decoding.schemas import tools
 from tests.tables import table
@@ -260,7 +260,7 @@ def test_a_call_that_fits_is_taken_and_its_neighbours_only_if_they_fit(
     line = write_call(spec.name, arguments, style=style)
     plain = "\x7f" not in line and "\\u003c" not in line and not SPELLED.search(line)
     in_gbnf = not re.search('"(?:minimum|maximum|allOf)":', json.dumps(spec.parameters))
-    exact = compilable(spec.parameters).is_exact, in_gbnf
+    exact = make_compilable(spec.parameters).is_exact, in_gbnf
     by_lark, by_gbnf = turn.takes(line)
     assert by_gbnf and (by_lark or not plain)
     for _ in range(15):

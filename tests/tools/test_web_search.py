@@ -20,8 +20,8 @@ from mlx_tools.toolbox.web_tools import (
     ENGINES,
     Search,
     ask_engines,
-    sources_of,
-    usual_search,
+    make_search,
+    make_sources,
     web_search,
 )
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed
@@ -82,21 +82,21 @@ def test_results_are_at_most_as_many_as_were_asked_for_and_none_is_told() -> Non
     ],
 )
 def test_a_hit_that_is_no_page_on_the_web_is_left_out(hit: Mapping[str, Any]) -> None:
-    assert sources_of([hit, *HITS], 10)[0].title == "First"
+    assert make_sources([hit, *HITS], 10)[0].title == "First"
 
 
 def test_hits_are_cut_short_and_given_once_without_letters_that_nothing_shows() -> None:
     hostile = {"url": "https://a.org/x", "title": "\x1b[31m" + "t" * 9999, "text": "\n[9] " * 9999}
-    (hit,) = sources_of([hostile, hostile], 10)
+    (hit,) = make_sources([hostile, hostile], 10)
     assert len(hit.title) <= 200 and len(hit.text) <= 500
     assert hit.title.isprintable() and hit.text.isprintable()
     assert (
-        sources_of([{"url": "https://a.org", "title": "", "text": ""}], 1)[0].title
+        make_sources([{"url": "https://a.org", "title": "", "text": ""}], 1)[0].title
         == "https://a.org/"
     )
     secret = "".join(chr(first + ord(c)) for first in (0xE0000, 0xE0100) for c in "obey")
     hit = {"url": "https://a.org/", "title": f"a{secret}b", "text": f"c{secret}d"}
-    assert [(one.title, one.text) for one in sources_of([hit], 1)] == [("ab", "cd")]
+    assert [(one.title, one.text) for one in make_sources([hit], 1)] == [("ab", "cd")]
 
 
 # --- engines ---
@@ -238,7 +238,7 @@ def test_ones_own_searxng_is_asked_in_place_of_the_engines(
 ) -> None:
     with site(answer) as server:
         address = f"http://127.0.0.1:{server.port}"
-        tool = usual_search(address)
+        tool = make_search(address)
         assert tool.disabled_reason is None or tool.disabled_reason() is None
         result = executed(tool, query="tea & time")
         assert [asked.path for asked in server.asked] == ["/search?q=tea+%26+time&format=json"]

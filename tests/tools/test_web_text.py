@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.toolbox.html_text import read_html
-from mlx_tools.toolbox.web_fetch import is_html, media_of, text_of
+from mlx_tools.toolbox.web_fetch import decode_body, is_html, parse_media
 from mlx_tools.tools import ToolError
 from tests.tables import table
 from tests.tools.web_server import fetched, fetching, says, site, text
@@ -31,8 +31,8 @@ def shown(html: str, most: int = 10_000) -> str:
     ],
 )
 def test_texts_of_all_kinds_stay_as_they_are(kind: str) -> None:
-    media, body = media_of(kind), '{"a": "<b>ä</b>"}\n'
-    assert not is_html(media, body.encode()) and text_of(media, body.encode()) == body
+    media, body = parse_media(kind), '{"a": "<b>ä</b>"}\n'
+    assert not is_html(media, body.encode()) and decode_body(media, body.encode()) == body
 
 
 @pytest.mark.parametrize(
@@ -45,19 +45,19 @@ def test_texts_of_all_kinds_stay_as_they_are(kind: str) -> None:
 )
 def test_what_is_no_text_is_refused_by_its_type(kind: str) -> None:
     with pytest.raises(ToolError, match=r"no text|without an end") as caught:
-        media_of(kind)
+        parse_media(kind)
     assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "text/html", "", "application/octet-stream"])
 def test_bytes_that_are_no_text_are_refused(kind: str) -> None:
     with pytest.raises(ToolError, match="no text"):
-        text_of(media_of(kind), b"%PDF-1.7\x00\x01\x02\xff" * 10)
+        decode_body(parse_media(kind), b"%PDF-1.7\x00\x01\x02\xff" * 10)
 
 
 @pytest.mark.parametrize("kind", ["", "application/octet-stream"])
 def test_without_a_type_a_page_is_known_by_how_it_begins(kind: str) -> None:
-    media = media_of(kind)
+    media = parse_media(kind)
     assert is_html(media, b"\n<!-- x --><!DOCTYPE html><p>Hi")
     assert not is_html(media, b"Use <html> here.")
 
@@ -99,19 +99,19 @@ def test_without_a_type_a_page_is_known_by_how_it_begins(kind: str) -> None:
     ],
 )
 def test_bytes_are_read_as_browsers_do(declared: str, data: bytes, read: str | None) -> None:
-    media = media_of(declared)
+    media = parse_media(declared)
     if read is None:
         with pytest.raises(ToolError):
-            text_of(media, data)
+            decode_body(media, data)
     else:
-        assert text_of(media, data) == read
+        assert decode_body(media, data) == read
 
 
 @given(st.binary(max_size=300), st.text(max_size=60))
 def test_no_bytes_and_no_declaration_crash(data: bytes, declared: str) -> None:
     try:
-        media = media_of(f"text/html; charset={declared}")
-        assert isinstance(text_of(media, data), str)
+        media = parse_media(f"text/html; charset={declared}")
+        assert isinstance(decode_body(media, data), str)
         is_html(media, data)
     except ToolError:
         pass

@@ -12,8 +12,8 @@ import pytest
 
 from mlx_tools.process import kill_group
 from mlx_tools.toolbox.urls import read_url
-from mlx_tools.toolbox.web_fetch import FetchedPage, Media, page_text
-from mlx_tools.toolbox.worker import Bounds, WorkerFailed, _start_worker, ask_apart
+from mlx_tools.toolbox.web_fetch import FetchedPage, Media, extract_text
+from mlx_tools.toolbox.worker import Bounds, WorkerFailed, _start_worker, run_in_worker
 from mlx_tools.tools import ToolError
 from tests.waiting import until, wait_until
 
@@ -25,7 +25,7 @@ ROOM = Bounds(seconds=600, cpu_seconds=3600, memory_mb=1000)
 
 def asked(html: str, bounds: Bounds = ROOM, script: str = "html_text.read_html") -> dict[str, Any]:
     question = {"html": html, "url": "https://example.org/", "max_chars": 100_000}
-    return asyncio.run(ask_apart(script, "justhtml", question, bounds))
+    return asyncio.run(run_in_worker(script, "justhtml", question, bounds))
 
 
 def no_child_is_left() -> bool:
@@ -48,22 +48,22 @@ def test_a_page_is_read_and_the_process_is_gone() -> None:
         Bounds(seconds=0.5, cpu_seconds=3600, memory_mb=1000),
         Bounds(seconds=600, cpu_seconds=1, memory_mb=1000),
         Bounds(seconds=30, cpu_seconds=20, memory_mb=60),
-        Bounds(seconds=30, cpu_seconds=20, memory_mb=1000, most=10),
+        Bounds(seconds=30, cpu_seconds=20, memory_mb=1000, max_output_bytes=10),
     ],
     ids=["time", "processor", "memory", "output"],
 )
 def test_a_process_that_goes_beyond_its_bounds_is_ended(bounds: Bounds) -> None:
-    page = SLOW if bounds.most > 10 and bounds.memory_mb > 60 else "<p>x" * 100_000
+    page = SLOW if bounds.max_output_bytes > 10 and bounds.memory_mb > 60 else "<p>x" * 100_000
     with pytest.raises(WorkerFailed) as caught:
         asked(page, bounds)
-    assert caught.value.beyond
+    assert caught.value.over_limit
     assert no_child_is_left()
 
 
 def test_a_process_nobody_waits_for_is_ended() -> None:
     async def run() -> None:
         task = asyncio.ensure_future(
-            ask_apart("html_text.read_html", "justhtml", {"html": SLOW, "max_chars": 1}, ROOM)
+            run_in_worker("html_text.read_html", "justhtml", {"html": SLOW, "max_chars": 1}, ROOM)
         )
         await until(lambda: not no_child_is_left())
         task.cancel()
@@ -77,7 +77,7 @@ def test_a_process_nobody_waits_for_is_ended() -> None:
 def test_a_process_that_breaks_is_told_from_one_that_is_ended() -> None:
     with pytest.raises(WorkerFailed) as caught:
         asked("x", script="isolated.no_such_work")
-    assert not caught.value.beyond
+    assert not caught.value.over_limit
 
 
 def test_what_a_page_is_made_of_cannot_be_more_than_the_answer_may_be() -> None:
@@ -103,10 +103,10 @@ def test_the_process_sees_no_variable_but_two(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_missing_package_is_said() -> None:
     with pytest.raises(ToolError, match="no_such_package is not installed"):
-        asyncio.run(ask_apart("html_text.read_html", "no_such_package", {}, ROOM))
+        asyncio.run(run_in_worker("html_text.read_html", "no_such_package", {}, ROOM))
 
 
 def test_a_page_that_cannot_be_read_in_its_time_is_an_error_in_words() -> None:
     page = FetchedPage(read_url("https://example.org/"), Media("html"), SLOW.encode())
     with pytest.raises(ToolError, match="too much time or memory: https://example"):
-        asyncio.run(page_text(page, 0.5))
+        asyncio.run(extract_text(page, 0.5))

@@ -1,16 +1,16 @@
-"""What a knowledge base keeps: an SQLite file with full-text indexes (FTS5).
+"""The file of a knowledge base: SQLite with full-text indexes (FTS5).
 
-A corpus has files, a file has its text (compressed, once) and passages, which are stretches of it.
+A corpus has files. A file has its text (compressed, once) and passages, which are stretches of it.
 
-There are three indexes: the words of each passage, by which an answer is found within a file; those
-of each file, and those of its names (title, path, headings), by which files are told apart. How
-rare a word is differs between them: a file's path has it once, not once a passage. They are
-contentless: each holds words under a number, and no text. To take something out, its words are made
-again from the text, so they must come out the same: a change to how words are made, or to what is
-indexed, makes a new version of the format.
+There are three indexes. The words of each passage find an answer within a file. The words of each
+file, and those of its names (title, path, headings), tell files apart. The rarity of a word differs
+between them: a file's path has it once, not once in each passage. The indexes are contentless: each
+holds words under a number, and no text. To remove something, its words are made again from the
+text, so they must be the same. A change to how words are made, or to what is indexed, needs a new
+version of the format.
 
-A fourth holds the letters, in threes, of each word there is: what is spelled much like a word is
-found by it without a walk through all of them. A word is kept as long as a file has its stem.
+A fourth index holds the letters of each word, in threes. It finds similar words without a walk
+through all of them. A word is kept as long as a file has its stem.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 from mlx_tools.errors import KnowledgeBaseError
 from mlx_tools.store import DAMAGED, FileFormat, SqliteFile
 from mlx_tools.toolbox.kb.documents import Document
-from mlx_tools.toolbox.kb.passages import BETWEEN_HEADINGS, WITHIN
+from mlx_tools.toolbox.kb.passages import HEADING_SEPARATOR, SECTION_SEPARATOR
 from mlx_tools.toolbox.kb.query import LETTERS, index_text
 
 _INDEXES: Final = {
@@ -60,23 +60,25 @@ CREATE VIRTUAL TABLE word_letters USING fts5(
     for table, columns in _INDEXES.items()
 )
 _FORMAT: Final = FileFormat("knowledge base", KnowledgeBaseError, 0x6D6C786B, 5, _SCHEMA)
-_BETWEEN: Final = re.compile(f"{WITHIN}|{BETWEEN_HEADINGS}")
+_HEADING_SPLIT: Final = re.compile(f"{HEADING_SEPARATOR}|{SECTION_SEPARATOR}")
 
 
 class FileRow(NamedTuple):
-    """What is known of a file without its text. ``stamp`` changes when it is written, ``reader`` is
-    what read it; with a ``problem`` it has no text."""
+    """A file without its text."""
 
     path: str
     size: int
     stamp: str
+    """Changes when the file is written."""
     hash: bytes
     reader: str
+    """What read it."""
     problem: str = ""
+    """The reason why it has no text; empty if it has."""
 
 
 class Database(SqliteFile):
-    """An open knowledge base; ``create`` makes the file where there is none."""
+    """An open knowledge base; ``create`` creates a missing file."""
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
         self._words_in: set[str] = set()
@@ -86,27 +88,27 @@ class Database(SqliteFile):
     # --- reading ---
 
     def rows(self, query: str, *values: object) -> Iterator[Any]:
-        """The rows that a query gives."""
+        """Yield the rows of a query."""
         yield from self.sql.execute(query, values)
 
     def corpus(self, name: str) -> int | None:
-        """The number of the corpus with this name."""
-        found = next(self.rows("SELECT id FROM corpus WHERE name=?", name), None)
-        return None if found is None else int(found[0])
+        """Return the number of the corpus with this name."""
+        row = next(self.rows("SELECT id FROM corpus WHERE name=?", name), None)
+        return None if row is None else int(row[0])
 
     def files(self, corpus: int) -> list[FileRow]:
-        """The files of a corpus."""
+        """Return the files of a corpus."""
         query = "SELECT path, size, stamp, hash, reader, problem FROM file WHERE corpus=?"
         return [FileRow(*row) for row in self.rows(query, corpus)]
 
     def text(self, file: int) -> str:
-        """The text of a file."""
-        return _unpacked(self.one("SELECT text FROM file WHERE id=?", file)[0])
+        """Return the text of a file."""
+        return _unpack(self.one("SELECT text FROM file WHERE id=?", file)[0])
 
     # --- writing, within a transaction ---
 
     def make_corpus(self, name: str, now: str) -> int:
-        """The number of the corpus with this name, which is made where there is none."""
+        """Return the number of the corpus with this name, which is created if missing."""
         self.sql.execute(
             "INSERT INTO corpus(name, changed) VALUES(?, ?) "
             "ON CONFLICT(name) DO UPDATE SET changed=excluded.changed",
@@ -114,43 +116,46 @@ class Database(SqliteFile):
         )
         return int(self.one("SELECT id FROM corpus WHERE name=?", name)[0])
 
-    def put(self, corpus: int, row: FileRow, display_path: str, document: Document | None) -> int:
-        """Keeps a file in place of what its path had before; returns its number. ``display_path``
-        is its path from the folder that was added on, by which it is found."""
+    def save_file(
+        self, corpus: int, row: FileRow, display_path: str, document: Document | None
+    ) -> int:
+        """Save a file in place of the one with its path, and return its number.
+
+        ``display_path`` is its path from the added folder on, by which it is found.
+        """
         self.drop(corpus, row.path)
-        kept = document or Document("", "", ())
-        pages = " ".join(map(str, kept.pages))
+        stored = document or Document("", "", ())
+        pages = " ".join(map(str, stored.pages))
         file = self.sql.execute(
             "INSERT INTO file(corpus, shown, path, size, stamp, hash, reader, problem, title, "
             "pages, text) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (corpus, display_path, *row, kept.title, pages, zlib.compress(kept.text.encode())),
+            (corpus, display_path, *row, stored.title, pages, zlib.compress(stored.text.encode())),
         ).lastrowid
         assert file is not None
         self.sql.executemany(
             "INSERT INTO passage(file, start, stop, line, end_line, heading) "
             "VALUES(?, ?, ?, ?, ?, ?)",
-            [(file, *one) for one in kept.passages],
+            [(file, *passage) for passage in stored.passages],
         )
-        self._index(file, kept.title, display_path, kept.text)
+        self._index(file, stored.title, display_path, stored.text)
         return file
 
-    def seen(self, corpus: int, path: str, stamp: str) -> None:
-        """Notes that a file has another stamp, and what it holds is the same."""
+    def update_stamp(self, corpus: int, path: str, stamp: str) -> None:
+        """Record that a file has another stamp and the same content."""
         self.sql.execute("UPDATE file SET stamp=? WHERE corpus=? AND path=?", (stamp, corpus, path))
 
     def drop(self, corpus: int, path: str) -> None:
-        """Removes a file, if it is there."""
+        """Remove a file, if it is there."""
         query = "SELECT id, title, shown, text FROM file WHERE corpus=? AND path=?"
         row = self.sql.execute(query, (corpus, path)).fetchone()
         if row is not None:
             file, title, shown, text = row
-            self._index(file, title, shown, _unpacked(text), delete=True)
+            self._index(file, title, shown, _unpack(text), delete=True)
             self.sql.execute("DELETE FROM passage WHERE file=?", (file,))
             self.sql.execute("DELETE FROM file WHERE id=?", (file,))
 
     def drop_all(self) -> None:
-        """Removes all there is: at once, where to take out file by file takes as long as to put
-        them in."""
+        """Remove everything at once; file by file would take as long as adding."""
         for table in TABLES:
             self.sql.execute(f"INSERT INTO {table}({table}) VALUES('delete-all')")
         for table in ("passage", "file", "corpus", "word"):
@@ -159,7 +164,7 @@ class Database(SqliteFile):
     def _index(
         self, file: int, title: str, display_path: str, text: str, *, delete: bool = False
     ) -> None:
-        """Puts the words of a file and of its passages into the indexes, or takes them out."""
+        """Add the words of a file and of its passages to the indexes, or remove them."""
         query = "SELECT id, start, stop, heading FROM passage WHERE file=? ORDER BY id"
         passages = self.sql.execute(query, (file,)).fetchall()
         if not passages:
@@ -170,25 +175,27 @@ class Database(SqliteFile):
         ]
         # Their order means nothing here; sorted, they take half the space.
         words = sorted(" ".join(words for _, _, words in of_passages).split())
-        headings = dict.fromkeys(one for *_, heading in passages for one in _BETWEEN.split(heading))
+        headings = dict.fromkeys(
+            word for *_, heading in passages for word in _HEADING_SPLIT.split(heading)
+        )
         names = tuple(map(index_text, (title, display_path, " ".join(headings))))
         self._words("passage_words", of_passages, delete)
         self._words("file_words", [(file, " ".join(words))], delete)
         self._words("file_names", [(file, *names)], delete)
-        known = {one for one in (*words, *" ".join(names).split()) if len(one) >= LETTERS}
-        (self._words_out if delete else self._words_in).update(known)
+        letter_words = {word for word in (*words, *" ".join(names).split()) if len(word) >= LETTERS}
+        (self._words_out if delete else self._words_in).update(letter_words)
 
     @contextlib.contextmanager
     def transaction(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:
-        """As that of any such file; at its end all words that it brought or took are looked at."""
+        """Run a transaction; at its end the letters of all its words are updated."""
         self._words_in, self._words_out = set(), set()
         with super().transaction(write=write) as sql:
             yield sql
             self._letter_words()
 
     def _letter_words(self) -> None:
-        """Puts in the letters of words that are new, and takes out those that no file has now."""
-        new = (
+        """Add the letters of new words, and remove those of words that no file has."""
+        add_query = (
             "INSERT INTO word(term) SELECT value FROM json_each(?) WHERE true "
             "ON CONFLICT DO NOTHING RETURNING id, term"
         )
@@ -196,16 +203,19 @@ class Database(SqliteFile):
             f"SELECT 1 FROM {table} WHERE {table} MATCH '\"' || term || '\"'"  # noqa: S608
             for table in ("file_words", "file_names")
         )
-        gone = (
+        remove_query = (
             "SELECT id, term FROM word WHERE term IN (SELECT value FROM json_each(?)) "  # noqa: S608
             f"AND NOT EXISTS ({of_files}) AND NOT EXISTS ({of_names})"
         )
-        taken = self._words_out - self._words_in
-        for query, words, delete in ((new, self._words_in, False), (gone, taken, True)):
+        removed_words = self._words_out - self._words_in
+        for query, words, delete in (
+            (add_query, self._words_in, False),
+            (remove_query, removed_words, True),
+        ):
             if words:
                 rows = list(self.rows(query, json.dumps(sorted(words))))
                 self._words("word_letters", rows, delete)
-        if taken:
+        if removed_words:
             self.sql.executemany("DELETE FROM word WHERE id = ?", [row[:1] for row in rows])
 
     def _words(self, table: str, rows: Sequence[tuple[object, ...]], delete: bool) -> None:
@@ -216,13 +226,13 @@ class Database(SqliteFile):
         self.sql.executemany(f"INSERT INTO {table}({', '.join(names)}) VALUES({marks})", rows)
 
     def tidy(self) -> None:
-        """Gives back what was removed, and joins the pieces that each index has grown."""
+        """Free the space of what was removed, and merge the segments of each index."""
         for table in TABLES:
             self.sql.execute(f"INSERT INTO {table}({table}) VALUES('optimize')")
         self.sql.execute("VACUUM")
 
 
-def _unpacked(packed: Any) -> str:
+def _unpack(packed: Any) -> str:
     try:
         return zlib.decompress(packed).decode()
     except (zlib.error, TypeError, UnicodeDecodeError):

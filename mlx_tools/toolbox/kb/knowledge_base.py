@@ -1,8 +1,8 @@
 """A knowledge base: corpora of files that can be asked in plain words.
 
-Adding takes in what is new or has changed, and nothing else. What was read is written in batches,
-each a transaction. A process that is killed loses the batch it was at; adding again finds the rest
-as it is and goes on.
+Adding only reads what is new or has changed. What was read is written in batches, each a
+transaction. A process that is killed loses its current batch; adding again keeps the rest and
+continues.
 """
 
 from __future__ import annotations
@@ -28,48 +28,52 @@ from mlx_tools.toolbox.kb.documents import (
     SNIFFED,
     Document,
     UnreadableFile,
+    find_limit,
+    find_reader,
     is_binary,
-    limit_of,
     read_document,
-    reader_of,
 )
 from mlx_tools.toolbox.kb.search import SNIPPET_CHARS, Hit, search
-from mlx_tools.toolbox.kb.walk import MAX_FILES, WalkedFile, WalkStart, files_of, stamp_of
+from mlx_tools.toolbox.kb.walk import MAX_FILES, WalkedFile, WalkStart, make_stamp, walk_files
 
 DEFAULT_CORPUS: Final = "default"
 DEFAULT_LIMIT: Final = 5
 MAX_LIMIT: Final = 100
 BATCH_FILES: Final = 100
 BATCH_CHARS: Final = 2_000_000
+"""Limits of a batch, which is what a killed process loses. A choice: larger ones lose more, smaller
+ones commit more often."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 OnProgress = Callable[[int, int, str], None]
-"""Is told after each file how many are done, of how many, and its path."""
+"""Called after each file with the number done, the total, and its path."""
 
 
 class Corpus(Struct, frozen=True):
-    """What is known of a corpus: how many files with text it has, passages, and bytes, how many
-    files have no text that can be read, and when it last changed (ISO 8601, UTC)."""
+    """The figures of a corpus."""
 
     name: str
     files: int
+    """The number of files with text."""
     passages: int
     size: int
+    """The bytes of these files."""
     unreadable: int
+    """The number of files without readable text."""
     changed: str
+    """The time of the last change (ISO 8601, UTC)."""
 
 
 class SkippedFile(Struct, frozen=True):
-    """A file or a folder that was not taken in, and why."""
+    """A file or a folder that was not added, and why."""
 
     path: str
     reason: str
 
 
 class AddReport(Struct, frozen=True):
-    """What adding came to, in files that have text. ``skipped`` says why of each that has none that
-    could be read, whether it was looked at now or before."""
+    """The result of adding, in files with text."""
 
     corpus: str
     added: int
@@ -77,13 +81,16 @@ class AddReport(Struct, frozen=True):
     unchanged: int
     removed: int
     skipped: tuple[SkippedFile, ...]
+    """All files without readable text, with the reason, read now or before."""
 
 
 class KnowledgeBase:
-    """Corpora in one SQLite file, which is made when something is first added.
+    """Corpora in one SQLite file, which is created when something is first added.
 
-    ``path`` is the file, by default the user's own, in the data folder. An object holds nothing
-    open: several threads and processes may use the same file.
+    An object holds nothing open: several threads and processes may use the same file.
+
+    Args:
+        path: the file, by default the user's own.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -96,20 +103,20 @@ class KnowledgeBase:
         *,
         on_progress: OnProgress = lambda done, total, path: None,
     ) -> AddReport:
-        """Takes in files, and all files below folders, as far as they hold text.
+        """Add files, and all files with text below folders.
 
-        Only what is new or has changed is read. What was taken in from below one of the folders and
-        is not there any more is removed. Hidden files and links below a folder are passed over.
+        Only what is new or has changed is read. Files that were added from one of the folders and
+        are gone are removed. Hidden files and links below a folder are ignored.
 
         Raises:
-            UsageError: a path that is no file or folder, or a name that no corpus can have.
-            KnowledgeBaseError: the file cannot be written. What was finished is kept.
+            UsageError: a path is no file or folder, or the name cannot be a corpus.
+            KnowledgeBaseError: the file cannot be written. Finished batches are kept.
         """
         if not _NAME.fullmatch(corpus):
             raise UsageError(
                 f"{corpus[:100]!r} cannot name a corpus", hint="use 1 to 64 of A-Z a-z 0-9 _ . -"
             )
-        starts = [WalkStart.named(one) for one in paths]
+        starts = [WalkStart.from_path(added_path) for added_path in paths]
         if not starts:
             raise UsageError("there is nothing to add", hint="name files or folders")
         with Database(self.path) as database, database.guarded():
@@ -123,11 +130,17 @@ class KnowledgeBase:
         *,
         snippet_chars: int = SNIPPET_CHARS,
     ) -> list[Hit]:
-        """The passages that answer a question in plain words, the best first, at most ``limit``.
+        """Return the passages that best answer a question in plain words.
 
-        ``corpus`` is where to look, None for everywhere. Any text is a question. Raises
-        `UsageError` for a corpus that does not exist, `KnowledgeBaseError` where the file cannot be
-        read.
+        Args:
+            question: any text.
+            corpus: the corpus to search, None for all.
+            limit: the most passages.
+            snippet_chars: characters of a snippet.
+
+        Raises:
+            UsageError: there is no such corpus.
+            KnowledgeBaseError: the file cannot be read.
         """
         if not self.path.exists():
             if corpus is not None:
@@ -138,7 +151,7 @@ class KnowledgeBase:
             return search(database, question, number, min(limit, MAX_LIMIT), snippet_chars)
 
     def corpora(self) -> list[Corpus]:
-        """The corpora by name. Raises `KnowledgeBaseError`."""
+        """Return the corpora by name. Raises `KnowledgeBaseError`."""
         if not self.path.exists():
             return []
         query = (
@@ -154,16 +167,18 @@ class KnowledgeBase:
             return [Corpus(*row) for row in database.rows(query)]
 
     def forget(self, path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:
-        """Removes a file, or all files below a folder, and returns their paths, sorted; with
-        ``dry_run`` those that it would remove. What is on disk stays, and need not be there any
-        more.
+        """Remove a file, or all files below a folder, and return their paths, sorted.
 
-        Raises `UsageError` where nothing of it is in the knowledge base, `KnowledgeBaseError`.
+        With ``dry_run`` nothing is removed. Files on disk stay, and need not exist any more.
+
+        Raises:
+            UsageError: the knowledge base has nothing of it.
+            KnowledgeBaseError: the file cannot be written.
         """
-        given = expand_user(path)
+        named_path = expand_user(path)
         # A file that is gone, or became a link, is known by the path that it had.
-        paths = {str(given.absolute()), str(given.resolve())}
-        gone: set[str] = set()
+        paths = {str(named_path.absolute()), str(named_path.resolve())}
+        removed: set[str] = set()
         if self.path.exists():
             with (
                 Database(self.path, create=False) as database,
@@ -173,19 +188,21 @@ class KnowledgeBase:
                 for (number,) in list(database.rows("SELECT id FROM corpus")):
                     for row in database.files(number):
                         if paths & {row.path, *map(str, Path(row.path).parents)}:
-                            gone.add(row.path)
+                            removed.add(row.path)
                             if not dry_run:
                                 database.drop(number, row.path)
-        if not gone:
+        if not removed:
             raise UsageError(f"nothing of {path} is in the knowledge base")
-        return sorted(gone)
+        return sorted(removed)
 
     def remove(
         self, corpus: str, *, on_progress: OnProgress = lambda done, total, path: None
     ) -> int:
-        """Removes a corpus and returns how many files with text it had; the files stay.
+        """Remove a corpus and return how many files with text it had; files on disk stay.
 
-        Raises `UsageError` where there is no such corpus, `KnowledgeBaseError`.
+        Raises:
+            UsageError: there is no such corpus.
+            KnowledgeBaseError: the file cannot be written.
         """
         if not self.path.exists():
             raise self._unknown(corpus)
@@ -205,14 +222,18 @@ class KnowledgeBase:
             return sum(not row.problem for row in files)
 
     def _number(self, database: Database, corpus: str) -> int:
-        """The number of a corpus. Raises `UsageError` where there is none of this name."""
+        """Return the number of a corpus.
+
+        Raises:
+            UsageError: there is none of this name.
+        """
         number = database.corpus(corpus) if _NAME.fullmatch(corpus) else None
         if number is None:
             raise self._unknown(corpus)
         return number
 
     def _unknown(self, corpus: str) -> UsageError:
-        names = [one.name for one in self.corpora()]
+        names = [corpus_entry.name for corpus_entry in self.corpora()]
         verb = "is" if len(names) == 1 else "are"
         hint = (
             f"there {verb} {', '.join(names[:20])}" if names else "mlx-tools kb add PATH makes one"
@@ -222,8 +243,7 @@ class KnowledgeBase:
 
 @dataclass(slots=True)
 class _Import:
-    """One ``kb add``: lists the files below ``starts``, then goes through them. ``unseen`` are
-    folders that could not be looked at, ``touched`` files with another stamp that hold the same."""
+    """One ``kb add``: lists the files below ``starts``, then reads them."""
 
     database: Database
     corpus: str
@@ -232,37 +252,43 @@ class _Import:
     counts: Counter[str] = field(default_factory=Counter)
     skipped: list[SkippedFile] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
-    taken: list[tuple[WalkedFile, FileRow, Document | None]] = field(default_factory=list)
+    """Folders that could not be looked at."""
+    batch: list[tuple[WalkedFile, FileRow, Document | None]] = field(default_factory=list)
     touched: list[FileRow] = field(default_factory=list)
+    """Files with another stamp and the same content."""
 
     def run(self) -> AddReport:
-        """Adds. Raises `UsageError` for more files than there may be."""
+        """Add the files.
+
+        Raises:
+            UsageError: there are too many.
+        """
         files = self._list()
         with self.database.transaction(write=True):
             number = self._number()
-        known = {row.path: row for row in self.database.files(number)}
-        for done, found in enumerate(files.values(), start=1):
-            self._take(found, known.get(found.path))
-            self.on_progress(done, len(files), found.path)
+        rows_by_path = {row.path: row for row in self.database.files(number)}
+        for done, file in enumerate(files.values(), start=1):
+            self._take(file, rows_by_path.get(file.path))
+            self.on_progress(done, len(files), file.path)
         self._flush()
-        self._drop([row for path, row in known.items() if path not in files])
+        self._drop([row for path, row in rows_by_path.items() if path not in files])
         names = ("added", "changed", "unchanged", "removed")
         counts = {name: self.counts[name] for name in names}
         return AddReport(self.corpus, skipped=tuple(self.skipped), **counts)
 
     def _number(self) -> int:
-        """The number of the corpus, which is made where somebody has removed it meanwhile."""
+        """Return the number of the corpus, which is created again if it was removed."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         return self.database.make_corpus(self.corpus, now)
 
     def _list(self) -> dict[str, WalkedFile]:
         files: dict[str, WalkedFile] = {}
         for start in self.starts:
-            for found in files_of(start, self._cannot_look):
-                if any("\ud800" <= char <= "\udfff" for char in found.path):
-                    self.skipped.append(SkippedFile(ascii(found.path), "its name is not UTF-8"))
+            for file in walk_files(start, self._cannot_look):
+                if any("\ud800" <= char <= "\udfff" for char in file.path):
+                    self.skipped.append(SkippedFile(ascii(file.path), "its name is not UTF-8"))
                     continue
-                files.setdefault(found.path, found)
+                files.setdefault(file.path, file)
                 if len(files) > MAX_FILES:
                     raise UsageError(
                         f"there are more than {MAX_FILES} files below {start.path}",
@@ -275,31 +301,31 @@ class _Import:
         self.skipped.append(SkippedFile(path, reason))
 
     def _take(self, file: WalkedFile, row: FileRow | None) -> None:
-        """Reads a file, unless ``row`` has it as it is."""
+        """Read a file, unless ``row`` has it as it is."""
         name = file.parts[-1]
-        kept = row if row is not None and row.reader == reader_of(name) else None
-        if kept is None or (kept.size, kept.stamp) != (file.size, file.stamp):
+        known_row = row if row is not None and row.reader == find_reader(name) else None
+        if known_row is None or (known_row.size, known_row.stamp) != (file.size, file.stamp):
             try:
                 no_text = is_binary(file.read(SNIFFED)[0], name)
-                data, status = file.read(SNIFFED if no_text else limit_of(name) + 1)
+                data, status = file.read(SNIFFED if no_text else find_limit(name) + 1)
             except OSError as error:  # gone meanwhile, or not to be opened
                 self.skipped.append(SkippedFile(file.path, f"it cannot be read: {error.strerror}"))
                 return
-            stamp, digest = stamp_of(status), hashlib.sha256(data).digest()
-            if kept is None or (kept.hash, kept.size) != (digest, status.st_size):
-                new = FileRow(file.path, status.st_size, stamp, digest, reader_of(name))
-                self._take_new(file, new, data, is_changed=row is not None and not row.problem)
+            stamp, digest = make_stamp(status), hashlib.sha256(data).digest()
+            if known_row is None or (known_row.hash, known_row.size) != (digest, status.st_size):
+                new_row = FileRow(file.path, status.st_size, stamp, digest, find_reader(name))
+                self._take_new(file, new_row, data, is_changed=row is not None and not row.problem)
                 return
-            self.touched.append(kept._replace(stamp=stamp))
-        if kept.problem:
-            self.skipped.append(SkippedFile(kept.path, kept.problem))
+            self.touched.append(known_row._replace(stamp=stamp))
+        if known_row.problem:
+            self.skipped.append(SkippedFile(known_row.path, known_row.problem))
         else:
             self.counts["unchanged"] += 1
 
     def _take_new(self, file: WalkedFile, row: FileRow, data: bytes, *, is_changed: bool) -> None:
-        """Reads what is new, and counts it; ``is_changed`` is whether something was known of it."""
+        """Read a new file and count it; ``is_changed`` if an older version had text."""
         document = None
-        limit = limit_of(file.parts[-1])
+        limit = find_limit(file.parts[-1])
         try:
             if len(data) > limit:
                 raise UnreadableFile(f"it has more than {limit // 1_000_000} MB")
@@ -309,35 +335,35 @@ class _Import:
             row = row._replace(problem=str(error))
             self.skipped.append(SkippedFile(row.path, row.problem))
             self.counts["removed"] += is_changed
-        self.taken.append((file, row, document))
-        size = sum(len(one.text) for _, _, one in self.taken if one is not None)
-        if len(self.taken) >= BATCH_FILES or size >= BATCH_CHARS:
+        self.batch.append((file, row, document))
+        size = sum(len(queued.text) for _, _, queued in self.batch if queued is not None)
+        if len(self.batch) >= BATCH_FILES or size >= BATCH_CHARS:
             self._flush()
 
     def _flush(self) -> None:
-        """Writes what was gathered."""
-        if self.taken or self.touched:
+        """Write the current batch."""
+        if self.batch or self.touched:
             with self.database.transaction(write=True):
                 number = self._number()
                 for row in self.touched:
-                    self.database.seen(number, row.path, row.stamp)
-                for found, row, document in self.taken:
-                    self.database.put(number, row, found.shown, document)
-        self.taken, self.touched = [], []
+                    self.database.update_stamp(number, row.path, row.stamp)
+                for file, row, document in self.batch:
+                    self.database.save_file(number, row, file.display_path, document)
+        self.batch, self.touched = [], []
 
     def _drop(self, missing: Sequence[FileRow]) -> None:
-        """Removes of the files that were not found those that are not there any more."""
-        gone = [row for row in missing if self._is_gone(row.path)]
-        for at in range(0, len(gone), BATCH_FILES):
+        """Remove files that no longer exist."""
+        removed = [row for row in missing if self._is_gone(row.path)]
+        for start in range(0, len(removed), BATCH_FILES):
             with self.database.transaction(write=True):
                 number = self._number()
-                for row in gone[at : at + BATCH_FILES]:
+                for row in removed[start : start + BATCH_FILES]:
                     self.database.drop(number, row.path)
-        self.counts["removed"] += sum(not row.problem for row in gone)
+        self.counts["removed"] += sum(not row.problem for row in removed)
 
     def _is_gone(self, path: str) -> bool:
-        """Whether a file below a folder that was added is none any more, as far as can be seen."""
+        """Return whether a file below an added folder is gone, as far as can be seen."""
         if any(path.startswith(f"{folder.rstrip('/')}/") for folder in self.unseen):
             return False
-        above = any(not one.only and path.startswith(one.prefix) for one in self.starts)
-        return above and (os.path.islink(path) or not os.path.isfile(path))  # noqa: PTH113, PTH114
+        was_added = any(not start.only and path.startswith(start.prefix) for start in self.starts)
+        return was_added and (os.path.islink(path) or not os.path.isfile(path))  # noqa: PTH113, PTH114

@@ -1,7 +1,7 @@
-"""Reads PDFs, documents of office programs and books into text, in a process of its own.
+"""Reads PDFs, office documents and books as text, in a process of its own.
 
-Archives are read member by member, each up to a bound; XML with a document type of its own, which
-could define entities, is refused.
+Archives are read member by member, each up to a limit. XML with a document type, which could define
+entities, is refused.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MAX_UNPACKED = 100_000_000
 LEVELS = 6
 _DAMAGED = "it is damaged, or no such document"
 _AT_ONCE = 1 << 16
-"""Bytes of XML that are read in one go."""
+"""Bytes of XML that are parsed at once."""
 
 
 MAX_PAGES = 20_000
 
 
 def read_pdf(data: str) -> dict[str, Any]:
-    """The ``title`` and the ``pages`` of a PDF in base64, as far as they are within bounds."""
+    """Return the ``title`` and the ``pages`` of a PDF in base64, within limits."""
     import pypdf
 
     logging.disable(logging.CRITICAL)
@@ -56,8 +56,10 @@ def read_pdf(data: str) -> dict[str, Any]:
 
 
 def read_office(data: str, form: str) -> dict[str, Any]:
-    """The ``title`` and the ``text``, with Markdown's headings, of a document in base64; ``form``
-    is the ending of its name."""
+    """Return the ``title`` and the ``text``, in Markdown, of a document in base64.
+
+    ``form`` is the suffix of its name.
+    """
     try:
         title, text = READERS[form](base64.b64decode(data))
     except zipfile.BadZipFile:
@@ -69,7 +71,7 @@ def read_office(data: str, form: str) -> dict[str, Any]:
 
 
 class Archive:
-    """A ZIP file of which single members are read."""
+    """A ZIP file whose members are read one by one."""
 
     def __init__(self, data: bytes) -> None:
         self._zip = zipfile.ZipFile(io.BytesIO(data))
@@ -79,7 +81,7 @@ class Archive:
         return self._zip.namelist()
 
     def read(self, name: str) -> bytes | None:
-        """The bytes of a member, None where there is none. Raises Problem."""
+        """Return the bytes of a member, or None. Raises Problem."""
         try:
             member = self._zip.getinfo(name)
         except KeyError:
@@ -87,18 +89,18 @@ class Archive:
         if member.flag_bits & 1:
             raise Problem("it is encrypted")
         with self._zip.open(member) as file:
-            found = file.read(self._bytes_left + 1)
-        if len(found) > self._bytes_left:
+            content = file.read(self._bytes_left + 1)
+        if len(content) > self._bytes_left:
             raise Problem(f"it unpacks to more than {MAX_UNPACKED // 1_000_000} MB")
-        self._bytes_left -= len(found)
-        return found
+        self._bytes_left -= len(content)
+        return content
 
-    def needed(self, name: str) -> bytes:
-        """The bytes of a member that there must be. Raises Problem."""
-        found = self.read(name)
-        if found is None:
+    def read_required(self, name: str) -> bytes:
+        """Return the bytes of a member that must exist. Raises Problem."""
+        content = self.read(name)
+        if content is None:
             raise Problem(_DAMAGED)
-        return found
+        return content
 
 
 # --- XML ----------------------------------------------------------------------------------------
@@ -107,15 +109,19 @@ _LETTERS = {"tab": "\t", "br": "\n", "cr": "\n", "line-break": "\n", "s": " "}
 """Elements that stand for a letter."""
 
 
-def parts(data: bytes) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """What XML says, in order: ``start`` and ``end`` of each element with its name, and its
-    attributes where it starts, without namespaces; ``text``. Raises Problem for a document type of
-    its own, and for what is no XML."""
-    found: list[tuple[str, str, dict[str, str]]] = []
+def iter_parts(data: bytes) -> Iterator[tuple[str, str, dict[str, str]]]:
+    """Yield the parts of XML in order: ``start``, ``end`` and ``text``.
+
+    Names have no namespaces; a start has its attributes.
+
+    Raises:
+        Problem: it defines entities, or is no XML.
+    """
+    pending: list[tuple[str, str, dict[str, str]]] = []
 
     def start(name: str, attributes: dict[str, str]) -> None:
         plain = {key.rpartition(" ")[2]: value for key, value in attributes.items()}
-        found.append(("start", name.rpartition(" ")[2], plain))
+        pending.append(("start", name.rpartition(" ")[2], plain))
 
     def entity(*_: object) -> None:
         raise Problem("its XML defines entities")
@@ -124,48 +130,48 @@ def parts(data: bytes) -> Iterator[tuple[str, str, dict[str, str]]]:
     parser.buffer_text = True
     parser.EntityDeclHandler = entity
     parser.StartElementHandler = start
-    parser.EndElementHandler = lambda name: found.append(("end", name.rpartition(" ")[2], {}))
-    parser.CharacterDataHandler = lambda text: found.append(("text", text, {}))
+    parser.EndElementHandler = lambda name: pending.append(("end", name.rpartition(" ")[2], {}))
+    parser.CharacterDataHandler = lambda text: pending.append(("text", text, {}))
     try:
-        for at in range(0, len(data), _AT_ONCE):
-            parser.Parse(data[at : at + _AT_ONCE])
-            yield from found
-            found.clear()
+        for offset in range(0, len(data), _AT_ONCE):
+            parser.Parse(data[offset : offset + _AT_ONCE])
+            yield from pending
+            pending.clear()
         parser.Parse(b"", True)
     except expat.ExpatError:
         raise Problem("its XML is damaged") from None
-    yield from found
+    yield from pending
 
 
-def starts(data: bytes | None) -> Iterator[tuple[str, dict[str, str]]]:
-    """The elements, each by its name with its attributes."""
-    return ((name, more) for kind, name, more in parts(data or b"<no/>") if kind == "start")
+def iter_starts(data: bytes | None) -> Iterator[tuple[str, dict[str, str]]]:
+    """Return the elements, each with its name and its attributes."""
+    return ((name, more) for kind, name, more in iter_parts(data or b"<no/>") if kind == "start")
 
 
-def first_text(data: bytes | None, wanted_name: str) -> str:
-    """The text of the first element of this name, empty where there is none."""
-    inside, said = False, list[str]()
-    for kind, name, _ in parts(data or b"<no/>"):
+def find_first_text(data: bytes | None, wanted_name: str) -> str:
+    """Return the text of the first element of this name, or an empty text."""
+    inside, pieces = False, list[str]()
+    for kind, name, _ in iter_parts(data or b"<no/>"):
         if kind == "text" and inside:
-            said.append(name)
+            pieces.append(name)
         elif name == wanted_name:
-            inside = kind == "start" and not said
-    return "".join(said).strip()
+            inside = kind == "start" and not pieces
+    return "".join(pieces).strip()
 
 
 class Lines:
-    """A text that grows paragraph by paragraph."""
+    """A text that grows by paragraphs."""
 
     def __init__(self) -> None:
         self.level = 0
         self._lines: list[str] = []
         self._pieces: list[str] = []
 
-    def say(self, text: str) -> None:
+    def add(self, text: str) -> None:
         self._pieces.append(text)
 
     def end(self) -> None:
-        """Ends the paragraph, a heading where it has a ``level``."""
+        """End the paragraph; it is a heading if it has a ``level``."""
         text = "".join(self._pieces).strip()
         if text and self.level:
             text = f"{'#' * min(self.level, LEVELS)} {' '.join(text.split())}"
@@ -180,16 +186,18 @@ class Lines:
 
 
 def read_docx(data: bytes) -> tuple[str, str]:
-    """Word's form: paragraphs of runs; a style says whether one is a heading."""
+    """Read Word's format: paragraphs of runs; a style says whether one is a heading."""
     archive, lines = Archive(data), Lines()
     styles = _heading_styles(archive.read("word/styles.xml"))
     skipped = inside = 0
-    contents = [archive.needed("word/document.xml")]
-    contents += [archive.read(f"word/{one}.xml") or b"<no/>" for one in ("footnotes", "endnotes")]
-    for kind, name, attributes in (part for content in contents for part in parts(content)):
+    contents = [archive.read_required("word/document.xml")]
+    contents += [
+        archive.read(f"word/{note_name}.xml") or b"<no/>" for note_name in ("footnotes", "endnotes")
+    ]
+    for kind, name, attributes in (part for content in contents for part in iter_parts(content)):
         value, step = attributes.get("val", ""), 1 if kind == "start" else -1
         if kind == "text":
-            lines.say(name if inside and not skipped else "")
+            lines.add(name if inside and not skipped else "")
         elif name in ("Fallback", "del", "moveFrom"):  # said again in another way, or taken out
             skipped += step
         elif name == "t":
@@ -198,39 +206,41 @@ def read_docx(data: bytes) -> tuple[str, str]:
             if name == "p" and not skipped:
                 lines.end()
         elif name in ("tab", "br", "cr"):
-            lines.say(_LETTERS[name])
+            lines.add(_LETTERS[name])
         elif name == "pStyle":
             lines.level = lines.level or styles.get(value, 0)
         elif name == "outlineLvl" and value.isdigit() and int(value) < LEVELS:
             lines.level = int(value) + 1
-    return first_text(archive.read("docProps/core.xml"), "title"), lines.text()
+    return find_first_text(archive.read("docProps/core.xml"), "title"), lines.text()
 
 
 def _heading_styles(data: bytes | None) -> dict[str, int]:
-    """The level of each style that is a heading: by its outline level, or by its name, which is
-    English in every language of Word's."""
-    found: dict[str, int] = {}
+    """Return the level of each style that is a heading.
+
+    It is one by its outline level, or by its name, which is English in all of Word's languages.
+    """
+    levels: dict[str, int] = {}
     style = ""
-    for name, attributes in starts(data):
+    for name, attributes in iter_starts(data):
         value = attributes.get("val", "")
-        named = re.fullmatch(r"heading ([1-9])", value, re.IGNORECASE)
+        name_match = re.fullmatch(r"heading ([1-9])", value, re.IGNORECASE)
         if name == "style":
             style = attributes.get("styleId", "")
-        elif name == "name" and (named or value.lower() == "title"):
-            found[style] = int(named[1]) if named else 1
+        elif name == "name" and (name_match or value.lower() == "title"):
+            levels[style] = int(name_match[1]) if name_match else 1
         elif name == "outlineLvl" and value.isdigit() and int(value) < LEVELS:
-            found.setdefault(style, int(value) + 1)
-    return found
+            levels.setdefault(style, int(value) + 1)
+    return levels
 
 
 def read_odt(data: bytes) -> tuple[str, str]:
-    """OpenDocument's form: headings and paragraphs by name."""
+    """Read OpenDocument's format: headings and paragraphs by name."""
     archive, lines = Archive(data), Lines()
     skipped = inside = 0
-    for kind, name, attributes in parts(archive.needed("content.xml")):
+    for kind, name, attributes in iter_parts(archive.read_required("content.xml")):
         step = 1 if kind == "start" else -1
         if kind == "text":
-            lines.say(name if inside and not skipped else "")
+            lines.add(name if inside and not skipped else "")
         elif name in ("tracked-changes", "annotation"):
             skipped += step
         elif name in ("h", "p"):
@@ -241,37 +251,37 @@ def read_odt(data: bytes) -> tuple[str, str]:
                 lines.level = int(level) if name == "h" and level.isdigit() else 0
             inside += step
         elif kind == "start" and name in ("tab", "line-break", "s") and inside:
-            lines.say(_LETTERS[name])
-    return first_text(archive.read("meta.xml"), "title"), lines.text()
+            lines.add(_LETTERS[name])
+    return find_first_text(archive.read("meta.xml"), "title"), lines.text()
 
 
 def read_epub(data: bytes) -> tuple[str, str]:
-    """A book: pages of HTML, in the order that its spine says."""
+    """Read a book: pages of HTML, in the order of its spine."""
     from mlx_tools.toolbox.html_text import read_html
 
     archive = Archive(data)
     roots = [
         attributes.get("full-path", "")
-        for name, attributes in starts(archive.needed("META-INF/container.xml"))
+        for name, attributes in iter_starts(archive.read_required("META-INF/container.xml"))
         if name == "rootfile"
     ]
     place = roots[0] if roots else ""
-    described = archive.needed(place)
+    package = archive.read_required(place)
     files: dict[str, str] = {}
     spine: list[str] = []
-    for name, attributes in starts(described):
+    for name, attributes in iter_starts(package):
         if name == "item":
             files[attributes.get("id", "")] = attributes.get("href", "")
         elif name == "itemref":
             spine.append(attributes.get("idref", ""))
     pages, size = list[str](), 0
-    for one in dict.fromkeys(spine):
-        name = normpath(join(dirname(place), unquote(files.get(one, ""))))
+    for item_id in dict.fromkeys(spine):
+        name = normpath(join(dirname(place), unquote(files.get(item_id, ""))))
         page = archive.read(name) if size < MAX_CHARS else None
         if page is not None:
             pages.append(read_html(page.decode("utf-8", "replace"))["text"])
             size += len(pages[-1])
-    return first_text(described, "title"), "\n\n".join(filter(None, pages))
+    return find_first_text(package, "title"), "\n\n".join(filter(None, pages))
 
 
 # --- Pages --------------------------------------------------------------------------------------
@@ -282,72 +292,73 @@ def read_epub(data: bytes) -> tuple[str, str]:
 _TEXT_OBJECT = 2001
 _BODY = 0
 _NOT_READ = (1, 4)
-"""Kinds of text that no page shows as its own: headers and footers, and tables' notes."""
+"""Kinds of text that are not part of the document's pages: headers and footers, and tables' notes.
+"""
 
 _MARKS = re.compile("[\ufffc\u0004\u0005\u000e\u000f]")
-"""Stand for pictures, notes and breaks."""
+"""Characters that stand for pictures, notes and breaks."""
 
 
 def read_pages(data: bytes) -> tuple[str, str]:
-    """Apple's form, of Pages '13 and later."""
+    """Read Apple's format, of Pages '13 and later."""
     archive = Archive(data)
-    inner = archive.read("Index.zip")
-    archive = Archive(inner) if inner is not None else archive
+    inner_archive = archive.read("Index.zip")
+    archive = Archive(inner_archive) if inner_archive is not None else archive
     texts: list[tuple[int, str]] = []
     for name in archive.names():
         if name.startswith("Index/") and name.endswith(".iwa"):
-            texts += _texts(_chunks(archive.needed(name)))
+            texts += _iter_texts(_unpack_chunks(archive.read_required(name)))
     if not texts and not any(name.endswith(".iwa") for name in archive.names()):
         raise Problem(_DAMAGED)
-    found = [text for kind, text in sorted(texts, key=lambda one: one[0] != _BODY)]
-    text = "\n\n".join(one.strip() for one in found if one.strip())
+    contents = [text for kind, text in sorted(texts, key=lambda entry: entry[0] != _BODY)]
+    text = "\n\n".join(entry.strip() for entry in contents if entry.strip())
     return "", _MARKS.sub("", text.replace("\u2028", "\n").replace("\u2029", "\n"))
 
 
-def _chunks(data: bytes) -> bytes:
-    """An archive's chunks, each behind a zero and its length in three bytes."""
-    at, found = 0, bytearray()
-    while at + 4 <= len(data):
-        size = int.from_bytes(data[at + 1 : at + 4], "little")
-        found += _snappy(data[at + 4 : at + 4 + size], MAX_UNPACKED - len(found))
-        at += 4 + size
-    return bytes(found)
+def _unpack_chunks(data: bytes) -> bytes:
+    """Unpack an archive's chunks, each after a zero and its length in three bytes."""
+    offset, content = 0, bytearray()
+    while offset + 4 <= len(data):
+        size = int.from_bytes(data[offset + 1 : offset + 4], "little")
+        content += _unpack_snappy(data[offset + 4 : offset + 4 + size], MAX_UNPACKED - len(content))
+        offset += 4 + size
+    return bytes(content)
 
 
-def _snappy(data: bytes, max_bytes: int) -> bytes:
-    """Snappy's raw form: pieces as they are, and copies of what came before."""
-    length, at = _varint(data, 0)
-    out = bytearray()
-    while at < len(data):
-        tag = data[at]
+def _unpack_snappy(data: bytes, max_bytes: int) -> bytes:
+    """Unpack Snappy's raw format: literal pieces, and copies of what came before."""
+    length, offset = _read_varint(data, 0)
+    output = bytearray()
+    while offset < len(data):
+        tag = data[offset]
         kind, size = tag & 3, tag >> 2
-        at += 1
+        offset += 1
         if kind == 0:
             if size >= 60:
-                more = size - 59
-                size = int.from_bytes(data[at : at + more], "little")
-                at += more
-            out += data[at : at + size + 1]
-            at += size + 1
+                extra_bytes = size - 59
+                size = int.from_bytes(data[offset : offset + extra_bytes], "little")
+                offset += extra_bytes
+            output += data[offset : offset + size + 1]
+            offset += size + 1
         else:
             if kind == 1:
-                size, far = (size & 7) + 3, (tag >> 5) << 8 | data[at]
+                size, distance = (size & 7) + 3, (tag >> 5) << 8 | data[offset]
             else:
-                far = int.from_bytes(data[at : at + 2 * kind - 2], "little")
-            at += 1 if kind == 1 else 2 * kind - 2
+                distance = int.from_bytes(data[offset : offset + 2 * kind - 2], "little")
+            offset += 1 if kind == 1 else 2 * kind - 2
             size += kind == 1 or 1
-            if not 0 < far <= len(out):
+            if not 0 < distance <= len(output):
                 raise Problem("it is damaged")
-            start = len(out) - far
-            piece = bytes(out[start : start + size])
-            out += (piece * (size // len(piece) + 1))[:size]
-        if len(out) > min(length, max_bytes):
+            start = len(output) - distance
+            piece = bytes(output[start : start + size])
+            output += (piece * (size // len(piece) + 1))[:size]
+        if len(output) > min(length, max_bytes):
             raise Problem("it is damaged, or unpacks to too much")
-    return bytes(out)
+    return bytes(output)
 
 
-def _varint(data: bytes, offset: int) -> tuple[int, int]:
-    """A number, and where it ends."""
+def _read_varint(data: bytes, offset: int) -> tuple[int, int]:
+    """Return a number, and the offset after it."""
     value = 0
     for shift in range(0, 64, 7):
         value |= (data[offset] & 127) << shift
@@ -357,46 +368,46 @@ def _varint(data: bytes, offset: int) -> tuple[int, int]:
     return value, offset
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message, each with its number; those of a fixed size are left out."""
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
+def _iter_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Yield the fields of a message with their numbers, without those of fixed size."""
+    offset = 0
+    while offset < len(data):
+        key, offset = _read_varint(data, offset)
         kind = key & 7
         if kind == 0:
-            value, at = _varint(data, at)
+            value, offset = _read_varint(data, offset)
             yield key >> 3, value
         elif kind == 2:
-            size, at = _varint(data, at)
-            yield key >> 3, data[at : at + size]
-            at += size
+            size, offset = _read_varint(data, offset)
+            yield key >> 3, data[offset : offset + size]
+            offset += size
         elif kind in (1, 5):
-            at += 8 if kind == 1 else 4
+            offset += 8 if kind == 1 else 4
         else:
             raise Problem("it is damaged")
 
 
-def _texts(data: bytes) -> Iterator[tuple[int, str]]:
-    """The texts of an archive's objects, each with the kind it is of."""
-    at = 0
-    while at < len(data):
-        size, at = _varint(data, at)
-        described, at = data[at : at + size], at + size
-        for number, message in _fields(described):
+def _iter_texts(data: bytes) -> Iterator[tuple[int, str]]:
+    """Yield the texts of an archive's objects, each with its kind."""
+    offset = 0
+    while offset < len(data):
+        size, offset = _read_varint(data, offset)
+        header, offset = data[offset : offset + size], offset + size
+        for number, message in _iter_fields(header):
             if number != 2 or not isinstance(message, bytes):
                 continue
-            facts = dict(_fields(message))
+            facts = dict(_iter_fields(message))
             kind, length = facts.get(1, 0), facts.get(3, 0)
             if not isinstance(length, int):
                 raise Problem("it is damaged")
-            content, at = data[at : at + length], at + length
+            content, offset = data[offset : offset + length], offset + length
             if kind != _TEXT_OBJECT:
                 continue
-            fields = list(_fields(content))
-            of = next((value for number, value in fields if number == 1), _BODY)
+            fields = list(_iter_fields(content))
+            text_kind = next((value for number, value in fields if number == 1), _BODY)
             pieces = [value for number, value in fields if number == 3 and isinstance(value, bytes)]
-            if isinstance(of, int) and of not in _NOT_READ:
-                yield of, "".join(piece.decode("utf-8", "replace") for piece in pieces)
+            if isinstance(text_kind, int) and text_kind not in _NOT_READ:
+                yield text_kind, "".join(piece.decode("utf-8", "replace") for piece in pieces)
 
 
 # --- RTF ----------------------------------------------------------------------------------------
@@ -434,30 +445,30 @@ _HIDDEN = frozenset(
 
 
 def read_rtf(data: bytes) -> tuple[str, str]:
-    """Rich text: what stands in groups that are text, letters by the document's code page."""
+    """Read rich text: the text of visible groups, in the document's code page."""
     if not data.lstrip().startswith(b"{\\rtf"):
         raise Problem(_DAMAGED)
     page = re.search(rb"\\ansicpg(\d{1,5})", data[:4_000])
     encoding = f"cp{page[1].decode()}" if page else "cp1252"
-    out: list[str] = []
+    parts: list[str] = []
     raw = bytearray()  # letters of several bytes stand in several escapes
     stack, shown, fallback, skip = list[tuple[bool, int]](), True, 1, 0
 
     def flush() -> None:
         try:
-            out.append(raw.decode(encoding, "replace"))
+            parts.append(raw.decode(encoding, "replace"))
         except LookupError:
-            out.append(raw.decode("cp1252", "replace"))
+            parts.append(raw.decode("cp1252", "replace"))
         raw.clear()
 
-    for found in _RTF.finditer(data):
-        brace, word, number = found["brace"], found["word"], found["number"]
-        byte = bytes.fromhex(found["hex"].decode()) if found["hex"] else b""
-        if skip and (byte or found["text"]):  # stands for a letter that was written by its number
-            text = found["text"] or b""
+    for match in _RTF.finditer(data):
+        brace, word, number = match["brace"], match["word"], match["number"]
+        byte = bytes.fromhex(match["hex"].decode()) if match["hex"] else b""
+        if skip and (byte or match["text"]):  # stands for a letter that was written by its number
+            text = match["text"] or b""
             byte, skip = text[skip:], max(0, skip - max(1, len(text)))
         else:
-            byte = byte or found["text"] or b""
+            byte = byte or match["text"] or b""
         if byte:
             raw += byte if shown else b""
             continue
@@ -468,18 +479,18 @@ def read_rtf(data: bytes) -> tuple[str, str]:
         elif brace == b"}":
             shown, fallback = stack.pop() if stack else (True, 1)
             skip = 0
-        elif word in _HIDDEN or found["sign"] == b"*":
+        elif word in _HIDDEN or match["sign"] == b"*":
             shown = False
         elif word == b"uc":
             fallback = int(number or 1)
         elif word == b"u" and number:
             code = int(number) % 65_536
-            out.append(chr(code) if shown else "")
+            parts.append(chr(code) if shown else "")
             skip = fallback
         elif shown:
-            out.append(_BREAKS.get(word or found["sign"] or b"", ""))
+            parts.append(_BREAKS.get(word or match["sign"] or b"", ""))
     flush()
-    text = "".join(out).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    text = "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     title = re.search(rb"\{\\title ([^{}\\]{1,200})\}", data[:100_000])
     return title[1].decode(encoding, "replace") if title else "", text.strip()
 

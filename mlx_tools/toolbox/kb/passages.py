@@ -1,7 +1,7 @@
-"""Cuts a document into passages: at headings, definitions, paragraphs, and where it must, anywhere.
+"""Cuts a document into passages: at headings, definitions and paragraphs.
 
-All of it is linear in the text and goes by lines, whatever they hold: no parser that could be led
-astray.
+All of it is linear in the text and works by lines, whatever they hold: there is no parser that
+could be misled.
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-TARGET: Final = 1_200
-"""Characters that a passage should have; it gets no longer than `MOST`."""
+TARGET_CHARS: Final = 1_200
+"""Characters that a passage should have: a paragraph or two, which a model reads as one source."""
 
-MOST: Final = 2_000
-LEAST: Final = 250
-"""A section that is shorter goes into one passage with what follows."""
+MAX_CHARS: Final = 2_000
+"""Characters of the longest passage."""
+MIN_SECTION_CHARS: Final = 250
+"""Characters of a section; a shorter one shares a passage with what follows."""
 
 OVERLAP: Final = 200
 """Characters of a paragraph's end that are repeated where a section has to be cut."""
 
 MAX_HEADING_CHARS: Final = 120
-BETWEEN_HEADINGS: Final = "; "
-"""Stands between the headings of sections that went into one passage."""
+SECTION_SEPARATOR: Final = "; "
+"""Between the headings of sections that share a passage."""
 
-WITHIN: Final = " > "
-"""Stands between a heading and those below it."""
+HEADING_SEPARATOR: Final = " > "
+"""Between a heading and those below it."""
 
 _LEVELS: Final = 4
 
@@ -48,49 +49,52 @@ _ATTACHED: Final = re.compile(r"\s*(?:@|#|//|/\*|\*|--|;;)")
 
 
 class Passage(NamedTuple):
-    """A piece of a document: ``text[start:end]``, from ``line`` (from 1) to ``end_line``.
-
-    ``heading`` is the path of headings, or the definitions, that it stands under.
-    """
+    """A piece of a document: ``text[start:end]``, ``line`` (from 1) to ``end_line``."""
 
     start: int
     end: int
     line: int
     end_line: int
     heading: str = ""
+    """The path of headings, or the definitions, that it is under."""
 
 
 _Section = tuple[int, str]
 """The number of its first line, from 0, and its heading."""
 
 
-def passages(text: str, form: str = "text") -> list[Passage]:
-    """The passages of a text, together all of it that is not blank. ``form`` is ``markdown``,
-    ``rst``, ``code`` or ``text``."""
+def split_passages(text: str, form: str = "text") -> list[Passage]:
+    """Return the passages of a text, together all of it that is not blank.
+
+    ``form`` is ``markdown``, ``rst``, ``code`` or ``text``.
+    """
     lines = text.split("\n")
     starts = [0]
     for line in lines:
         starts.append(starts[-1] + len(line) + 1)
     sections: list[_Section] = []
     if form == "code":
-        sections = _definitions(lines)
+        sections = _find_definitions(lines)
     elif form != "text":
-        sections = _headings(lines, rst=form == "rst")
+        sections = _find_headings(lines, rst=form == "rst")
     if not sections or sections[0][0]:
         sections.insert(0, (0, ""))
-    found = []
+    result = []
     for first, last, heading in _merge_sections(sections, starts):
-        for begin, end in _pieces(text, first, min(last, len(text))):
+        for begin, end in _split_section(text, first, min(last, len(text))):
             if text[begin:end].strip():
-                at, end_line = (bisect_right(starts, place) for place in (begin, end - 1))
-                found.append(Passage(begin, end, at, end_line, heading))
-    return found
+                first_line, end_line = (bisect_right(starts, place) for place in (begin, end - 1))
+                result.append(Passage(begin, end, first_line, end_line, heading))
+    return result
 
 
-def _headings(lines: Sequence[str], *, rst: bool) -> list[_Section]:
-    """The sections of Markdown, or of reStructuredText, by number signs and underlines."""
+def _find_headings(lines: Sequence[str], *, rst: bool) -> list[_Section]:
+    """Return the sections of Markdown or reStructuredText.
+
+    Headings have number signs or underlines.
+    """
     path: list[str] = []
-    found: list[_Section] = []
+    sections: list[_Section] = []
     kinds = [] if rst else ["=", "-"]  # the order in which kinds of underlines come is their level
     fence = ""
     for number, line in enumerate(lines):
@@ -99,19 +103,21 @@ def _headings(lines: Sequence[str], *, rst: bool) -> list[_Section]:
         elif fence:
             continue
         elif not rst and (hashes := _HASHES.match(line)):
-            found.append((number, _heading_path(path, len(hashes[1]), hashes[2].rstrip("# \t"))))
+            sections.append((number, _heading_path(path, len(hashes[1]), hashes[2].rstrip("# \t"))))
         elif _underlined(lines, number, rst=rst):
             rule = lines[number + 1]
-            over = rst and number > 0 and lines[number - 1].rstrip() == rule.rstrip()
-            kind = rule[0] + "^" * over
+            has_overline = rst and number > 0 and lines[number - 1].rstrip() == rule.rstrip()
+            kind = rule[0] + "^" * has_overline
             if kind not in kinds:
                 kinds.append(kind)
-            found.append((number - over, _heading_path(path, kinds.index(kind) + 1, line)))
-    return found
+            sections.append(
+                (number - has_overline, _heading_path(path, kinds.index(kind) + 1, line))
+            )
+    return sections
 
 
 def _underlined(lines: Sequence[str], number: int, *, rst: bool) -> bool:
-    """Whether a line is a heading by the rule below it."""
+    """Return whether a line is a heading by the rule below it."""
     line = lines[number]
     if not line.strip() or number + 1 == len(lines) or _RULE.fullmatch(line):
         return False
@@ -124,17 +130,17 @@ def _underlined(lines: Sequence[str], number: int, *, rst: bool) -> bool:
 
 
 def _heading_path(path: list[str], level: int, title: str) -> str:
-    """A title of this level with those above it; ``path``, the headings above, goes on to it."""
+    """Return a title with those above it, and update ``path``, the headings above."""
     level = min(level, _LEVELS)
     del path[level - 1 :]
     path += [""] * (level - 1 - len(path))
     path.append(" ".join(title.split())[:MAX_HEADING_CHARS])
-    return WITHIN.join(filter(None, path))
+    return HEADING_SEPARATOR.join(filter(None, path))
 
 
-def _definitions(lines: Sequence[str]) -> list[_Section]:
-    """A section for each definition at the outer levels, with what stands right above it."""
-    found: list[_Section] = []
+def _find_definitions(lines: Sequence[str]) -> list[_Section]:
+    """Return a section for each outer definition, with what belongs to it above."""
+    sections: list[_Section] = []
     outer = ""
     floor = 0
     for number, line in enumerate(lines):
@@ -149,21 +155,21 @@ def _definitions(lines: Sequence[str]) -> list[_Section]:
         while first > floor and _ATTACHED.match(lines[first - 1]):
             first -= 1
         floor = number + 1
-        heading = name if indent == 0 or not outer else f"{outer}{WITHIN}{name}"
-        found.append((first, heading[:MAX_HEADING_CHARS]))
-    return found
+        heading = name if indent == 0 or not outer else f"{outer}{HEADING_SEPARATOR}{name}"
+        sections.append((first, heading[:MAX_HEADING_CHARS]))
+    return sections
 
 
 def _merge_sections(
     sections: Sequence[_Section], starts: Sequence[int]
 ) -> Iterator[tuple[int, int, str]]:
-    """Where sections begin and end, and their heading; of these short ones are joined."""
+    """Yield start, end and heading of sections; short ones are joined."""
     ends = [starts[first] for first, _ in sections[1:]] + [starts[-1]]
     begin = end = 0
     headings: list[str] = []
     for (first, heading), last in zip(sections, ends, strict=True):
-        short = end - begin < LEAST or last - starts[first] < LEAST
-        if headings and not (short and last - begin <= TARGET):
+        short = end - begin < MIN_SECTION_CHARS or last - starts[first] < MIN_SECTION_CHARS
+        if headings and not (short and last - begin <= TARGET_CHARS):
             yield begin, end, _join_headings(headings)
             begin, headings = starts[first], []
         headings.append(heading)
@@ -172,25 +178,31 @@ def _merge_sections(
 
 
 def _join_headings(headings: Sequence[str]) -> str:
-    kept = dict.fromkeys(filter(None, headings))
-    return BETWEEN_HEADINGS.join(kept)[: 4 * MAX_HEADING_CHARS]
+    unique = dict.fromkeys(filter(None, headings))
+    return SECTION_SEPARATOR.join(unique)[: 4 * MAX_HEADING_CHARS]
 
 
-def _pieces(text: str, offset: int, end: int) -> Iterator[tuple[int, int]]:
-    """A section in pieces of a readable size; each begins with the last line of the one before."""
-    while end - offset > MOST:
-        stop = _stop(text, offset)
+def _split_section(text: str, offset: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield a section in pieces of a readable size.
+
+    Each begins with the last line of the one before.
+    """
+    while end - offset > MAX_CHARS:
+        stop = _find_cut(text, offset)
         yield offset, stop
         line = text.find("\n", max(stop - OVERLAP, offset), stop - 1)
         offset = line + 1 if line >= 0 else stop
     yield offset, end
 
 
-def _stop(text: str, offset: int) -> int:
-    """Where to cut what is too long: behind a paragraph, else a line or a word, else anywhere."""
-    if (blank := text.find("\n\n", offset + TARGET, offset + MOST)) >= 0:
+def _find_cut(text: str, offset: int) -> int:
+    """Return where to cut a long text.
+
+    It is after a paragraph, else after a line or a word, else anywhere.
+    """
+    if (blank := text.find("\n\n", offset + TARGET_CHARS, offset + MAX_CHARS)) >= 0:
         return blank + 2
     for mark in "\n ":
-        if (found := text.rfind(mark, offset + TARGET // 2, offset + MOST)) >= 0:
-            return found + 1
-    return offset + TARGET
+        if (position := text.rfind(mark, offset + TARGET_CHARS // 2, offset + MAX_CHARS)) >= 0:
+            return position + 1
+    return offset + TARGET_CHARS

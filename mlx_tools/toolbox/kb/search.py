@@ -1,7 +1,7 @@
-"""Finds the passages that answer a question: those of the files that are about it.
+"""Finds the passages that answer a question, in the files that are about it.
 
-A file's score is that of its passages, of all of its words, and of its names, each by BM25 over an
-index of its own. The weights were chosen on questions of which others were kept back:
+A file's score is the sum of the scores of its passages, of all of its words, and of its names, each
+by BM25 over an index of its own. The weights were chosen on some questions and checked on others:
 docs/knowledge-base.md.
 """
 
@@ -22,51 +22,60 @@ from msgspec import Struct
 
 from mlx_tools.store import DAMAGED
 from mlx_tools.toolbox.kb.database import Database
-from mlx_tools.toolbox.kb.passages import WITHIN
-from mlx_tools.toolbox.kb.query import FEW, QueryTerm, TermMatcher, nearest, query_of, trigrams
+from mlx_tools.toolbox.kb.passages import HEADING_SEPARATOR
+from mlx_tools.toolbox.kb.query import (
+    RARE_COUNT,
+    QueryTerm,
+    TermMatcher,
+    build_query,
+    find_nearest,
+    split_trigrams,
+)
 
 SNIPPET_CHARS: Final = 600
 SECONDS: Final = 20.0
-"""What a search may take."""
+"""Seconds that a search may take; then SQLite ends it."""
 
 MAX_NAME_CHARS: Final = 150
+"""Characters of a passage's name."""
 
 _PIECE: Final = 160
-"""Characters of a longer line that are taken together; a paragraph is often one line."""
+"""Characters of a long line that are one piece; a paragraph is often one line."""
 
 _SENTENCE: Final = re.compile(r"[.!?;:](?=\s)|[。！？；]")
 _CUT: Final = "…"
 
 
 class Hit(Struct, frozen=True):
-    """A passage that was found.
-
-    ``path`` is the file's absolute path, ``title`` what the document is called, ``heading`` where
-    in it the passage stands. ``text`` is the whole passage, lines ``line`` to ``end_line``, from 1;
-    ``snippet`` is the part with most of the words that were asked for, which begins in line
-    ``snippet_line``, on page ``page``. Lines are None where the text is not the file as it stands
-    (HTML, PDF, notebooks), and the page where it has no pages. ``score`` is better the higher it
-    is, and means nothing from one question to the next.
-    """
+    """A passage that was found."""
 
     corpus: str
     path: str
+    """The file's absolute path."""
     title: str
+    """The title of the document."""
     heading: str
+    """Its place in the document."""
     line: int | None
+    """The first line, from 1. None if the text is not the file as it is (HTML, PDF, notebooks)."""
     end_line: int | None
     page: int | None
+    """The page of the snippet, None without pages."""
     score: float
+    """Higher is better; scores of different questions cannot be compared."""
     text: str
+    """The whole passage."""
     snippet: str
+    """The part with most words of the question."""
     snippet_line: int | None
+    """The first line of the snippet, from 1, or None."""
 
     @property
     def name(self) -> str:
         """Title and heading on one line. A heading that repeats the title is left out."""
-        first, _, rest = self.heading.partition(WITHIN)
+        first, _, rest = self.heading.partition(HEADING_SEPARATOR)
         under = rest if first and self.title.startswith(first) else self.heading
-        name = f"{self.title}{WITHIN}{under}" if under else self.title
+        name = f"{self.title}{HEADING_SEPARATOR}{under}" if under else self.title
         return name if len(name) <= MAX_NAME_CHARS else f"{name[: MAX_NAME_CHARS - 1]}…"
 
 
@@ -77,20 +86,21 @@ def search(
     limit: int,
     snippet_chars: int = SNIPPET_CHARS,
 ) -> list[Hit]:
-    """The best ``limit`` passages for a question in plain words, the best first, one of a file as
-    long as there are files enough. No text can be a wrong question; one without words finds
-    nothing."""
+    """Return the best passages for a question, one of each file while there are any.
+
+    Any text is a valid question; one without words finds nothing.
+    """
     end = time.monotonic() + SECONDS
     database.sql.set_progress_handler(lambda: time.monotonic() > end, 20_000)
     with database.transaction():
         ranking = PassageRanking(database, question, corpus)
-        if not ranking.query.wanted or limit < 1:
+        if not ranking.query.terms or limit < 1:
             return []
-        matcher = TermMatcher(ranking.query.wanted)
-        return [_hit(database, row, matcher, snippet_chars) for row in ranking.best(limit)]
+        matcher = TermMatcher(ranking.query.terms)
+        return [_make_hit(database, row, matcher, snippet_chars) for row in ranking.best(limit)]
 
 
-def _hit(database: Database, row: ScoredPassage, matcher: TermMatcher, max_chars: int) -> Hit:
+def _make_hit(database: Database, row: ScoredPassage, matcher: TermMatcher, max_chars: int) -> Hit:
     query = (
         "SELECT corpus.name, file.path, file.title, file.pages, start, stop, line, end_line, "
         "heading FROM passage JOIN file ON file.id = file JOIN corpus ON corpus.id = corpus "
@@ -100,8 +110,8 @@ def _hit(database: Database, row: ScoredPassage, matcher: TermMatcher, max_chars
         query, row.passage
     )
     text = database.text(row.file)[int(start) : int(stop)]
-    at, shown = snippet(text, matcher, max_chars)
-    begins = [int(page) for page in str(pages).split()]
+    snippet_start, shown = make_snippet(text, matcher, max_chars)
+    page_starts = [int(page) for page in str(pages).split()]
     return Hit(
         corpus=str(corpus),
         path=str(path),
@@ -109,24 +119,29 @@ def _hit(database: Database, row: ScoredPassage, matcher: TermMatcher, max_chars
         heading=str(heading),
         line=int(line) or None,
         end_line=int(end_line) or None,
-        page=bisect_right(begins, int(start) + at) if begins else None,
+        page=bisect_right(page_starts, int(start) + snippet_start) if page_starts else None,
         score=round(row.score, 4),
         text=text.strip("\n"),
         snippet=shown,
-        snippet_line=int(line) + text.count("\n", 0, at) if int(line) else None,
+        snippet_line=int(line) + text.count("\n", 0, snippet_start) if int(line) else None,
     )
 
 
-def snippet(text: str, matcher: TermMatcher, max_chars: int = SNIPPET_CHARS) -> tuple[int, str]:
-    """Where in ``text`` the stretch begins that is shown, and the stretch: of at most ``max_chars``
-    characters, with most of the words that are wanted. An ellipsis stands where something is left
-    out."""
+def make_snippet(
+    text: str, matcher: TermMatcher, max_chars: int = SNIPPET_CHARS
+) -> tuple[int, str]:
+    """Return the part of ``text`` with most words of the query, and its start.
+
+    It has at most ``max_chars`` characters. An ellipsis shows that something is left out.
+    """
     begin = len(text) - len(text.lstrip("\n"))
     end = len(text.rstrip("\n"))
     if end - begin <= max_chars:
         return begin, text[begin:end]
-    pieces = list(_pieces(text, begin, end))
-    window = _window(pieces, [matcher.said(text[a:b]) for a, b in pieces], max_chars - 2)
+    pieces = list(_split_pieces(text, begin, end))
+    window = _choose_window(
+        pieces, [matcher.match_line(text[a:b]) for a, b in pieces], max_chars - 2
+    )
     start = pieces[window.start][0]
     stop = min(pieces[window.stop - 1][1], start + max_chars - 2)
     at_line = start == begin or text[start - 1] == "\n"  # where a line begins, its indent stays
@@ -135,41 +150,46 @@ def snippet(text: str, matcher: TermMatcher, max_chars: int = SNIPPET_CHARS) -> 
     return start, (_CUT if start > begin else "") + shown.rstrip() + (_CUT if stop < end else "")
 
 
-def _pieces(text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """The lines, and the sentences of those that are long, or what fits of them."""
-    at = begin
-    while at < end:
-        line_end = text.find("\n", at, end) + 1 or end
-        while line_end - at > _PIECE:
-            ends = [found.end() for found in _SENTENCE.finditer(text, at, at + _PIECE)]
-            space = text.rfind(" ", at + 1, at + _PIECE)
-            stop = ends[-1] if ends else space if space > 0 else at + _PIECE
-            yield at, stop
-            at = stop
-        yield at, line_end
-        at = line_end
+def _split_pieces(text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the lines; long ones in sentences, or in parts."""
+    start = begin
+    while start < end:
+        line_end = text.find("\n", start, end) + 1 or end
+        while line_end - start > _PIECE:
+            ends = [match.end() for match in _SENTENCE.finditer(text, start, start + _PIECE)]
+            space = text.rfind(" ", start + 1, start + _PIECE)
+            stop = ends[-1] if ends else space if space > 0 else start + _PIECE
+            yield start, stop
+            start = stop
+        yield start, line_end
+        start = line_end
 
 
-def _window(
+def _choose_window(
     pieces: Sequence[tuple[int, int]], term_sets: Sequence[set[str]], max_chars: int
 ) -> range:
-    """Of all stretches that fit, the last of those with most different words, and of these with
-    most words: it begins with what was asked for, and goes on with what is said of it. Room that is
-    left goes to what stands before."""
+    """Return the best range of pieces that fits.
+
+    It has the most different words, and among those the most words. Of equal ones the last is
+    taken: it begins with what was asked, and goes on with what is said about it. Remaining room is
+    used for what comes before.
+    """
 
     def size(first: int, last: int) -> int:
         return pieces[last][1] - pieces[first][0]
 
-    best, found = range(1), (0, 0)
-    held: Counter[str] = Counter()
+    best, best_rank = range(1), (0, 0)
+    word_counts: Counter[str] = Counter()
     last = 0
     for first in range(len(pieces)):
         while last < len(pieces) and (last == first or size(first, last) <= max_chars):
-            held.update(term_sets[last])
+            word_counts.update(term_sets[last])
             last += 1
-        if (rank := (len(held), held.total())) >= found and (held or not first):
-            best, found = range(first, last), rank
-        held -= Counter(term_sets[first])  # without those of which none is left
+        if (rank := (len(word_counts), word_counts.total())) >= best_rank and (
+            word_counts or not first
+        ):
+            best, best_rank = range(first, last), rank
+        word_counts -= Counter(term_sets[first])  # without those of which none is left
     first = best.start
     while first and size(first - 1, best.stop - 1) <= max_chars:
         first -= 1
@@ -180,33 +200,35 @@ def _window(
 
 _PASSAGES: Final = 240
 _FILES: Final = 1_000
-"""The best passages and files that are looked at."""
+"""The number of best passages and files that are ranked. A choice: far more than any answer shows.
+"""
 
 _MORE_OF_A_FILE: Final = 0.5
-"""How much of the score of a file's second passage counts for the file, of the third the square of
-it, and so on: a file that speaks of it in several places is about it."""
+"""The weight of a file's second passage; the third has its square, and so on. A file with several
+matching places is about the question. Chosen with the other weights (docs/knowledge-base.md)."""
 
 _OF_PASSAGES: Final = "bm25(passage_words, 2, 1)"
 _OF_FILES: Final = (
     ("file_words", "2 * bm25(file_words)"),
     ("file_names", "0.8 * bm25(file_names, 1, 1, 0) + 0.4 * bm25(file_names, 0, 0, 1)"),
 )
-"""What a row of an index counts: heading and text of a passage; all words of a file; its title and
-path, and its headings."""
+"""The weights of the indexes: heading and text of a passage; all words of a file; its title and
+path,
+and its headings."""
 
 _SMALL: Final = 2_000
-"""Passages of a knowledge base that is small enough to count what each word of a question does."""
+"""Passages of a knowledge base for which the rarity of words is counted here."""
 
 _FTS5_LEAST: Final = 1e-6
-"""The rarity that FTS5's bm25 takes for a word that half of the rows have, or more."""
+"""The rarity that FTS5's bm25 assumes for a word that half of the rows or more have."""
 
 
 _CANDIDATES: Final = 1_000
-"""Words that are looked at for one that is nowhere."""
+"""Words that are compared with an unknown one."""
 
 
 class ScoredPassage(NamedTuple):
-    """A passage and its score, and the file it is of."""
+    """A passage with its score and its file."""
 
     passage: int
     score: float
@@ -219,7 +241,7 @@ _File = tuple[str, int]
 
 
 class PassageRanking:
-    """One question, asked of the indexes, in one corpus or, where that is None, in all."""
+    """The ranking for one question, in one corpus or, if None, in all."""
 
     def __init__(self, database: Database, question: str, corpus: int | None) -> None:
         self._database = database
@@ -228,11 +250,14 @@ class PassageRanking:
         # full-text index once for each file: so tables are joined in the order in which they stand
         # (CROSS JOIN), and no index is used for this (+).
         self._paths = "AND +corpus = ?" if self._corpus else ""
-        self.query = query_of(question, self._count, self._near)
+        self.query = build_query(question, self._count, self._near)
 
     def best(self, limit: int) -> list[ScoredPassage]:
-        """The best passage of each of the best files, with the file's score; then further ones, and
-        at last those of files that hold, byte by byte, what one of these does."""
+        """Return the best passage of each of the best files, with the file's score.
+
+        After them come further passages, and last those of files with the same bytes as one of
+        these.
+        """
         rows = self._passages()
         of_file: dict[_File, list[ScoredPassage]] = {}
         for row in rows:
@@ -263,7 +288,7 @@ class PassageRanking:
         return placed
 
     def _passages(self) -> list[ScoredPassage]:
-        """The passages that match best, the best first; equal ones in the order of their files."""
+        """Return the best passages; equal ones in the order of their files."""
         scores = self._scores("passage_words", _OF_PASSAGES, _PASSAGES)
         query = (
             "SELECT passage.id, file.id, path, start FROM passage CROSS JOIN file "
@@ -276,8 +301,10 @@ class PassageRanking:
         ]
 
     def _files(self) -> Iterator[tuple[_File, float]]:
-        """The files that match best by their words, and by their names, each as path and number,
-        and their scores; a file may come twice."""
+        """Yield the best files by their words and by their names, with scores.
+
+        A file may come twice.
+        """
         for table, formula in _OF_FILES:
             scores = self._scores(table, formula, _FILES)
             ids = ", ".join(map(str, scores))
@@ -286,20 +313,22 @@ class PassageRanking:
                 yield (path, number), scores[number]
 
     def _passage_of(self, path: str, file: int) -> ScoredPassage:
-        """The best passage of a file of which none is among the best of all, or its first."""
+        """Return the best passage of a file without a top passage, or its first."""
         first, last = self._database.one("SELECT min(id), max(id) FROM passage WHERE file=?", file)
         query = (
             f"SELECT rowid FROM passage_words WHERE passage_words MATCH ? "
             f"AND rowid BETWEEN {first} AND {last} ORDER BY {_OF_PASSAGES}, rowid LIMIT 1"
         )
-        found = next(self._database.rows(query, self.query.expression), (first,))
-        return ScoredPassage(found[0], 0.0, file, path)
+        row = next(self._database.rows(query, self.query.expression), (first,))
+        return ScoredPassage(row[0], 0.0, file, path)
 
     # --- the indexes ---
 
     def _scores(self, table: str, formula: str, limit: int) -> dict[int, float]:
-        """The best rows of an index, by number, and their scores. Of a small knowledge base they
-        are all rows, of whichever corpus."""
+        """Return the scores of the best rows of an index.
+
+        For a small knowledge base these are all rows, of any corpus.
+        """
         query = "SELECT count(*), count(DISTINCT file) FROM (SELECT file FROM passage LIMIT ?)"
         passages, files = self._database.one(query, _SMALL + 1)
         if passages <= _SMALL:
@@ -313,17 +342,20 @@ class PassageRanking:
         return dict(self._database.rows(query, self.query.expression, *self._corpus))
 
     def _scores_of_few(self, table: str, formula: str, rows: int) -> dict[int, float]:
-        """To FTS5 a word that half of the rows have counts nothing. Of a handful of documents most
-        words are such, so that how rare they are is taken here as Lucene takes it."""
+        """Return scores with the rarity of words as Lucene counts it.
+
+        To FTS5 a word that half of the rows have counts nothing. In a handful of documents most
+        words are such.
+        """
         scores: dict[int, float] = {}
         for clause in self.query.clauses:
             query = f"SELECT rowid, -({formula}) FROM {table} WHERE {table} MATCH ?"
-            found = dict(self._database.rows(query, clause))
-            if len(found) > rows:
+            scores_by_row = dict(self._database.rows(query, clause))
+            if len(scores_by_row) > rows:
                 raise sqlite3.DatabaseError(DAMAGED)
-            odds = (rows - len(found) + 0.5) / (len(found) + 0.5)
+            odds = (rows - len(scores_by_row) + 0.5) / (len(scores_by_row) + 0.5)
             rarity = math.log(1 + odds) / max(math.log(odds), _FTS5_LEAST)
-            for number, score in found.items():
+            for number, score in scores_by_row.items():
                 scores[number] = scores.get(number, 0.0) + rarity * score
         return scores
 
@@ -338,22 +370,24 @@ class PassageRanking:
         )
 
     def _near(self, term: str) -> list[str]:
-        """The words that files have and that share letters in threes with one that none has."""
-        grams = trigrams(term)
+        """Return existing words that share letters in threes with an unknown one."""
+        grams = split_trigrams(term)
         rows = ["SELECT rowid AS id FROM word_letters WHERE word_letters MATCH ?"] * len(grams)
         query = (
             f"SELECT term FROM (SELECT id, count(*) AS shared FROM ({' UNION ALL '.join(rows)}) "
             "GROUP BY id HAVING shared >= ?) JOIN word USING (id) "
             f"ORDER BY 1.0 * shared / (length(term) + ?) DESC, term LIMIT {_CANDIDATES}"
         )
-        least = max(1, len(grams) // 3)
+        min_shared = max(1, len(grams) // 3)
         quoted = (f'"{gram}"' for gram in grams)
-        return nearest(term, (r[0] for r in self._database.rows(query, *quoted, least, len(term))))
+        return find_nearest(
+            term, (r[0] for r in self._database.rows(query, *quoted, min_shared, len(term)))
+        )
 
     def _count(self, term: QueryTerm) -> int:
-        """How many files match, by their words or their names, up to `FEW`."""
-        most = 0
+        """Return how many files match, by their words or their names, up to `RARE_COUNT`."""
+        count = 0
         for table, _ in _OF_FILES:
-            query = f"SELECT count(*) FROM (SELECT 1 {self._matching(table)} LIMIT {FEW})"
-            most = max(most, next(self._database.rows(query, term.expression, *self._corpus))[0])
-        return most
+            query = f"SELECT count(*) FROM (SELECT 1 {self._matching(table)} LIMIT {RARE_COUNT})"
+            count = max(count, next(self._database.rows(query, term.expression, *self._corpus))[0])
+        return count

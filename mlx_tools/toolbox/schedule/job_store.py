@@ -1,8 +1,9 @@
-"""Jobs and their runs, in tables beside the sessions. Times are kept as seconds since 1970.
+"""Jobs and their runs, in tables next to the sessions.
 
-A run is claimed in one transaction that also plans the job's next time, so that two runners never
-take the same, and no time is run twice. A job is sealed with a key that is kept outside the tables:
-one that somebody else wrote or widened is shown as damaged and never runs.
+Times are seconds since 1970. A run is claimed in one transaction that also plans the job's next
+time. So two runners never take the same run, and no time is run twice. A job is sealed with a key
+that is kept outside the tables. A job that somebody else wrote or widened is shown as damaged and
+never runs.
 """
 
 from __future__ import annotations
@@ -30,40 +31,42 @@ RunStatus = (
     Literal["running", "answered", "stopped", "paused", "in_doubt"]
     | Literal["interrupted", "failed", "abandoned"]
 )
-"""How a run of a job stands. ``in_doubt``: it broke off, and a call may have changed things;
-``interrupted``: it broke off and changed nothing; ``failed``: it could not be begun;
+"""The status of a run. ``in_doubt``: it was interrupted, and a call may have changed things.
+``interrupted``: it was interrupted and changed nothing. ``failed``: it could not begin.
 ``abandoned``: its session waited, and was removed."""
 
 OPEN: Final = ("running", "paused", "in_doubt")
-"""Runs that are not over: until then, their job does not run again."""
+"""Statuses of unfinished runs. Until they end, their job does not run again."""
 
 GRACE: Final = timedelta(minutes=15)
-"""A time is missed where it is found to be due so much later."""
+"""The delay after which a time counts as missed: a laptop that wakes up runs its jobs within
+minutes."""
 
 JobState = Literal["scheduled", "running", "paused", "in_doubt", "done", "damaged"]
 
 MAX_TASK_CHARS: Final = 10_000
+"""Characters of a task: several pages."""
 
 
 class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A task, when it is due, and everything that it may do.
-
-    ``policy`` is the one it was made under, ``configured_policy`` what was configured for all
-    sessions at that time, empty where that is ``policy`` itself. ``options`` are the settings that
-    its run has, as text by their keys, ``roots`` its folders; ``by`` is who made it: ``user``, or a
-    session. ``said`` is when it runs in the words it was made with.
-    """
+    """A task, its schedule, and everything that it may do."""
 
     task: str
-    said: str
+    schedule_text: str = msgspec.field(name="said")
+    """The schedule in the words it was made with."""
     when: Schedule
     policy: Mapping[str, Any] = {}
+    """The policy that it was made under."""
     configured_policy: Mapping[str, Any] = msgspec.field(name="standing", default={})
+    """The policy that was configured for all sessions at that time; empty if it is ``policy``."""
     roots: tuple[str, ...] = ()
+    """The folders of its run."""
     options: Mapping[str, str] = {}
+    """The settings of its run, as texts by their keys."""
     tool_choice: str = "auto"
     require_tools: tuple[str, ...] = ()
-    by: str = "user"
+    created_by: str = msgspec.field(name="by", default="user")
+    """Its author: ``user``, or a session."""
     created: str = ""
     id: str = ""
 
@@ -80,56 +83,72 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Policy.from_json(self.configured_policy or self.policy)
 
     def policy_today(self, configured_policy: Policy) -> Policy:
-        """The policy under which it runs: its own, narrowed by what stands today where that is not
-        what stood when it was made. Never more than it was made with."""
-        own = Policy.from_json(self.policy)
-        stood = Policy.from_json(self.configured_policy) if self.configured_policy else own
+        """Return the policy under which it runs, never more than it was made with.
+
+        It is its own one, narrowed by today's configured policy if that has changed since.
+        """
+        own_policy = Policy.from_json(self.policy)
+        old_configured = (
+            Policy.from_json(self.configured_policy) if self.configured_policy else own_policy
+        )
         return (
-            own
-            if stood.digest() == configured_policy.digest()
-            else own.narrowed_by(configured_policy)
+            own_policy
+            if old_configured.digest() == configured_policy.digest()
+            else own_policy.narrowed_by(configured_policy)
         )
 
     def definition(self) -> str:
-        """The job as one text that is always the same."""
+        """Return the job as one text that is always the same."""
         return json.dumps(msgspec.to_builtins(self), sort_keys=True)
 
     @classmethod
     def parse(cls, definition: str) -> Job:
-        """The job of such a text. Raises msgspec's DecodeError or UsageError for anything else."""
+        """Parse the text of `definition`.
+
+        Raises:
+            DecodeError, UsageError: it is anything else.
+        """
         return msgspec.json.decode(definition, type=cls)
 
 
+_COLUMNS: Final = {"scheduled_at": "due", "started_at": "started", "ended_at": "ended"}
+"""The columns of a run's times, which are also their keys in JSON."""
+
+
 class JobRun(Struct, frozen=True, kw_only=True):
-    """One run of a job. ``scheduled_at`` is the time it was for, ``attempt`` its number for that
-    time, from 1; all times are in UTC. ``session`` is empty until there is one."""
+    """One run of a job. All times are in UTC."""
 
     id: int
     job: str
     scheduled_at: datetime
+    """The time that it was for."""
     attempt: int
-    started: datetime
-    ended: datetime | None = None
+    """Its number for that time, from 1."""
+    started_at: datetime
+    ended_at: datetime | None = None
     status: RunStatus = "running"
     session: str = ""
+    """The session, empty until there is one."""
     reason: str = ""
     runner: str = ""
 
     @property
     def missed(self) -> bool:
-        """Whether nobody looked for due jobs when its time came: it makes up for that time, and for
-        all others until it started."""
-        return self.started - self.scheduled_at > GRACE
+        """True if nobody looked for due jobs at its time.
+
+        It makes up for that time, and for all others until it started.
+        """
+        return self.started_at - self.scheduled_at > GRACE
 
     def to_json(self) -> dict[str, Any]:
-        """The run as ``schedule list --json`` has it."""
+        """Return the run as ``schedule list --json`` has it."""
         names = (name for name in self.__struct_fields__ if name not in ("id", "runner"))
-        value = {"due" if n == "scheduled_at" else n: getattr(self, n) for n in names}
-        return value | {key: _iso(value[key]) for key in ("due", "started", "ended")}
+        value = {_COLUMNS.get(name, name): getattr(self, name) for name in names}
+        return value | {key: _format_time(value[key]) for key in ("due", "started", "ended")}
 
 
 class RunEnd(Struct, frozen=True, kw_only=True):
-    """How a run ended, as whoever ran it says."""
+    """The end of a run, as reported by the caller that ran it."""
 
     status: Literal["answered", "stopped", "paused", "in_doubt"]
     reason: str = ""
@@ -137,8 +156,8 @@ class RunEnd(Struct, frozen=True, kw_only=True):
     exit_code: int = 0
 
     @classmethod
-    def of(cls, outcome: Outcome) -> RunEnd:
-        """What a controller's outcome means for a job."""
+    def from_outcome(cls, outcome: Outcome) -> RunEnd:
+        """Return the end of a run from its controller's outcome."""
         code = outcome.exit_code
         if isinstance(outcome, Answered):
             return cls(status="answered", answer=outcome.answer, exit_code=code)
@@ -150,63 +169,65 @@ class RunEnd(Struct, frozen=True, kw_only=True):
 
 
 class RunInspection(Struct, frozen=True, kw_only=True):
-    """What a session's transcript says of a run whose process is gone, or that waits.
-
-    ``state`` is one of `mlx_tools.store.session_store.SessionState`, or ``missing``; ``changed``
-    says whether a call was started that can change things, or that cannot be known; ``in_doubt``
-    whether nobody knows how such a call ended.
-    """
+    """The state of a run's session, for a run without a process, or that waits."""
 
     state: str
+    """One of `mlx_tools.store.session_store.SessionState`, or ``missing``."""
     reason: str = ""
-    changed: bool = True
+    was_changed: bool = True
+    """True if a call that can change things was started, or if that cannot be known."""
     in_doubt: bool = False
+    """True if nobody knows how such a call ended."""
 
 
 class JobListing(Struct, frozen=True, kw_only=True):
-    """A job as a listing shows it. ``job`` is None for one that is damaged, of which nothing can be
-    believed; ``next_due`` is in UTC, None where nothing is due any more; ``runs`` are the latest
-    first."""
+    """A job in a listing."""
 
     id: str
     job: Job | None
+    """The job, None if it is damaged: nothing in it can be believed."""
     state: JobState
     next_due: datetime | None = None
+    """The next time in UTC, None if there is none."""
     runs: tuple[JobRun, ...] = ()
+    """Its runs, the latest first."""
 
     def to_json(self) -> dict[str, Any]:
-        """The object that ``schedule list --json`` prints."""
-        own: dict[str, Any] = {"id": self.id, "state": self.state}
+        """Return the object that ``schedule list --json`` prints."""
+        value: dict[str, Any] = {"id": self.id, "state": self.state}
         if (job := self.job) is not None:
-            own |= {
+            value |= {
                 "task": job.task,
-                "when": job.said,
+                "when": job.schedule_text,
                 "cron": job.when.cron,
-                "at": _iso(job.when.at),
+                "at": _format_time(job.when.run_at),
                 "timezone": job.when.zone,
-                "by": job.by,
+                "by": job.created_by,
                 "created": job.created,
                 "policy": dict(job.policy),
                 "roots": list(job.roots),
             }
-        own["next_due"] = _iso(self.next_due)
-        return own | {"runs": [run.to_json() for run in self.runs]}
+        value["next_due"] = _format_time(self.next_due)
+        return value | {"runs": [run.to_json() for run in self.runs]}
 
 
-def _iso(time: datetime | None) -> str | None:
+def _format_time(time: datetime | None) -> str | None:
     return None if time is None else time.isoformat(timespec="seconds")
 
 
 MAX_JOBS: Final = 1_000
+"""Jobs of one store; a model that makes jobs in a loop ends there."""
 KEPT_RUNS: Final = 100
 """Runs that are kept of each job."""
 
 KEEP_DONE: Final = timedelta(days=30)
-"""How long a job is listed for which nothing is due any more."""
+"""The time that a finished job stays in the list."""
 
 MAX_ATTEMPTS: Final = 3
 RETRY_AFTER: Final = timedelta(minutes=5)
-"""How often, and how long after, a run is tried again that could not be begun."""
+"""The number of attempts of a run that cannot begin, and the time between them: a server that
+restarts
+takes minutes."""
 
 _SCHEMA: Final = """
 CREATE TABLE jobs (
@@ -225,15 +246,19 @@ _OPEN_RUNS: Final = f"SELECT * FROM runs WHERE status IN {OPEN}"  # noqa: S608 (
 
 
 def utc_now() -> datetime:
-    """The wall clock."""
+    """Return the time of the wall clock."""
     return datetime.now(UTC)
 
 
 class JobStore:
-    """The jobs in ``tables``, which are of the format `SCHEDULE`.
+    """The jobs in ``tables``, which have the format `SCHEDULE`. All times are in UTC.
 
-    ``secret`` is the key that jobs are sealed with, or what gives it. Methods raise `ScheduleError`
-    where the tables cannot be used. All times are in UTC.
+    Methods raise `ScheduleError` if the tables cannot be used.
+
+    Args:
+        tables: the tables.
+        secret: the key that seals jobs, or a function that returns it.
+        now: returns the time.
     """
 
     def __init__(
@@ -249,81 +274,93 @@ class JobStore:
     # --- jobs ---
 
     def add(self, job: Job) -> Job:
-        """Keeps a job; returns it with its id. Raises `UsageError` where it is never due, and where
-        there are too many."""
+        """Add a job, and return it with its id.
+
+        Raises:
+            UsageError: it is never due, or there are too many.
+        """
         now = self._now()
         due = job.when.next_after(now)
         if due is None:
-            raise UsageError(f"{job.said[:100]!r} is past, or never comes")
+            raise UsageError(f"{job.schedule_text[:100]!r} is past, or never comes")
         created = job.created or now.isoformat(timespec="seconds")
-        made = replace(job, id=secrets.token_hex(4), created=created)
+        new_job = replace(job, id=secrets.token_hex(4), created=created)
         with self.tables.transaction(write=True) as db:
             db.execute(
                 "DELETE FROM jobs WHERE next_due IS NULL AND planned_at < ?"
                 " AND id NOT IN (SELECT job FROM runs WHERE ended IS NULL)",
-                (_seconds(now - KEEP_DONE),),
+                (_to_seconds(now - KEEP_DONE),),
             )
             db.execute("DELETE FROM runs WHERE job NOT IN (SELECT id FROM jobs)")
             if db.execute("SELECT count(*) FROM jobs").fetchone()[0] >= MAX_JOBS:
                 raise UsageError(f"there are {MAX_JOBS} jobs; remove some first")
-            text, at = made.definition(), _seconds(due)
+            text, due_seconds = new_job.definition(), _to_seconds(due)
             db.execute(
                 "INSERT INTO jobs (id, definition, seal, next_due, try_at, planned_at)"
                 " VALUES (?, ?, ?, ?, ?, ?)",
-                (made.id, text, self._seal(text), at, at, _seconds(now)),
+                (new_job.id, text, self._seal(text), due_seconds, due_seconds, _to_seconds(now)),
             )
-        return made
+        return new_job
 
     def remove(self, job: str) -> None:
-        """Forgets a job and its runs; their sessions stay. Raises `UsageError` where there is
-        none."""
+        """Remove a job and its runs; their sessions stay.
+
+        Raises:
+            UsageError: there is none.
+        """
         with self.tables.transaction(write=True) as db:
             db.execute("DELETE FROM runs WHERE job = ?", (job,))
             if not db.execute("DELETE FROM jobs WHERE id = ?", (job,)).rowcount:
                 raise UsageError(f"there is no job {job[:50]}", hint="mlx-tools schedule list")
 
     def find(self, job_id: str) -> JobListing:
-        """The job that is meant by an id or the beginning of one. Raises `UsageError` where none or
-        several are."""
+        """Return the job with this id, or whose id begins so.
+
+        Raises:
+            UsageError: none or several match.
+        """
         listing = self.listing()
-        found = [one for one in listing if job_id and one.id.startswith(job_id)]
-        found = [one for one in found if one.id == job_id] or found
-        if len(found) != 1:
-            said = f"{job_id[:50]} is the beginning of {len(found)} jobs"
+        matches = [entry for entry in listing if job_id and entry.id.startswith(job_id)]
+        matches = [entry for entry in matches if entry.id == job_id] or matches
+        if len(matches) != 1:
+            message = f"{job_id[:50]} is the beginning of {len(matches)} jobs"
             raise UsageError(
-                said if found else f"there is no job {job_id[:50]}", hint="mlx-tools schedule list"
+                message if matches else f"there is no job {job_id[:50]}",
+                hint="mlx-tools schedule list",
             )
-        return found[0]
+        return matches[0]
 
     def listing(self) -> list[JobListing]:
-        """All jobs: those that are due next first, those that are done last."""
+        """Return all jobs: those due next first, finished ones last."""
         with self.tables.transaction() as db:
             query = "SELECT * FROM jobs ORDER BY next_due IS NULL, next_due, id"
             jobs = db.execute(query).fetchall()
             runs: dict[str, list[JobRun]] = {}
             for row in db.execute("SELECT * FROM runs ORDER BY id DESC").fetchall():
-                runs.setdefault(row["job"], []).append(_run(row))
+                runs.setdefault(row["job"], []).append(_make_run(row))
             return [self._make_listing(row, runs.get(row["id"], [])) for row in jobs]
 
     def next_try(self, not_before: datetime) -> datetime | None:
-        """When there is something to run that is not due at ``not_before`` yet, None where there is
-        nothing. What was due then and was not taken, as a damaged job, is not waited for."""
+        """Return the first time after ``not_before`` with something to run, or None.
+
+        What was due before and was not taken, such as a damaged job, is ignored.
+        """
         with self.tables.transaction() as db:
             query = "SELECT min(try_at) FROM jobs WHERE try_at > ?"
-            return _time(db.execute(query, (_seconds(not_before),)).fetchone()[0])
+            return _to_time(db.execute(query, (_to_seconds(not_before),)).fetchone()[0])
 
     # --- runs ---
 
     def claim(self, now: datetime, runner: str) -> tuple[Job, JobRun] | None:
-        """Takes the next run that is due for ``runner``.
+        """Claim the next due run for ``runner``, and return the job and the run.
 
-        Returns the job and its run; None where nothing is due.
+        None if nothing is due.
         """
         with self.tables.transaction(write=self.tables.made) as db:
             self._replan(db, now)
             query = "SELECT * FROM jobs WHERE try_at <= ? ORDER BY try_at, id"
-            for row in db.execute(query, (_seconds(now),)).fetchall():
-                job, due = self._believed(row), _time(row["next_due"])
+            for row in db.execute(query, (_to_seconds(now),)).fetchall():
+                job, due = self._load_job(row), _to_time(row["next_due"])
                 if job is None or due is None:
                     continue
                 self._plan_next(db, job, now)
@@ -332,7 +369,7 @@ class JobStore:
                 run = db.execute(
                     "INSERT INTO runs (job, due, attempt, started, status, runner)"
                     " VALUES (?, ?, ?, ?, 'running', ?) ON CONFLICT DO NOTHING RETURNING *",
-                    (job.id, _seconds(due), int(row["attempt"]), _seconds(now), runner),
+                    (job.id, _to_seconds(due), int(row["attempt"]), _to_seconds(now), runner),
                 ).fetchone()
                 if run is None:
                     continue  # the clock was set back: this time was run before
@@ -341,79 +378,83 @@ class JobStore:
                     " (SELECT id FROM runs WHERE job = ? ORDER BY id DESC LIMIT ?)",
                     (job.id, job.id, KEPT_RUNS),
                 )
-                return job, _run(run)
+                return job, _make_run(run)
         return None
 
-    def began(self, run: JobRun, session: str) -> None:
-        """Writes down in which session a run takes place, before anything happens in it."""
+    def set_session(self, run: JobRun, session: str) -> None:
+        """Record the session of a run, before anything happens in it."""
         with self.tables.transaction(write=True) as db:
             db.execute("UPDATE runs SET session = ? WHERE id = ?", (session, run.id))
 
     def settle(self, run: JobRun, status: RunStatus, reason: str = "") -> None:
-        """Writes down how a run stands. One that is not over keeps its job from running again."""
-        ended = None if status in OPEN else _seconds(self._now())
+        """Record the status of a run. An unfinished one keeps its job from running again."""
+        ended_at = None if status in OPEN else _to_seconds(self._now())
         with self.tables.transaction(write=True) as db:
             query = "UPDATE runs SET status = ?, reason = ?, ended = ? WHERE id = ?"
-            db.execute(query, (status, reason[:500], ended, run.id))
+            db.execute(query, (status, reason[:500], ended_at, run.id))
 
     def try_again(self, run: JobRun, *, delay: timedelta = RETRY_AFTER) -> bool:
-        """Lets a run that changed nothing be made once more, where its job has been tried less than
-        `MAX_ATTEMPTS` times for that time and does not run before anyway."""
+        """Plan a run that changed nothing once more, if its job allows that.
+
+        It does not if it was tried `MAX_ATTEMPTS` times for that time, or runs sooner anyway.
+        """
         if run.attempt >= MAX_ATTEMPTS:
             return False
-        at = _seconds(self._now() + delay)
+        try_at = _to_seconds(self._now() + delay)
         with self.tables.transaction(write=True) as db:
             planned = db.execute(
                 "UPDATE jobs SET next_due = ?, try_at = ?, attempt = ?"
                 " WHERE id = ? AND (try_at IS NULL OR try_at > ?)",
-                (_seconds(run.scheduled_at), at, run.attempt + 1, run.job, at),
+                (_to_seconds(run.scheduled_at), try_at, run.attempt + 1, run.job, try_at),
             )
             return bool(planned.rowcount)
 
-    def is_of_a_run(self, session: str) -> bool:
+    def has_run_in(self, session: str) -> bool:
         """Return whether a job's run happened in this session."""
         with self.tables.transaction() as db:
-            found = db.execute("SELECT 1 FROM runs WHERE session = ?", (session,)).fetchone()
-        return found is not None
+            row = db.execute("SELECT 1 FROM runs WHERE session = ?", (session,)).fetchone()
+        return row is not None
 
     def open_runs(self) -> list[JobRun]:
-        """The runs that are not over, the oldest first."""
+        """Return the unfinished runs, the oldest first."""
         with self.tables.transaction() as db:
-            return [_run(row) for row in db.execute(f"{_OPEN_RUNS} ORDER BY id").fetchall()]
+            return [_make_run(row) for row in db.execute(f"{_OPEN_RUNS} ORDER BY id").fetchall()]
 
     # --- within ---
 
     def _plan_next(self, db: Statements, job: Job, now: datetime) -> None:
         due = job.when.next_after(now)
-        at = None if due is None else _seconds(due)
+        due_seconds = None if due is None else _to_seconds(due)
         db.execute(
             "UPDATE jobs SET next_due = ?, try_at = ?, attempt = 1, planned_at = ? WHERE id = ?",
-            (at, at, _seconds(now), job.id),
+            (due_seconds, due_seconds, _to_seconds(now), job.id),
         )
 
     def _replan(self, db: Statements, now: datetime) -> None:
-        """Plans jobs anew that were planned at a time that is yet to come: the clock was set back,
-        and what was planned by the wrong one may be years away."""
+        """Plan jobs again that were planned in the future: the clock was set back.
+
+        Times that were planned by the wrong clock may be years away.
+        """
         query = "SELECT * FROM jobs WHERE next_due IS NOT NULL AND planned_at > ?"
-        for row in db.execute(query, (_seconds(now),)).fetchall():
-            job = self._believed(row)
-            if job is not None and job.when.at is None:
+        for row in db.execute(query, (_to_seconds(now),)).fetchall():
+            job = self._load_job(row)
+            if job is not None and job.when.run_at is None:
                 self._plan_next(db, job, now)
             elif job is not None:  # it may wait for another attempt
                 plan = "UPDATE jobs SET try_at = next_due, planned_at = ? WHERE id = ?"
-                db.execute(plan, (_seconds(now), job.id))
+                db.execute(plan, (_to_seconds(now), job.id))
 
     def _make_listing(self, row: Any, runs: list[JobRun]) -> JobListing:
-        job = self._believed(row)
+        job = self._load_job(row)
         if job is None:
             return JobListing(id=str(row["id"]), job=None, state="damaged", runs=tuple(runs))
-        due = _time(row["next_due"])
+        due = _to_time(row["next_due"])
         state: JobState = "done" if due is None else "scheduled"
         state = next((run.status for run in runs if run.status in OPEN), state)
         return JobListing(id=job.id, job=job, state=state, next_due=due, runs=tuple(runs))
 
-    def _believed(self, row: Any) -> Job | None:
-        """The job of a row, None where it is not as it was sealed, or means nothing today."""
+    def _load_job(self, row: Any) -> Job | None:
+        """Return the job of a row, None if its seal is wrong or it is not valid today."""
         text = str(row["definition"])
         if not hmac.compare_digest(self._seal(text).encode(), str(row["seal"]).encode()):
             return None
@@ -424,7 +465,11 @@ class JobStore:
         return job if job.id == row["id"] else None
 
     def _seal(self, definition: str) -> str:
-        """Raises `ScheduleError` where the key cannot be had: that says nothing against a job."""
+        """Return the seal of a job.
+
+        Raises:
+            ScheduleError: the key is not available: that is no evidence against a job.
+        """
         try:
             key = self._secret if isinstance(self._secret, bytes) else self._secret()
         except MlxToolsError as error:
@@ -434,23 +479,26 @@ class JobStore:
         return hmac.new(key, b"job:" + definition.encode(), hashlib.sha256).hexdigest()
 
 
-def _seconds(time: datetime) -> int:
-    """Seconds since 1970; a part of one counts as gone: nothing is early."""
+def _to_seconds(time: datetime) -> int:
+    """Return seconds since 1970, rounded down, so that nothing is early."""
     return math.floor(time.timestamp())
 
 
-def _time(seconds: int | None) -> datetime | None:
-    """The time in UTC. Raises ValueError for what is none, or so far off that no zone has it."""
+def _to_time(seconds: int | None) -> datetime | None:
+    """Return the time in UTC.
+
+    Raises:
+        ValueError: it is none, or so far away that no zone has it.
+    """
     if seconds is None:
         return None
-    found = datetime.fromtimestamp(seconds, UTC)
-    if not 1970 <= found.year <= LAST_YEAR:
+    time = datetime.fromtimestamp(seconds, UTC)
+    if not 1970 <= time.year <= LAST_YEAR:
         raise ValueError(f"{seconds} is no time")
-    return found
+    return time
 
 
-def _run(row: Any) -> JobRun:
-    known: dict[str, Any] = dict(row)
-    known["scheduled_at"] = known.pop("due")
-    times = ("scheduled_at", "started", "ended")
-    return JobRun(**known | {name: _time(known[name]) for name in times})
+def _make_run(row: Any) -> JobRun:
+    fields: dict[str, Any] = dict(row)
+    fields |= {name: _to_time(fields.pop(column)) for name, column in _COLUMNS.items()}
+    return JobRun(**fields)

@@ -1,9 +1,9 @@
-"""Runs the jobs that are due, each once, and keeps what came of it.
+"""Runs the jobs that are due, each once, and keeps the results.
 
-A run is written down before it starts and after it ended. Where a process ends in between, the next
-runner finds that out: its lock is gone. What the run's session says then decides. A run that
-changed nothing is made again; one that may have is *in doubt*: it is shown, and its job does not
-run again until a person has gone on with the session, or removed it.
+A run is recorded before it starts and after it ended. If a process ends in between, the next runner
+sees that its lock is gone. Then the session of the run decides. A run that changed nothing is made
+again. One that may have is *in doubt*: it is shown, and its job does not run again until a person
+has resumed the session, or removed it.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from mlx_tools.toolbox.schedule.job_store import (
     utc_now,
 )
 
-POLL: Final = 30.0
-"""Seconds after which a runner that stays looks again: jobs come, and clocks are set."""
+POLL_SECONDS: Final = 30.0
+"""Seconds after which a running runner looks again: jobs are added, and clocks are set."""
 
-AGAIN: Final = 5.0
-"""Seconds after which one looks again that could not use the store."""
+RETRY_SECONDS: Final = 5.0
+"""Seconds until the next try if the store could not be used."""
 
-Began = Callable[[str], None]
-"""Is told the session of a run before anything happens in it."""
+OnBegin = Callable[[str], None]
+"""Called with the session of a run before anything happens in it."""
 
-Start = Callable[[Job, Began], Awaitable[RunEnd]]
-"""Runs a job. Raises an `MlxToolsError` where that cannot be done."""
+StartRun = Callable[[Job, OnBegin], Awaitable[RunEnd]]
+"""Runs a job. Raises an `MlxToolsError` if that is not possible."""
 
-Look = Callable[[str], RunInspection]
-"""Says how a session stands that no runner is at."""
+InspectSession = Callable[[str], RunInspection]
+"""Returns the state of a session that no runner uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRun:
-    """A run that was made. ``end`` is None where it could not be begun, or was broken off;
-    ``fault`` is what broke it off where that is no error that is known: a fault of this program,
-    or of the system."""
+    """A run that was made."""
 
     run: JobRun
     job: Job
     end: RunEnd | None = None
+    """Its end, None if it could not begin or was interrupted."""
     fault: Exception | None = None
+    """An unexpected exception that interrupted it: a fault of this program or of the system."""
     exit_code: int = EXIT_OK
 
 
@@ -63,11 +63,14 @@ class FinishedRun:
 
 @dataclass(slots=True)
 class Runner:
-    """Runs what is due in ``store``, one job after the other. Close it, or use it with ``with``."""
+    """Runs what is due in ``store``, one job after the other.
+
+    Close it, or use it with ``with``.
+    """
 
     store: JobStore
-    start: Start
-    look: Look
+    start: StartRun
+    look: InspectSession
     now: Callable[[], datetime] = field(default=utc_now, kw_only=True)
     sleep: Callable[[float], Awaitable[None]] = field(default=anyio.sleep, kw_only=True)
     _present: Presence | None = field(default=None, init=False)
@@ -79,96 +82,100 @@ class Runner:
         self.close()
 
     def close(self) -> None:
-        """Takes back the sign that this runner is alive."""
+        """Remove the sign that this runner is alive."""
         if self._present is not None:
             self._present.close()
             self._present = None
 
     async def run_due(
-        self, tell: Callable[[FinishedRun], None] = lambda ended: None
+        self, tell: Callable[[FinishedRun], None] = lambda finished_runs: None
     ) -> list[FinishedRun]:
-        """Runs everything that is due now, each job at most once, and returns how that went.
+        """Run everything that is due now, each job at most once, and return the runs.
 
         ``tell`` is called as each run ends.
         """
         settle(self.store, self.look)
         if self._present is None:
             self._present = self.store.tables.presence()
-        now, ended = self.now(), []
+        now, finished_runs = self.now(), []
         while (claimed := self.store.claim(now, self._present.token)) is not None:
-            ended.append(await self._run(*claimed, tell))
-        return ended
+            finished_runs.append(await self._run(*claimed, tell))
+        return finished_runs
 
     async def run_forever(
         self,
         tell: Callable[[FinishedRun], None],
         trouble: Callable[[ScheduleError], None] = lambda error: None,
     ) -> None:
-        """Runs what is due, waits for what is due next, and so on until it is cancelled.
+        """Run what is due, wait for what is due next, and repeat until cancelled.
 
-        A store that cannot be used just now is tried again; ``trouble`` is told of it, once until
-        it can be used. Raises `ScheduleError` where that will not pass.
+        If the store cannot be used just now it is tried again. ``trouble`` is called once until it
+        can be used.
+
+        Raises:
+            ScheduleError: the store can never be used.
         """
-        told = ""
+        last_error = ""
         while True:
             try:
-                looked = self.now()
+                looked_at = self.now()
                 await self.run_due(tell)
-                due = self.store.next_try(looked)
-                left = POLL if due is None else (due - self.now()).total_seconds()
-                pause, told = min(max(left, 0.5), POLL), ""
+                due = self.store.next_try(looked_at)
+                seconds_left = POLL_SECONDS if due is None else (due - self.now()).total_seconds()
+                pause, last_error = min(max(seconds_left, 0.5), POLL_SECONDS), ""
             except ScheduleError as error:
                 if not error.passing:
                     raise
                 self.close()  # a run that could not be written down is found by its session
-                if str(error) != told:
+                if str(error) != last_error:
                     trouble(error)
-                pause, told = AGAIN, str(error)
+                pause, last_error = RETRY_SECONDS, str(error)
             await self.sleep(pause)
 
     async def _run(self, job: Job, run: JobRun, tell: Callable[[FinishedRun], None]) -> FinishedRun:
-        """One run, from its claim on. How it ended is told also where it cannot be written down."""
-        noted = run
+        """Run a claimed job. Its end is reported even if it cannot be recorded."""
+        recorded_run = run
         status: RunStatus
 
-        def began(session: str) -> None:
-            nonlocal noted
-            self.store.began(run, session)
-            noted = replace(run, session=session)
+        def on_begin(session: str) -> None:
+            nonlocal recorded_run
+            self.store.set_session(run, session)
+            recorded_run = replace(run, session=session)
 
         end, fault, code = None, None, EXIT_STOPPED
         try:
-            end = await self.start(job, began)
+            end = await self.start(job, on_begin)
             status, reason, code = end.status, end.reason, end.exit_code
         except Exception as error:  # a fault of ours, too, ends this run and no other
-            status = "in_doubt" if _inspect_run(self.look, noted).changed else "failed"
+            status = "in_doubt" if _inspect_run(self.look, recorded_run).was_changed else "failed"
             if isinstance(error, MlxToolsError):
                 reason, code = str(error), error.exit_code
             else:
                 reason, fault = f"{type(error).__name__}: {error}", error
         except BaseException:  # cancelled: as where the process ends
             with contextlib.suppress(ScheduleError):  # the next runner will find it out
-                _settle(self.store, self.look, noted)
+                _settle(self.store, self.look, recorded_run)
             raise
-        done = replace(noted, status=status, reason=reason[:500], ended=self.now())
-        ended = FinishedRun(run=done, job=job, end=end, fault=fault, exit_code=code)
+        final_run = replace(recorded_run, status=status, reason=reason[:500], ended_at=self.now())
+        finished_run = FinishedRun(run=final_run, job=job, end=end, fault=fault, exit_code=code)
         try:
-            self.store.settle(noted, status, reason)
+            # Recorded first: if the process ends here, the run is not made again.
+            self.store.settle(recorded_run, status, reason)
             if status == "failed":
-                self.store.try_again(noted)
+                self.store.try_again(recorded_run)
         finally:
-            tell(ended)
-        return ended
+            tell(finished_run)
+        return finished_run
 
 
-def settle(store: JobStore, look: Look) -> None:
-    """Brings runs up to date that are not over: what has become of their sessions."""
+def settle(store: JobStore, look: InspectSession) -> None:
+    """Update the unfinished runs from their sessions."""
     for run in store.open_runs():
         if run.status != "running" or not store.tables.present(run.runner):
             _settle(store, look, run)
 
 
-def _settle(store: JobStore, look: Look, run: JobRun) -> None:
+def _settle(store: JobStore, look: InspectSession, run: JobRun) -> None:
     status, reason = _find_status(run, _inspect_run(look, run))
     if status is None or (status, reason) == (run.status, run.reason):
         return
@@ -177,20 +184,22 @@ def _settle(store: JobStore, look: Look, run: JobRun) -> None:
         store.try_again(run, delay=timedelta(0))
 
 
-def _inspect_run(look: Look, run: JobRun) -> RunInspection:
-    """How the run's session stands; before there is one, nothing can have happened."""
-    return look(run.session) if run.session else RunInspection(state="empty", changed=False)
+def _inspect_run(look: InspectSession, run: JobRun) -> RunInspection:
+    """Return the state of the run's session; without one nothing can have happened."""
+    return look(run.session) if run.session else RunInspection(state="empty", was_changed=False)
 
 
 def _find_status(run: JobRun, inspection: RunInspection) -> tuple[RunStatus | None, str]:
-    """How a run stands whose process is gone, or that waits for a person, by its session; None
-    where that has not changed."""
+    """Return the status of a run without a process, or that waits, from its session.
+
+    None if it has not changed.
+    """
     match inspection.state:
         case "answered":
             return "answered", ""
         case "stopped" if inspection.in_doubt:
             return "in_doubt", inspection.reason
-        case "stopped" if inspection.changed or inspection.reason != "interrupted":
+        case "stopped" if inspection.was_changed or inspection.reason != "interrupted":
             return "stopped", inspection.reason
         case "paused":
             return "paused", ""
@@ -202,6 +211,6 @@ def _find_status(run: JobRun, inspection: RunInspection) -> tuple[RunStatus | No
         return None, ""
     if run.status == "paused":
         return "in_doubt", "going on with it broke off, or its session is damaged"
-    if inspection.changed:
+    if inspection.was_changed:
         return "in_doubt", "it broke off, and may have changed things"
     return "interrupted", "it broke off, and changed nothing"

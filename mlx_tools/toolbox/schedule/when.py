@@ -1,7 +1,7 @@
-"""When a job runs, read from a text: a small grammar, and nothing is guessed.
+"""Parses when a job runs: a small grammar, without guesses.
 
-Once: an ISO date and time, ``in 2 hours``, ``tomorrow 9:00``, ``monday at 18:00``. Again and again:
-five fields of cron, ``@daily`` and its kin, ``every weekday at 8:30``, ``every 15 minutes``.
+Once: an ISO date and time, ``in 2 hours``, ``tomorrow 9:00``, ``monday at 18:00``. Repeatedly: five
+fields of cron, ``@daily`` and the like, ``every weekday at 8:30``, ``every 15 minutes``.
 docs/scheduler.md has all of it.
 """
 
@@ -17,10 +17,11 @@ from datetime import time as clock_time
 from typing import Final
 from zoneinfo import ZoneInfo
 
+import msgspec
 from msgspec import Struct
 
 from mlx_tools.errors import UsageError
-from mlx_tools.toolbox.clock import zone_of
+from mlx_tools.toolbox.clock import find_zone
 
 EXAMPLES: Final = (
     "write a time such as 2030-01-31 17:00, tomorrow 9:00, monday 6pm, in 2 hours, "
@@ -28,27 +29,29 @@ EXAMPLES: Final = (
 )
 MAX_CHARS: Final = 500
 LAST_YEAR: Final = 9000
-"""No job is due later: every zone can tell what time it is then."""
+"""No job is due later: Python's calendar ends at 9999, and zones need room before that."""
 
 
 class Schedule(Struct, frozen=True, forbid_unknown_fields=True):
-    """When a job runs, in the zone of this IANA name: as ``cron`` has it, or once, ``at`` a time in
-    UTC."""
+    """When a job runs."""
 
     zone: str
+    """The IANA name of the time zone."""
     cron: str | None = None
-    at: datetime | None = None
+    """A cron expression for repeated runs."""
+    run_at: datetime | None = msgspec.field(name="at", default=None)
+    """The time in UTC of a single run."""
 
     def next_after(self, moment: datetime) -> datetime | None:
-        """The first time after ``moment``, in UTC; None where there is none any more."""
-        if self.at is not None:
-            return self.at if self.at > moment else None
-        return next_time(self.cron or "", zone_of(self.zone), moment)
+        """Return the first time after ``moment``, in UTC, or None."""
+        if self.run_at is not None:
+            return self.run_at if self.run_at > moment else None
+        return find_next_time(self.cron or "", find_zone(self.zone), moment)
 
     def __str__(self) -> str:
-        if self.at is None:
+        if self.run_at is None:
             return f"{self.cron} ({self.zone})"
-        return f"{self.at.astimezone(zone_of(self.zone)):%Y-%m-%d %H:%M:%S} ({self.zone})"
+        return f"{self.run_at.astimezone(find_zone(self.zone)):%Y-%m-%d %H:%M:%S} ({self.zone})"
 
 
 _WEEKDAYS: Final = {
@@ -61,7 +64,7 @@ _WEEKDAYS: Final = {
     )
     for name in names.split()
 }
-"""Days of the week, which begins with Monday, 0."""
+"""Weekdays by name; Monday is 0."""
 
 _DATE: Final = r"\d{4}-\d\d-\d\d"
 _ISO: Final = re.compile(
@@ -79,71 +82,82 @@ _DAYS: Final = {"every day": "*", "daily": "*", "every weekday": "1-5"}
 
 
 def parse_when(text: str, zone: str, now: datetime) -> Schedule:
-    """What a text means in a zone of this IANA name, said at ``now``.
+    """Parse a text in the zone of this IANA name, said at ``now``.
 
-    Raises `UsageError` for a text that is no such time, and for a time that is past.
+    Raises:
+        UsageError: it is no time, or is past.
     """
-    local = now.astimezone(zone_of(zone))
+    local = now.astimezone(find_zone(zone))
     try:
-        when = _read(plain(text) if len(text) <= MAX_CHARS else "", local)
+        when = _parse(normalize_text(text) if len(text) <= MAX_CHARS else "", local)
     except (OverflowError, ValueError):
-        raise _wrong(text, "is no date and time that there is") from None
+        raise _make_error(text, "is no date and time that there is") from None
     if when is None:
-        raise _wrong(text, "is not understood as a time")
-    if when.at is None:
+        raise _make_error(text, "is not understood as a time")
+    if when.run_at is None:
         return when
-    if when.at.year > LAST_YEAR:
-        raise _wrong(text, "is too far ahead")
-    at = when.at + timedelta(microseconds=-when.at.microsecond % 1_000_000)  # never early
-    if at <= now:
+    if when.run_at.year > LAST_YEAR:
+        raise _make_error(text, "is too far ahead")
+    run_at = when.run_at + timedelta(
+        microseconds=-when.run_at.microsecond % 1_000_000
+    )  # never early
+    if run_at <= now:
         raise UsageError(f"{text[:100]!r} is past: it is {local:%Y-%m-%d %H:%M} in {local.tzinfo}")
-    return Schedule(when.zone, at=at)
+    return Schedule(when.zone, run_at=run_at)
 
 
-def plain(text: str) -> str:
-    """The text in small letters, with one space between its words."""
+def normalize_text(text: str) -> str:
+    """Return the text in lower case, with one space between its words."""
     return " ".join(text.split()).casefold()
 
 
 def counts_from_now(text: str) -> bool:
-    """Whether a text means another time whenever it is said: *in 2 hours*."""
-    return _LATER.fullmatch(plain(text)) is not None
+    """Return whether a text means another time whenever it is said: *in 2 hours*."""
+    return _LATER.fullmatch(normalize_text(text)) is not None
 
 
-def _wrong(text: str, reason: str) -> UsageError:
+def _make_error(text: str, reason: str) -> UsageError:
     return UsageError(f"{text[:100]!r} {reason}", hint=EXAMPLES)
 
 
-def _read(text: str, now: datetime) -> Schedule | None:
-    """What a text means, None for one that means nothing. ``now`` is in the zone that is meant.
-    Raises ValueError or OverflowError for a time that there is not, `UsageError`."""
+def _parse(text: str, now: datetime) -> Schedule | None:
+    """Parse a text; None if it is not understood. ``now`` has the zone that is meant.
+
+    Raises:
+        ValueError, OverflowError: there is no such time.
+        UsageError: the text is wrong in a way that has its own message.
+    """
     zone = str(now.tzinfo)
     if looks_like_cron(text):
         return Schedule(zone, normalize_cron(text))
-    if often := _OFTEN.fullmatch(text):
-        return Schedule(zone, _so_often(int(often[1] or 1), often[2]))
+    if interval := _OFTEN.fullmatch(text):
+        return Schedule(zone, _make_interval(int(interval[1] or 1), interval[2]))
     if iso := _ISO.fullmatch(text):
-        read = datetime.fromisoformat(f"{iso[1]}T{iso[2]}{(iso[3] or '').upper()}")
+        parsed = datetime.fromisoformat(f"{iso[1]}T{iso[2]}{(iso[3] or '').upper()}")
         return Schedule(
-            zone, at=(read if iso[3] else read.replace(tzinfo=now.tzinfo)).astimezone(UTC)
+            zone, run_at=(parsed if iso[3] else parsed.replace(tzinfo=now.tzinfo)).astimezone(UTC)
         )
-    if later := _LATER.fullmatch(text):
-        length = timedelta(**{f"{later[2]}s": int(later[1]) if later[1].isdigit() else 1})
-        if later[2] in ("day", "week"):  # by the calendar
-            return Schedule(zone, at=_to_utc(now.date() + length, now.time(), now))
-        return Schedule(zone, at=now.astimezone(UTC) + length)
+    if delay := _LATER.fullmatch(text):
+        length = timedelta(**{f"{delay[2]}s": int(delay[1]) if delay[1].isdigit() else 1})
+        if delay[2] in ("day", "week"):  # by the calendar
+            return Schedule(zone, run_at=_to_utc(now.date() + length, now.time(), now))
+        return Schedule(zone, run_at=now.astimezone(UTC) + length)
     timed = _TIMED.fullmatch(text)
     if timed is None or not (timed["minute"] or timed["half"]):  # at 5: in the morning?
         return None
-    day, time = (timed["day"] or "").removeprefix("on "), _time_of(timed)
-    if (days := _cron_days(day)) is not None:
+    day, time = (timed["day"] or "").removeprefix("on "), _read_time(timed)
+    if (days := _read_days(day)) is not None:
         return Schedule(zone, f"{time.minute} {time.hour} * * {days}")
-    at = _next_at(day, time, now)
-    return None if at is None else Schedule(zone, at=at)
+    run_at = _find_next(day, time, now)
+    return None if run_at is None else Schedule(zone, run_at=run_at)
 
 
-def _time_of(timed: re.Match[str]) -> clock_time:
-    """The time of day that was read. Raises ValueError for one that there is not."""
+def _read_time(timed: re.Match[str]) -> clock_time:
+    """Return the time of day that was matched.
+
+    Raises:
+        ValueError: there is none such.
+    """
     hour, minute = int(timed["hour"]), int((timed["minute"] or ":0")[1:])
     if timed["half"]:
         if not 1 <= hour <= 12:
@@ -152,45 +166,48 @@ def _time_of(timed: re.Match[str]) -> clock_time:
     return clock_time(hour, minute)
 
 
-def _next_at(day: str, time: clock_time, now: datetime) -> datetime | None:
-    """The next time that this is the time of day, on the day that is meant; None for other days."""
+def _find_next(day: str, time: clock_time, now: datetime) -> datetime | None:
+    """Return the next such time of day on the day that is meant; None for other days."""
     today, step = now.date(), timedelta()
     if re.fullmatch(_DATE, day, re.ASCII):
-        meant = date.fromisoformat(day)
+        wanted_day = date.fromisoformat(day)
     elif day in ("today", "tomorrow"):
-        meant = today + timedelta(days=day == "tomorrow")
+        wanted_day = today + timedelta(days=day == "tomorrow")
     elif not day:
-        meant, step = today, timedelta(days=1)
+        wanted_day, step = today, timedelta(days=1)
     elif day in _WEEKDAYS:
-        ahead = (_WEEKDAYS[day] - today.weekday()) % 7
-        meant, step = today + timedelta(days=ahead), timedelta(weeks=1)
+        days_ahead = (_WEEKDAYS[day] - today.weekday()) % 7
+        wanted_day, step = today + timedelta(days=days_ahead), timedelta(weeks=1)
     else:
         return None
-    found = _to_utc(meant, time, now)
-    return found if found > now or not step else _to_utc(meant + step, time, now)
+    candidate = _to_utc(wanted_day, time, now)
+    return candidate if candidate > now or not step else _to_utc(wanted_day + step, time, now)
 
 
 def _to_utc(day: date, time: clock_time, now: datetime) -> datetime:
-    """A local time in UTC. One that the clock leaves out is as much later as is left out; one that
-    it shows twice is the first of both."""
+    """Return a local time in UTC.
+
+    A time that the clock leaves out is later by the length of the gap. One that it shows twice is
+    the first of both.
+    """
     local = datetime.combine(day, time.replace(fold=0, tzinfo=None), tzinfo=now.tzinfo)
     return local.astimezone(UTC)
 
 
-def _so_often(number: int, unit: str) -> str:
-    """The cron expression of every so many minutes or hours."""
-    whole, of = (24, "a day") if unit == "hour" else (60, "an hour")
+def _make_interval(number: int, unit: str) -> str:
+    """Return the cron expression of every so many minutes or hours."""
+    whole, period_name = (24, "a day") if unit == "hour" else (60, "an hour")
     if not 1 <= number < whole or whole % number:
         raise UsageError(
-            f"every {number} {unit}s does not divide {of}",
+            f"every {number} {unit}s does not divide {period_name}",
             hint=f"take a number that divides {whole}, or a cron expression",
         )
     step = "*" if number == 1 else f"*/{number}"
     return f"0 {step} * * *" if unit == "hour" else f"{step} * * * *"
 
 
-def _cron_days(day: str) -> str | None:
-    """The last field of cron for days of each week, None for other days."""
+def _read_days(day: str) -> str | None:
+    """Return the last field of cron for weekdays, None for other days."""
     if day in _DAYS:
         return _DAYS[day]
     names = re.split(r",? and |, ?", day.removeprefix("every "))
@@ -223,40 +240,45 @@ _CRON_WEEK: Final = ("sunday", "monday", "tuesday", "wednesday", "thursday", "fr
 _PART: Final = re.compile(r"(?:(\*)|(\w+)(?:-(\w+))?)(?:/(\d{1,2}))?", re.ASCII)
 
 _YEARS: Final = 50
-"""How far ahead is looked: a 29th of February that has to be a Sunday may be forty years away."""
+"""Years that are searched: a 29th of February that must be a Sunday may be forty years away."""
 
 _DAY: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A field's name, its numbers, and the names that its numbers from 0 on have."""
+    """A field: its name, its range, and the names of its numbers from 0 on."""
 
     name: str
-    least: int
-    most: int
+    minimum: int
+    maximum: int
     names: tuple[str, ...] = ()
 
     def read(self, text: str) -> tuple[str, tuple[int, ...]]:
-        """The field with numbers for names, and all numbers that it means. A number with steps goes
-        on to the field's end. Raises ValueError for what is no such field."""
-        plain: list[str] = []
+        """Return the field with numbers for names, and all its numbers.
+
+        A number with steps goes on to the field's end.
+
+        Raises:
+            ValueError: it is no such field.
+        """
+        parts: list[str] = []
         numbers: set[int] = set()
         for part in text.split(","):
-            read = _PART.fullmatch(part)
-            if read is None:
+            match = _PART.fullmatch(part)
+            if match is None:
                 raise ValueError(part)
-            star, first, last, step = read.groups()
-            low = self.least if star else self._number(first)
-            high = self.most if star or (step and not last) else self._number(last or first)
+            star, first, last, step = match.groups()
+            low = self.minimum if star else self._number(first)
+            high = self.maximum if star or (step and not last) else self._number(last or first)
             if last and low and not high and self.names is _CRON_WEEK:  # fri-sun
                 high = 7
-            if not self.least <= low <= high <= self.most:
+            if not self.minimum <= low <= high <= self.maximum:
                 raise ValueError(part)
             numbers |= set(range(low, high + 1, int(step or 1)))
             span = star or (f"{low}-{high}" if last else f"{low}")
-            plain.append(f"{span}/{int(step)}" if step else span)
-        return ",".join(plain), tuple(sorted(numbers))
+            parts.append(f"{span}/{int(step)}" if step else span)
+        return ",".join(parts), tuple(sorted(numbers))
 
     def _number(self, text: str) -> int:
         if text.isdigit() and len(text) <= 2:
@@ -277,15 +299,21 @@ _FIELDS: Final = (
 
 
 def looks_like_cron(text: str) -> bool:
-    """Whether somebody meant a cron expression, be it one that is wrong."""
+    """Return whether a cron expression was meant, perhaps a wrong one."""
     fields = text.split()
-    first = bool(fields) and set(fields[0]) <= set("0123456789*/,-")
-    five = len(fields) in (5, 6) and not fields[1][0].isalpha()  # 5 in the afternoon tomorrow
-    return text.startswith("@") or (first and (five or "*" in fields))
+    begins_like_cron = bool(fields) and set(fields[0]) <= set("0123456789*/,-")
+    has_five_fields = (
+        len(fields) in (5, 6) and not fields[1][0].isalpha()
+    )  # 5 in the afternoon tomorrow
+    return text.startswith("@") or (begins_like_cron and (has_five_fields or "*" in fields))
 
 
 def normalize_cron(text: str) -> str:
-    """The expression in five fields of numbers. Raises `UsageError` that names the field."""
+    """Return the expression in five fields of numbers.
+
+    Raises:
+        UsageError: a field is wrong; the message names it.
+    """
     text = " ".join(text.split()).casefold()
     if text.startswith("@"):
         if text not in SHORTHANDS:
@@ -307,100 +335,113 @@ def normalize_cron(text: str) -> str:
                 hint="numbers, names (mon, jan), ranges 1-5, lists 1,15 and steps */10",
             ) from None
     text = " ".join(fields)
-    if next(_parsed(text).dates(date(2000, 1, 1)), None) is None:
+    if next(_parse_cron(text).dates(date(2000, 1, 1)), None) is None:
         raise UsageError(f"there is no day that {text!r} means", hint="is there such a date?")
     return text
 
 
 @dataclass(frozen=True, slots=True)
 class _Cron:
-    """An expression, read. ``by_face``: hour or minute begins with ``*``; ``both``: one of the two
-    fields for days does, so that both have to fit."""
+    """A parsed expression."""
 
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
     days: tuple[int, ...]
     months: tuple[int, ...]
     weekdays: tuple[int, ...]
-    by_face: bool
-    both: bool
+    follows_clock: bool
+    """True if hour or minute begins with ``*``."""
+    needs_both: bool
+    """True if one of the fields for days begins with ``*``, so both must match."""
 
     def dates(self, first: date) -> Iterator[date]:
-        """The dates from ``first`` on that fit, for fifty years."""
+        """Yield the matching dates from ``first`` on, for fifty years."""
         day, last = first, first.year + _YEARS
         while day.year <= last:
             if day.month not in self.months:
                 day = (day.replace(day=28) + timedelta(days=4)).replace(day=1)
                 continue
-            fits = (
+            matches = (
                 day.day in self.days,
                 {day.isoweekday(), day.isoweekday() % 7} & {*self.weekdays},
             )
-            if all(fits) if self.both else any(fits):
+            if all(matches) if self.needs_both else any(matches):
                 yield day
             day += _DAY
 
 
 @functools.lru_cache(maxsize=256)
-def _parsed(text: str) -> _Cron:
+def _parse_cron(text: str) -> _Cron:
     fields = text.split(" ")
-    read = (field.read(text)[1] for field, text in zip(_FIELDS, fields, strict=True))
-    minutes, hours, days, months, weekdays = read
+    numbers = (field.read(text)[1] for field, text in zip(_FIELDS, fields, strict=True))
+    minutes, hours, days, months, weekdays = numbers
     by_face, both = (any(fields[n][0] == "*" for n in pair) for pair in ((0, 1), (2, 4)))
     return _Cron(minutes, hours, days, months, weekdays, by_face, both)
 
 
 @functools.lru_cache(maxsize=256)
-def _times(cron: _Cron, day: date, zone: ZoneInfo) -> list[datetime]:
-    """When an expression is due on a date, in UTC, in order."""
-    found: set[datetime] = set()
+def _list_times(cron: _Cron, day: date, zone: ZoneInfo) -> list[datetime]:
+    """Return the due times of an expression on a date, in UTC, sorted."""
+    times: set[datetime] = set()
     for hour in cron.hours:
         for minute in cron.minutes:
             local = datetime.combine(day, clock_time(hour, minute), zone)
-            found.update(_shown_times(local) if cron.by_face else [first_shown(local)])
-    return sorted(found)
+            times.update(
+                _list_shown_times(local) if cron.follows_clock else [find_first_shown(local)]
+            )
+    return sorted(times)
 
 
-def next_time(expression: str, zone: ZoneInfo, start: datetime) -> datetime | None:
-    """The first time after ``start`` at which the expression is due, in UTC; None where there is
-    none any more.
+def find_next_time(expression: str, zone: ZoneInfo, start: datetime) -> datetime | None:
+    """Return the first due time after ``start``, in UTC, or None.
 
-    ``expression`` is one that `normalize_cron` gave. Where hour and minute are named, a time that a
-    changed clock leaves out is due right after the gap, and one that it shows twice is due the
-    first time. Where one of them begins with ``*`` the clock's face counts, as often as it shows
-    the time.
+    If hour and minute are named, a time that a changed clock leaves out is due right after the gap,
+    and one that it shows twice is due the first time. If one of them begins with ``*``, the
+    expression is due as often as the clock shows the time.
+
+    Args:
+        expression: the result of `normalize_cron`.
+        zone: the time zone.
+        start: the time to begin after.
     """
-    cron, found, until = _parsed(expression), None, date.max
+    cron, next_due, last_date = _parse_cron(expression), None, date.max
     try:
         # from the day before: a clock that is set back at midnight shows the end of a day again
         for day in cron.dates(start.astimezone(zone).date() - _DAY):
-            if day > until:
+            if day > last_date:
                 break
-            times = _times(cron, day, zone)
-            if (place := bisect_right(times, start)) < len(times):
-                found = times[place] if found is None else min(found, times[place])
-                until = min(until, day + _DAY)
+            times = _list_times(cron, day, zone)
+            if (index := bisect_right(times, start)) < len(times):
+                next_due = times[index] if next_due is None else min(next_due, times[index])
+                last_date = min(last_date, day + _DAY)
     except (OverflowError, ValueError):  # the end of the calendar
-        return found
-    return found
+        return next_due
+    return next_due
 
 
-def first_shown(local: datetime) -> datetime:
-    """When a time of a zone that is named in full is due, in UTC: the first time that the clock
-    shows it, or right after the gap that leaves it out."""
-    shown = _shown_times(local)
-    return shown[0] if shown else _after_gap(local)
+def find_first_shown(local: datetime) -> datetime:
+    """Return the first time that the clock shows a local time, in UTC.
+
+    If a gap leaves it out, it is right after the gap.
+    """
+    shown = _list_shown_times(local)
+    return shown[0] if shown else _find_gap_end(local)
 
 
-def _shown_times(local: datetime) -> list[datetime]:
-    """When the clock shows a time of its zone, in UTC: once, twice or never."""
+def _list_shown_times(local: datetime) -> list[datetime]:
+    """Return when the clock shows a local time, in UTC: once, twice or never."""
     times = {local.replace(fold=fold).astimezone(UTC): None for fold in (0, 1)}
-    wanted = local.replace(tzinfo=None)
-    return [t for t in times if t.astimezone(local.tzinfo).replace(tzinfo=None, fold=0) == wanted]
+    local_time = local.replace(tzinfo=None)
+    return [
+        t for t in times if t.astimezone(local.tzinfo).replace(tzinfo=None, fold=0) == local_time
+    ]
 
 
-def _after_gap(local: datetime) -> datetime:
-    """When a gap ends that leaves out this local time, in UTC."""
+def _find_gap_end(local: datetime) -> datetime:
+    """Return the end of the gap that leaves out this local time, in UTC.
+
+    It is found by bisection, since zones do not tell their changes.
+    """
     early = local.replace(fold=1).astimezone(UTC)  # by the clock after the gap, so before it
     late = local.replace(fold=0).astimezone(UTC)
     offset = late.astimezone(local.tzinfo).utcoffset()

@@ -1,10 +1,10 @@
-"""The process of a folder's tool: ``execute``, and the one that watches it.
+"""The process of a folder's tool: runs ``execute``, and watches the run.
 
-Started as ``python -I child.py PLACE/FOLDER/EXECUTE.PY RESULTS [offline] [traced] [ps]``; PLACE is
-removed at the end where the caller can no longer do it. The call's arguments come as one
-line of JSON on standard input, which then stays open as a lifeline: when it ends, the caller is
-gone or has given up. What is told goes to the descriptor RESULTS, one line of JSON each, so that
-nothing the tool prints can stand among it:
+Started as ``python -I child.py PLACE/FOLDER/EXECUTE.PY RESULTS [offline] [traced] [ps]``. PLACE is
+removed at the end if the caller can no longer do it. The call's arguments come as one line of JSON
+on standard input. It then stays open as a lifeline: when it ends, the caller is gone or has given
+up. Messages go to the descriptor RESULTS, one line of JSON each, so nothing that the tool prints
+can get among them:
 
     {"progress": [message, share or null]}
     {"result": {...}}       what ``execute`` returned
@@ -12,12 +12,13 @@ nothing the tool prints can stand among it:
     {"refused": message}    why the tool was not run at all
     {"ended": status}       of the process, as ``wait`` gives it; the last line
 
-There are two processes. A fork of this one runs the tool; this one waits, and ends everything that
-the tool started, however the tool, the call or the caller ended. On Linux it adopts what the tool
-started and let go of (``PR_SET_CHILD_SUBREAPER``), so that a process which left its group is found
-as well. macOS has neither that nor ``/proc``: there ``ps`` is asked again and again, and whoever
-was seen below this process is remembered, with its group and its descendants, also when its parent
-ends. ``ps`` says to do so elsewhere. Imports nothing of mlx_tools.
+There are two processes. A fork of this one runs the tool. This one waits, and ends everything that
+the tool started, however the tool, the call or the caller ended.
+
+On Linux it adopts orphans of the tool (``PR_SET_CHILD_SUBREAPER``), so a process that left its
+group is found too. macOS has neither that nor ``/proc``. There ``ps`` is run again and again, and
+each process that was seen below this one is remembered, with its group and its descendants, even
+when its parent ends. ``ps`` forces this elsewhere. It imports nothing of mlx_tools.
 """
 
 from __future__ import annotations
@@ -35,40 +36,46 @@ from typing import Any
 MAX_FAULT_CHARS = 2000
 MAX_TRACE_CHARS = 8000
 MAX_PROCESSES = 200
-_LOOK = 0.25
-"""Seconds between two counts of them."""
+_COUNT_INTERVAL = 0.25
+"""Seconds between two counts of the processes. A choice: each one reads all processes of the
+system."""
 
-_FIRST_LOOK = 0.03
-"""Seconds to the first look where who starts processes and ends at once must be seen before that:
-about twice what ``ps`` takes."""
+_FIRST_COUNT = 0.03
+"""Seconds to the first count with ``ps``. A process that starts others and ends at once must be
+seen
+before that; this is about twice what ``ps`` takes."""
 
-_ENDING = 5.0
-"""Seconds within which whatever the tool started is gone."""
+_END_SECONDS = 5.0
+"""Seconds within which all that the tool started has ended."""
 _PR_SET_CHILD_SUBREAPER = 36
 _TAKES_ANY_NAME = 0x08
-"""Of a function's code: it has a parameter ``**names`` (``inspect.CO_VARKEYWORDS``)."""
+"""A flag of a function's code: it has a parameter ``**names`` (``inspect.CO_VARKEYWORDS``)."""
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x1000_0000, 0x4000_0000
 
 
 def main() -> None:
-    """Runs the tool, waits for it, ends what is left, says how it ended."""
+    """Run the tool, wait for it, end what is left, and report how it ended."""
     path, results = sys.argv[1], int(sys.argv[2])
+    # Programs that the tool starts must not hold the results open.
     os.set_inheritable(results, False)
     request = sys.stdin.buffer.readline()
     if not request.endswith(b"\n"):
         return  # nobody is there any more
     if "offline" in sys.argv[3:] and (why := _leave_network()):
-        _write(results, _line({"refused": why}))
+        _write(results, _encode_line({"refused": why}))
         return
     by_ps = "ps" in sys.argv[3:] or not sys.platform.startswith("linux")
     processes = _Processes() if by_ps else None
+    # Before the fork, so no orphan of the tool can escape.
     _adopt(subreaper=processes is None)
     worker = os.fork()
     if worker == 0:
         _work(path, request, results, traced="traced" in sys.argv[3:])
         return
-    descendants = _descendants if processes is None else processes.descendants
-    status = _watched(worker, results, descendants, _LOOK if processes is None else _FIRST_LOOK)
+    descendants = _find_descendants if processes is None else processes.descendants
+    status = _watch(
+        worker, results, descendants, _COUNT_INTERVAL if processes is None else _FIRST_COUNT
+    )
     _end_all(descendants)
     if status is None:
         import shutil
@@ -76,12 +83,13 @@ def main() -> None:
         place = os.path.dirname(os.path.dirname(path))  # noqa: PTH120
         shutil.rmtree(place, ignore_errors=True)
     with contextlib.suppress(OSError):  # nobody reads it any more
-        _write(results, _line({"ended": status}))
+        _write(results, _encode_line({"ended": status}))
+    # The last step, since it ends this process too.
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)  # what is left in the group, this process with it
 
 
-def _line(message: Mapping[str, Any]) -> bytes:
+def _encode_line(message: Mapping[str, Any]) -> bytes:
     return json.dumps(message, allow_nan=False).encode() + b"\n"
 
 
@@ -95,46 +103,50 @@ def _write(results: int, line: bytes) -> None:
 
 
 def _work(path: str, request: bytes, results: int, *, traced: bool) -> None:
-    """Runs ``execute`` and tells what came of it. A copy of this process that the tool forked, and
-    that comes back here, tells nothing."""
+    """Run ``execute`` and report its outcome.
+
+    A fork of the tool's own that comes back here reports nothing.
+    """
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    itself = os.getpid()
+    worker_pid = os.getpid()
     try:
-        told = _outcome(path, json.loads(request), results, traced=traced)
+        line = _run_tool(path, json.loads(request), results, traced=traced)
     finally:
-        if os.getpid() != itself:
+        if os.getpid() != worker_pid:
             os._exit(0)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
     with contextlib.suppress(OSError):  # the tool closed it, or nobody reads it any more
-        _write(results, told)
+        _write(results, line)
 
 
-def _outcome(path: str, arguments: dict[str, Any], results: int, *, traced: bool) -> bytes:
-    """The line that says what came of the call."""
+def _run_tool(path: str, arguments: dict[str, Any], results: int, *, traced: bool) -> bytes:
+    """Return the line that reports the outcome of the call."""
     folder = os.path.dirname(path)  # noqa: PTH120 - pathlib would take longer to load than to use
     sys.path.insert(0, folder)
     sys.argv = [path]
     try:
-        value = _called(_load_execute(path), arguments, results)
+        value = _call(_load_execute(path), arguments, results)
     except SystemExit as error:
-        return _line({"fault": f"it called sys.exit({error.code!r:.100}) and returned nothing"})
+        return _encode_line(
+            {"fault": f"it called sys.exit({error.code!r:.100}) and returned nothing"}
+        )
     except BaseException as error:
-        told = {"fault": _words(error, folder)}
-        return _line(told | ({"trace": _trace(error)} if traced else {}))
+        message = {"fault": _describe_error(error, folder)}
+        return _encode_line(message | ({"trace": _format_trace(error)} if traced else {}))
     if not isinstance(value, dict):
         kind = type(value).__name__
         kind = f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
         kind = "None" if value is None else kind
-        return _line({"fault": f"execute returned {kind}, and must return a dict"})
+        return _encode_line({"fault": f"execute returned {kind}, and must return a dict"})
     try:
-        return _line({"result": value})
+        return _encode_line({"result": value})
     except (TypeError, ValueError, RecursionError) as error:
         fault = f"what execute returned cannot be written as JSON: {error}"
-        return _line({"fault": fault[:MAX_FAULT_CHARS]})
+        return _encode_line({"fault": fault[:MAX_FAULT_CHARS]})
 
 
 def _load_execute(path: str) -> Callable[..., Any]:
@@ -150,9 +162,9 @@ def _load_execute(path: str) -> Callable[..., Any]:
     return execute  # type: ignore[no-any-return]
 
 
-def _called(execute: Callable[..., Any], arguments: dict[str, Any], results: int) -> Any:
-    more = {"progress": _reporter(results)} if _takes_progress(execute) else {}
-    value = execute(arguments, **more)
+def _call(execute: Callable[..., Any], arguments: dict[str, Any], results: int) -> Any:
+    keywords = {"progress": _make_reporter(results)} if _takes_progress(execute) else {}
+    value = execute(arguments, **keywords)
     if hasattr(value, "__await__"):
         import asyncio
 
@@ -164,8 +176,10 @@ def _called(execute: Callable[..., Any], arguments: dict[str, Any], results: int
 
 
 def _takes_progress(function: Any) -> bool:
-    """Return whether a function has a parameter ``progress``, or passes it on to one that it
-    wraps."""
+    """Return whether a function has a parameter ``progress``.
+
+    It may also pass it on to a function that it wraps.
+    """
     while (code := getattr(function, "__code__", None)) is not None:
         if "progress" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
             return True
@@ -175,18 +189,20 @@ def _takes_progress(function: Any) -> bool:
     return False
 
 
-def _reporter(results: int) -> Callable[..., None]:
+def _make_reporter(results: int) -> Callable[..., None]:
     def progress(message: str = "", fraction: float | None = None) -> None:
-        """Reports how far the call has come: a few words, and the share done from 0 to 1. Which of
-        many reports are passed on is for the caller: it alone knows which was the last."""
+        """Report the progress of the call: a few words, and the share done from 0 to 1.
+
+        The caller decides which of many reports are passed on: only it knows which was the last.
+        """
         told = [str(message)[:200], None if fraction is None else float(fraction)]
         _write(results, json.dumps({"progress": told}).encode() + b"\n")
 
     return progress
 
 
-def _words(error: BaseException, folder: str) -> str:
-    """The error's kind and text, and where in the folder it was raised."""
+def _describe_error(error: BaseException, folder: str) -> str:
+    """Return the exception's class and text, and where in the folder it was raised."""
     try:
         text = str(error)[:MAX_FAULT_CHARS]
     except Exception:
@@ -201,7 +217,7 @@ def _words(error: BaseException, folder: str) -> str:
     return (f"{kind}: {text}" if text else kind) + place
 
 
-def _trace(error: BaseException) -> str:
+def _format_trace(error: BaseException) -> str:
     import traceback
 
     try:
@@ -214,14 +230,18 @@ def _trace(error: BaseException) -> str:
 
 
 def _leave_network() -> str | None:
-    """Has this process, and all it starts, in a network of its own in which there is nothing.
-    Returns why that cannot be, None where it is so. On macOS the caller sees to it."""
+    """Move this process, and all it starts, into an empty network.
+
+    Return why that is not possible, or None. On macOS the caller does it.
+    """
     if not sys.platform.startswith("linux"):
         return None if sys.platform == "darwin" else "this system cannot run it without network"
     try:
         import ctypes
 
         libc = ctypes.CDLL(None, use_errno=True)
+        # With the right to it; without, a namespace of users gives that right. There `setgroups`
+        # must be denied before an ordinary user may write `gid_map`.
         if libc.unshare(_CLONE_NEWNET) == 0:
             return None
         user, group = os.geteuid(), os.getegid()
@@ -241,7 +261,7 @@ def _leave_network() -> str | None:
 
 
 def _adopt(*, subreaper: bool) -> None:
-    """Has what the tool starts come to this process where its own parent ends, if that can be."""
+    """Forbid core dumps, and adopt orphans of the tool if the system can do that."""
     with contextlib.suppress(Exception):
         import resource
 
@@ -254,75 +274,82 @@ def _adopt(*, subreaper: bool) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _watched(
+def _watch(
     worker: int, results: int, descendants: Callable[[], set[int]], first_look: float
 ) -> int | None:
-    """Waits for the worker; its status, or None where the lifeline ended first, or where there are
-    too many processes."""
-    woken, wakes = os.pipe()
-    os.set_blocking(wakes, False)
+    """Wait for the worker and return its status.
+
+    None if the lifeline ended first, or if there are too many processes.
+    """
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
-    look = time.monotonic() + first_look
+    # A child that ends between `_reap` and `select` would be missed; the byte in this pipe is not.
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    next_count = time.monotonic() + first_look
     while True:
-        status = _reaped(worker)
+        status = _reap(worker)
         if status is not None:
             return status
-        ready, _, _ = select.select([0, woken], [], [], max(0.0, look - time.monotonic()))
-        if woken in ready:
-            os.read(woken, 4096)
+        ready, _, _ = select.select([0, wake_read], [], [], max(0.0, next_count - time.monotonic()))
+        if wake_read in ready:
+            os.read(wake_read, 4096)
         if 0 in ready and not os.read(0, 4096):
             return None
-        if time.monotonic() < look:
+        if time.monotonic() < next_count:
             continue
-        look = time.monotonic() + _LOOK  # also where one process after the other ends meanwhile
+        next_count = (
+            time.monotonic() + _COUNT_INTERVAL
+        )  # also where one process after the other ends meanwhile
         if len(descendants()) > MAX_PROCESSES:
-            _write(results, _line({"fault": f"it started more than {MAX_PROCESSES} processes"}))
+            _write(
+                results, _encode_line({"fault": f"it started more than {MAX_PROCESSES} processes"})
+            )
             return None
 
 
-def _reaped(worker: int) -> int | None:
-    """Takes leave of every process that has ended; the worker's status, if it is among them."""
-    found = None
+def _reap(worker: int) -> int | None:
+    """Reap every process that has ended; return the worker's status if it did."""
+    worker_status = None
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 break
             if pid == worker:
-                found = status
-    return found
+                worker_status = status
+    return worker_status
 
 
 def _end_all(descendants: Callable[[], set[int]]) -> None:
-    """Ends every process that descends from this one, as far as the system tells which they are.
+    """End every process that descends from this one, as far as the system knows them.
 
-    They are stopped first: what is stopped starts no others.
+    They are stopped first: a stopped process starts no others.
     """
-    until = time.monotonic() + _ENDING
-    while time.monotonic() < until:
+    deadline = time.monotonic() + _END_SECONDS
+    while time.monotonic() < deadline:
         stopped: set[int] = set()
         while new := descendants() - stopped:
             for pid in new:
-                _send(pid, signal.SIGSTOP)
+                _send_signal(pid, signal.SIGSTOP)
             stopped |= new
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 break
         if not stopped:
             return
         for pid in stopped:
-            _send(pid, signal.SIGKILL)
-        _reaped(-1)
+            _send_signal(pid, signal.SIGKILL)
+        _reap(-1)
         time.sleep(0.005)
 
 
-def _send(pid: int, number: int) -> None:
+def _send_signal(pid: int, number: int) -> None:
     with contextlib.suppress(OSError):
         os.kill(pid, number)
 
 
-def _descendants() -> set[int]:
-    """The processes below this one that have not ended; empty where there is no ``/proc``."""
+def _find_descendants() -> set[int]:
+    """Return the live processes below this one; empty without ``/proc``."""
     children: dict[int, list[int]] = {}
     try:
         names = os.listdir("/proc")  # noqa: PTH208 - there may be very many
@@ -333,56 +360,63 @@ def _descendants() -> set[int]:
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123 - quicker
+                # The command's name, in parentheses, may hold blanks and parentheses itself.
                 state, parent = file.read().rpartition(b")")[2].split()[:2]
         except (OSError, ValueError):
             continue
         if state not in (b"Z", b"X"):
             children.setdefault(int(parent), []).append(int(name))
-    found: set[int] = set()
-    waiting = [os.getpid()]
-    while waiting:
-        below = children.get(waiting.pop(), ())
-        waiting += [pid for pid in below if pid not in found]
-        found.update(below)
-    return found
+    descendants: set[int] = set()
+    pending = [os.getpid()]
+    while pending:
+        below = children.get(pending.pop(), ())
+        pending += [pid for pid in below if pid not in descendants]
+        descendants.update(below)
+    return descendants
 
 
 class _Processes:
-    """Finds the processes below this one by ``ps``, also those whose parent has ended: it knows
-    again whom it has seen, by number and time of start."""
+    """Finds the processes below this one by ``ps``, also those whose parent has ended.
+
+    It recognizes processes that it has seen before by number and time of start.
+    """
 
     def __init__(self) -> None:
-        self._seen: dict[int, str] = {}
+        self._start_times: dict[int, str] = {}
 
     def descendants(self) -> set[int]:
-        """The processes that were started by this one or by one that was seen below it, and those
-        in their groups, as far as they have not ended."""
-        own, group = os.getpid(), os.getpgrp()
-        table = {row[0]: row for row in _listed() if row[0] != own}
-        self._seen = {
+        """Return the live processes that descend from this one, or share their groups.
+
+        Those that were seen below it before count as descendants.
+        """
+        own_pid, group = os.getpid(), os.getpgrp()
+        table = {row[0]: row for row in _list_processes() if row[0] != own_pid}
+        self._start_times = {
             pid: start
-            for pid, start in self._seen.items()
+            for pid, start in self._start_times.items()
             if pid in table and table[pid][4] == start
         }
-        found = set(self._seen)
-        groups = {table[pid][2] for pid in found} - {group}
-        if group == own:  # this process leads it
+        descendants = set(self._start_times)
+        groups = {table[pid][2] for pid in descendants} - {group}
+        if group == own_pid:  # this process leads it
             groups.add(group)
-        more = True
-        while more:
-            more = False
+        has_grown = True
+        while has_grown:
+            has_grown = False
             for pid, parent, member_of, _, _ in table.values():
-                if pid not in found and (parent == own or parent in found or member_of in groups):
-                    found.add(pid)
+                if pid not in descendants and (
+                    parent == own_pid or parent in descendants or member_of in groups
+                ):
+                    descendants.add(pid)
                     if member_of != group:
                         groups.add(member_of)
-                    more = True
-        self._seen |= {pid: table[pid][4] for pid in found}
-        return {pid for pid in found if table[pid][3][:1] not in "ZX"}
+                    has_grown = True
+        self._start_times |= {pid: table[pid][4] for pid in descendants}
+        return {pid for pid in descendants if table[pid][3][:1] not in "ZX"}
 
 
-def _listed() -> list[tuple[int, int, int, str, str]]:
-    """The processes by number, with parent, group, state and start, but for ``ps`` itself."""
+def _list_processes() -> list[tuple[int, int, int, str, str]]:
+    """Return number, parent, group, state and start of each process but ``ps`` itself."""
     import subprocess
 
     command = ["/bin/ps", "-axo", "pid=,ppid=,pgid=,stat=,lstart="]

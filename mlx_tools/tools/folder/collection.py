@@ -1,4 +1,4 @@
-"""The user's tools folder: what is in it, whether it may run, adding to it, removing from it."""
+"""The user's tools folder: lists, checks, adds and removes tools."""
 
 from __future__ import annotations
 
@@ -28,65 +28,76 @@ from mlx_tools.process import clean
 from mlx_tools.store import RootName, private_part
 from mlx_tools.tools.folder.definition import ToolFolder, read_folder, write_files
 
-PATIENCE: Final = 10.0
-"""Seconds for which somebody else who changes the folder is waited for."""
+LOCK_SECONDS: Final = 10.0
+"""Seconds that a change waits for another program that changes the folder."""
 
-UNKNOWN: Final = "nobody has said that it is trusted (mlx-tools tools trust {name})"
-CHANGED: Final = (
+UNTRUSTED_REASON: Final = "nobody has said that it is trusted (mlx-tools tools trust {name})"
+CHANGED_REASON: Final = (
     "its files are not those that were added: look at them (mlx-tools tools trust {name})"
 )
-OFF: Final = "switched off (mlx-tools tools enable {name})"
-MISSING: Final = "it imports what is not installed: {packages}"
+OFF_REASON: Final = "switched off (mlx-tools tools enable {name})"
+MISSING_REASON: Final = "it imports what is not installed: {packages}"
 
 
 class CollectedTool(Struct, frozen=True):
-    """A tool in the folder: what it is, where it could be read, and why it cannot run, None where
-    it can. ``log``: it is used where it is made, and what its last call printed stands there."""
+    """A tool in the folder."""
 
     name: str
     folder: ToolFolder | None
+    """Its files, None if they could not be read."""
     reason: str | None = None
+    """The reason why it cannot run, None if it can."""
     log: Path | None = None
+    """The file with the output of its last call, for a tool in the making."""
 
 
 class ToolCollection:
-    """The user's: the folder ``tools`` where data is kept, and the file ``tools.json`` that says
-    what of it is trusted. ``patience``: for so many seconds whoever changes the folder waits for
-    others, whoever looks, a tenth.
+    """The user's folder ``tools``, and the file ``tools.json`` with the trusted ones.
 
-    A change is made beside a tool's folder, under a name that is passed over, and put in its place
-    by renaming. Who changes something has all to itself meanwhile; what is left beside when nobody
-    has it was left by somebody who was killed, and is put right by whoever comes next.
+    A change is made in a hidden sibling of a tool's folder, and put in place by renaming. A lock
+    keeps others out meanwhile. So a sibling that is there when nobody holds the lock was left by a
+    program that was killed, and the next one cleans it up.
+
+    Args:
+        data: the folder with the user's data.
+        patience: seconds that a change waits for the lock. Reading waits a tenth of it.
     """
 
-    def __init__(self, data: Path | None = None, patience: float = PATIENCE) -> None:
+    def __init__(self, data: Path | None = None, patience: float = LOCK_SECONDS) -> None:
         data = (data or data_dir()).absolute()
         self.folder, self.record = data / "tools", data / "tools.json"
         self._patience = patience
 
-    def said(self) -> FolderRecord:
-        """Return what the user said of tools. Raises ConfigError where that cannot be read."""
+    def load_record(self) -> FolderRecord:
+        """Return the record of trusted tools.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
         return read_record(self.record)
 
     def tools(self) -> list[CollectedTool]:
-        """Return what is in the folder, in order of names; what is wrong with one of them is a
-        reason. Those that are being made come last, in place of any of their names. Raises
-        ConfigError where the folder, or what the user said, cannot be read."""
-        making = self.said().making  # also where there is no folder
-        added = [one for one in self._collect() if one.name not in making]
-        said = self.said()
-        return added + [self._collected(name, said, Path(path)) for name, path in making.items()]
+        """Return the tools in the folder, sorted by name; a faulty one has a reason.
 
-    def log_of(self, name: str) -> Path:
-        """Return where what the last call of a tool that is being made printed is kept."""
+        Those in the making come last, and replace others of their name.
+
+        Raises:
+            ConfigError: the folder or the record cannot be read.
+        """
+        making = self.load_record().making  # also where there is no folder
+        added = [tool for tool in self._collect() if tool.name not in making]
+        record = self.load_record()
+        return added + [self._make_tool(name, record, Path(path)) for name, path in making.items()]
+
+    def log_path(self, name: str) -> Path:
+        """Return the file with the output of the last call of a tool in the making."""
         return self.record.parent / "making" / f"{name}.log"
 
     def make(self, name: str, path: Path | None) -> None:
-        """Use a tool in the folder where somebody makes it, whatever is in it; with None no
-        more."""
-        self._change("making", name, None if path is None else str(path))
+        """Use a tool in the folder where it is being made; None ends that."""
+        self._set_entry("making", name, None if path is None else str(path))
         if path is None:
-            self.log_of(name).unlink(missing_ok=True)
+            self.log_path(name).unlink(missing_ok=True)
 
     def _collect(self) -> list[CollectedTool]:
         try:
@@ -94,136 +105,169 @@ class ToolCollection:
                 return []
             with contextlib.ExitStack() as stack:
                 with contextlib.suppress(OSError):  # it is changed for long, or is read-only
-                    stack.enter_context(self._locked(self._patience / 10))
-                    self._put_right()
-                with os.scandir(self.folder) as found:
-                    names = sorted(entry.name for entry in found if _may_be_tool(entry))
-                said = self.said()
-                return [self._collected(name, said) for name in names]
+                    stack.enter_context(self._lock(self._patience / 10))
+                    self._clean_up()
+                with os.scandir(self.folder) as scanned:
+                    names = sorted(entry.name for entry in scanned if _may_be_tool(entry))
+                record = self.load_record()
+                return [self._make_tool(name, record) for name in names]
         except OSError as error:
             raise ConfigError(
                 f"the tools folder {self.folder} cannot be read: {error.strerror}",
                 hint="free its name or its permissions",
             ) from None
 
-    def _collected(
+    def _make_tool(
         self, name: str, record: FolderRecord, making: Path | None = None
     ) -> CollectedTool:
-        """A tool in the folder, or of the folder in which it is being made. Nothing is read of one
-        that nobody trusts."""
+        """Return a tool in the folder, or in the folder where it is being made.
+
+        Nothing is read of one that is not trusted.
+        """
         if not TOOL_NAME.fullmatch(name):
             return CollectedTool(clean(name, 64), None, f"{name!r:.80} cannot name a tool")
         trusted = record.trusted.get(str(self.folder / name))
         if making is None and trusted is None:
-            return CollectedTool(name, None, UNKNOWN.format(name=name))
+            return CollectedTool(name, None, UNTRUSTED_REASON.format(name=name))
         try:
-            found = self.read(name) if making is None else _read_named(making, name)
+            folder = self.read(name) if making is None else _read_named(making, name)
         except UsageError as error:
             return CollectedTool(name, None, str(error))
-        if making is None and found.digest not in (trusted or "").split():
-            return CollectedTool(name, None, CHANGED.format(name=name))
-        reason = MISSING.format(packages=", ".join(found.missing)) if found.missing else None
-        if not record.switched.get(name, found.enabled):
-            reason = OFF.format(name=name)
-        return CollectedTool(name, found, reason, None if making is None else self.log_of(name))
+        if making is None and folder.digest not in (trusted or "").split():
+            return CollectedTool(name, None, CHANGED_REASON.format(name=name))
+        reason = (
+            MISSING_REASON.format(packages=", ".join(folder.missing)) if folder.missing else None
+        )
+        if not record.switched.get(name, folder.enabled):
+            reason = OFF_REASON.format(name=name)
+        return CollectedTool(name, folder, reason, None if making is None else self.log_path(name))
 
     def read(self, name: str) -> ToolFolder:
-        """The tool of this name in the folder, trusted or not. Raises UsageError where there is
-        none, ToolDefinitionError where it cannot be one."""
-        path = self.must_have(name)
+        """Return the tool of this name in the folder, trusted or not.
+
+        Raises:
+            UsageError: there is none.
+            ToolDefinitionError: it cannot be a tool.
+        """
+        path = self.find_folder(name)
         if path.is_symlink():
             raise ToolDefinitionError(f"{path} is a symbolic link", hint="mlx-tools tools add DIR")
         if not path.is_dir():
             raise UsageError(f"there is no tool {name[:80]!r} in {self.folder}")
         return _read_named(path, name)
 
-    def must_have(self, name: str) -> Path:
-        """Return where the folder of this tool is, whatever is in it. Raises UsageError where there
-        is none."""
+    def find_folder(self, name: str) -> Path:
+        """Return the path of this tool's folder, whatever is in it.
+
+        Raises:
+            UsageError: there is none.
+        """
         path = self.folder / name
         if not TOOL_NAME.fullmatch(name) or name.startswith(".") or not os.path.lexists(path):
             raise UsageError(f"there is no tool {name[:80]!r} in {self.folder}")
         return path
 
     def add(self, folder: ToolFolder) -> ToolFolder:
-        """Copies a tool's files into the folder, in place of those it may have had, and trusts
-        them. What is copied and trusted is what was read: the files may have changed since. Where
-        it fails, what was there before is there again. Raises UsageError."""
+        """Copy a tool's files into the folder, in place of older ones, and trust them.
+
+        What was read is copied and trusted: the files may have changed since. If it fails, the old
+        state is restored.
+
+        Raises:
+            UsageError: the tool cannot be added.
+        """
         name, path = folder.spec.name, self.folder / folder.spec.name
         check_folder_name(name)
         private_dir(self.folder)
         draft = self._sibling_path(name, "draft")
-        with translate_os_error(UsageError, f"{path} cannot be made"), self._changing():
+        with translate_os_error(UsageError, f"{path} cannot be made"), self._hold_change():
             write_files(folder.contents, draft)
             added = replace(read_folder(draft), path=path)
             # not every file system keeps whether files may be executed
-            now, then = ({n: f.data for n, f in one.contents.items()} for one in (added, folder))
+            now, then = (
+                {n: f.data for n, f in tool_folder.contents.items()}
+                for tool_folder in (added, folder)
+            )
             if now != then:
                 raise UsageError(f"{path} was changed by somebody else", hint="add it again")
-            before = self.said()
-            was = before.trusted.get(str(path), "")
+            old_record = self.load_record()
+            old_digest = old_record.trusted.get(str(path), "")
             # either is trusted until the new one is in its place: whoever is killed leaves both
-            self._write(before.saying("trusted", str(path), f"{was} {added.digest}"))
+            # The order matters for a process that is killed. First both digests are trusted, then
+            # the folders are exchanged, then only the new digest is. So at each moment the folder
+            # in place is trusted.
+            self._write_record(
+                old_record.with_entry("trusted", str(path), f"{old_digest} {added.digest}")
+            )
             try:
                 if os.path.lexists(path):
                     path.rename(self._sibling_path(name, "old"))
                 draft.rename(path)
             except OSError:
-                self._write(before)
+                self._write_record(old_record)
                 raise
-            trusted = before.saying("trusted", str(path), added.digest)
-            self._write(trusted.saying("making", name, None))
+            trusted = old_record.with_entry("trusted", str(path), added.digest)
+            self._write_record(trusted.with_entry("making", name, None))
         return added
 
     def trust(self, folder: ToolFolder) -> None:
         """Let a tool's files run as they were read, and as long as they stay so."""
-        self._change("trusted", str(folder.path), folder.digest)
+        self._set_entry("trusted", str(folder.path), folder.digest)
 
     def switch(self, name: str, is_on: bool | None) -> None:
-        """Has the tool of this name on or off, or with None as it is by itself."""
-        self._change("switched", name, is_on)
+        """Switch a tool on or off; None restores its own default."""
+        self._set_entry("switched", name, is_on)
 
     def remove(self, name: str) -> None:
-        """Deletes the folder of a tool, whatever is in it, and forgets what was said of it. Raises
-        UsageError where there is none, and where it cannot be moved away: all is then as it was."""
-        path, gone = self.must_have(name), self._sibling_path(name, "gone")
-        with translate_os_error(UsageError, f"{path} cannot be removed"), self._changing():
-            path.rename(gone)
+        """Delete a tool's folder and its entries in the record.
+
+        Raises:
+            UsageError: there is none, or it cannot be moved away. Nothing has changed then.
+        """
+        path, trash = self.find_folder(name), self._sibling_path(name, "gone")
+        with translate_os_error(UsageError, f"{path} cannot be removed"), self._hold_change():
+            path.rename(trash)
             try:
-                unsaid = self.said().saying("trusted", str(path), None)
-                self._write(unsaid.saying("switched", name, None))
+                record = self.load_record().with_entry("trusted", str(path), None)
+                self._write_record(record.with_entry("switched", name, None))
             except MlxToolsError:  # nothing was forgotten: it is back
-                gone.rename(path)
+                trash.rename(path)
                 raise
-        if os.path.lexists(gone):
+        if os.path.lexists(trash):
             raise UsageError(
-                f"{name} is no tool any more, but {gone} cannot be deleted", hint="do so yourself"
+                f"{name} is no tool any more, but {trash} cannot be deleted", hint="do so yourself"
             )
 
     # --- changes, one after the other ---
 
     @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Inside, nobody else changes anything; before and after, nothing is left of a change.
-        Raises UsageError where somebody else is at it for long."""
+    def _hold_change(self) -> Iterator[None]:
+        """Hold the lock of the folder, and clean up before and after.
+
+        Raises:
+            UsageError: another program holds the lock for long.
+        """
         private_dir(self.record.parent)
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             with translate_os_error(ConfigError, f"{self.record} cannot be written"):
                 try:
-                    held.enter_context(self._locked(self._patience))
+                    stack.enter_context(self._lock(self._patience))
                 except BlockingIOError:
                     why = "another program is changing the tools folder"
                     raise UsageError(f"{self.folder} cannot be changed: {why}") from None
-            self._put_right()
+            self._clean_up()
             try:
                 yield
             finally:
-                self._put_right()
+                self._clean_up()
 
     @contextlib.contextmanager
-    def _locked(self, seconds: float) -> Iterator[None]:
-        """Holds the lock of the folder, which is waited for so long. Raises BlockingIOError where
-        somebody else has it then."""
+    def _lock(self, seconds: float) -> Iterator[None]:
+        """Hold the lock of the folder, after waiting for at most ``seconds``.
+
+        Raises:
+            BlockingIOError: another program still holds it.
+        """
         path = self.record.with_name(f".{self.record.name}.lock")
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o600)
@@ -236,55 +280,65 @@ class ToolCollection:
                 except BlockingIOError:
                     if time.monotonic() > until:
                         raise
-                    time.sleep(_LOOK)
+                    time.sleep(_LOCK_INTERVAL)
             yield
         finally:
             os.close(descriptor)
 
     def _sibling_path(self, name: str, kind: Literal["draft", "old", "gone"]) -> Path:
-        """A path that is passed over as a tool: for what is not yet one, what is none while another
-        takes its place, what is removed."""
+        """Return a hidden path next to a tool: for a new, a replaced or a removed one."""
         return self.folder / f".{name}.{kind}"
 
-    def _put_right(self) -> None:
-        """Deletes what a change left beside; a tool that nothing has taken the place of comes
-        back. What the system refuses is left as it is."""
+    def _clean_up(self) -> None:
+        """Delete what a change left behind; restore a tool that nothing has replaced.
+
+        What the system refuses is left as it is.
+        """
         with contextlib.suppress(OSError):
             for path in sorted(self.folder.iterdir()):
-                left = _LEFTOVER.fullmatch(path.name)
-                if left is None:
+                leftover = _LEFTOVER.fullmatch(path.name)
+                if leftover is None:
                     continue
                 with contextlib.suppress(OSError):
-                    place = self.folder / left["name"]
-                    if left["kind"] == "old" and not os.path.lexists(place):
+                    place = self.folder / leftover["name"]
+                    # The program was killed between the two renames of `add`: the old folder is the
+                    # tool.
+                    if leftover["kind"] == "old" and not os.path.lexists(place):
                         path.rename(place)
                     elif path.is_dir() and not path.is_symlink():
                         shutil.rmtree(path)
                     else:
                         path.unlink()
 
-    def _change(self, record_field: SaidOf, key: str, value: str | bool | None) -> None:
-        """Changes what the user said. Raises ConfigError where it cannot be read or written."""
-        with self._changing():
-            self._write(self.said().saying(record_field, key, value))
+    def _set_entry(self, record_field: RecordField, key: str, value: str | bool | None) -> None:
+        """Change one entry of the record. Raises ConfigError."""
+        with self._hold_change():
+            self._write_record(self.load_record().with_entry(record_field, key, value))
 
-    def _write(self, record: FolderRecord) -> None:
-        """Writes what the user said, whole or not at all. Raises ConfigError."""
+    def _write_record(self, record: FolderRecord) -> None:
+        """Write the record, completely or not at all. Raises ConfigError."""
         text = json.dumps(to_builtins(record, order="sorted"), indent=1)
         with translate_os_error(ConfigError, f"{self.record} cannot be written"):
             write_whole(self.record, text.encode() + b"\n")
 
 
 _LEFTOVER: Final = re.compile(r"\.(?P<name>.+)\.(?P<kind>draft|old|gone)")
-_LOOK: Final = 0.02
-"""Seconds between two tries to get a lock."""
+_LOCK_INTERVAL: Final = 0.02
+"""Seconds between two tries to get the lock."""
 
 
-def exposed_by(
+def find_exposure(
     record: Path, roots: Iterable[str], subject: str = "what says which of them are trusted"
 ) -> str | None:
-    """Return why no tool that ``record`` vouches for may run beside these roots, None where they
-    may: a tool that writes below a root could say itself what is trusted. ``subject`` it is."""
+    """Return why no tool in ``record`` may run with these roots, or None.
+
+    A tool that writes below a root that holds the record could declare itself trusted.
+
+    Args:
+        record: the file or folder that must be out of reach.
+        roots: folders that tools may see.
+        subject: its name in the message.
+    """
     record = record.resolve()
     for root in map(RootName.parse, roots):
         top = expand_user(root.path).resolve()
@@ -298,14 +352,16 @@ def exposed_by(
 
 
 def check_folder_name(name: str) -> None:
-    """Raises UsageError for a tool's name that its folder cannot have: one that is passed over as
-    hidden, or that a command would take for an option."""
+    """Raise UsageError for a tool's name that its folder cannot have.
+
+    Such a name would be hidden, or look like an option to a command.
+    """
     if name.startswith((".", "-")):
         raise UsageError(f"{name} cannot be the name of a tool's folder", hint="begin otherwise")
 
 
 def _may_be_tool(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder, or what cannot be looked at."""
+    """Return whether an entry is a folder, or cannot be looked at."""
     try:
         return not entry.name.startswith(".") and entry.is_dir()
     except OSError:
@@ -313,10 +369,10 @@ def _may_be_tool(entry: os.DirEntry[str]) -> bool:
 
 
 def _read_named(path: Path, name: str) -> ToolFolder:
-    found = read_folder(path)
-    if found.spec.name != name:
-        raise ToolDefinitionError(f"{path} holds the tool {found.spec.name}, not {name}")
-    return found
+    folder = read_folder(path)
+    if folder.spec.name != name:
+        raise ToolDefinitionError(f"{path} holds the tool {folder.spec.name}, not {name}")
+    return folder
 
 
 # --- what the user said of tools ------------------------------------------------------------------
@@ -324,39 +380,46 @@ def _read_named(path: Path, name: str) -> ToolFolder:
 # Kept in one file, apart from the tools' folders: whoever may write there cannot vouch for it.
 
 MAX_RECORD_BYTES: Final = 4_000_000
+"""Bytes of the largest record: tens of thousands of tools."""
 _HINT: Final = "look at it; without it no tool's folder is trusted, and no tool is switched off"
 
-SaidOf = Literal["trusted", "switched", "making"]
+RecordField = Literal["trusted", "switched", "making"]
 
 
 class FolderRecord(Struct, frozen=True, forbid_unknown_fields=True):
-    """``trusted`` has the digests of each folder that was added, one but while it is replaced, by
-    its path; ``switched`` whether a tool is on or off, by its name, where the user said so;
-    ``making`` the folders in which tools are made, by the tool's name."""
+    """The user's decisions about tools."""
 
     version: Literal[1]
     trusted: dict[str, str]
+    """The digests of each added folder by its path; two while one is being replaced."""
     switched: dict[str, bool]
+    """For each tool that the user switched, whether it is on."""
     making: dict[str, str] = {}
+    """For each tool in the making, its folder."""
 
-    def saying(self, record_field: SaidOf, key: str, value: str | bool | None) -> FolderRecord:
-        """The same with this said of a folder or a tool, or with None nothing of the kind."""
+    def with_entry(
+        self, record_field: RecordField, key: str, value: str | bool | None
+    ) -> FolderRecord:
+        """Return the record with this entry; None removes it."""
         others = {other: was for other, was in getattr(self, record_field).items() if other != key}
         now: dict[str, Any] = {record_field: others if value is None else others | {key: value}}
         return replace(self, **now)
 
 
-NOTHING_SAID: Final = FolderRecord(1, {}, {})
+EMPTY_RECORD: Final = FolderRecord(1, {}, {})
 
 
 def read_record(path: Path) -> FolderRecord:
-    """Return what stands in the file; nothing where there is none. Raises ConfigError where it
-    cannot be read as one: what was switched off must not come back."""
+    """Return the record in the file, an empty one if there is no file.
+
+    Raises:
+        ConfigError: it cannot be read. Tools that were switched off must not come back.
+    """
     with translate_os_error(ConfigError, f"{path} cannot be read", _HINT):
         try:
             data = read_private(path, MAX_RECORD_BYTES)
         except FileNotFoundError:
-            return NOTHING_SAID
+            return EMPTY_RECORD
     try:
         return convert(json.loads(data), FolderRecord)
     except (ValidationError, ValueError, RecursionError):
@@ -371,13 +434,14 @@ _TEMPLATE: Final = {
     "execute.py": "execute.txt",
     "test_{name}.py": "test.txt",
 }
-"""The files of a tool, each with the one it is made of."""
+"""The files of a new tool, each with its template."""
 
 
 def write_template(folder: Path, name: str) -> Path:
-    """Makes the folder ``name`` in ``folder``: a tool of that name that works, and a test of it.
+    """Create a new tool in ``folder``, which works, with a test. Return its path.
 
-    Returns its path. Raises UsageError where the name cannot be a tool's, or is taken.
+    Raises:
+        UsageError: the name cannot be a tool's, or is taken.
     """
     if not TOOL_NAME.fullmatch(name):
         raise UsageError(
@@ -386,19 +450,19 @@ def write_template(folder: Path, name: str) -> Path:
     check_folder_name(name)
     if name in ALIASES:
         raise UsageError(f"{name} is another name of {ALIASES[name]}", hint="give yours another")
-    made = folder.absolute() / name
-    with translate_os_error(UsageError, f"{made} cannot be made"):
+    path = folder.absolute() / name
+    with translate_os_error(UsageError, f"{path} cannot be made"):
         try:
-            made.mkdir()
+            path.mkdir()
         except FileExistsError:
             hint = "name another, or remove it"
-            raise UsageError(f"{made} is there already", hint=hint) from None
+            raise UsageError(f"{path} is there already", hint=hint) from None
         try:
             for file, source in _TEMPLATE.items():
                 text = read_data(f"prompts/new-tool/{source}").replace("{{name}}", name)
                 file = file.format(name=re.sub(r"\W", "_", name))
-                (made / file).write_text(text, encoding="utf-8")
+                (path / file).write_text(text, encoding="utf-8")
         except OSError:
-            shutil.rmtree(made, ignore_errors=True)  # half a tool would only be in the way
+            shutil.rmtree(path, ignore_errors=True)  # half a tool would only be in the way
             raise
-    return made
+    return path

@@ -1,11 +1,11 @@
-"""A tool that is a folder: its files read whole, and what they say held to what may be said.
+"""A tool that is a folder: reads its files and checks what they declare.
 
 config.json            what the tool may do and needs; every key is optional
 tool_definition.json   name, description and parameters, as OpenAI writes a function
 execute.py             a function ``execute(arguments: dict) -> dict``
 
-Every key is known or refused: one that is passed over might have been meant to keep a tool from
-something. Passed over is what only tells something about the tool, such as who wrote it.
+An unknown key is an error: ignoring it might drop a restriction. Keys that only describe the tool,
+such as its author, are ignored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mlx_tools.tools.folder.restrictions import (
     RestrictedEffects,
     Restrictions,
     check_whitelist,
-    known_parameters,
+    find_parameters,
 )
 
 CONFIG: Final = "config.json"
@@ -40,57 +40,64 @@ DEFINITION: Final = "tool_definition.json"
 EXECUTE: Final = "execute.py"
 
 FOLDER: Final = "folder"
-"""The plugin that the tools of the user's folder are to a policy: ``plugin:folder``."""
+"""The plugin name of tools in the user's folder, for policies: ``plugin:folder``."""
 
-DEFAULT_OUTPUT: Final = 1_000_000
-"""Bytes that a tool may print, and that its result may have, where its folder says nothing."""
+DEFAULT_OUTPUT_BYTES: Final = 1_000_000
+"""Bytes that a tool may print, and that its result may have, if its folder sets no other limit."""
 
 _SPEC_KEYS: Final = ("effects", "timeout", "needs_approval", "retry", "private", "cache")
 
 
 class ToolFolder(Struct, frozen=True):
-    """A tool's folder, read whole.
-
-    ``enabled`` is what its configuration says, ``environment`` which variables it may see,
-    ``max_output_bytes`` how much it may print and return. ``restrictions`` are checked before each
-    call. ``missing`` are packages that it imports and that are not installed. ``contents`` are its
-    files by name, ``digest`` is the SHA-256 of them all. ``older`` is a configuration of the older
-    layout.
-    """
+    """A tool's folder, read completely."""
 
     path: Path
     spec: ToolSpec
     enabled: bool
+    """True if its configuration enables it."""
     environment: tuple[str, ...]
+    """The environment variables that it may see."""
     max_output_bytes: int
+    """Bytes that it may print, and that its result may have."""
     restrictions: Restrictions
+    """Checked before each call."""
     missing: tuple[str, ...]
+    """Packages that it imports and that are not installed."""
     contents: Mapping[str, File]
+    """Its files by name."""
     digest: str
+    """The SHA-256 of all its files."""
     older: bool = False
+    """True if its configuration has the older layout."""
 
     @property
     def size(self) -> int:
-        """Bytes of all its files."""
+        """The bytes of all its files."""
         return sum(len(file.data) for file in self.contents.values())
 
 
 def read_folder(path: Path) -> ToolFolder:
-    """The tool in a folder. Raises ToolDefinitionError, naming the file and the fault."""
+    """Read the tool in a folder.
+
+    Raises:
+        ToolDefinitionError: it is no tool; the message names the file and the fault.
+    """
     contents = read_files(path, (DEFINITION, EXECUTE))
 
     def data(name: str, limit: bytes = b"") -> bytes:  # one may have gone meanwhile
         return contents[name].data if name in contents else limit
 
-    name, description, parameters, restricting = _definition(data(DEFINITION), path / DEFINITION)
-    given = _json(data(CONFIG, b"{}"), path / CONFIG)
-    config = _configuration(given, path / CONFIG, name)
-    for key, value in _configuration(restricting, path / DEFINITION, name).items():
+    name, description, parameters, restricting = _read_definition(
+        data(DEFINITION), path / DEFINITION
+    )
+    values = _load_json(data(CONFIG, b"{}"), path / CONFIG)
+    config = _read_configuration(values, path / CONFIG, name)
+    for key, value in _read_configuration(restricting, path / DEFINITION, name).items():
         if config.setdefault(key, value) != value:
             raise ToolDefinitionError(f"{path / DEFINITION}: {key}: {CONFIG} says another")
     tree = _check_code(data(EXECUTE), path / EXECUTE)
     restrictions = Restrictions(
-        known_parameters(parameters), config.get("mode", ""), tuple(config.get("whitelist", ()))
+        find_parameters(parameters), config.get("mode", ""), tuple(config.get("whitelist", ()))
     )
     if restrictions.whitelist:
         try:
@@ -100,27 +107,27 @@ def read_folder(path: Path) -> ToolFolder:
                 f"{path / CONFIG}: whitelist: {error}",
                 hint='call a parameter path or command, or give it "format": "path"',
             ) from None
-    own = {key: config[key] for key in _SPEC_KEYS if key in config}
-    if "effects" in own:
-        own["effects"] = frozenset(own["effects"])
+    declared = {key: config[key] for key in _SPEC_KEYS if key in config}
+    if "effects" in declared:
+        declared["effects"] = frozenset(declared["effects"])
     if restrictions.mode:
-        own["effects"] = RestrictedEffects(restrictions, own.get("effects"))
+        declared["effects"] = RestrictedEffects(restrictions, declared.get("effects"))
     return ToolFolder(
         path=path,
-        spec=ToolSpec(name, description, parameters, plugin=FOLDER, **own),
+        spec=ToolSpec(name, description, parameters, plugin=FOLDER, **declared),
         enabled=config.get("enabled", True),
         environment=tuple(config.get("environment", ())),
-        max_output_bytes=config.get("max_output_bytes", DEFAULT_OUTPUT),
+        max_output_bytes=config.get("max_output_bytes", DEFAULT_OUTPUT_BYTES),
         restrictions=restrictions,
         missing=_missing_packages(tree, contents),
         contents=contents,
-        digest=digest_of(contents),
-        older=_METADATA in given,
+        digest=compute_digest(contents),
+        older=_METADATA in values,
     )
 
 
-def renamed(folder: ToolFolder, name: str) -> ToolFolder:
-    """The same tool under another name, in its files as well."""
+def rename_folder(folder: ToolFolder, name: str) -> ToolFolder:
+    """Return the same tool under another name, which its files have too."""
     contents = dict(folder.contents)
     for file in (DEFINITION, CONFIG):
         if file not in contents:
@@ -132,12 +139,14 @@ def renamed(folder: ToolFolder, name: str) -> ToolFolder:
         text = json.dumps(value, indent=2, ensure_ascii=False)
         contents[file] = File(text.encode(errors="surrogatepass"), contents[file].executable)
     spec = replace(folder.spec, name=name)
-    return replace(folder, spec=spec, contents=contents, digest=digest_of(contents))
+    return replace(folder, spec=spec, contents=contents, digest=compute_digest(contents))
 
 
-def folders_in(path: Path) -> list[Path]:
-    """The folders of tools that are meant by ``path``: itself, or where it has none of a tool's
-    files, those right below it that have a definition, in order of names."""
+def find_folders(path: Path) -> list[Path]:
+    """Return the folders of tools at ``path``, sorted by name.
+
+    This is ``path`` itself if it has a tool's files, else each folder in it that has a definition.
+    """
     if (path / DEFINITION).exists() or (path / EXECUTE).exists():
         return [path]
     try:
@@ -150,12 +159,14 @@ def folders_in(path: Path) -> list[Path]:
 # --- the files: read whole, within bounds, and what identifies them -------------------------------
 
 MAX_FILES: Final = 1000
+"""Files of one tool; with `MAX_BYTES` and `MAX_DEPTH` it keeps a wrong folder, such as a home, from
+being read completely. Tools with their data stay far below."""
 MAX_BYTES: Final = 20_000_000
 MAX_DEPTH: Final = 20
 
 _CACHES: Final = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis")
-LEFT_OUT: Final = frozenset((*_CACHES, ".git", ".DS_Store"))
-"""Files of other programs; no part of the tool: not copied, and not in its digest."""
+IGNORED_NAMES: Final = frozenset((*_CACHES, ".git", ".DS_Store"))
+"""Files of other programs. They are not copied and not part of the digest."""
 
 
 class File(Struct, frozen=True):
@@ -166,32 +177,37 @@ class File(Struct, frozen=True):
 
 
 def read_files(path: Path, needed: Iterable[str] = ()) -> dict[str, File]:
-    """All files below a folder, by their names in it. Raises ToolDefinitionError where they cannot
-    be read, are too many or too large, are anything but files and folders, or where one that is
-    ``needed`` is missing: before the rest is read, since it may be any folder."""
-    found: dict[str, File] = {}
-    left = MAX_BYTES
+    """Read all files below a folder, by their names in it.
+
+    The ``needed`` ones are checked first, before the rest is read: it may be any folder.
+
+    Raises:
+        ToolDefinitionError: a file cannot be read, is needed and missing, or is neither file nor
+            folder, or there are too many or too large files.
+    """
+    files: dict[str, File] = {}
+    bytes_left = MAX_BYTES
     try:
         for name in needed:
-            at = path / name
-            if path.is_dir() and (at.is_dir() or not os.path.lexists(at)):
+            file_path = path / name
+            if path.is_dir() and (file_path.is_dir() or not os.path.lexists(file_path)):
                 raise ToolDefinitionError(
-                    f"{at} is missing",
+                    f"{file_path} is missing",
                     hint=f"a tool's folder holds {DEFINITION}, {EXECUTE} and mostly {CONFIG}",
                 )
-        for name, at in _walk(path, "", MAX_DEPTH):
-            found[name] = file = _read(at, left)
-            left -= len(file.data)
-            if len(found) > MAX_FILES:
+        for name, file_path in _walk(path, "", MAX_DEPTH):
+            files[name] = file = _read_file(file_path, bytes_left)
+            bytes_left -= len(file.data)
+            if len(files) > MAX_FILES:
                 raise ToolDefinitionError(f"{path} holds more than {MAX_FILES} files")
     except OSError as error:
         where = error.filename or path
         raise ToolDefinitionError(f"{where} cannot be read: {error.strerror}") from None
-    return found
+    return files
 
 
-def digest_of(contents: Mapping[str, File]) -> str:
-    """SHA-256 of the files: their names, what is in them, and whether they may be executed."""
+def compute_digest(contents: Mapping[str, File]) -> str:
+    """Return the SHA-256 of the files: names, contents, and which may be executed."""
     whole = hashlib.sha256()
     for name in sorted(contents):
         file = contents[name]
@@ -201,38 +217,40 @@ def digest_of(contents: Mapping[str, File]) -> str:
 
 
 def write_files(contents: Mapping[str, File], folder: Path) -> None:
-    """Makes the folder ``folder`` of these files, for this user alone. Raises OSError."""
+    """Create the folder with these files, for this user only. Raises OSError."""
     folder.mkdir(mode=0o700)
     for name, file in contents.items():
-        at = folder / name
-        at.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        target = folder / name
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(at, flags, 0o700 if file.executable else 0o600), "wb") as out:
+        with os.fdopen(os.open(target, flags, 0o700 if file.executable else 0o600), "wb") as out:
             out.write(file.data)
 
 
 def _walk(folder: Path, prefix: str, depth: int) -> Iterator[tuple[str, Path]]:
     if depth == 0:
         raise ToolDefinitionError(f"{folder} is more than {MAX_DEPTH} folders deep")
-    with os.scandir(folder) as found:
-        entries = sorted(found, key=lambda entry: entry.name)
+    with os.scandir(folder) as scanned:
+        entries = sorted(scanned, key=lambda entry: entry.name)
     for entry in entries:
-        if entry.name in LEFT_OUT:
+        if entry.name in IGNORED_NAMES:
             continue
-        at = Path(entry.path)
+        entry_path = Path(entry.path)
         if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
             kind = "a symbolic link" if entry.is_symlink() else "no regular file"
             raise ToolDefinitionError(
-                f"{at} is {kind}", hint="a tool's folder holds files and folders alone"
+                f"{entry_path} is {kind}", hint="a tool's folder holds files and folders alone"
             )
         name = prefix + entry.name
         if entry.is_dir():
-            yield from _walk(at, f"{name}/", depth - 1)
+            yield from _walk(entry_path, f"{name}/", depth - 1)
         else:
-            yield name, at
+            yield name, entry_path
 
 
-def _read(path: Path, bytes_left: int) -> File:
+def _read_file(path: Path, bytes_left: int) -> File:
+    # O_NOFOLLOW: a file may become a link between the listing and this call. O_NONBLOCK: it may
+    # become a named pipe, whose opening would wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         mode = os.fstat(descriptor).st_mode
@@ -246,7 +264,7 @@ def _read(path: Path, bytes_left: int) -> File:
 
 # --- config.json and tool_definition.json ---------------------------------------------------------
 
-TELLING: Final = frozenset(
+DESCRIPTIVE_KEYS: Final = frozenset(
     {
         *("author", "authors", "category", "comment", "comments", "created", "description"),
         *("display_name", "examples", "homepage", "icon", "keywords", "label", "license"),
@@ -254,8 +272,8 @@ TELLING: Final = frozenset(
         *("title", "updated", "url", "version"),
     }
 )
-"""Keys that tell a person something and change nothing; so do those that begin with ``_``, ``$`` or
-``x-``."""
+"""Keys that only describe the tool to a person, like those that begin with ``_``, ``$`` or ``x-``.
+"""
 
 _YES_OR_NO: Final = (bool, "true or false")
 _SECONDS: Final = (
@@ -263,7 +281,7 @@ _SECONDS: Final = (
     "seconds, more than 0 and at most 86400",
 )
 _VARIABLE = Annotated[str, Meta(pattern=r"^(?ai:(?!LD_|DYLD_|PYTHON)[A-Z_][A-Z0-9_]*)\Z")]
-"""The name of a variable; some of them decide what a program loads."""
+"""The name of an environment variable. Refused prefixes decide what a program loads."""
 
 _KEYS: Final[Mapping[str, tuple[Any, str]]] = {
     "name": (str, f"the name in {DEFINITION}"),
@@ -299,14 +317,14 @@ _KEYS: Final[Mapping[str, tuple[Any, str]]] = {
         "a list of patterns of paths, such as docs/**/*.md, or of commands, at least one",
     ),
 }
-"""The keys of a configuration: the type of their values, and in words what is one."""
+"""The keys of a configuration: the type of their values, and its description."""
 
 _OTHER_NAMES: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "requires_approval": ("needs_approval", lambda value: value),
     "timeout_seconds": ("timeout", lambda value: value),
     "timeout_ms": ("timeout", lambda value: value / 1000),
 }
-"""Other names of a key, as such files have them elsewhere, and what a value is under its own."""
+"""Aliases of keys in such files elsewhere, and the conversion of their values."""
 
 _METADATA: Final = "metadata"
 _AROUND: Final = ("type", "function")
@@ -314,21 +332,25 @@ _SCHEMAS: Final = ("input_schema", "inputSchema")
 """Other names for ``parameters``: Anthropic's and MCP's."""
 _FUNCTION: Final = ("name", "description", "parameters", "strict", "type")
 _RESTRICTING: Final = ("mode", "whitelist", "needs_approval", "requires_approval")
-"""Keys of a configuration that a definition may have, too."""
+"""Keys of a configuration that a definition may also have."""
 
 
-def _configuration(values: Mapping[str, Any], path: Path, name: str) -> dict[str, Any]:
-    """The keys of ``config.json`` under their own names; an older layout has some of them within
-    ``metadata``. ``name`` is the tool's. Raises ToolDefinitionError, naming the key and what is
-    allowed."""
+def _read_configuration(values: Mapping[str, Any], path: Path, name: str) -> dict[str, Any]:
+    """Return the keys of ``config.json`` under their own names.
+
+    An older layout has some of them under ``metadata``.
+
+    Raises:
+        ToolDefinitionError: a key is unknown or its value is not allowed; the message names both.
+    """
     _check_keys(values, (*_KEYS, _METADATA), path, "")
     older: Any = values.get(_METADATA, {})
     if not isinstance(older, dict):
         raise ToolDefinitionError(f"{path}: {_METADATA}: expected an object")
     _check_keys(older, tuple(_KEYS), path, f"{_METADATA}.")
     config: dict[str, Any] = {}
-    said: list[tuple[str, Any]] = [*values.items(), *older.items()]
-    for key, value in said:
+    entries: list[tuple[str, Any]] = [*values.items(), *older.items()]
+    for key, value in entries:
         if key not in _KEYS:
             continue
         kind, allowed = _KEYS[key]
@@ -340,10 +362,10 @@ def _configuration(values: Mapping[str, Any], path: Path, name: str) -> dict[str
             raise ToolDefinitionError(
                 f"{path}: {key}: {text} is not allowed", hint=allowed
             ) from None
-        own, change = _OTHER_NAMES.get(key, (key, lambda value: value))
-        if own in config:
-            raise ToolDefinitionError(f"{path}: {key}: it says {own} once more")
-        config[own] = change(value)
+        canonical_key, change = _OTHER_NAMES.get(key, (key, lambda value: value))
+        if canonical_key in config:
+            raise ToolDefinitionError(f"{path}: {key}: it says {canonical_key} once more")
+        config[canonical_key] = change(value)
     if config.get("name", name) != name:
         raise ToolDefinitionError(
             f"{path}: name: {config['name']!r:.80} is not the name in {DEFINITION}, {name}"
@@ -351,11 +373,15 @@ def _configuration(values: Mapping[str, Any], path: Path, name: str) -> dict[str
     return config
 
 
-def _definition(data: bytes, path: Path) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
-    """Name, description, parameters and restrictions of ``tool_definition.json``: a function as
-    OpenAI writes it, with or without ``{"type": "function", "function": …}`` around it. Raises
-    ToolDefinitionError."""
-    value, place = _json(data, path), ""
+def _read_definition(data: bytes, path: Path) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    """Return name, description, parameters and restrictions of a definition.
+
+    It is a function as OpenAI writes it, perhaps within ``{"type": "function", "function": …}``.
+
+    Raises:
+        ToolDefinitionError: the file is no such definition.
+    """
+    value, place = _load_json(data, path), ""
     function = value.get("function", value)
     if value.get("type", "function") != "function" or not isinstance(function, dict):
         raise ToolDefinitionError(
@@ -367,18 +393,18 @@ def _definition(data: bytes, path: Path) -> tuple[str, str, dict[str, Any], dict
         _check_keys(value, _AROUND, path, "", optional_keys=_RESTRICTING)
     _check_keys(function, _FUNCTION, path, place, optional_keys=_RESTRICTING)
     restricting: dict[str, Any] = {}
-    for key, said in (*value.items(), *function.items()):
-        if key in _RESTRICTING and restricting.setdefault(key, said) != said:
+    for key, entry in (*value.items(), *function.items()):
+        if key in _RESTRICTING and restricting.setdefault(key, entry) != entry:
             raise ToolDefinitionError(f"{path}: {key}: it says {key} twice")
     name, description = function.get("name"), function.get("description")
     if not isinstance(name, str) or not name.strip():
         raise ToolDefinitionError(f"{path}: {place}name: expected a text")
     if not isinstance(description, str | None):
         raise ToolDefinitionError(f"{path}: {place}description: expected a text")
-    given = function.get("parameters")
-    if not isinstance(given, dict | None):
+    schema = function.get("parameters")
+    if not isinstance(schema, dict | None):
         raise ToolDefinitionError(f"{path}: {place}parameters: expected a JSON Schema")
-    parameters = {"type": "object", **({"properties": {}} if given is None else given)}
+    parameters = {"type": "object", **({"properties": {}} if schema is None else schema)}
     try:
         ToolSpec(name)
         check_parameters(parameters)
@@ -387,7 +413,7 @@ def _definition(data: bytes, path: Path) -> tuple[str, str, dict[str, Any], dict
     return name, description or "", parameters, restricting
 
 
-def _json(data: bytes, path: Path) -> dict[str, Any]:
+def _load_json(data: bytes, path: Path) -> dict[str, Any]:
     from mlx_tools.protocol import strict
 
     try:
@@ -396,14 +422,14 @@ def _json(data: bytes, path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ToolDefinitionError(f"{path} is not UTF-8 text") from None
     except strict.Unreadable as error:
-        said = str(error)
+        reason = str(error)
         try:
             json.loads(text)
-        except json.JSONDecodeError as found:  # it knows where: a person mends it
-            said = f"{found.msg} (line {found.lineno}, column {found.colno})"
+        except json.JSONDecodeError as json_error:  # it knows where: a person mends it
+            reason = f"{json_error.msg} (line {json_error.lineno}, column {json_error.colno})"
         except (ValueError, RecursionError):
             pass
-        raise ToolDefinitionError(f"{path} is not JSON: {said}") from None
+        raise ToolDefinitionError(f"{path} is not JSON: {reason}") from None
     if not isinstance(value, dict):
         raise ToolDefinitionError(f"{path}: expected an object")
     return value
@@ -422,7 +448,7 @@ def _check_keys(
         if not (
             key in known_keys
             or key in optional_keys
-            or key in TELLING
+            or key in DESCRIPTIVE_KEYS
             or key.startswith(("_", "$", "x-"))
         )
     )
@@ -442,20 +468,23 @@ def _check_keys(
 _MOVES_PATH: Final = re.compile(
     rb"\bsys\s*\.\s*(?:meta_)?path\b|\bfrom\s+sys\s+import\b|\bimport\b.*\bsite\b|\baddsitedir\b"
 )
-"""In a file that changes where Python looks for packages."""
+"""Finds code that changes where Python looks for packages."""
 
 
 def _check_code(data: bytes, path: Path) -> ast.Module:
-    """The file's syntax tree. Raises ToolDefinitionError where it is not Python, or makes nothing
-    called ``execute``."""
+    """Return the syntax tree of the file.
+
+    Raises:
+        ToolDefinitionError: it is not Python, or defines no ``execute``.
+    """
     try:
         tree = ast.parse(data, str(path))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        said = error.msg if isinstance(error, SyntaxError) else str(error)
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
         if isinstance(error, RecursionError | MemoryError):  # each Python has other words for it
-            said = "it nests too deep"
-        raise ToolDefinitionError(f"{path}{line}: not Python: {said}") from None
+            reason = "it nests too deep"
+        raise ToolDefinitionError(f"{path}{line}: not Python: {reason}") from None
     if not any(_makes_execute(node) for node in ast.walk(tree)):
         raise ToolDefinitionError(
             f"{path} has no function execute", hint="def execute(arguments: dict) -> dict:"
@@ -475,11 +504,11 @@ def _makes_execute(node: ast.AST) -> bool:
 
 
 def _missing_packages(tree: ast.Module, files: Mapping[str, File]) -> tuple[str, ...]:
-    """The packages that the file cannot do without and that are not installed, in order of names.
+    """Return the packages that the file needs and that are not installed, sorted.
 
-    Only imports that are made in any case count: not those within a function, an ``if`` or a
-    ``try``. The folder's ``files`` can be imported too. A file that changes where Python looks for
-    packages is believed to find them.
+    Only unconditional imports count: none within a function, an ``if`` or a ``try``. The folder's
+    ``files`` can be imported too. If a file changes where Python looks for packages, all are
+    assumed to be there.
     """
     if _MOVES_PATH.search(files[EXECUTE].data):
         return ()
@@ -489,14 +518,14 @@ def _missing_packages(tree: ast.Module, files: Mapping[str, File]) -> tuple[str,
             names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names.append(node.module)
-    own = {name.partition("/")[0].partition(".")[0] for name in files}
-    wanted = {name.partition(".")[0] for name in names} - own
-    return tuple(sorted(name for name in wanted if _absent(name)))
+    own_modules = {name.partition("/")[0].partition(".")[0] for name in files}
+    needed = {name.partition(".")[0] for name in names} - own_modules
+    return tuple(sorted(name for name in needed if _is_absent(name)))
 
 
 @functools.lru_cache(maxsize=1024)
-def _absent(package: str) -> bool:
-    """Return whether there is no such package; nothing is imported."""
+def _is_absent(package: str) -> bool:
+    """Return whether a package is not installed, without importing it."""
     if package in sys.modules or package in sys.stdlib_module_names:
         return False
     try:

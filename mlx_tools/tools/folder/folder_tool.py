@@ -1,7 +1,7 @@
-"""A tool of a folder as any other tool: a spec, and a call that runs in a process of its own.
+"""A folder's tool as any other tool: each call runs in a process of its own.
 
-`child_process` is the other side. Whatever happens here, that process and all it started are ended
-with the call; they end by themselves where this process is killed, since their lifeline ends with
+`child_process` is the other side. That process, and all that it started, always ends with the call.
+If this process is killed they end by themselves, since their lifeline, standard input, ends with
 it.
 """
 
@@ -26,7 +26,7 @@ from mlx_tools.tools.context import ToolContext, ToolError, current_context
 from mlx_tools.tools.folder.definition import (
     EXECUTE,
     ToolFolder,
-    digest_of,
+    compute_digest,
     read_files,
     read_folder,
     write_files,
@@ -34,45 +34,55 @@ from mlx_tools.tools.folder.definition import (
 from mlx_tools.tools.tool import Preview, Tool
 
 CHILD: Final = package_file("tools/folder/child_process.py")
-CHANGED: Final = "its folder has changed since it was added"
-KEPT_BYTES: Final = 8192
-"""Of what a tool prints: so much of its end is kept."""
+CHANGED_REASON: Final = "its folder has changed since it was added"
+MAX_TAIL_BYTES: Final = 8192
+"""Bytes that are kept of the end of what a tool prints: the end says why it failed."""
 
 _PRINTED_CHARS: Final = 300
-"""Of that, so much stands in an error."""
+"""Characters of the printed text in an error message."""
 
 _ERROR_CHARS: Final = 250
-"""Of a tool's own words for its error, where it gives details: half of what a model is shown."""
+"""Characters of the tool's own error text if it gives details: half of what a model sees."""
 
-_SECONDS: Final = 60.0
-"""Seconds that a call may take that has no time of its own."""
+_DEFAULT_SECONDS: Final = 60.0
+"""Seconds for a call without a time limit of its own."""
 _MARGIN: Final = 0.5
 """Seconds of a call's time, a tenth at most, that are kept for ending its process."""
 _TICK: Final = 0.05
-"""Seconds between two looks at whether to go on."""
-_AFTER: Final = 1.0
-"""Seconds that a process has to end once it has told its result."""
-_GONE: Final = 6.0
-"""Seconds within which a process that was told to end is gone; then it is killed from outside."""
+"""Seconds between two looks at whether to go on: how late a cancelled call may end."""
+_END_SECONDS: Final = 1.0
+"""Seconds that a process has to end after it has sent its result."""
+_KILL_SECONDS: Final = 6.0
+"""Seconds after which a process that was told to end is killed from outside. The other side needs
+up
+to five to end all that the tool started."""
 
 _ALWAYS: Final = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ")
-"""Variables that every tool sees, where they are set; they say nothing of the user."""
+"""Variables that every tool sees if they are set; they tell nothing about the user."""
 
 _OFFLINE: Final = ("/usr/bin/sandbox-exec", "-p", "(version 1)(allow default)(deny network*)")
 
 
-def without_network(platform: str = sys.platform) -> tuple[str, ...]:
-    """What stands before a command that is to run without network; on Linux it sees to it itself,
-    and elsewhere it says that it cannot."""
+def offline_prefix(platform: str = sys.platform) -> tuple[str, ...]:
+    """Return the words before a command that runs it without network.
+
+    On Linux the process itself leaves the network; elsewhere it says that it cannot.
+    """
     return _OFFLINE if platform == "darwin" else ()
 
 
 def load_tool(folder: str | os.PathLike[str], roots: Iterable[str] = ()) -> Tool:
-    """The tool in a folder, as it is now; a call is refused once its files are others. ``roots``
-    are as for `folder_tool`.
+    """Return the tool in a folder as it is now. A call is refused if its files change.
 
-    For a tool of one's own, `mlx_tools.Controller` and tests: nobody is asked whether it is
-    trusted. Raises ToolDefinitionError, naming the file and the fault.
+    For a tool of one's own, for `mlx_tools.Controller` and tests: nobody is asked whether it is
+    trusted.
+
+    Args:
+        folder: the folder of the tool.
+        roots: see `folder_tool`.
+
+    Raises:
+        ToolDefinitionError: it is no tool; the message names the file and the fault.
     """
     return folder_tool(read_folder(Path(folder).resolve()), roots=tuple(roots))
 
@@ -83,26 +93,30 @@ def folder_tool(
     log: Path | None = None,
     roots: Sequence[str] = (),
 ) -> Tool:
-    """The tool that a folder holds; ``disabled_reason`` is why it cannot run, None where it can.
-    Where it has a whitelist, that holds below the ``roots`` (``DIR`` or ``DIR:rw``), without one
-    below the working directory.
+    """Return the tool that a folder holds.
 
-    With a ``log`` the folder is one that somebody is making: it is used as it is at each call, and
-    what the last one printed, and its traceback, are kept there.
+    Args:
+        folder: the folder, read.
+        disabled_reason: the reason why it cannot run, None if it can.
+        log: for a folder in the making: it is used as it is at each call, and the output and
+            traceback of the last call are kept in this file.
+        roots: folders (``DIR`` or ``DIR:rw``) below which a whitelist applies. Without one it
+            applies
+            below the working directory.
     """
 
     def run(arguments: Mapping[str, Any]) -> dict[str, Any]:
         context = current_context()
-        seconds = _SECONDS if context.timeout is None else context.timeout
-        now = _as_it_is(folder, making=log is not None)
-        held = _held_to(now, roots, arguments)
+        seconds = _DEFAULT_SECONDS if context.timeout is None else context.timeout
+        now = _read_current(folder, making=log is not None)
+        held = _check_arguments(now, roots, arguments)
         if context.expected not in (None, now.digest):
             raise ToolError("its files are no longer those that were approved", code="disabled")
         until = time.monotonic() + seconds - min(_MARGIN, seconds / 10)
         talk = _ToolProcess(now, context, seconds, until)
         try:
             with _copy_folder(now) as execute:
-                return _call(now, execute, held, talk, traced=log is not None)
+                return _run_process(now, execute, held, talk, traced=log is not None)
         except OSError as error:
             raise ToolError(f"no process can be started: {error.strerror}") from None
         finally:
@@ -111,37 +125,43 @@ def folder_tool(
 
                 with contextlib.suppress(OSError, UsageError):  # the call is what counts
                     private_dir(log.parent)
-                    said = Redactor().redact(talk.said()).text
+                    said = Redactor().redact(talk.describe_output()).text
                     write_whole(log, said.encode("utf-8", "replace"))
 
     def preview(arguments: Mapping[str, Any]) -> Preview:
-        now = folder if log is None else _as_it_is(folder, making=True)
-        _held_to(now, roots, arguments)
+        now = folder if log is None else _read_current(folder, making=True)
+        _check_arguments(now, roots, arguments)
         return Preview("", now.digest)
 
     return Tool(folder.spec, run, preview=preview, disabled_reason=lambda: disabled_reason)
 
 
-def _held_to(
+def _check_arguments(
     folder: ToolFolder, roots: Sequence[str], arguments: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The arguments that the tool gets, held to its restrictions. Raises ToolError for a call that
-    they do not permit."""
+    """Return the arguments for the tool after its restrictions were checked.
+
+    Raises:
+        ToolError: the restrictions do not permit the call.
+    """
     folder.restrictions.check(arguments)
     writing = folder.restrictions.mode != "ro" and "write" in folder.spec.effects_of(arguments)
-    return folder.restrictions.held(arguments, roots, writing=writing)
+    return folder.restrictions.resolve_paths(arguments, roots, writing=writing)
 
 
-def _as_it_is(folder: ToolFolder, *, making: bool) -> ToolFolder:
-    """The folder as it is now: the same, or one that somebody is making. Raises ToolError where the
-    tool is not what the model was shown."""
+def _read_current(folder: ToolFolder, *, making: bool) -> ToolFolder:
+    """Return the folder as it is now.
+
+    Raises:
+        ToolError: the tool is not what the model was shown.
+    """
     try:
-        same = not making and digest_of(read_files(folder.path)) == folder.digest
+        same = not making and compute_digest(read_files(folder.path)) == folder.digest
         now = read_folder(folder.path) if making else folder
     except ToolDefinitionError as error:
         raise ToolError(str(error), code="disabled") from None
     if not (same or making):
-        raise ToolError(CHANGED, code="disabled")
+        raise ToolError(CHANGED_REASON, code="disabled")
     if now.spec != folder.spec:
         raise ToolError("what it says of itself was changed: begin anew", code="disabled")
     return now
@@ -149,8 +169,10 @@ def _as_it_is(folder: ToolFolder, *, making: bool) -> ToolFolder:
 
 @contextlib.contextmanager
 def _copy_folder(tool_folder: ToolFolder) -> Iterator[Path]:
-    """``execute`` in a copy of the files as they were read: whatever is put in their place between
-    the look at them and the run is not run. Raises OSError."""
+    """Yield ``execute`` in a copy of the files as they were read. Raises OSError.
+
+    Files that are replaced between the check and the run are not run.
+    """
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory(prefix="mlx-tools-", ignore_cleanup_errors=True) as place:
@@ -162,7 +184,7 @@ def _copy_folder(tool_folder: ToolFolder) -> Iterator[Path]:
 # --- the process ----------------------------------------------------------------------------------
 
 
-def _call(
+def _run_process(
     folder: ToolFolder,
     execute: Path,
     arguments: Mapping[str, Any],
@@ -170,16 +192,21 @@ def _call(
     *,
     traced: bool,
 ) -> dict[str, Any]:
-    """Calls ``execute`` of the file in a process of its own, and waits for what comes. In
-    local-only mode there is no network for it, or it is not run. Raises OSError where no process
-    can be started, ToolError where there is no result."""
+    """Call ``execute`` in a process of its own and wait for the result.
+
+    In local-only mode the process has no network, or does not run.
+
+    Raises:
+        OSError: no process can be started.
+        ToolError: there is no result.
+    """
     request = json.dumps(dict(arguments), allow_nan=False).encode() + b"\n"
-    results, told = os.pipe()
+    results, results_end = os.pipe()
     # -I: nothing of the user's environment; no compiled file is written, and none was copied
     options = ("-I", "-B", "-X", "utf8")
-    command = [sys.executable, *options, str(CHILD), str(execute), str(told)]
+    command = [sys.executable, *options, str(CHILD), str(execute), str(results_end)]
     if any(part.local_only for part in talk.context.policy.parts):
-        command = [*without_network(), *command, "offline"]
+        command = [*offline_prefix(), *command, "offline"]
     if traced:
         command.append("traced")
     try:
@@ -194,29 +221,37 @@ def _call(
                 if name in os.environ
             },
             cwd=execute.parent,
-            pass_fds=(told,),
+            pass_fds=(results_end,),
             start_new_session=True,
         )
     except BaseException:
         os.close(results)
         raise
     finally:
-        os.close(told)
+        os.close(results_end)
     assert child.stdin is not None and child.stdout is not None
     try:
         with contextlib.suppress(BrokenPipeError):  # it has ended: how, its results say
+            # Standard input stays open: it is the lifeline whose end tells the child that the
+            # caller is gone.
             child.stdin.write(request)  # which it reads before it runs anything of the tool
             child.stdin.flush()
         return talk.listen(results, child.stdout.fileno())
     finally:
         os.close(results)  # before it is waited for: it may be about to write
         child.stdout.close()
-        end(child, _GONE)  # its lifeline first, then all that is left
+        end(child, _KILL_SECONDS)  # its lifeline first, then all that is left
 
 
 class _ToolProcess:
-    """The other side of a call as it is heard: its results, and what the tool prints. ``until`` is
-    when at the latest it is ended, of the ``seconds`` that the call has."""
+    """The other side of a call: its results, and what the tool prints.
+
+    Args:
+        folder: the folder of the tool.
+        context: the context of the call.
+        seconds: the time of the call.
+        deadline: the time at which the process is ended.
+    """
 
     def __init__(
         self, folder: ToolFolder, context: ToolContext, seconds: float, deadline: float
@@ -232,40 +267,46 @@ class _ToolProcess:
         self._is_over = False
 
     def listen(self, results: int, prints: int) -> dict[str, Any]:
-        """Return what the tool returned. Raises ToolError for anything else that comes."""
+        """Return what the tool returned.
+
+        Raises:
+            ToolError: there is no result.
+        """
         pipes = Pipes({results: self._read_results, prints: self._read_prints})
         after = inf
         while not self._is_over:
             now = time.monotonic()
             if self._result is not None:
-                after = min(after, now + _AFTER)
+                after = min(after, now + _END_SECONDS)
                 self._is_over = now >= after
             elif self.context.cancelled:
-                self._end(ToolError("it was ended, since nobody waited any more"), is_over=True)
+                self._set_result(
+                    ToolError("it was ended, since nobody waited any more"), is_over=True
+                )
             elif now >= self._deadline:
                 limit = f"{round(self._seconds, 2):g} s"
                 late = f"no result within {limit}; its process was ended with all it started"
-                self._end(ToolError(late, code="timeout"), is_over=True)
-            left = _TICK if self._result is not None else max(0.0, self._deadline - now)
-            pipes.read(0.0 if self._is_over else min(_TICK, left))
+                self._set_result(ToolError(late, code="timeout"), is_over=True)
+            wait_seconds = _TICK if self._result is not None else max(0.0, self._deadline - now)
+            pipes.read(0.0 if self._is_over else min(_TICK, wait_seconds))
         pipes.close()
-        came = self._result
-        if isinstance(came, dict):
-            if came.get("success") is False:
-                raise ToolError(_error_message(came))
-            return came
-        error = came or ToolError(_how_ended(None), passing=True)
+        result = self._result
+        if isinstance(result, dict):
+            if result.get("success") is False:
+                raise ToolError(_read_error(result))
+            return result
+        error = result or ToolError(_describe_end(None), passing=True)
         printed = self._tail.decode("utf-8", "replace").strip()[-_PRINTED_CHARS:].strip()
         text = f"{error}; it printed: {printed}" if printed else str(error)  # mostly it says why
         raise ToolError(text, code=error.code, passing=error.passing)
 
-    def said(self) -> str:
-        """Return the end of what the tool printed, and its traceback where there was one."""
+    def describe_output(self) -> str:
+        """Return the end of what the tool printed, and its traceback if there is one."""
         printed = self._tail.decode("utf-8", "replace")
         return "\n".join(part.rstrip() for part in (printed, self._trace) if part.strip())
 
-    def _end(self, result: dict[str, Any] | ToolError, *, is_over: bool = False) -> None:
-        """Only the first that says what came of the call counts."""
+    def _set_result(self, result: dict[str, Any] | ToolError, *, is_over: bool = False) -> None:
+        """Set the result of the call, unless there is one: only the first counts."""
         if self._result is None:
             self._result = result
         self._is_over = self._is_over or is_over
@@ -274,28 +315,28 @@ class _ToolProcess:
         first, *rest = piece.split(b"\n")
         self._line += first
         for following in rest:
-            self._take(bytes(self._line))
+            self._handle_line(bytes(self._line))
             self._line = bytearray(following)
         if len(self._line) > self._max_bytes + 100 and self._result is None:
-            self._end(self._too_large(), is_over=True)
+            self._set_result(self._too_large(), is_over=True)
         self._is_over = self._is_over or not piece
         return not self._is_over
 
-    def _take(self, line: bytes) -> None:
-        told = _parsed(line)
-        if "ended" in told:
-            self._end(ToolError(_how_ended(told["ended"]), passing=True), is_over=True)
-        elif "progress" in told and self._result is None:
-            self.context.progress(*told["progress"])
-        elif "fault" in told:
-            self._trace = str(told.get("trace", ""))
-            self._end(ToolError(str(told["fault"]), passing=True))
-        elif "refused" in told:
-            text = f"local-only mode holds, and {told['refused']}"
-            self._end(ToolError(text, code="disabled"), is_over=True)
-        elif "result" in told:
+    def _handle_line(self, line: bytes) -> None:
+        message = _parse_line(line)
+        if "ended" in message:
+            self._set_result(ToolError(_describe_end(message["ended"]), passing=True), is_over=True)
+        elif "progress" in message and self._result is None:
+            self.context.progress(*message["progress"])
+        elif "fault" in message:
+            self._trace = str(message.get("trace", ""))
+            self._set_result(ToolError(str(message["fault"]), passing=True))
+        elif "refused" in message:
+            text = f"local-only mode holds, and {message['refused']}"
+            self._set_result(ToolError(text, code="disabled"), is_over=True)
+        elif "result" in message:
             fits = len(line) - len('{"result": }') <= self._max_bytes
-            self._end(told["result"] if fits else self._too_large())
+            self._set_result(message["result"] if fits else self._too_large())
 
     def _too_large(self) -> ToolError:
         return ToolError(
@@ -305,33 +346,39 @@ class _ToolProcess:
     def _read_prints(self, piece: bytes) -> bool:
         self._printed_lines += len(piece)
         self._tail += piece
-        del self._tail[:-KEPT_BYTES]
+        del self._tail[:-MAX_TAIL_BYTES]
         if self._printed_lines <= self._max_bytes:
             return True
         if self._result is None:
             text = f"it printed more than {self._max_bytes} bytes, and was ended"
-            self._end(ToolError(text, code="payload_too_large"), is_over=True)
+            self._set_result(ToolError(text, code="payload_too_large"), is_over=True)
         return False  # one that has told its result may end
 
 
-def _parsed(line: bytes) -> dict[str, Any]:
-    """A line of the other side. The tool shares its process: a line can hold anything."""
+def _parse_line(line: bytes) -> dict[str, Any]:
+    """Parse a line of the other side; an unusable line is empty.
+
+    The tool shares its process, so a line can hold anything.
+    """
     try:
-        told = json.loads(line)
-        if "progress" in told:
-            message, share = told["progress"]
-            told = {"progress": (str(message), None if share is None else float(share))}
+        parsed = json.loads(line)
+        if "progress" in parsed:
+            message, share = parsed["progress"]
+            parsed = {"progress": (str(message), None if share is None else float(share))}
     except (ValueError, TypeError, OverflowError, RecursionError):
         return {}
-    if not isinstance(told, dict) or not isinstance(told.get("result", {}), dict):
+    if not isinstance(parsed, dict) or not isinstance(parsed.get("result", {}), dict):
         return {}
-    status = told.get("ended")  # as ``wait`` gives it; None where nobody knows
-    return told if status is None or (type(status) is int and 0 <= status <= 0xFFFF) else {}
+    status = parsed.get("ended")  # as ``wait`` gives it; None where nobody knows
+    return parsed if status is None or (type(status) is int and 0 <= status <= 0xFFFF) else {}
 
 
-def _error_message(value: Mapping[str, Any]) -> str:
-    """Return the words of a tool that says itself that it failed: `error`, or `message`, behind
-    its `error_type` and before its `details`; without an error all that it returned."""
+def _read_error(value: Mapping[str, Any]) -> str:
+    """Return the error text of a tool that says that it failed.
+
+    It is ``error`` or ``message``, after ``error_type`` and before ``details``; without an error
+    all that it returned.
+    """
     error, kind, details = (value.get(key) for key in ("error", "error_type", "details"))
     error = error or value.get("message")
     if not isinstance(error, str) or not error.strip():
@@ -348,7 +395,7 @@ def _error_message(value: Mapping[str, Any]) -> str:
     return f"{text} (details: {shown})"
 
 
-def _how_ended(status: int | None) -> str:
+def _describe_end(status: int | None) -> str:
     if status is None:
         return "its process was ended from outside"
     code = os.waitstatus_to_exitcode(status)

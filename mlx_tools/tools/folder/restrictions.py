@@ -1,8 +1,8 @@
-"""The restrictions that a tool's folder states: `mode`, and a `whitelist` of paths or commands.
+"""The restrictions in a tool's folder: `mode`, and a `whitelist`.
 
-They come from systems in which the host enforces them, so they are enforced here before the tool's
-code runs. They never stand for what the code does: a tool declares that with its effects, and
-without any it is taken to have all.
+They come from systems in which the host enforces them. So they are enforced here before the tool's
+code runs. They do not describe what the code does: a tool declares that with its effects, and
+without any it has all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _READING: Final = frozenset(
         *("view", "wc"),
     )
 )
-"""First words of operations that read or list. Any other operation is taken to change something."""
+"""First words of operations that read or list. Any other operation may change something."""
 
 _CHANGING: Final = frozenset(
     (
@@ -51,20 +51,20 @@ _CHANGING: Final = frozenset(
         *("unlink", "update", "upload", "write"),
     )
 )
-"""Words that say in the name of an operation that something is changed."""
+"""Words in the name of an operation that changes something."""
 _CHANGES_IF_SET: Final = frozenset(
     (
         *("append", "create", "delete", "erase", "execute", "overwrite", "purge", "remove"),
         *("rename", "replace", "save", "truncate", "unlink", "update", "write"),
     )
 )
-"""Words that say so in the name of a parameter: fewer, since `commit` or `store` may be what is
-read."""
+"""Words in the name of a parameter that changes something if it is set. These are fewer, since
+`commit` or `store` may be what is read."""
 
 _OPERATIONS: Final = frozenset(("action", "actions", "op", "operation", "operations"))
-"""Last words of the names of parameters that choose what is done."""
+"""Last words of the names of parameters that choose the operation."""
 _COMMANDS: Final = frozenset(("cmd", "command", "commands", "executable", "program"))
-"""Last words of the names of parameters that are a command for a shell, or its words."""
+"""Last words of the names of parameters that are a shell command, or its words."""
 _COMMAND_LINES: Final = frozenset(("commandline", "command_line", "cmdline"))
 _OPEN_MODES: Final = frozenset(("mode", "open_mode", "flags"))
 """Names of parameters that may say how a file is opened."""
@@ -76,25 +76,27 @@ _PATHS: Final = frozenset(
         *("dir", "directory", "directories"),
     }
 )
-"""Last words of the names of parameters that are paths; the format ``path`` says so of any."""
+"""Last words of the names of parameters that are paths; the format ``path`` also says so."""
 
 _SHELL: Final = frozenset(";&|`$<>(){}\\")
-"""Characters that let a command start another one, or go elsewhere, if a shell reads it."""
+"""Characters by which a command starts another one, or writes elsewhere, if a shell reads it."""
 
 
 class Parameters(Struct, frozen=True):
-    """The parameters of a tool whose meaning the host knows: the names, wherever in the schema they
-    stand, of ``paths``, of ``commands`` and of those that choose an ``operation``. ``decided``:
-    every call that fits the schema says by its operation whether it reads."""
+    """The parameters of a tool whose meaning is known, at any depth of the schema."""
 
     paths: frozenset[str]
+    """The names of parameters that are paths."""
     commands: frozenset[str]
+    """The names of parameters that are commands."""
     operations: frozenset[str]
+    """The names of parameters that choose the operation."""
     decided: bool
+    """True if every call that fits the schema says by its operation whether it reads."""
 
 
 class Restrictions(Struct, frozen=True):
-    """The restrictions of one tool, and the parameters that they hold for."""
+    """The restrictions of one tool, and the parameters that they apply to."""
 
     parameters: Parameters
     mode: Mode = ""
@@ -103,78 +105,90 @@ class Restrictions(Struct, frozen=True):
     def check(self, arguments: Mapping[str, Any]) -> None:
         """Raise ToolError for a call whose operation or command is not permitted."""
         if self.mode == "ro" and self.purpose(arguments) == "changes":
-            chosen = next(one for one in self._operations(arguments) if not _reads(one))
+            operation_name = next(
+                operation for operation in self._operations(arguments) if not _reads(operation)
+            )
             raise ToolError(
-                f"{chosen[:100]!r} is refused: the tool's folder permits reading and listing alone "
-                "(mode ro)",
+                f"{operation_name[:100]!r} is refused: the tool's folder permits only reading and "
+                "listing (mode ro)",
                 code="not_allowed",
             )
         for command in self._commands(arguments) if self.whitelist else ():
             _check_command(command, self.whitelist)
 
     def purpose(self, arguments: Mapping[str, Any]) -> Purpose:
-        """Tell by its operation whether a call reads, or changes something."""
+        """Return whether a call reads or changes something, by its operation."""
         if not all(map(_reads, self._operations(arguments))):
             return "changes"
         at_top = any(isinstance(arguments.get(name), str) for name in self.parameters.operations)
         return "reads" if at_top and not _asks_for_change(arguments) else "unknown"
 
     def _operations(self, arguments: Mapping[str, Any]) -> Iterator[str]:
-        """The operations that a call names at any depth, also where no parameter is declared."""
-        for key, value in _items(arguments):
+        """Yield the operations that a call names, at any depth, declared or not."""
+        for key, value in _iter_items(arguments):
             if key in self.parameters.operations or _last_word(key) in _OPERATIONS:
                 several = value if isinstance(value, list) else [value]
-                yield from (one for one in several if isinstance(one, str))
+                yield from (operation for operation in several if isinstance(operation, str))
 
     def _commands(self, arguments: Mapping[str, Any]) -> Iterator[Any]:
-        """The commands of a call, each a text or a list of words."""
+        """Yield the commands of a call, each a text or a list of words."""
         names = self.parameters.commands
-        for key, value in _items(arguments):
+        for key, value in _iter_items(arguments):
             if key not in names:
                 continue
             several = value if isinstance(value, list) and key.lower().endswith("s") else [value]
             # an object that has a command in it is come to by itself
             yield from (
-                one for one in several if not (isinstance(one, dict) and names & one.keys())
+                command
+                for command in several
+                if not (isinstance(command, dict) and names & command.keys())
             )
 
-    def held(
+    def resolve_paths(
         self, arguments: Mapping[str, Any], roots: Sequence[str], *, writing: bool
     ) -> Mapping[str, Any]:
-        """Return the arguments with each path as it is on disk, from the top on; unchanged without
-        a whitelist. ``writing``: the roots must be writable. Raises ToolError for a path that is
-        not in the whitelist."""
+        """Return the arguments with each path as an absolute path on disk.
+
+        Without a whitelist they are unchanged.
+
+        Args:
+            arguments: the arguments of a call.
+            roots: folders (``DIR`` or ``DIR:rw``) below which the whitelist applies.
+            writing: the roots must be writable.
+
+        Raises:
+            ToolError: a path is not in the whitelist.
+        """
         if not self.whitelist or not self.parameters.paths:
             return arguments
-        names = [RootName.parse(one) for one in roots] or [RootName(".", writable=True)]
-        opened, patterns = [Root(name) for name in names], PathPatterns(self.whitelist)
+        names = [RootName.parse(root) for root in roots] or [RootName(".", writable=True)]
+        open_roots, patterns = [Root(name) for name in names], PathPatterns(self.whitelist)
 
-        def resolved(value: Any, is_path: bool) -> Any:
+        def resolve_value(value: Any, is_path: bool) -> Any:
             match value:
                 case str() if is_path:
-                    return _resolve_path(value, opened, patterns, writing=writing)
+                    return _resolve_path(value, open_roots, patterns, writing=writing)
                 case list():
-                    return [resolved(item, is_path) for item in value]
+                    return [resolve_value(item, is_path) for item in value]
                 case dict():
                     return {
-                        key: resolved(item, _names_path(key) or key in self.parameters.paths)
+                        key: resolve_value(item, _names_path(key) or key in self.parameters.paths)
                         for key, item in value.items()
                     }
             return value
 
-        held: Mapping[str, Any] = resolved(dict(arguments), False)
-        return held
+        result: Mapping[str, Any] = resolve_value(dict(arguments), False)
+        return result
 
 
 class RestrictedEffects(Struct, frozen=True):
-    """Effects of a call to a tool with a `mode`: those that its folder ``declares``, or all.
+    """Effects of a call to a tool with a `mode`: the declared ones, or all.
 
-    A call whose operation reads has no effect that changes something, and one that is refused has
-    none.
+    A call whose operation reads has no effect that changes something. A refused call has none.
     """
 
     restrictions: Restrictions
-    declared: Effects | None = None
+    declared_effects: Effects | None = None
 
     def __call__(self, arguments: Mapping[str, Any]) -> Effects:
         purpose = self.restrictions.purpose(arguments)
@@ -185,13 +199,13 @@ class RestrictedEffects(Struct, frozen=True):
 
     @property
     def possible(self) -> Effects:
-        """Return the effects that a call may have at most."""
+        """All effects that some call may have."""
         decided = self.restrictions.parameters.decided and self.restrictions.mode == "ro"
         return self._reading if decided else self._any
 
     @property
     def _any(self) -> Effects:
-        return ALL_EFFECTS if self.declared is None else self.declared
+        return ALL_EFFECTS if self.declared_effects is None else self.declared_effects
 
     @property
     def _reading(self) -> Effects:
@@ -201,16 +215,18 @@ class RestrictedEffects(Struct, frozen=True):
 # --- what a schema says ---------------------------------------------------------------------------
 
 
-def known_parameters(schema: Mapping[str, Any]) -> Parameters:
-    """Find the parameters of a schema whose meaning the host knows."""
+def find_parameters(schema: Mapping[str, Any]) -> Parameters:
+    """Return the parameters of a schema whose meaning is known."""
     declared = list(_declared_properties(schema))
-    operations = {name for name, one in declared if _chooses(name, one)}
+    operations = {name for name, parameter_schema in declared if _chooses(name, parameter_schema)}
     commands = {name for name, _ in declared if name not in operations and _names_command(name)}
     top, needed = schema.get("properties", {}), schema.get("required", ())
     sure = any(name in operations and _is_text(top.get(name)) for name in needed)
     changing = any(_words(name) & _CHANGES_IF_SET for name, _ in declared)
     return Parameters(
-        paths=frozenset(name for name, one in declared if _is_path(name, one)),
+        paths=frozenset(
+            name for name, parameter_schema in declared if _is_path(name, parameter_schema)
+        ),
         commands=frozenset(commands),
         operations=frozenset(operations),
         decided=sure and not changing,
@@ -218,7 +234,7 @@ def known_parameters(schema: Mapping[str, Any]) -> Parameters:
 
 
 def check_whitelist(patterns: Sequence[str], parameters: Parameters) -> None:
-    """Raise ValueError, with the reason, where these are no patterns for any parameter."""
+    """Raise ValueError, with the reason, if the patterns fit no parameter."""
     if not parameters.paths and not parameters.commands:
         raise ValueError("none of the parameters is a path or a command that it could hold for")
     if not parameters.commands:
@@ -229,13 +245,15 @@ def check_whitelist(patterns: Sequence[str], parameters: Parameters) -> None:
 
 
 def _names_path(name: str) -> bool:
-    """True for the name of a parameter that is a path, or a list of them: ``path``,
-    ``source_path``, ``outputDir``."""
+    """Return whether a parameter's name says that it is a path, or a list of paths.
+
+    Examples are ``path``, ``source_path`` and ``outputDir``.
+    """
     return _last_word(name) in _PATHS
 
 
 def _declared_properties(schema: Any) -> Iterator[tuple[str, Any]]:
-    """The properties that a schema declares, at any depth."""
+    """Yield the properties that a schema declares, at any depth."""
     pending = [schema]
     while pending:
         part = pending.pop()
@@ -249,7 +267,7 @@ def _declared_properties(schema: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_path(name: str, schema: Any) -> bool:
-    """True for a parameter that is a path by its name, or by its schema's format."""
+    """Return whether a parameter is a path by its name, or by its schema's format."""
     parts = (schema, schema.get("items")) if isinstance(schema, dict) else ()
     by_format = any(isinstance(part, dict) and part.get("format") == "path" for part in parts)
     return by_format or _names_path(name)
@@ -260,9 +278,10 @@ def _names_command(name: str) -> bool:
 
 
 def _chooses(name: str, schema: Any) -> bool:
-    """True for a parameter that chooses what is done: by its name, or by the values that it may
-    have."""
-    values = [one for one in _enum_values(schema) if isinstance(one, str)]
+    """Return whether a parameter chooses the operation, by its name or its values."""
+    values = [
+        listed_value for listed_value in _enum_values(schema) if isinstance(listed_value, str)
+    ]
     if name.lower() in _OPEN_MODES and any(map(_WRITING_MODE.fullmatch, values)):
         return True
     if _last_word(name) in _OPERATIONS or (_names_command(name) and values):
@@ -271,7 +290,7 @@ def _chooses(name: str, schema: Any) -> bool:
 
 
 def _enum_values(schema: Any) -> Iterator[Any]:
-    """The values that a parameter may have, where its schema lists them."""
+    """Yield the values that a schema lists for a parameter."""
     if isinstance(schema, dict):
         listed = schema.get("enum")
         yield from listed if isinstance(listed, list) else ()
@@ -294,20 +313,22 @@ def _is_text(schema: Any) -> bool:
 
 
 def _reads(operation: str) -> bool:
-    """True for an operation that reads or lists, and says nothing of a change."""
+    """Return whether an operation reads or lists, and names no change."""
     words = _split(operation)
     reading = bool(words) and (words[0] in _READING or operation in ("r", "rb", "rt"))
     return reading and not _CHANGING.intersection(words)
 
 
 def _asks_for_change(arguments: Mapping[str, Any]) -> bool:
-    """True where a parameter that is set says by its name that something is changed:
-    ``"delete": true``."""
-    return any(value and _words(key) & _CHANGES_IF_SET for key, value in _items(arguments))
+    """Return whether a set parameter asks for a change by its name.
+
+    An example is ``"delete": true``.
+    """
+    return any(value and _words(key) & _CHANGES_IF_SET for key, value in _iter_items(arguments))
 
 
-def _items(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The arguments, and what is within them, with their names."""
+def _iter_items(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the arguments and everything within them, with their names."""
     pending: list[Any] = [arguments]
     while pending:
         part = pending.pop()
@@ -319,15 +340,15 @@ def _items(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _check_command(command: Any, whitelist: Sequence[str]) -> None:
-    """Raise ToolError for a command, a text or a list of words, that no entry permits.
+    """Raise ToolError for a command that no entry of the whitelist permits.
 
     An entry of one word permits the program with any arguments. One of several words permits these
-    words; `*` as the last one stands for any more. Within a word `*` stands for anything but `/`.
+    words; `*` as the last one stands for any more. Within a word `*` matches anything but `/`.
     """
     words = command if isinstance(command, list) else [command]
-    text = " ".join(one if isinstance(one, str) else repr(one) for one in words)
+    text = " ".join(word if isinstance(word, str) else repr(word) for word in words)
     fault = "is not in the tool's whitelist"
-    if not all(isinstance(one, str) for one in words):
+    if not all(isinstance(word, str) for word in words):
         fault = "is no command"
     elif _SHELL & set(text) or not text.isprintable():
         fault = "holds characters that a shell obeys, and the tool's whitelist permits none"
@@ -372,9 +393,9 @@ def _resolve_path(
 
 
 def _split(name: str) -> list[str]:
-    """The words of a name, in small letters: ``get_file``, ``getFile``, ``get-file``."""
-    parted = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name)
-    return [word for word in re.split(r"[^a-z0-9]+", parted.lower()) if word]
+    """Split a name into lower-case words: ``get_file``, ``getFile``, ``get-file``."""
+    snake_case = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name)
+    return [word for word in re.split(r"[^a-z0-9]+", snake_case.lower()) if word]
 
 
 def _words(name: str) -> frozenset[str]:

@@ -1,9 +1,11 @@
-"""Connections to MCP servers, by the official SDK: made when a call first needs one, and ended with
-the loop that made them.
+"""Connections to MCP servers, by the official SDK.
 
-A server is a stranger. What it says of its tools is held to what was agreed to each time it is
-connected to, and again when it says that they changed; what it writes is bounded; what it asks of
-the model or the person is asked of the person first. It sees no variable that was not named for it.
+A connection is made when a call first needs it, and ends with the event loop that made it.
+
+A server is not trusted. Its description of its tools is compared with what was agreed to at each
+connection, and again when it says that they changed. What it sends is bounded. When it wants to ask
+the model or the person, the person is asked first. It sees no environment variable that was not
+named for it.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ from mlx_tools.messages import replace
 from mlx_tools.paths import private_dir, read_regular, state_dir
 from mlx_tools.process import RELAYED, clean
 from mlx_tools.store import RootName
-from mlx_tools.tools.bound import BoundSource, BoundSources, BoundTool, is_here
+from mlx_tools.tools.bound import BoundSource, BoundSources, BoundTool, is_local
 from mlx_tools.tools.context import ToolContext, ToolError, current_context
-from mlx_tools.tools.host_tools import words_of
+from mlx_tools.tools.host_tools import load_words
 from mlx_tools.tools.mcp.places import fill_variables
-from mlx_tools.tools.mcp.sign_in import sign_in, sign_in_wanted
+from mlx_tools.tools.mcp.sign_in import sign_in, sign_in_hint
 from mlx_tools.tools.tool import Tool
 
 if TYPE_CHECKING:
@@ -40,23 +42,30 @@ if TYPE_CHECKING:
     from mcp import types
 
 MAX_TOOLS: Final = 1000
+"""Tools, prompts or resources that one server may list."""
 MAX_DESCRIPTION_CHARS: Final = 4000
+"""Characters of a tool's description: about a page, longer ones would fill the prompt."""
 MAX_PAGES: Final = 50
+"""Pages of one list; a server could return cursors for ever."""
 MAX_LINE_BYTES: Final = 16_000_000
+"""Bytes of one message of a server. A choice: pictures in base64 fit."""
 MAX_ERROR_BYTES: Final = 1_000_000
+"""Bytes of standard error that are kept of a server."""
 MAX_SAMPLES: Final = 3
-"""Times that one call may have its server ask the model."""
+"""Times that a server may ask the model during one call."""
 MAX_QUESTIONS: Final = 5
-"""Times that one call may have its server ask the person."""
+"""Times that a server may ask the person during one call."""
 START_SECONDS: Final = 30.0
-"""For which a server that starts is waited for."""
+"""Seconds that a server has to start: ``npx`` and ``uvx`` may download it first."""
 END_SECONDS: Final = 5.0
-"""For which a server that is to end is waited for."""
-_STARTS: Final = 2
-_GONE: Final = "Session terminated"
-"""What the SDK says where a server over HTTP knows nothing of the connection any more."""
-_STREAMS: Final = 20
-"""So many streams a server may have opened as fast as it likes; from then on one a second."""
+"""Seconds that a server has to end."""
+_MAX_STARTS: Final = 2
+"""Starts of a server that did not answer in between: one that ends twice in a row would end again.
+"""
+_SESSION_ENDED: Final = "Session terminated"
+"""The SDK's message if a server over HTTP no longer knows the connection."""
+_MAX_FAST_STREAMS: Final = 20
+"""Streams that a server may have opened without delay; from then on one a second."""
 
 
 class McpServerFailed(ToolError):
@@ -64,22 +73,31 @@ class McpServerFailed(ToolError):
 
 
 class ServerOffer(Struct, frozen=True):
-    """What a server offers: its own name and version, its tools with the effects that it hints at,
-    which nobody believes, and why others can be none; its prompts, and whether it has resources."""
+    """The offer of a server: tools, prompts and resources."""
 
     version: str
+    """Its own name and version."""
     tools: tuple[BoundTool, ...]
+    """Its tools."""
     hints: Mapping[str, str] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
+    """The effects that it claims for each tool. They are shown, but not believed."""
+    refused_tools: Mapping[str, str] = field(default_factory=dict)
+    """Tools that cannot be used, with the reason."""
     prompts: tuple[Any, ...] = ()
+    """Its prompts."""
     resources: bool = False
+    """True if it has resources."""
 
 
 class McpClients:
-    """The servers of the sources of bound tools. ``roots`` are the folders that they are told of
-    (`mlx_tools.store.RootName`), ``environ`` has the variables that their places may name.
-    ``seconds``: for so long a server that starts is waited for. ``show`` shows a person the page on
-    which to sign in, where one is there.
+    """The MCP servers among the sources of bound tools.
+
+    Args:
+        sources: the sources that the user added.
+        roots: folders that the servers are told about (`mlx_tools.store.RootName`).
+        environ: the variables that commands and headers may name.
+        seconds: the time that a server has to start.
+        show: shows a person the page to sign in, None if nobody is there.
     """
 
     def __init__(
@@ -98,17 +116,17 @@ class McpClients:
         self._servers: dict[str, _McpServer] = {}
 
     def tool(self, source: BoundSource, tool: BoundTool) -> Tool:
-        """What calls one tool of a server (`mlx_tools.tools.bound.MakeTool`)."""
+        """Return the tool that calls one tool of a server (a `MakeTool`)."""
         return source.tool(tool, functools.partial(self._call, source.name, tool))
 
     def server(self, source: BoundSource) -> _McpServer:
-        """The server of a source, connected to or not."""
+        """Return the server of a source, connected or not."""
         if source.name not in self._servers:
             self._servers[source.name] = _McpServer(source, self)
         return self._servers[source.name]
 
     async def aclose(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         servers, self._servers = self._servers, {}
         await asyncio.gather(*(server.close() for server in servers.values()))
 
@@ -116,15 +134,15 @@ class McpClients:
         server = self.server(self.sources.read(name))
         context = current_context()
         async with server.calling(context) as client:
-            server.hold(tool)
+            server.check_tool(tool)
             result = await client.call_tool(
                 tool.name, dict(arguments), progress_callback=functools.partial(_report, context)
             )
-        return answer_of(result)
+        return read_answer(result)
 
 
 class _McpServer:
-    """One server: its connection, which lives in a task of its own, and who asks through it."""
+    """One server: its connection, in a task of its own, and the calls that use it."""
 
     def __init__(self, source: BoundSource, clients: McpClients) -> None:
         self.source = source
@@ -142,8 +160,11 @@ class _McpServer:
 
     @contextlib.asynccontextmanager
     async def calling(self, context: ToolContext) -> AsyncIterator[mcp.Client]:
-        """Inside, the server is connected to, and may ask on behalf of this call. Raises ToolError
-        for whatever goes wrong with it."""
+        """Connect to the server, which may ask on behalf of this call in the block.
+
+        Raises:
+            ToolError: the server failed in any way.
+        """
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED
 
@@ -153,7 +174,7 @@ class _McpServer:
         try:
             yield await self._get_client()
         except MCPError as error:
-            if error.code != CONNECTION_CLOSED and error.message != _GONE:
+            if error.code != CONNECTION_CLOSED and error.message != _SESSION_ENDED:
                 raise ToolError(clean(str(error), 500)) from None
             await self.close()  # the next call starts it again
             raise McpServerFailed(self._fault or self._explain_error(error)) from None
@@ -164,15 +185,17 @@ class _McpServer:
         finally:
             self._contexts.remove(context)
 
-    def hold(self, tool: BoundTool) -> None:
-        """Raises ToolError where the server says otherwise of a tool than was agreed to."""
+    def check_tool(self, tool: BoundTool) -> None:
+        """Raise ToolError if the server now describes a tool differently."""
         offered = self.offer.tools if self.offer is not None else ()
-        now = next((one for one in offered if one.name == tool.name), None)
-        if now is None or now.pin != tool.pin:
-            raise ToolError(self.source.changed, code="disabled")
+        current = next(
+            (offered_tool for offered_tool in offered if offered_tool.name == tool.name), None
+        )
+        if current is None or current.pin != tool.pin:
+            raise ToolError(self.source.disabled_reason, code="disabled")
 
     async def close(self) -> None:
-        """End the connection, and the server that was started for it."""
+        """Close the connection, and end the server that was started for it."""
         task, self._task, self._client = self._task, None, None
         if task is not None:
             self._stop.set()
@@ -181,27 +204,35 @@ class _McpServer:
                     await task
 
     async def _get_client(self) -> mcp.Client:
+        # Calls of one turn run together: without the lock each would start the server.
         async with self._lock:
             if self._client is None or self._task is None or self._task.done():
-                if self._starts >= _STARTS:
+                if self._starts >= _MAX_STARTS:
                     raise McpServerFailed(f"the server {self.source.name} ended twice")
                 client = await self._start()
             else:
                 client = self._client
             if self._stale:
                 self._stale = False
-                self._took(await _offer_of(client))
+                self._update_offer(await _list_offer(client))
             return client
 
     async def _start(self) -> mcp.Client:
-        """Connect in a task of its own: what the SDK enters must be left where it was entered."""
+        """Connect in a task of its own.
+
+        The SDK must exit a context in the task that entered it.
+        """
         self._starts += 1
         self._client, self._fault = None, ""
         self._stop = asyncio.Event()
         ready: asyncio.Future[mcp.Client] = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._live(ready), name=f"mcp {self.source.name}")
+        self._task = asyncio.create_task(
+            self._run_connection(ready), name=f"mcp {self.source.name}"
+        )
         try:
             async with asyncio.timeout(self._clients.seconds):
+                # Shielded, since a timeout here must not cancel the future that the task will still
+                # set.
                 self._client = await asyncio.shield(ready)
                 return self._client
         except TimeoutError:
@@ -213,11 +244,11 @@ class _McpServer:
             self._task.cancel()
             raise
 
-    async def _live(self, ready: asyncio.Future[mcp.Client]) -> None:
+    async def _run_connection(self, ready: asyncio.Future[mcp.Client]) -> None:
         try:
-            async with self._client_of() as client:
-                client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
-                self._took(await _offer_of(client))
+            async with self._make_client() as client:
+                client.session.validate_tool_result = _skip_check  # type: ignore[method-assign]
+                self._update_offer(await _list_offer(client))
                 ready.set_result(client)
                 await self._stop.wait()
         except BaseException as error:
@@ -234,41 +265,45 @@ class _McpServer:
             if not isinstance(error, Exception):
                 raise
 
-    def _took(self, offer: ServerOffer) -> None:
-        """Hold what the server offers to what was agreed to, and keep what is otherwise; not where
-        that was agreed to anew, or the source was removed, since it was read."""
+    def _update_offer(self, offer: ServerOffer) -> None:
+        """Compare the offer with what was agreed to, and keep the differences.
+
+        They are not kept if the source was agreed to again, or removed, since it was read.
+        """
         self.offer = offer
         agreed = {tool.name: tool.pin for tool in self.source.tools}
-        said = tuple(tool for tool in offer.tools if agreed.get(tool.name) != tool.pin)
-        if agreed and said != self.source.said:
-            before, self.source = self.source, replace(self.source, said=said)
+        changed_tools = tuple(tool for tool in offer.tools if agreed.get(tool.name) != tool.pin)
+        if agreed and changed_tools != self.source.said:
+            old_source, self.source = self.source, replace(self.source, said=changed_tools)
             with contextlib.suppress(MlxToolsError):  # it is off for this run in any case
-                if self._clients.sources.read(before.name) == before:
-                    self._clients.sources.put(self.source)
+                if self._clients.sources.read(old_source.name) == old_source:
+                    self._clients.sources.save(self.source)
 
-    def _client_of(self) -> mcp.Client:
+    def _make_client(self) -> mcp.Client:
         from mcp import Client, StdioServerParameters
         from mcp.types import Implementation
 
         logging.getLogger("mcp").addHandler(logging.NullHandler())  # what it logs is no user's
-        at, environ = self.source.at, self._clients.environ
-        if "url" in at:
-            headers = {key: fill_variables(value, environ) for key, value in at["headers"].items()}
-            url = str(at["url"])
+        place, environ = self.source.at, self._clients.environ
+        if "url" in place:
+            headers = {
+                key: fill_variables(value, environ) for key, value in place["headers"].items()
+            }
+            url = str(place["url"])
             auth = sign_in(url, self.source.name, self._clients.show)
-            wanted = None if self._clients.show else sign_in_wanted(self.source.name)
-            transport: Any = _http(url, headers, auth, wanted)
+            hint = None if self._clients.show else sign_in_hint(self.source.name)
+            transport: Any = _open_http(url, headers, auth, hint)
         else:
-            command = [fill_variables(part, environ) for part in at["command"]]
+            command = [fill_variables(part, environ) for part in place["command"]]
             limits = (str(MAX_LINE_BYTES), str(MAX_ERROR_BYTES))
             parameters = StdioServerParameters(
                 command=RELAYED[0],
                 args=[*RELAYED[1:], *limits, *command],
-                env={key: fill_variables(value, environ) for key, value in at["env"].items()},
-                cwd=at.get("cwd") or str(private_dir(state_dir())),
+                env={key: fill_variables(value, environ) for key, value in place["env"].items()},
+                cwd=place.get("cwd") or str(private_dir(state_dir())),
                 encoding_error_handler="replace",
             )
-            transport = _logged(parameters, log_file(self.source.name))
+            transport = _open_stdio(parameters, log_path(self.source.name))
         return Client(
             transport,
             client_info=Implementation(name="mlx-tools", version=VERSION),
@@ -281,20 +316,20 @@ class _McpServer:
         )
 
     def _explain_error(self, error: BaseException) -> str:
-        """The cause in a group of errors, in words; and the end of what a command said."""
+        """Return the cause of an exception in words, and a command's last line."""
         while isinstance(error, BaseExceptionGroup) and error.exceptions:
             error = error.exceptions[0]
         if isinstance(error, MlxToolsError):
             return f"the server {self.source.name} cannot be started: {error.message}"
         text = clean(str(error) or type(error).__name__, 300)
-        said = ""
+        last_line = ""
         if "command" in self.source.at:
             with contextlib.suppress(OSError):
                 lines = (
-                    read_regular(log_file(self.source.name)).decode("utf-8", "replace").splitlines()
+                    read_regular(log_path(self.source.name)).decode("utf-8", "replace").splitlines()
                 )
-                said = f"; it said: {clean(lines[-1], 200)}" if lines else ""
-        return f"the server {self.source.name} failed: {text}{said}"
+                last_line = f"; it said: {clean(lines[-1], 200)}" if lines else ""
+        return f"the server {self.source.name} failed: {text}{last_line}"
 
     # --- what a server asks of us ---
 
@@ -311,13 +346,13 @@ class _McpServer:
         from mcp.types import ListRootsResult, Root
 
         names = map(RootName.parse, self._clients.roots)
-        folders = (Path(one.path) for one in names if not one.patterns)  # it would see all of it
+        folders = (Path(root.path) for root in names if not root.patterns)  # it would see all of it
         return ListRootsResult(
             roots=[Root(uri=folder.as_uri(), name=folder.name) for folder in folders]  # type: ignore[arg-type]
         )
 
     def _may_ask(self, subject: str, max_requests: int) -> ToolContext | types.ErrorData:
-        """The call on whose behalf the server asks, or why it may not."""
+        """Return the call on whose behalf the server asks, or why it may not ask."""
         self._request_counts[subject] = self._request_counts.get(subject, 0) + 1
         if not self._contexts:
             return _error_data("no call of yours runs")
@@ -332,17 +367,24 @@ class _McpServer:
     ) -> types.CreateMessageResult | types.ErrorData:
         from mcp.types import CreateMessageResult, TextContent
 
-        own = self._may_ask("the model", MAX_SAMPLES)
-        if not isinstance(own, ToolContext):
-            return own
-        said = [f"{one.role}: {text_of(one.content_as_list)}" for one in params.messages]
-        question = "\n\n".join([*([params.system_prompt] if params.system_prompt else []), *said])
+        context_or_error = self._may_ask("the model", MAX_SAMPLES)
+        if not isinstance(context_or_error, ToolContext):
+            return context_or_error
+        messages = [
+            f"{message.role}: {render_content(message.content_as_list)}"
+            for message in params.messages
+        ]
+        question = "\n\n".join(
+            [*([params.system_prompt] if params.system_prompt else []), *messages]
+        )
         name = f"{self.source.name} asks the model"
-        agreed = await own.confirm(name, {"question": question}, "a server wants to ask the model")
+        agreed = await context_or_error.confirm(
+            name, {"question": question}, "a server wants to ask the model"
+        )
         if agreed is None:
             return _error_data("the person did not agree")
         try:
-            answer = await own.ask(str(agreed.get("question", question)), ())
+            answer = await context_or_error.ask(str(agreed.get("question", question)), ())
         except ToolError as error:
             return _error_data(str(error))
         content = TextContent(type="text", text=answer)
@@ -351,24 +393,27 @@ class _McpServer:
     async def _elicit(self, context: Any, params: Any) -> types.ElicitResult | types.ErrorData:
         from mcp.types import ElicitResult
 
-        own = self._may_ask("the person", MAX_QUESTIONS)
-        if not isinstance(own, ToolContext):
-            return own
+        context_or_error = self._may_ask("the person", MAX_QUESTIONS)
+        if not isinstance(context_or_error, ToolContext):
+            return context_or_error
         reason = f"the server {self.source.name} asks you: {clean(params.message, 500)}"
         if getattr(params, "mode", "form") == "url":
             return ElicitResult(action="decline")  # a server sends nobody anywhere
-        wanted = params.requested_schema
-        properties = wanted.get("properties", {}) if isinstance(wanted, Mapping) else {}
-        blank = {key: _blank(one) for key, one in properties.items()}
-        agreed = await own.confirm(f"{self.source.name} asks you", blank, reason)
+        schema = params.requested_schema
+        properties = schema.get("properties", {}) if isinstance(schema, Mapping) else {}
+        blank = {key: _make_default(property_schema) for key, property_schema in properties.items()}
+        agreed = await context_or_error.confirm(f"{self.source.name} asks you", blank, reason)
         if agreed is None:
             return ElicitResult(action="decline")
         return ElicitResult(action="accept", content=dict(agreed))
 
 
-async def _unchecked(name: str, result: Any) -> None:
-    """In place of the SDK's check of a result against the tool's own schema, whose patterns a
-    stranger wrote: one can keep the whole loop busy for ever. Nobody relies on that schema."""
+async def _skip_check(name: str, result: Any) -> None:
+    """Replace the SDK's check of a result against the tool's output schema.
+
+    A stranger wrote the patterns of that schema: one can keep the loop busy for ever. Nothing here
+    relies on the schema.
+    """
 
 
 def _error_data(message: str) -> types.ErrorData:
@@ -377,8 +422,8 @@ def _error_data(message: str) -> types.ErrorData:
     return ErrorData(code=INVALID_REQUEST, message=message)
 
 
-def _blank(schema: Any) -> Any:
-    """A value to begin with, for a person to change."""
+def _make_default(schema: Any) -> Any:
+    """Return a value that a person can start from."""
     known = schema if isinstance(schema, Mapping) else {}
     for key in ("default", "const"):
         if key in known:
@@ -395,12 +440,16 @@ async def _report(
     context.progress(message or "", progress / total if total else None)
 
 
-async def _offer_of(client: mcp.Client) -> ServerOffer:
-    """What a server offers, within bounds. Raises ToolError where there is no end to it."""
-    able, info = client.server_capabilities, client.server_info
+async def _list_offer(client: mcp.Client) -> ServerOffer:
+    """Return what a server offers, within bounds.
+
+    Raises:
+        ToolError: a list does not end.
+    """
+    capabilities, info = client.server_capabilities, client.server_info
     tools: dict[str, BoundTool] = {}
     hints, refused = {}, {}
-    for tool in await _pages(client.list_tools, "tools") if able.tools else ():
+    for tool in await _fetch_pages(client.list_tools, "tools") if capabilities.tools else ():
         if tool.name in tools:
             refused[tool.name] = "it has two of this name"
             continue
@@ -410,50 +459,53 @@ async def _offer_of(client: mcp.Client) -> ServerOffer:
             refused[tool.name] = error.message
         notes = tool.annotations
         if notes is not None:
-            given = notes.model_dump(by_alias=True)
-            yes_or_no = [f"{k} {v}" for k, v in given.items() if isinstance(v, bool)]
+            hints_given = notes.model_dump(by_alias=True)
+            yes_or_no = [f"{k} {v}" for k, v in hints_given.items() if isinstance(v, bool)]
             hints[tool.name] = clean(", ".join(yes_or_no), 200)
-    prompts = await _pages(client.list_prompts, "prompts") if able.prompts else ()
-    called = f"{info.name} {info.version}".strip() if info is not None else ""
+    prompts = await _fetch_pages(client.list_prompts, "prompts") if capabilities.prompts else ()
+    version = f"{info.name} {info.version}".strip() if info is not None else ""
     return ServerOffer(
-        clean(called, 100),
+        clean(version, 100),
         tuple(tools.values()),
         hints,
         refused,
         tuple(prompts),
-        bool(able.resources),
+        bool(capabilities.resources),
     )
 
 
-async def _pages(fetch: Callable[..., Any], subject: str) -> list[Any]:
-    found: list[Any] = []
+async def _fetch_pages(fetch: Callable[..., Any], subject: str) -> list[Any]:
+    items: list[Any] = []
     cursor = None
     for _ in range(MAX_PAGES):
         page = await fetch(cursor=cursor)
-        found += getattr(page, subject)
-        if len(found) > MAX_TOOLS:
+        items += getattr(page, subject)
+        if len(items) > MAX_TOOLS:
             raise ToolError(f"the server has more than {MAX_TOOLS} {subject}")
         cursor = page.next_cursor
         if not cursor:
-            return found
+            return items
     raise ToolError(f"the server's list of {subject} does not end")
 
 
 def bound_tool(tool: types.Tool) -> BoundTool:
-    """A server's tool as it would be agreed to, with all effects. Raises ToolDefinitionError where
-    its schema cannot be used."""
+    """Return a server's tool as it would be agreed to, with all effects.
+
+    Raises:
+        ToolDefinitionError: its schema cannot be used.
+    """
     schema = {"type": "object", "properties": {}} | dict(tool.input_schema or {})
     texts = tool.title, tool.description
-    return BoundTool.told(tool.name, texts, MAX_DESCRIPTION_CHARS, schema)
+    return BoundTool.from_description(tool.name, texts, MAX_DESCRIPTION_CHARS, schema)
 
 
-def log_file(name: str) -> Path:
-    """Where a server's standard error goes."""
+def log_path(name: str) -> Path:
+    """Return the file with a server's standard error."""
     return state_dir() / "logs" / f"mcp-{name}.log"
 
 
 @contextlib.asynccontextmanager
-async def _logged(parameters: mcp.StdioServerParameters, log: Path) -> AsyncIterator[Any]:
+async def _open_stdio(parameters: mcp.StdioServerParameters, log: Path) -> AsyncIterator[Any]:
     from mcp.client.stdio import stdio_client
 
     private_dir(log.parent)
@@ -464,24 +516,31 @@ async def _logged(parameters: mcp.StdioServerParameters, log: Path) -> AsyncIter
 
 
 @contextlib.asynccontextmanager
-async def _http(
+async def _open_http(
     url: str, headers: Mapping[str, str], auth: Any, authentication: str | None
 ) -> AsyncIterator[Any]:
-    """Streams to a server over HTTP: no proxy, no redirect, no answer without an end.
-    ``authentication`` is what is said where it wants a person to sign in and none is there to do
-    so."""
+    """Open streams to a server over HTTP: no proxy, no redirect, no endless answer.
+
+    Args:
+        url: the address of the server.
+        headers: headers of each request.
+        auth: signs requests.
+        authentication: the message if the server wants a person to sign in and nobody is there.
+    """
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
     class StrictTransport(httpx2.AsyncHTTPTransport):
-        opened = 0
+        stream_count = 0
 
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
             if not may_ask_at(str(request.url), url):
                 raise ToolError(f"it leads to {clean(str(request.url), 200)}, not over https")
             if request.method == "GET":
-                self.opened += 1
-                if self.opened > _STREAMS:  # it ends each at once, to have it opened again
+                self.stream_count += 1
+                if (
+                    self.stream_count > _MAX_FAST_STREAMS
+                ):  # it ends each at once, to have it opened again
                     await asyncio.sleep(1.0)
             request.headers["accept-encoding"] = "identity"
             response = await super().handle_async_request(request)
@@ -527,21 +586,23 @@ async def _http(
 
 
 def may_ask_at(place: str, server: str) -> bool:
-    """Whether a place may be asked on a server's word, such as where it says that one signs in:
-    at the server itself; elsewhere over https, where nobody can stand in for who it names; and on
-    this machine for a server that is on it."""
-    there, own = urlsplit(place), urlsplit(server)
-    if there[:2] == own[:2] or there.scheme == "https":
+    """Return whether a server may send us to this place, for example to sign in.
+
+    The server itself is fine, and so is https elsewhere, where nobody can impersonate the host. A
+    server on this machine may also name this machine.
+    """
+    target, origin = urlsplit(place), urlsplit(server)
+    if target[:2] == origin[:2] or target.scheme == "https":
         return True
-    return is_here(there.hostname) and is_here(own.hostname)
+    return is_local(target.hostname) and is_local(origin.hostname)
 
 
 # --- resources and prompts ------------------------------------------------------------------------
 
 
 def mcp_read(clients: McpClients, servers: Sequence[str]) -> Tool:
-    """The tool that reads resources of these servers, and lists them."""
-    words = words_of("mcp_read")
+    """Return the tool that reads and lists resources of these servers."""
+    words = load_words("mcp_read")
 
     async def run(arguments: Mapping[str, Any]) -> Any:
         name, uri = arguments["server"], arguments.get("uri")
@@ -550,26 +611,36 @@ def mcp_read(clients: McpClients, servers: Sequence[str]) -> Tool:
         server = clients.server(clients.sources.read(name))
         async with server.calling(current_context()) as client:
             if uri is None:
-                found = await _pages(client.list_resources, "resources")
-                return {"resources": [{"uri": str(one.uri), "name": one.name} for one in found]}
+                resources = await _fetch_pages(client.list_resources, "resources")
+                return {
+                    "resources": [
+                        {"uri": str(resource.uri), "name": resource.name} for resource in resources
+                    ]
+                }
             result = await client.read_resource(uri)
-        return limit_length("\n".join(map(resource_text, result.contents)))
+        return check_length("\n".join(map(render_resource, result.contents)))
 
     spec = words.spec(frozenset(("read", "network")))
     return Tool(replace(spec, plugin="mcp", private=True, cache=False), run)
 
 
-async def prompt_text(
+async def read_prompt(
     clients: McpClients, source: BoundSource, prompt: str, arguments: Mapping[str, str]
 ) -> str:
-    """The text of a server's prompt. Raises ToolError."""
+    """Return the text of a server's prompt. Raises ToolError."""
     async with clients.server(source).calling(ToolContext()) as client:
         result = await client.get_prompt(prompt, dict(arguments))
-    return limit_length("\n\n".join(text_of([one.content]) for one in result.messages))
+    return check_length(
+        "\n\n".join(render_content([message.content]) for message in result.messages)
+    )
 
 
-async def look(clients: McpClients, source: BoundSource) -> ServerOffer:
-    """What a server offers now. Raises ToolError where it cannot be reached."""
+async def fetch_offer(clients: McpClients, source: BoundSource) -> ServerOffer:
+    """Return what a server offers now.
+
+    Raises:
+        ToolError: it cannot be reached.
+    """
     server = clients.server(source)
     async with server.calling(ToolContext()):
         assert server.offer is not None
@@ -580,11 +651,12 @@ async def look(clients: McpClients, source: BoundSource) -> ServerOffer:
 
 
 MAX_CONTENT_CHARS: Final = 2_000_000
+"""Characters of one answer; far more than a model can see, so an artifact keeps the rest."""
 _WORD: Final = re.compile(r"\w+")
 
 
-def text_of(blocks: Iterable[Any]) -> str:
-    """The text in content blocks; of pictures, sounds and other bytes what they are."""
+def render_content(blocks: Iterable[Any]) -> str:
+    """Return the text in content blocks, and a description of other blocks."""
     parts = []
     for block in blocks:
         kind = getattr(block, "type", "")
@@ -593,16 +665,16 @@ def text_of(blocks: Iterable[Any]) -> str:
         elif kind in ("image", "audio"):
             parts.append(f"[{kind}: {block.mime_type}, {len(block.data) * 3 // 4} bytes]")
         elif kind == "resource":
-            parts.append(resource_text(block.resource))
+            parts.append(render_resource(block.resource))
         elif kind == "resource_link":
             parts.append(f"[resource: {block.uri}{f' ({block.name})' if block.name else ''}]")
         else:
             parts.append(f"[{kind or 'something'} that is not shown]")
-    return limit_length("\n".join(parts))
+    return check_length("\n".join(parts))
 
 
-def resource_text(resource: Any) -> str:
-    """The text of a resource, or what it is."""
+def render_resource(resource: Any) -> str:
+    """Return the text of a resource, or its description."""
     text = getattr(resource, "text", None)
     if isinstance(text, str):
         return text
@@ -610,8 +682,8 @@ def resource_text(resource: Any) -> str:
     return f"[{resource.uri}: {resource.mime_type or 'bytes'}, {size} bytes]"
 
 
-def limit_length(text: str) -> str:
-    """The text. Raises ToolError where it is too long."""
+def check_length(text: str) -> str:
+    """Return the text. Raises ToolError if it is too long."""
     if len(text) > MAX_CONTENT_CHARS:
         raise ToolError(
             f"it answered with more than {MAX_CONTENT_CHARS} characters", code="payload_too_large"
@@ -619,32 +691,37 @@ def limit_length(text: str) -> str:
     return text
 
 
-def answer_of(result: Any) -> Any:
-    """The result of a call: its structured content, its text, or both where each says something
-    that the other does not. Raises ToolError for an error that the server tells."""
-    text = text_of(result.content or ())
+def read_answer(result: Any) -> Any:
+    """Return the result of a call: structured content, text, or both if they differ.
+
+    Raises:
+        ToolError: the server reports an error.
+    """
+    text = render_content(result.content or ())
     if result.is_error:
         raise ToolError(text or "the server says that it failed")
     structured = result.structured_content
     if structured is None:
         return text
-    shown = limit_length(json.dumps(structured, ensure_ascii=False))
-    return structured if _repeats(text, structured) else limit_length(f"{text}\n{shown}")
+    shown = check_length(json.dumps(structured, ensure_ascii=False))
+    return structured if _repeats(text, structured) else check_length(f"{text}\n{shown}")
 
 
 def _repeats(text: str, structured: Any) -> bool:
-    """Return whether a text has no word that structured content does not have: most servers send
-    the same twice, as JSON or in words."""
+    """Return whether each word of a text is also in the structured content.
+
+    Most servers send the same twice, as JSON or in words.
+    """
     with contextlib.suppress(ValueError, RecursionError):
         if (value := json.loads(text)) == structured:
             return True
-        text = " ".join(_texts_in(value))
-    known = {word for part in _texts_in(structured) for word in _WORD.findall(part.casefold())}
+        text = " ".join(_iter_texts(value))
+    known = {word for part in _iter_texts(structured) for word in _WORD.findall(part.casefold())}
     return known.issuperset(_WORD.findall(text.casefold()))
 
 
-def _texts_in(value: Any) -> Iterator[str]:
-    """The keys and values in a JSON value, as texts."""
+def _iter_texts(value: Any) -> Iterator[str]:
+    """Yield the keys and values in a JSON value as texts."""
     rest = [value]
     while rest:
         match rest.pop():
@@ -655,5 +732,5 @@ def _texts_in(value: Any) -> Iterator[str]:
                 rest += items
             case None:
                 yield "null none"
-            case one:
-                yield str(one)
+            case scalar:
+                yield str(scalar)

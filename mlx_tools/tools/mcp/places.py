@@ -1,8 +1,8 @@
-"""Where an MCP server is: a command, or an address, in the form that other programs keep it in.
+"""The place of an MCP server: a command or an address, as other programs write it.
 
 The usual JSON has the servers by name under ``mcpServers`` (Claude Desktop, Cursor and others) or
-``servers`` (VS Code). What it gives is a `BoundSource.at`: ``command``, ``env`` and ``cwd``, or
-``url`` and ``headers``. A value may name a variable, ``${NAME}`` or ``${env:NAME}``: it is looked
+``servers`` (VS Code). Each entry becomes a `BoundSource.at`: ``command``, ``env`` and ``cwd``, or
+``url`` and ``headers``. A value may name a variable, ``${NAME}`` or ``${env:NAME}``. It is looked
 up when the server is started.
 """
 
@@ -26,9 +26,11 @@ _INPUT: Final = re.compile(r"\$\{input:[^}]*\}")
 _FOLDER: Final = re.compile(r"\$\{(?:workspaceFolder|userHome)\}")
 
 
-def plain_json(text: str) -> str:
-    """Return the JSON in a text in which VS Code also takes comments and commas before a closing
-    bracket. Lines and columns stay as they are."""
+def strip_comments(text: str) -> str:
+    """Return the JSON in a text, with comments and trailing commas blanked out.
+
+    VS Code allows both. Lines and columns stay as they are.
+    """
 
     def blank(match: re.Match[str]) -> str:
         return match[0] if match[0].startswith('"') else re.sub(r"\S", " ", match[0])
@@ -36,21 +38,28 @@ def plain_json(text: str) -> str:
     return _LAST_COMMAS.sub(blank, _COMMENTS.sub(blank, text))
 
 
-def servers_in(value: Any, name: str) -> dict[str, Mapping[str, Any]]:
-    """The servers in the JSON of a file, which is called ``name`` in errors, each with its place.
-    Raises UsageError for what is none."""
-    found = None
+def read_servers(value: Any, name: str) -> dict[str, Mapping[str, Any]]:
+    """Return the place of each server in the JSON of a file.
+
+    Args:
+        value: the JSON.
+        name: the name of the file in messages.
+
+    Raises:
+        UsageError: it names no servers, or one has no place.
+    """
+    servers = None
     if isinstance(value, Mapping):
         inner = value.get("mcp")
-        for one in (value, inner if isinstance(inner, Mapping) else {}):
-            found = found or one.get("mcpServers") or one.get("servers")
-    if not isinstance(found, Mapping):
+        for entry in (value, inner if isinstance(inner, Mapping) else {}):
+            servers = servers or entry.get("mcpServers") or entry.get("servers")
+    if not isinstance(servers, Mapping):
         raise UsageError(f"{name}: it names no servers", hint='they stand under "mcpServers"')
-    return {str(key): place_of(one, f"{name}: {key}") for key, one in found.items()}
+    return {str(key): read_place(entry, f"{name}: {key}") for key, entry in servers.items()}
 
 
-def place_of(entry: Any, name: str) -> Mapping[str, Any]:
-    """The place in one entry. Raises UsageError."""
+def read_place(entry: Any, name: str) -> Mapping[str, Any]:
+    """Return the place in one entry. Raises UsageError."""
     if not isinstance(entry, Mapping):
         raise UsageError(f"{name}: it is no object")
     url = entry.get("url") or entry.get("serverUrl") or entry.get("httpUrl")
@@ -61,21 +70,23 @@ def place_of(entry: Any, name: str) -> Mapping[str, Any]:
             raise UsageError(
                 f"{name}: it speaks the older transport (SSE)", hint="ask for streamable HTTP"
             )
-        return {"url": url, "headers": _texts(entry.get("headers"), f"{name}: headers")}
+        return {"url": url, "headers": _read_texts(entry.get("headers"), f"{name}: headers")}
     command, arguments = entry.get("command"), entry.get("args", [])
     if not isinstance(command, str) or not command:
         raise UsageError(f"{name}: it has neither a command nor a url")
-    if not isinstance(arguments, list) or not all(isinstance(one, str) for one in arguments):
+    if not isinstance(arguments, list) or not all(
+        isinstance(argument, str) for argument in arguments
+    ):
         raise UsageError(f"{name}: args is no list of texts")
     folder = entry.get("cwd")
     return {
         "command": [command, *arguments],
-        "env": _texts(entry.get("env"), f"{name}: env"),
+        "env": _read_texts(entry.get("env"), f"{name}: env"),
         "cwd": folder if isinstance(folder, str) else None,
     }
 
 
-def _texts(value: Any, name: str) -> dict[str, str]:
+def _read_texts(value: Any, name: str) -> dict[str, str]:
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(v, str) for v in value.values()):
@@ -84,11 +95,14 @@ def _texts(value: Any, name: str) -> dict[str, str]:
 
 
 def fill_variables(text: str, environ: Mapping[str, str]) -> str:
-    """A text with the variables that it names. Raises UsageError for one that is not set, and for
-    what only another program can fill in."""
-    if other := _INPUT.search(text) or _FOLDER.search(text):
+    """Return a text with the variables that it names filled in.
+
+    Raises:
+        UsageError: a variable is not set, or only another program can fill it in.
+    """
+    if foreign := _INPUT.search(text) or _FOLDER.search(text):
         raise UsageError(
-            f"{other[0]} is filled in by another program", hint="name a variable: ${NAME}"
+            f"{foreign[0]} is filled in by another program", hint="name a variable: ${NAME}"
         )
 
     def value(match: re.Match[str]) -> str:
@@ -99,11 +113,13 @@ def fill_variables(text: str, environ: Mapping[str, str]) -> str:
     return _VARIABLE.sub(value, text)
 
 
-def known_files(
+def find_config_files(
     home: Path | None = None, folder: Path | None = None, platform: str = sys.platform
 ) -> Iterator[tuple[str, Path]]:
-    """The files in which Claude Desktop, Claude Code, VS Code and Cursor keep their servers, those
-    that are there, each with the program's name."""
+    """Yield the existing configuration files of other programs with MCP servers.
+
+    These are Claude Desktop, Claude Code, VS Code and Cursor. Each comes with the program's name.
+    """
     home, folder = home or Path.home(), folder or Path.cwd()
     apps = home / "Library" / "Application Support"
     if platform != "darwin":
@@ -121,8 +137,11 @@ def known_files(
             yield program, path
 
 
-def masked(place: Mapping[str, Any]) -> str:
-    """A place on one line, without the values of variables and headers, which may be secrets."""
+def mask_place(place: Mapping[str, Any]) -> str:
+    """Return a place on one line without the values of variables and headers.
+
+    They may be secrets.
+    """
     if "url" in place:
         names, what = place.get("headers", {}), str(place["url"])
         what = re.sub(r"//[^/@]*@", "//…@", what.partition("?")[0])

@@ -1,6 +1,7 @@
-"""Signing in to an MCP server over HTTP (OAuth 2.1), by the official SDK: a person opens a page,
-and what the server gives for that is kept in a private file. A run opens no page; it says what to
-do.
+"""Sign-in to an MCP server over HTTP (OAuth 2.1), by the official SDK.
+
+A person opens a page, and the tokens are kept in a private file. A run opens no page; it says what
+to do.
 """
 
 from __future__ import annotations
@@ -22,48 +23,57 @@ if TYPE_CHECKING:
     from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
 PORT: Final = 33_418
-"""On loopback, where the page leads back to: servers hold a client to the address that it gave."""
+"""The port on loopback to which the page leads back. It is fixed, since servers hold a client to
+the
+address that it registered."""
 _REDIRECT: Final = f"http://127.0.0.1:{PORT}/callback"
 _MAX_BYTES: Final = 100_000
 _SECONDS: Final = 300.0
+"""Seconds that a person has to sign in."""
 _DONE: Final = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
     b"Back in mlx-tools. This page can be closed.\n"
 )
 
 
-def tokens_file(name: str) -> Path:
-    """Where what a server gave for signing in is kept."""
+def tokens_path(name: str) -> Path:
+    """Return the file with the tokens of a server."""
     return state_dir() / "mcp" / f"{name}.json"
 
 
-def sign_in_wanted(name: str) -> str:
-    """What a run says, in which nobody can sign in."""
+def sign_in_hint(name: str) -> str:
+    """Return the message of a run in which nobody can sign in."""
     return f"it wants you to sign in: mlx-tools mcp test {name}"
 
 
 def sign_in(url: str, name: str, show: Callable[[str], None] | None = None) -> OAuthClientProvider:
-    """What signs requests to a server. ``show`` shows a person the page to open; without it nobody
-    is there to open one, and a server that wants one is a ToolError."""
+    """Return the object that signs requests to a server.
+
+    Args:
+        url: the address of the server.
+        name: the name of the source.
+        show: shows a person the page to open. Without it, a server that wants a sign-in is a
+            ToolError.
+    """
     from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
     from mcp.shared.auth import OAuthClientMetadata
     from pydantic import AnyUrl
 
-    back = _RedirectServer()
+    redirect_server = _RedirectServer()
 
-    async def opened(page: str) -> None:
+    async def open_page(page: str) -> None:
         if show is None:
-            raise ToolError(sign_in_wanted(name))
-        await back.open()  # before there is a page that can lead there
+            raise ToolError(sign_in_hint(name))
+        await redirect_server.open()  # before there is a page that can lead there
         await asyncio.to_thread(show, page)  # some browsers are done when they are closed
 
-    async def came_back() -> AuthorizationCodeResult:
-        found = await back.query()
-        if "code" not in found:
-            why = clean(found.get("error_description") or found["error"], 200)
+    async def await_code() -> AuthorizationCodeResult:
+        query = await redirect_server.query()
+        if "code" not in query:
+            why = clean(query.get("error_description") or query["error"], 200)
             raise ToolError(f"signing in was refused: {why}")
         return AuthorizationCodeResult(
-            code=found["code"], state=found.get("state"), iss=found.get("iss")
+            code=query["code"], state=query.get("state"), iss=query.get("iss")
         )
 
     metadata = OAuthClientMetadata(
@@ -71,11 +81,11 @@ def sign_in(url: str, name: str, show: Callable[[str], None] | None = None) -> O
         redirect_uris=[AnyUrl(_REDIRECT)],
         token_endpoint_auth_method="none",  # noqa: S106
     )
-    return OAuthClientProvider(url, metadata, _Tokens(tokens_file(name)), opened, came_back)
+    return OAuthClientProvider(url, metadata, _Tokens(tokens_path(name)), open_page, await_code)
 
 
 class _Tokens:
-    """What a server gave, in a file of its owner's alone."""
+    """The tokens of a server, in a file that only its owner can read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -83,8 +93,8 @@ class _Tokens:
     async def get_tokens(self) -> OAuthToken | None:
         from mcp.shared.auth import OAuthToken
 
-        found = self._read().get("tokens")
-        return OAuthToken.model_validate(found) if found else None
+        tokens = self._read().get("tokens")
+        return OAuthToken.model_validate(tokens) if tokens else None
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
         self._write(tokens=tokens.model_dump(mode="json", exclude_none=True))
@@ -92,8 +102,8 @@ class _Tokens:
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         from mcp.shared.auth import OAuthClientInformationFull
 
-        found = self._read().get("client")
-        return OAuthClientInformationFull.model_validate(found) if found else None
+        client = self._read().get("client")
+        return OAuthClientInformationFull.model_validate(client) if client else None
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         self._write(client=client_info.model_dump(mode="json", exclude_none=True))
@@ -117,7 +127,11 @@ class _RedirectServer:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Listen there. Raises ToolError where something else does."""
+        """Start to listen.
+
+        Raises:
+            ToolError: something else uses the port.
+        """
         self._callback = asyncio.get_running_loop().create_future()
         try:
             self._server = await asyncio.start_server(self._answer, "127.0.0.1", PORT)
@@ -125,8 +139,11 @@ class _RedirectServer:
             raise ToolError(f"port {PORT} is needed for signing in: {error.strerror}") from None
 
     async def query(self) -> dict[str, str]:
-        """The query that the page led back with, with a code or an error. Raises ToolError where
-        nobody comes back."""
+        """Return the query of the redirect, with a code or an error.
+
+        Raises:
+            ToolError: nobody signed in in time.
+        """
         assert self._callback is not None and self._server is not None
         async with self._server:
             try:

@@ -1,1 +1,1 @@
-"""Operations of an HTTP interface, as its OpenAPI document describes them, as bound tools."""
+"""Operations of HTTP interfaces as bound tools, from their OpenAPI documents."""

@@ -1,8 +1,8 @@
-"""Addresses of operations: a server that was agreed to and a path, put together and read again.
+"""Addresses of operations: an agreed server and a path, joined and read again.
 
-Text that is joined may name another host: `https://zoo.test` and `@evil.test/x`. So a server is of
-one plain form, a path begins with `/`, and what was joined is read again, by the library that
-sends it, before a secret goes along.
+Joined text may name another host: `https://zoo.test` and `@evil.test/x`. So a server has one plain
+form, and a path begins with `/`. The joined address is read again, by the library that sends the
+request, before a secret goes along.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SERVER: Final = re.compile(
     r"(?P<path>/[^\s?#\\@]*)?",
     re.IGNORECASE | re.ASCII,
 )
-"""A scheme, a host of ASCII letters, a port, a path: no user, no query, and nothing that one
+"""A scheme, a host of ASCII letters, a port, a path. No user and no query, and nothing that one
 program reads as a part of the host and another does not."""
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
@@ -40,34 +40,38 @@ _RESERVED_BEGINNINGS: Final = ("proxy-", "sec-", "x-forwarded-")
 
 
 def is_reserved(header: str) -> bool:
-    """True for a header that no argument of a model and no secret may fill, and for no header."""
+    """Return whether a header may be filled by no argument and no secret, or is none."""
     name = header.lower().replace("_", "-")  # some servers take both for the same
     reserved = name in _RESERVED or name.startswith(_RESERVED_BEGINNINGS)
     return reserved or not _TOKEN.fullmatch(header)
 
 
-def server_fault(server: str) -> str:
-    """Say why an address cannot be a server's, in words; empty if it can."""
+def find_server_fault(server: str) -> str:
+    """Return why an address cannot be a server's, in words; empty if it can."""
     match = _SERVER.fullmatch(server)
     if match is None:
         return "it is not plainly SCHEME://HOST:PORT/PATH, in ASCII, with http or https"
-    return _dots(match["path"] or "")
+    return _find_dots(match["path"] or "")
 
 
-def path_fault(path: str) -> str:
-    """Say why a path cannot be an operation's, in words; empty if it can."""
+def find_path_fault(path: str) -> str:
+    """Return why a path cannot be an operation's, in words; empty if it can."""
     if not path.startswith("/"):
         return "its path does not begin with /"
     if not path.isprintable() or {" ", "\\", "#"} & set(path):
         return "its path holds a blank, a backslash, a # or what cannot be printed"
-    return _dots(path.partition("?")[0])
+    return _find_dots(path.partition("?")[0])
 
 
 def join_url(server: str, path: str) -> str:
-    """Return the address of an operation. Raises ValueError where it would be another server's."""
+    """Return the address of an operation.
+
+    Raises:
+        ValueError: it would be on another server.
+    """
     import httpx
 
-    if fault := server_fault(server) or path_fault(path):
+    if fault := find_server_fault(server) or find_path_fault(path):
         raise ValueError(fault)
     try:
         agreed, url = httpx.URL(server), httpx.URL(f"{server}{path}")
@@ -82,7 +86,7 @@ def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
 
 
-def _dots(path: str) -> str:
-    """Say that a path goes up, whichever way that is written; empty if it does not."""
+def _find_dots(path: str) -> str:
+    """Return the fault of a path that goes up in any spelling; empty if it does not."""
     names = unquote(unquote(path)).replace("\\", "/").split("/")
     return "its path goes up, with . or .." if {".", ".."}.intersection(names) else ""

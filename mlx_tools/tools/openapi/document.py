@@ -1,8 +1,8 @@
 """An OpenAPI document (3.0 and 3.1): its operations as bound tools.
 
-A tool's arguments are the operation's parameters by their names, and ``body`` where it takes one. A
-schema's references come along as ``$defs``, so that what was agreed to holds by itself; what 3.0
-writes otherwise than JSON Schema 2020-12 is written anew. Nothing here asks the network.
+A tool's arguments are the operation's parameters by their names, and ``body`` if it has one. A
+schema's references are copied to ``$defs``, so what was agreed to is complete. What 3.0 writes
+differently from JSON Schema 2020-12 is converted. Nothing here uses the network.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.messages import Effect, replace
 from mlx_tools.schema import resolve, walk
 from mlx_tools.tools.bound import BoundTool
-from mlx_tools.tools.openapi.address import is_reserved, path_fault, server_fault
+from mlx_tools.tools.openapi.address import find_path_fault, find_server_fault, is_reserved
 
 READING: Final = frozenset(("get", "head"))
 METHODS: Final = (*sorted(READING), "post", "put", "patch", "delete", "options", "trace")
@@ -29,39 +29,41 @@ JSON: Final = re.compile(r"application/(?:[\w.+-]+\+)?json", re.IGNORECASE)
 FORM: Final = "application/x-www-form-urlencoded"
 BODY: Final = "body"
 MAX_DESCRIPTION_CHARS: Final = 2000
+"""Characters of an operation's description; longer ones would fill the prompt."""
 MAX_DEFINITIONS: Final = 500
 """Definitions that one operation may bring along."""
 
 _NOT_SENT: Final = frozenset(("accept", "content-type", "authorization"))
-"""Header parameters that OpenAPI says are to be passed over."""
+"""Header parameters that OpenAPI says to ignore."""
 _STYLES: Final = {"path": "simple", "query": "form", "header": "simple", "cookie": "form"}
 _NO_SCHEMA: Final = frozenset(("discriminator", "example", "externalDocs", "xml", "nullable"))
-"""Keywords of OpenAPI alone."""
+"""Keywords that only OpenAPI has."""
 
 
-_PROOF: Final = ("type", "in", "name", "scheme")
-"""What of a security scheme says how a secret is sent."""
+_SECURITY_KEYS: Final = ("type", "in", "name", "scheme")
+"""The keys of a security scheme that say how a secret is sent."""
 
 
-_WRONG: Final = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What a document raises that is no such thing as it should be."""
+_DOCUMENT_ERRORS: Final = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Exceptions of code that reads a malformed document."""
 
 
 class OperationRefused(ToolDefinitionError):
-    """An operation that cannot be a tool; says why."""
+    """An operation that cannot be a tool, with the reason."""
 
 
 class OpenApiDocument(Struct, frozen=True):
-    """A document as it was read. ``place`` is the file or URL that it came from, ``digest`` the
-    SHA-256 of its bytes."""
+    """A document as it was read."""
 
     place: str
+    """The file or URL that it came from."""
     value: Mapping[str, Any]
     digest: str
+    """The SHA-256 of its bytes."""
 
     @property
     def version(self) -> str:
-        """The version that the interface calls itself."""
+        """The version that the interface gives itself."""
         return str(self._root_object("info").get("version", ""))
 
     @property
@@ -69,36 +71,42 @@ class OpenApiDocument(Struct, frozen=True):
         return str(self._root_object("info").get("title", ""))
 
     def operations(self) -> Iterator[tuple[str, BoundTool | OperationRefused]]:
-        """Each operation's name, and it as a tool, or why it cannot be one. The name is its
-        ``operationId``, or method and path."""
+        """Yield each operation's name, and its tool or why it cannot be one.
+
+        The name is its ``operationId``, or method and path.
+        """
         taken: set[str] = set()
         for path, item in self._root_object("paths").items():
-            item = self._followed(item) if isinstance(item, Mapping) else {}
+            item = self._follow(item) if isinstance(item, Mapping) else {}
             for method in METHODS:
                 operation = item.get(method)
                 if not isinstance(operation, Mapping):
                     continue
-                given = operation.get("operationId")
-                name = given if isinstance(given, str) and given else f"{method} {path}"
+                operation_id = operation.get("operationId")
+                name = (
+                    operation_id
+                    if isinstance(operation_id, str) and operation_id
+                    else f"{method} {path}"
+                )
                 if name in taken:
                     name = f"{method} {path}"
                 taken.add(name)
                 try:
-                    yield name, self._tool(name, method, str(path), item, operation)
+                    yield name, self._make_tool(name, method, str(path), item, operation)
                 except OperationRefused as error:
                     yield name, error
-                except (ToolDefinitionError, *_WRONG) as error:
+                except (ToolDefinitionError, *_DOCUMENT_ERRORS) as error:
                     yield name, OperationRefused(f"it is described wrongly: {error}"[:300])
 
     @property
     def server(self) -> str:
-        """The address of the first server that is named with a whole one, else empty."""
-        return next(iter(self._servers(self.value.get("servers"))), "")
+        """The address of the first server with a complete one, else empty."""
+        return next(iter(self._read_servers(self.value.get("servers"))), "")
 
     def secrets(self) -> Mapping[str, Mapping[str, Any]]:
-        """The security schemes by their names."""
-        found = self._root_object("components", "securitySchemes")
-        return {name: self._followed(scheme) for name, scheme in found.items()}
+        """Return the security schemes by name."""
+        schemes = self._root_object("components", "securitySchemes")
+        return {name: self._follow(scheme) for name, scheme in schemes.items()}
 
     def _root_object(self, *keys: str) -> Mapping[str, Any]:
         value: Any = self.value
@@ -106,15 +114,16 @@ class OpenApiDocument(Struct, frozen=True):
             value = value.get(key) if isinstance(value, Mapping) else None
         return value if isinstance(value, Mapping) else {}
 
-    def _followed(self, value: Any) -> Any:
-        """What a reference object stands for."""
+    def _follow(self, value: Any) -> Any:
+        """Return what a reference object refers to."""
+        # References to references: documents have one or two, and a circle must end.
         for _ in range(10):
             if not isinstance(value, Mapping) or not isinstance(value.get("$ref"), str):
                 return value
             value = resolve(self.value, value["$ref"], {})[1]
         raise OperationRefused("its references lead on and on")
 
-    def _tool(
+    def _make_tool(
         self,
         name: str,
         method: str,
@@ -122,16 +131,16 @@ class OpenApiDocument(Struct, frozen=True):
         item: Mapping[str, Any],
         operation: Mapping[str, Any],
     ) -> BoundTool:
-        if fault := path_fault(path):
+        if fault := find_path_fault(path):
             raise OperationRefused(fault)
-        security = self._security(operation)
+        security = self._read_security(operation)
         schemes = [scheme for way in security for scheme in way.values()]
-        proofs = {(one["in"], str(one["name"]).lower()) for one in schemes}
+        proofs = {(proof["in"], str(proof["name"]).lower()) for proof in schemes}
         schemas = _Schemas(self)
         properties: dict[str, Any] = {}
-        wanted: list[str] = []
+        required: list[str] = []
         places: list[dict[str, Any]] = []
-        for parameter in self._parameters(item, operation):
+        for parameter in self._read_parameters(item, operation):
             if _is_not_sent(parameter["in"], parameter["name"]):
                 continue
             if (parameter["in"], parameter["name"].lower()) in proofs:
@@ -139,77 +148,77 @@ class OpenApiDocument(Struct, frozen=True):
             argument = parameter["name"]
             if argument in properties or argument == BODY:
                 argument = f"{argument}_{parameter['in']}"
-            properties[argument] = schemas.described(parameter, parameter["schema"])
+            properties[argument] = schemas.describe_schema(parameter, parameter["schema"])
             if parameter["required"]:
-                wanted.append(argument)
+                required.append(argument)
             sent = {key: parameter[key] for key in ("name", "in", "style", "explode", "json")}
             places.append({"argument": argument, **sent})
         at: dict[str, Any] = {"method": method.upper(), "path": path, "parameters": places}
-        body = self._followed(operation.get("requestBody"))
+        body = self._follow(operation.get("requestBody"))
         if isinstance(body, Mapping):
-            at["body"], schema = self._body(body)
-            properties[BODY] = schemas.described(body, schema)
+            at["body"], schema = self._read_body(body)
+            properties[BODY] = schemas.describe_schema(body, schema)
             if body.get("required"):
-                wanted.append(BODY)
-        if own := self._servers(operation.get("servers") or item.get("servers")):
-            at["server"] = own[0]
+                required.append(BODY)
+        if servers := self._read_servers(operation.get("servers") or item.get("servers")):
+            at["server"] = servers[0]
         at["security"] = security
         parameters = {"type": "object", "properties": properties, "additionalProperties": False}
-        if wanted:
-            parameters["required"] = wanted
+        if required:
+            parameters["required"] = required
         if definitions := schemas.definitions():
             parameters["$defs"] = definitions
         texts = operation.get("summary"), operation.get("description")
         effects = "network", "read" if method in READING else "write"
-        more = {"effects": effects, "at": at}
-        return BoundTool.told(name, texts, MAX_DESCRIPTION_CHARS, parameters, **more)
+        fields = {"effects": effects, "at": at}
+        return BoundTool.from_description(name, texts, MAX_DESCRIPTION_CHARS, parameters, **fields)
 
-    def _parameters(
+    def _read_parameters(
         self, item: Mapping[str, Any], operation: Mapping[str, Any]
     ) -> Iterator[dict[str, Any]]:
-        """The parameters, an operation's own in place of those of its path."""
-        found: dict[tuple[str, str], dict[str, Any]] = {}
-        for one in (*(item.get("parameters") or ()), *(operation.get("parameters") or ())):
-            one = self._followed(one)
-            place, name = one["in"], one["name"]
+        """Yield the parameters; an operation's own replace those of its path."""
+        parameters: dict[tuple[str, str], dict[str, Any]] = {}
+        for parameter in (*(item.get("parameters") or ()), *(operation.get("parameters") or ())):
+            parameter = self._follow(parameter)
+            place, name = parameter["in"], parameter["name"]
             if place not in _STYLES or not isinstance(name, str):
                 raise OperationRefused(f"its parameter {name!r} stands in {place!r}")
-            content = one.get("content")
+            content = parameter.get("content")
             if isinstance(content, Mapping) and content:
                 media, value = next(iter(content.items()))
                 if not JSON.fullmatch(media.partition(";")[0].strip()):
                     raise OperationRefused(f"its parameter {name} is written as {media}")
                 schema = value.get("schema", {})
             else:
-                schema = one.get("schema", {})
-            style = one.get("style") or _STYLES[place]
-            found[place, name] = {
-                "description": one.get("description"),
+                schema = parameter.get("schema", {})
+            style = parameter.get("style") or _STYLES[place]
+            parameters[place, name] = {
+                "description": parameter.get("description"),
                 "name": name,
                 "in": place,
                 "schema": schema,
                 "style": style,
-                "explode": bool(one.get("explode", style in ("form", "cookie"))),
+                "explode": bool(parameter.get("explode", style in ("form", "cookie"))),
                 "json": bool(content),
-                "required": place == "path" or bool(one.get("required")),
+                "required": place == "path" or bool(parameter.get("required")),
             }
             if style not in ("simple", "form", "deepObject", "spaceDelimited", "pipeDelimited"):
                 raise OperationRefused(f"its parameter {name} has the style {style}")
-        yield from found.values()
+        yield from parameters.values()
 
-    def _body(self, body: Mapping[str, Any]) -> tuple[str, Any]:
-        """The media type and the schema of a request's body: JSON before a form."""
-        given = body.get("content", {}).items()
-        content = {media: value for media, value in given if isinstance(value, Mapping)}
-        for fits in (JSON, re.compile(re.escape(FORM), re.IGNORECASE)):
+    def _read_body(self, body: Mapping[str, Any]) -> tuple[str, Any]:
+        """Return the media type and the schema of a request's body; JSON before a form."""
+        entries = body.get("content", {}).items()
+        content = {media: value for media, value in entries if isinstance(value, Mapping)}
+        for pattern in (JSON, re.compile(re.escape(FORM), re.IGNORECASE)):
             for media, value in content.items():
-                if fits.fullmatch(media.partition(";")[0].strip()):
+                if pattern.fullmatch(media.partition(";")[0].strip()):
                     return media, value.get("schema", {})
         raise OperationRefused(f"its body is {', '.join(content) or 'nothing known'}, not JSON")
 
-    def _servers(self, servers: Any) -> list[str]:
-        """The addresses of servers, those that are whole."""
-        found = []
+    def _read_servers(self, servers: Any) -> list[str]:
+        """Return the addresses of servers that are complete."""
+        addresses = []
         for server in servers or ():
             url = str(server.get("url", ""))
             for name, variable in (server.get("variables") or {}).items():
@@ -217,60 +226,69 @@ class OpenApiDocument(Struct, frozen=True):
             if urlsplit(self.place).scheme in ("http", "https"):
                 url = urljoin(self.place, url)
             if re.match(r"https?:", url, re.IGNORECASE) and "{" not in url:
-                if fault := server_fault(url):
+                if fault := find_server_fault(url):
                     raise OperationRefused(f"its server {url[:200]}: {fault}")
-                found.append(url.rstrip("/"))
-        return found
+                addresses.append(url.rstrip("/"))
+        return addresses
 
-    def _security(self, operation: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The ways in which a caller may say who they are, each by schemes that go together. An
-        empty one says that nobody has to."""
+    def _read_security(self, operation: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the ways to authenticate, each with the schemes that go together.
+
+        An empty way means that no authentication is needed.
+        """
         schemes = self.secrets()
-        given = operation.get("security", self.value.get("security")) or ()
+        ways = operation.get("security", self.value.get("security")) or ()
         return [
-            {name: {key: schemes[name].get(key) for key in _PROOF} for name in way}
-            for way in given
+            {name: {key: schemes[name].get(key) for key in _SECURITY_KEYS} for name in way}
+            for way in ways
             if all(name in schemes for name in way)
         ]
 
 
 def _is_not_sent(place: str, name: str) -> bool:
-    """True for a header that is no parameter, whatever a document says."""
+    """Return whether a header is no parameter, whatever the document says."""
     return place == "header" and (name.lower() in _NOT_SENT or is_reserved(name))
 
 
 class _Schemas:
-    """Schemas of one operation in JSON Schema 2020-12; what they refer to stands in
-    `definitions`."""
+    """The schemas of one operation in JSON Schema 2020-12, with their `definitions`."""
 
     def __init__(self, document: OpenApiDocument) -> None:
         self._document = document
         self._names: dict[str, str] = {}
         self._older = str(document.value.get("openapi", "")).startswith("3.0")
 
-    def described(self, owner: Mapping[str, Any], schema: Any) -> Any:
-        """A schema, with the description of what it is the schema of where it has none."""
-        made = self._local(schema)
+    def describe_schema(self, owner: Mapping[str, Any], schema: Any) -> Any:
+        """Return a schema, with its owner's description if it has none."""
+        converted = self._make_local(schema)
         words = owner.get("description")
-        if isinstance(made, dict) and isinstance(words, str) and "description" not in made:
-            return made | {"description": words[:MAX_DESCRIPTION_CHARS]}
-        return made
+        if (
+            isinstance(converted, dict)
+            and isinstance(words, str)
+            and "description" not in converted
+        ):
+            return converted | {"description": words[:MAX_DESCRIPTION_CHARS]}
+        return converted
 
     def definitions(self) -> dict[str, Any]:
-        """What the schemas refer to, and what that refers to, by name."""
-        made: dict[str, Any] = {}
-        while missing := [one for one, name in self._names.items() if name not in made]:
+        """Return all definitions that the schemas refer to, by name."""
+        definitions: dict[str, Any] = {}
+        while missing := [
+            known_reference
+            for known_reference, name in self._names.items()
+            if name not in definitions
+        ]:
             for reference in missing:
-                found = resolve(self._document.value, reference, {})[1]
-                made[self._names[reference]] = self._local(found)
-        return made
+                target = resolve(self._document.value, reference, {})[1]
+                definitions[self._names[reference]] = self._make_local(target)
+        return definitions
 
-    def _local(self, schema: Any) -> Any:
-        made = deepcopy(schema)
-        for _, node in walk(made):
+    def _make_local(self, schema: Any) -> Any:
+        copy = deepcopy(schema)
+        for _, node in walk(copy):
             if isinstance(node, dict):
                 self._rewrite(node)
-        return made
+        return copy
 
     def _rewrite(self, node: dict[str, Any]) -> None:
         nullable = node.get("nullable") is True
@@ -287,17 +305,23 @@ class _Schemas:
             _modernise(node, nullable=nullable)
 
     def _drop_read_only(self, node: dict[str, Any]) -> None:
-        """What only a server says is no part of what a caller sends."""
+        """Remove properties that only a server sends."""
         properties = node.get("properties")
-        for name, one in list(properties.items()) if isinstance(properties, dict) else ():
-            if isinstance(one, Mapping) and one.get("readOnly") is True:
+        for name, property_schema in (
+            list(properties.items()) if isinstance(properties, dict) else ()
+        ):
+            if isinstance(property_schema, Mapping) and property_schema.get("readOnly") is True:
                 del node["properties"][name]
-                node["required"] = [other for other in node.get("required") or () if other != name]
+                node["required"] = [
+                    required_name
+                    for required_name in node.get("required") or ()
+                    if required_name != name
+                ]
         if not node.get("required"):
             node.pop("required", None)
 
     def _name(self, reference: str) -> str:
-        """The name of what a reference leads to, among the definitions."""
+        """Return the name of a reference's target among the definitions."""
         if reference not in self._names:
             last = re.sub(r"[^A-Za-z0-9_.-]", "_", reference.rpartition("/")[2]) or "schema"
             name, number = last, 1
@@ -311,7 +335,7 @@ class _Schemas:
 
 
 def _modernise(schema: dict[str, Any], *, nullable: bool) -> None:
-    """Rewrites what OpenAPI 3.0 says otherwise than JSON Schema 2020-12."""
+    """Convert what OpenAPI 3.0 writes differently from JSON Schema 2020-12."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if isinstance(schema.get(exclusive), bool) and schema.pop(exclusive) and bound in schema:
             schema[exclusive] = schema.pop(bound)
@@ -326,26 +350,30 @@ def _modernise(schema: dict[str, Any], *, nullable: bool) -> None:
 
 
 def read_document(data: bytes, place: str) -> OpenApiDocument:
-    """The document in these bytes, JSON or YAML. Raises UsageError for anything else."""
+    """Read a document in JSON or YAML.
+
+    Raises:
+        UsageError: it is anything else.
+    """
     try:
         text = data.decode("utf-8-sig")
-        value = json.loads(text) if text.lstrip().startswith("{") else _from_yaml(text, place)
+        value = json.loads(text) if text.lstrip().startswith("{") else _load_yaml(text, place)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{place}: neither JSON nor YAML: {str(error)[:200]}") from None
     version = value.get("openapi") if isinstance(value, Mapping) else None
     if not isinstance(version, str) or not re.match(r"3\.[01]\.", version):
-        old = isinstance(value, Mapping) and "swagger" in value
-        said = "Swagger 2.0" if old else "no OpenAPI document of version 3.0 or 3.1"
-        raise UsageError(f"{place}: it is {said}", hint="convert it to OpenAPI 3")
+        is_swagger = isinstance(value, Mapping) and "swagger" in value
+        kind = "Swagger 2.0" if is_swagger else "no OpenAPI document of version 3.0 or 3.1"
+        raise UsageError(f"{place}: it is {kind}", hint="convert it to OpenAPI 3")
     digest = hashlib.sha256(data).hexdigest()
     return OpenApiDocument(place, cast("Mapping[str, Any]", value), digest)
 
 
 _NOT_JSON: Final = frozenset(("timestamp", "bool"))
-"""Kinds of words that YAML 1.1 knows and JSON does not: dates, and ``no`` for false."""
+"""Types of YAML 1.1 that JSON lacks or writes differently: dates, and ``no`` for false."""
 
 
-def _from_yaml(text: str, place: str) -> Any:
+def _load_yaml(text: str, place: str) -> Any:
     try:
         import yaml  # type: ignore[import-untyped]
     except ModuleNotFoundError:
@@ -354,8 +382,10 @@ def _from_yaml(text: str, place: str) -> Any:
         ) from None
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        """YAML as OpenAPI means it: what JSON can say, nothing said twice by a name (a few lines of
-        it stand for gigabytes), and no dates."""
+        """YAML as OpenAPI means it: only JSON values, no aliases, no dates.
+
+        A few lines with aliases can stand for gigabytes.
+        """
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
@@ -375,6 +405,9 @@ def _from_yaml(text: str, place: str) -> Any:
 
 
 def with_effects(tool: BoundTool, writes: bool) -> BoundTool:
-    """The tool, said to write although its method only reads. Nothing is said to do less."""
+    """Return the tool, as one that also writes if ``writes``.
+
+    An effect is never removed.
+    """
     effects = {*tool.effects, *(("write",) if writes else ())}
     return replace(tool, effects=tuple(sorted(cast("set[Effect]", effects))))

@@ -1,8 +1,8 @@
-"""Calls of bound operations: one request each, to the server that was agreed to, with the secrets
-that were named for it, and nowhere else.
+"""Calls of bound operations: one request each, to the server that was agreed to.
 
-No redirect is followed, no proxy and no ``.netrc`` of the environment is used. A secret is looked
-up when a call needs it; it stands in no file of ours, in no preview and in no result.
+The named secrets go there and nowhere else. No redirect is followed, and no proxy or ``.netrc`` of
+the environment is used. A secret is looked up when a call needs it; it is in no file of ours, in no
+preview and in no result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from mlx_tools.errors import UsageError
-from mlx_tools.tools.bound import BoundSource, BoundTool, is_here
+from mlx_tools.tools.bound import BoundSource, BoundTool, is_local
 from mlx_tools.tools.context import ToolError
 from mlx_tools.tools.openapi.address import is_reserved, join_url
 from mlx_tools.tools.openapi.document import BODY, FORM, JSON
@@ -30,16 +30,20 @@ if TYPE_CHECKING:
 
 PLACE_FORM: Final = "SCHEME=env:VARIABLE or SCHEME=keychain:SERVICE/USER"
 MAX_ANSWER_BYTES: Final = 2_000_000
+"""Bytes of the largest answer; far more than a model can see."""
 _SAID_CHARS: Final = 2000
-_PASSING: Final = frozenset((429, 502, 503, 504))
-_BETWEEN: Final = {"spaceDelimited": " ", "pipeDelimited": "|"}
+"""Characters of a server's error text in our error."""
+_PASSING_STATUSES: Final = frozenset((429, 502, 503, 504))
+"""Statuses after which the same request may succeed a moment later."""
+_SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|"}
 _PARTS: Final = re.compile(r"\{([^{}]*)\}")
 _LEAST_SECRET: Final = 4
-"""A secret of fewer characters is looked for in no answer: it stands in every text."""
+"""Characters of the shortest secret that is removed from answers: a shorter one is part of any
+text."""
 
 
 def parse_secret(text: str) -> tuple[str, str]:
-    """A scheme's name and where its secret is. Raises UsageError."""
+    """Return a scheme's name and the place of its secret. Raises UsageError."""
     scheme, _, place = text.partition("=")
     kind, _, name = place.partition(":")
     known = (kind == "env" and name) or (kind == "keychain" and "/" in name.strip("/"))
@@ -48,24 +52,30 @@ def parse_secret(text: str) -> tuple[str, str]:
     return scheme, place
 
 
-def bound_operation(
+def make_operation(
     source: BoundSource,
     tool: BoundTool,
     environ: Mapping[str, str] = os.environ,
     transport: httpx.AsyncBaseTransport | None = None,
 ) -> Tool:
-    """What calls one operation (`mlx_tools.tools.bound.MakeTool`). ``environ`` has the named
-    variables, ``transport`` is what sends requests, None for the network."""
+    """Return the tool that calls one operation (`mlx_tools.tools.bound.MakeTool`).
+
+    Args:
+        source: the source of the tool.
+        tool: the bound tool.
+        environ: the environment variables that secrets may be in.
+        transport: sends requests, None for the network.
+    """
 
     async def run(arguments: Mapping[str, Any]) -> dict[str, Any]:
         import httpx
 
         request = _Request(source, tool, arguments)
-        secrets = await _secrets(source, tool, environ)
+        secrets = await _find_secrets(source, tool, environ)
         if secrets and not request.is_private:
             raise ToolError("its secret would go over the network in clear: name an https server")
         for scheme, secret in secrets:
-            request.prove(scheme, secret)
+            request.add_secret(scheme, secret)
         try:
             async with (
                 httpx.AsyncClient(
@@ -79,15 +89,15 @@ def bound_operation(
                     timeout=None,  # the call's own limit holds
                 ) as response,
             ):
-                data = await _read(response)
+                data = await _read_body(response)
         except httpx.InvalidURL as error:
             raise ToolError(f"the request cannot be made: {error}") from None
         except httpx.HTTPError as error:
             why = str(error) or type(error).__name__
             raise ToolError(
-                _hidden(f"{request.host} failed: {why}", _forms_of(secrets)), passing=True
+                _hide_secrets(f"{request.host} failed: {why}", _list_forms(secrets)), passing=True
             ) from None
-        return _answer(response, data, secrets)
+        return _read_answer(response, data, secrets)
 
     def preview(arguments: Mapping[str, Any]) -> Preview:
         request = _Request(source, tool, arguments)
@@ -99,15 +109,20 @@ def bound_operation(
     return source.tool(tool, run, preview=preview)
 
 
-async def _secrets(
+async def _find_secrets(
     source: BoundSource, tool: BoundTool, environ: Mapping[str, str]
 ) -> list[tuple[Mapping[str, Any], str]]:
-    """The schemes by which this call says who it is for, with their secrets: the first way that
-    the operation takes and whose secrets were named. Raises ToolError where there is none."""
+    """Return the schemes by which this call authenticates, with their secrets.
+
+    It is the first way that the operation accepts and whose secrets were named.
+
+    Raises:
+        ToolError: there is none.
+    """
     named, ways = source.at.get("secrets", {}), tool.at.get("security", ())
     for way in sorted(ways, key=len, reverse=True):
         if all(scheme in named for scheme in way):
-            return [(way[name], await _secret(named[name], environ)) for name in way]
+            return [(way[name], await _read_secret(named[name], environ)) for name in way]
     if ways:
         lacking = next(iter(ways[0]), "")
         raise ToolError(
@@ -117,24 +132,24 @@ async def _secrets(
     return []
 
 
-async def _secret(place: str, environ: Mapping[str, str]) -> str:
+async def _read_secret(place: str, environ: Mapping[str, str]) -> str:
     kind, _, name = place.partition(":")
     if kind == "env":
-        found = environ.get(name, "")
+        secret = environ.get(name, "")
         missing = f"the environment's variable {name} is not set"
     else:
         service, _, user = name.rpartition("/")
-        asked = submit(functools.partial(_in_keychain, service, user))
-        value, error = await asked or ("", None)
+        outcome = submit(functools.partial(_read_keychain, service, user))
+        value, error = await outcome or ("", None)
         if error is not None:
             raise ToolError(str(error)) from None
-        found, missing = value or "", f"the keychain has no secret {name}"
-    if not found.strip():
+        secret, missing = value or "", f"the keychain has no secret {name}"
+    if not secret.strip():
         raise ToolError(f"its secret is missing: {missing}")
-    return found.strip()
+    return secret.strip()
 
 
-def _in_keychain(service: str, user: str) -> str:
+def _read_keychain(service: str, user: str) -> str:
     try:
         import keyring
         from keyring.errors import KeyringError
@@ -147,7 +162,11 @@ def _in_keychain(service: str, user: str) -> str:
 
 
 class _Request:
-    """A request as it will be sent. Raises ToolError for arguments that cannot be sent."""
+    """A request as it will be sent.
+
+    Raises:
+        ToolError: the arguments cannot be sent.
+    """
 
     def __init__(self, source: BoundSource, tool: BoundTool, arguments: Mapping[str, Any]) -> None:
         self.method = str(tool.at["method"])
@@ -162,7 +181,7 @@ class _Request:
         if BODY in arguments:
             media = str(tool.at["body"])
             self.headers["content-type"] = media
-            self.content = _body(media, arguments[BODY])
+            self.content = _encode_body(media, arguments[BODY])
         path = _PARTS.sub(lambda part: places.get(part[1], ""), str(tool.at["path"]))
         server = str(tool.at.get("server", source.at["server"])).rstrip("/")
         try:
@@ -181,12 +200,12 @@ class _Request:
 
     @property
     def is_private(self) -> bool:
-        """Whether nobody between here and the server reads along."""
+        """True if nobody between here and the server can read along."""
         parts = urlsplit(self._base)
-        return parts.scheme == "https" or is_here(parts.hostname)
+        return parts.scheme == "https" or is_local(parts.hostname)
 
-    def prove(self, scheme: Mapping[str, Any], secret: str) -> None:
-        """Say who the call is for."""
+    def add_secret(self, scheme: Mapping[str, Any], secret: str) -> None:
+        """Add the secret of a scheme to the request."""
         if not secret.isascii() or not secret.isprintable():
             raise ToolError("its secret holds what no header can have")
         kind, how = scheme.get("type"), str(scheme.get("scheme", "bearer")).lower()
@@ -195,7 +214,7 @@ class _Request:
             if place == "query":
                 self._query.append((name, secret))
             elif place == "cookie":
-                self._cookie(name, secret)
+                self._add_cookie(name, secret)
             elif is_reserved(name):
                 raise ToolError(f"its secret would stand in the header {name[:80]}")
             else:
@@ -211,15 +230,17 @@ class _Request:
     def _add_parameter(self, place: Mapping[str, Any], value: Any, places: dict[str, str]) -> None:
         name, where = place["name"], place["in"]
         if where == "query":
-            self._query += _form(name, value, place)
+            self._query += _format_form(name, value, place)
             return
-        text = json.dumps(value) if place["json"] else _simple(value, explode=place["explode"])
+        text = (
+            json.dumps(value) if place["json"] else _format_simple(value, explode=place["explode"])
+        )
         if where == "path":
             if text in ("", ".", ".."):
                 raise ToolError(f"{name} is a part of the path, and cannot be {text!r}")
             places[name] = quote(text, safe="")
         elif where == "cookie":
-            self._cookie(name, quote(text, safe=""))
+            self._add_cookie(name, quote(text, safe=""))
         elif is_reserved(name):
             raise ToolError(f"the header {name[:80]} is not an argument's", code="not_allowed")
         elif text.isascii() and (text.isprintable() or not text):
@@ -227,55 +248,55 @@ class _Request:
         else:
             raise ToolError(f"{name} is a header, and may hold printable ASCII alone")
 
-    def _cookie(self, name: str, value: str) -> None:
+    def _add_cookie(self, name: str, value: str) -> None:
         self._cookies.append(f"{name}={value}")
         self.headers["cookie"] = "; ".join(self._cookies)
 
 
-def _scalar(value: Any) -> str:
+def _format_scalar(value: Any) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def _simple(value: Any, *, explode: bool) -> str:
+def _format_simple(value: Any, *, explode: bool) -> str:
     if isinstance(value, list):
-        return ",".join(map(_scalar, value))
+        return ",".join(map(_format_scalar, value))
     if isinstance(value, Mapping):
         between = "=" if explode else ","
-        return ",".join(f"{key}{between}{_scalar(one)}" for key, one in value.items())
-    return _scalar(value)
+        return ",".join(f"{key}{between}{_format_scalar(item)}" for key, item in value.items())
+    return _format_scalar(value)
 
 
-def _form(name: str, value: Any, place: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """A parameter of the query, as its style says."""
+def _format_form(name: str, value: Any, place: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield a parameter of the query, as its style says."""
     if place["json"]:
         yield name, json.dumps(value)
     elif isinstance(value, Mapping) and place["style"] == "deepObject":
-        yield from ((f"{name}[{key}]", _scalar(one)) for key, one in value.items())
+        yield from ((f"{name}[{key}]", _format_scalar(item)) for key, item in value.items())
     elif isinstance(value, Mapping) and place["explode"]:
-        yield from ((str(key), _scalar(one)) for key, one in value.items())
+        yield from ((str(key), _format_scalar(item)) for key, item in value.items())
     elif isinstance(value, list) and place["explode"]:
-        yield from ((name, _scalar(one)) for one in value)
+        yield from ((name, _format_scalar(item)) for item in value)
     elif isinstance(value, list):
-        yield name, _BETWEEN.get(place["style"], ",").join(map(_scalar, value))
+        yield name, _SEPARATORS.get(place["style"], ",").join(map(_format_scalar, value))
     else:
-        yield name, _simple(value, explode=False)
+        yield name, _format_simple(value, explode=False)
 
 
-def _body(media: str, value: Any) -> bytes:
+def _encode_body(media: str, value: Any) -> bytes:
     if media.partition(";")[0].strip().lower() != FORM:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
     if not isinstance(value, Mapping):
         raise ToolError("a form is an object")
     pairs: list[tuple[str, str]] = []
-    for key, one in value.items():
-        several = one if isinstance(one, list) else [one]
-        pairs += ((str(key), _scalar(each)) for each in several)
+    for key, value_or_list in value.items():
+        several = value_or_list if isinstance(value_or_list, list) else [value_or_list]
+        pairs += ((str(key), _format_scalar(each)) for each in several)
     return urlencode(pairs).encode()
 
 
-async def _read(response: httpx.Response) -> bytes:
+async def _read_body(response: httpx.Response) -> bytes:
     data = bytearray()
     async for chunk in response.aiter_bytes():
         data += chunk
@@ -286,33 +307,41 @@ async def _read(response: httpx.Response) -> bytes:
     return bytes(data)
 
 
-def _answer(
+def _read_answer(
     response: httpx.Response, data: bytes, secrets: list[tuple[Mapping[str, Any], str]]
 ) -> dict[str, Any]:
-    """What a model is shown of an answer. Raises ToolError for one that says that it failed."""
+    """Return what a model is shown of an answer.
+
+    Raises:
+        ToolError: the answer reports a failure.
+    """
     status, media = response.status_code, response.headers.get("content-type", "")
     media = media.partition(";")[0].strip().lower()
     text = data.decode(response.encoding or "utf-8", "replace")
     if not JSON.fullmatch(media) and media and not media.startswith("text/") and b"\0" in data:
         text = f"{len(data)} bytes of {media}"
-    hidden = _forms_of(secrets)
-    body = _hidden(text, hidden)
+    hidden = _list_forms(secrets)
+    body = _hide_secrets(text, hidden)
     if JSON.fullmatch(media):
         with contextlib.suppress(ValueError, RecursionError):  # none, or too deep: it is a text
-            body = _hidden(json.loads(text), hidden)
+            body = _hide_secrets(json.loads(text), hidden)
     if 300 <= status < 400:
-        raise ToolError(_hidden(f"it leads on to {response.headers.get('location')}", hidden))
+        raise ToolError(_hide_secrets(f"it leads on to {response.headers.get('location')}", hidden))
     if status >= 400:
         text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
-        said = " ".join(text.split())[:_SAID_CHARS]
+        error_text = " ".join(text.split())[:_SAID_CHARS]
         reason = f"HTTP {status} {response.reason_phrase}".strip()
-        raise ToolError(f"{reason}: {said}" if said else reason, passing=status in _PASSING)
+        raise ToolError(
+            f"{reason}: {error_text}" if error_text else reason, passing=status in _PASSING_STATUSES
+        )
     return {"status": status, "body": body}
 
 
-def _forms_of(secrets: list[tuple[Mapping[str, Any], str]]) -> list[str]:
-    """The secrets of a call as a server may send them back: as they are, in an address, or in
-    base64."""
+def _list_forms(secrets: list[tuple[Mapping[str, Any], str]]) -> list[str]:
+    """Return the secrets of a call as a server may send them back.
+
+    These are the plain form, the form in an address, and base64.
+    """
     return [
         form
         for _, secret in secrets
@@ -321,12 +350,14 @@ def _forms_of(secrets: list[tuple[Mapping[str, Any], str]]) -> list[str]:
     ]
 
 
-def _hidden(value: Any, forms: list[str]) -> Any:
-    """What a server sent, a text or what its JSON says, without what secrets look like."""
+def _hide_secrets(value: Any, forms: list[str]) -> Any:
+    """Replace all forms of secrets in a text or a JSON value."""
     if isinstance(value, list):
-        return [_hidden(one, forms) for one in value]
+        return [_hide_secrets(item, forms) for item in value]
     if isinstance(value, dict):
-        return {_hidden(key, forms): _hidden(one, forms) for key, one in value.items()}
+        return {
+            _hide_secrets(key, forms): _hide_secrets(item, forms) for key, item in value.items()
+        }
     shown = text = value if isinstance(value, str) else str(value)  # some keys are numbers
     for form in forms:
         shown = shown.replace(form, "[secret]")
