@@ -47,9 +47,9 @@ for command in (
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline(), command
 
-from mlx_tools.toolbox.worker import Bounds, run_apart
+from mlx_tools.toolbox.worker import Bounds, run_worker
 
-read = run_apart("html_text.read_html", "justhtml", {"html": "<p>some text"}, Bounds(60, 60, 2000))
+read = run_worker("html_text.read_html", "justhtml", {"html": "<p>some text"}, Bounds(60, 60, 2000))
 assert "some text" in json.dumps(read), read
 
 from mlx_tools.app import STYLESHEET, templates

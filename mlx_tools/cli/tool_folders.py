@@ -285,7 +285,7 @@ def _describe_tool(folder: ToolFolder) -> Iterator[TextLine]:
         yield TextLine(f"{' and '.join(kinds)} that it may be given: {patterns} (in {names})")
     if folder.missing:
         yield TextLine(
-            f"it imports what is not installed: {', '.join(map(in_words, folder.missing))}"
+            f"it needs packages that are not installed: {', '.join(map(in_words, folder.missing))}"
         )
     yield TextLine(f"variables it sees: {', '.join(folder.environment) or 'none of yours'}")
     yield TextLine(f"files: {len(folder.contents)}, {folder.size} bytes, digest {folder.digest}")

@@ -133,16 +133,16 @@ def _read_catalog(catalog: Mapping[str, Any]) -> Iterator[Question]:
         tools = {name: builtin[name] for name in catalog["builtin"]}
     else:
         tools = {
-            one["name"]: ToolSpec(
-                one["name"], one["description"], json.loads(one["parameters"]), _EFFECTS
+            entry["name"]: ToolSpec(
+                entry["name"], entry["description"], json.loads(entry["parameters"]), _EFFECTS
             )
-            for one in catalog["tools"]
+            for entry in catalog["tools"]
         }
-    for one in catalog["questions"]:
-        call = Expected(**one["call"]) if "call" in one else None
+    for entry in catalog["questions"]:
+        call = Expected(**entry["call"]) if "call" in entry else None
         if call is not None and call.name not in tools:
-            raise ConfigError(f"{one['id']}: there is no tool {call.name}")
-        yield Question(one["id"], catalog["name"], one["question"], tools, call)
+            raise ConfigError(f"{entry['id']}: there is no tool {call.name}")
+        yield Question(entry["id"], catalog["name"], entry["question"], tools, call)
 
 
 def equal_values(value: Any, right: Any) -> bool:
@@ -175,8 +175,8 @@ def list_styles(settings: RunSettings) -> tuple[Style, ...]:
     ``native`` is one if the model's own template describes tools.
     """
     styles: tuple[Style, ...] = get_args(Style)
-    known = settings.chat_format
-    has_tools = known is not None and known.tools is not None
+    chat_format = settings.chat_format
+    has_tools = chat_format is not None and chat_format.tools is not None
     return tuple(style for style in styles if has_tools or style != "native")
 
 
@@ -292,7 +292,7 @@ async def measure(
 
     async def ask(question: Question, style: Style, strategy: StrategyChoice) -> Result:
         prepare(style)
-        given = replace(
+        run_settings = replace(
             settings,
             style=style,
             strategy=strategy,
@@ -301,7 +301,7 @@ async def measure(
             require_tools=(),
         )
         try:
-            propose = Proposer(backend, settings=given, limits=limits)
+            propose = Proposer(backend, settings=run_settings, limits=limits)
             proposal = await propose(question.question, question.tools)
         except UsageError as error:  # a grammar that the backend cannot read
             if strategy != "grammar":
@@ -367,16 +367,17 @@ def judge(cells: Sequence[Cell]) -> ProbeConclusion:
     for cell in cells:
         by_style.setdefault(cell.style, {})[cell.strategy] = cell
     styles = {style: _judge_strategies(ways) for style, ways in by_style.items()}
-    used = {style: ways[styles[style].strategy] for style, ways in by_style.items()}
-    usual = used[DEFAULT_STYLE]
-    better = [cell for cell in used.values() if is_better(cell, usual)]
+    used_cells = {style: ways[styles[style].strategy] for style, ways in by_style.items()}
+    usual = used_cells[DEFAULT_STYLE]
+    better = [cell for cell in used_cells.values() if is_better(cell, usual)]
     best = max(better, key=lambda cell: cell.marks, default=usual)
     figures = (
-        _describe_figures(f"{style} {styles[style].strategy}", cell) for style, cell in used.items()
+        _describe_figures(f"{style} {styles[style].strategy}", cell)
+        for style, cell in used_cells.items()
     )
     why = "better than" if best is not usual else "none is clearly better than"
-    said = f"{why} {DEFAULT_STYLE}; right: {', '.join(figures)}"
-    return ProbeConclusion(best.style, said, styles)
+    reason = f"{why} {DEFAULT_STYLE}; right: {', '.join(figures)}"
+    return ProbeConclusion(best.style, reason, styles)
 
 
 def make_verdict(
@@ -422,8 +423,8 @@ def make_verdict(
 
 def _judge_strategies(ways: Mapping[str, Cell]) -> StyleVerdict:
     auto, grammar = ways["auto"], ways.get("grammar")
-    said = "right: " + ", ".join(_describe_figures(name, cell) for name, cell in ways.items())
-    best, reason = auto, f"nothing is clearly better than auto; {said}"
+    figures = "right: " + ", ".join(_describe_figures(name, cell) for name, cell in ways.items())
+    best, reason = auto, f"nothing is clearly better than auto; {figures}"
     for name in ("free", "guided"):
         cell = ways.get(name)
         if cell is None or not is_better(cell, auto):
@@ -432,13 +433,13 @@ def _judge_strategies(ways: Mapping[str, Cell]) -> StyleVerdict:
         if name == "guided" and worse:
             if best is auto:
                 groups = ", ".join(worse)
-                reason = f"guided is better than auto, but not in the group {groups}; {said}"
+                reason = f"guided is better than auto, but not in the group {groups}; {figures}"
         elif best is auto or cell.marks > best.marks:
-            best, reason = cell, f"{name} is better than auto; {said}"
+            best, reason = cell, f"{name} is better than auto; {figures}"
     otherwise = cast(Literal["auto", "free", "guided"], best.strategy)
     rivals = [cell for name, cell in ways.items() if name != "grammar"]
     if grammar is not None and all(is_better(grammar, rival) for rival in rivals):
-        return StyleVerdict("grammar", otherwise, f"grammar is better than the others; {said}")
+        return StyleVerdict("grammar", otherwise, f"grammar is better than the others; {figures}")
     return StyleVerdict(otherwise, otherwise, reason)
 
 

@@ -113,7 +113,7 @@ class Results:
             raise UsageError(f"{path} cannot be written: {error.strerror}") from None
         try:
             if not path.is_file():
-                raise UsageError(f"{path} is no file that results can be read back from")
+                raise UsageError(f"{path} is no regular file, so results cannot be read back")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._load(path, self._file)
         except BlockingIOError:
@@ -182,8 +182,8 @@ def _describe_differences(old_settings: Mapping[str, Any], now: Mapping[str, Any
         for key in dict.fromkeys((*old, *new))
         if old.get(key) != new.get(key)
     ]
-    more = [f"and {len(differences) - _MAX_NAMED} more"] if len(differences) > _MAX_NAMED else []
-    return "; ".join([*differences[:_MAX_NAMED], *more])
+    rest = [f"and {len(differences) - _MAX_NAMED} more"] if len(differences) > _MAX_NAMED else []
+    return "; ".join([*differences[:_MAX_NAMED], *rest])
 
 
 def _flatten(value: Mapping[str, Any], path: str = "") -> dict[str, Any]:

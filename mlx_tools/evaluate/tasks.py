@@ -129,11 +129,11 @@ class TaskSet(Struct, frozen=True, forbid_unknown_fields=True):
         categories, ids = tuple(categories), tuple(ids)
         if not categories and not ids:
             return self
-        for what, wanted, existing in (
+        for what, names, existing in (
             ("category", categories, dict.fromkeys(task.category for task in self.tasks)),
             ("task", ids, dict.fromkeys(task.id for task in self.tasks)),
         ):
-            if unknown := [name for name in wanted if name not in existing]:
+            if unknown := [name for name in names if name not in existing]:
                 raise ConfigError(
                     f"there is no {what} {unknown[0]!r}", hint=f"one of {', '.join(existing)}"
                 )
@@ -439,14 +439,14 @@ def find_world_fault(
     for path in sorted({*initial_files, *final.files} - expected_paths):
         if initial_files.get(path) != final.files.get(path):
             return f"{path} was {'changed' if path in initial_files else 'made'}"
-    for what, found, wanted in (
+    for what, items, expectation in (
         ("note", final.notes, expected.note),
         ("job", final.jobs, expected.job),
     ):
-        if found and not wanted:
+        if items and not expectation:
             return f"a {what} was made"
-        if wanted and len(found) != 1:
-            return f"{len(found)} {what}s were made" if found else f"no {what} was made"
+        if expectation and len(items) != 1:
+            return f"{len(items)} {what}s were made" if items else f"no {what} was made"
     if expected.note and not _holds(final.notes[0], expected.note):
         return "the note does not hold what it must"
     return "" if expected.job is None else _find_job_fault(expected.job, *final.jobs[0])
@@ -457,7 +457,9 @@ def _find_job_fault(expected: JobDue, job: Job, due: datetime | None) -> str:
 
     It must be due at all the expected times in a row, and then again or never.
     """
-    has_due_times = all(job.when.next_after(one) == after for one, after in pairwise(expected.due))
+    has_due_times = all(
+        job.when.next_after(due_at) == after for due_at, after in pairwise(expected.due)
+    )
     is_repeated = job.when.next_after(expected.due[-1]) is not None
     if due != expected.due[0] or not has_due_times or is_repeated is not expected.repeats:
         return f"the job is due at {due:%Y-%m-%d %H:%M:%S %Z}" if due else "the job is never due"

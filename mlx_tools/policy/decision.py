@@ -159,9 +159,9 @@ def can_be_allowed(policy: Policy, spec: ToolSpec) -> bool:
 
 def find_denial(policy: Policy, spec: ToolSpec) -> Decision | None:
     """Return the reason why no call to this tool can be allowed, or None."""
-    known = frozenset[Any]() if callable(spec.effects) else spec.effects
+    effects = frozenset[Any]() if callable(spec.effects) else spec.effects
     for part in policy.parts:
-        verdict = _check_part(part, spec, spec.name, known)
+        verdict = _check_part(part, spec, spec.name, effects)
         if isinstance(verdict, Decision):
             return verdict
     return None
@@ -172,8 +172,8 @@ def always_asks(policy: Policy, spec: ToolSpec) -> bool:
 
     A tool whose effects depend on its arguments may have calls that need none.
     """
-    known = frozenset[Any]() if callable(spec.effects) else spec.effects
-    return _find_question(policy, spec, known) is not None
+    effects = frozenset[Any]() if callable(spec.effects) else spec.effects
+    return _find_question(policy, spec, effects) is not None
 
 
 def _check_part(policy: Policy, spec: ToolSpec, name: str, effects: Effects) -> Decision | str:
@@ -217,8 +217,8 @@ def _find_suspicion(
         # The strictest policy of all that narrow this one decides.
         after_read = max((p.network_after_read for p in policy.parts), key=AFTER_READ.index)
     if facts.secrets and network:
-        held = f"the arguments hold a secret ({', '.join(facts.secrets)})"
-        return _deny("secret", f"{held}, and {name} may use the network")
+        secrets_text = f"the arguments hold a secret ({', '.join(facts.secrets)})"
+        return _deny("secret", f"{secrets_text}, and {name} may use the network")
     if facts.placeholder and mutates:
         return _deny(
             "placeholder",
@@ -390,8 +390,8 @@ def collect_facts(
 
         look: SecretFinder = redact if finder is None else finder
         if "network" in possible:
-            texts = (one for text in _iter_texts(arguments) for one in (text, *_undisguise(text)))
-            secrets = {one.kind for text in texts for one in look.find_secrets(text)}
+            texts = (form for text in _iter_texts(arguments) for form in (text, *_undisguise(text)))
+            secrets = {span.kind for text in texts for span in look.find_secrets(text)}
         if not MUTATING.isdisjoint(possible):
             placeholder = any(map(look.holds_placeholder, _iter_texts(arguments)))
     return Facts(
@@ -503,5 +503,5 @@ def seal(
 
 def equal_digests(digest: str, second: str) -> bool:
     """Compare two digests in constant time."""
-    first, other = (text.encode(errors="surrogatepass") for text in (digest, second))
-    return hmac.compare_digest(first, other)
+    first_bytes, second_bytes = (text.encode(errors="surrogatepass") for text in (digest, second))
+    return hmac.compare_digest(first_bytes, second_bytes)

@@ -145,8 +145,8 @@ class Scanner:
         self._buffer = self._buffer[start:]
         self._offset -= start
         self._hints = None
-        out, self._segments = self._segments, []
-        return out
+        segments, self._segments = self._segments, []
+        return segments
 
     def _step(self) -> bool:
         """Emit the next stretch. Return False if more text is needed for that."""
@@ -183,7 +183,7 @@ class Scanner:
         end = self._find_unit_end(start)
         if end is None:
             return False
-        more = end - start > WINDOW
+        has_more = end - start > WINDOW
         end = min(end, start + WINDOW)
         mark = _MARK.search(self._buffer, start, end)
         begins = mark is not None and mark.start() == start
@@ -198,9 +198,9 @@ class Scanner:
                 return True
             mark = _MARK.search(self._buffer, start + 1, end)
         if mark is not None:
-            more = False
+            has_more = False
             end = mark.start()
-        self._emit_judged(start, end, more)
+        self._emit_judged(start, end, has_more)
         return True
 
     def _find_unit_end(self, start: int) -> int | None:
@@ -264,17 +264,17 @@ class Scanner:
         0 if no key begins here, None if more text is needed to tell.
         """
         buffer = self._buffer
-        known = self._closed or len(buffer) - start >= LOOK_AHEAD
+        is_certain = self._closed or len(buffer) - start >= LOOK_AHEAD
         first = _BLOCK.match(buffer, start)
         if first is None:
-            return 0 if known or len(buffer) - start >= LONGEST_FIRST_LINE else None
+            return 0 if is_certain or len(buffer) - start >= LONGEST_FIRST_LINE else None
         within = min(len(buffer), first.end() + _GAP + 32)
         runs = _KEY.finditer(buffer, first.end(), within)
         # A key's 32 characters have more than eight different ones; a line of ``====`` or ``xxxx``
         # has fewer.
         if any(len(set(run[0])) >= 8 for run in runs):
             return first.end()
-        if not known:
+        if not is_certain:
             return None
         last = _KEY_END.search(buffer, first.end(), start + LOOK_AHEAD)
         return last.start() if last and last.start() - first.end() >= 64 else 0
@@ -288,18 +288,18 @@ class Scanner:
         if run := _KEY_RUN.match(buffer, self._offset):
             self._emit(run.end(), "private_key", joins_previous=True)
             return True
-        known = self._closed or len(buffer) - self._offset >= _MARGIN
+        is_certain = self._closed or len(buffer) - self._offset >= _MARGIN
         match = _KEY_ON.search(buffer, self._offset, self._offset + _MARGIN)
         if match and match.start() - self._offset <= _GAP:
             if not match["end"]:
                 self._emit(match.end(), "private_key", joins_previous=True)
                 return True
-            if known or match.end() < len(buffer):
+            if is_certain or match.end() < len(buffer):
                 self._emit(match.end(), "private_key", joins_previous=True)
                 self._block = False
                 return True
             return False
-        if not known:
+        if not is_certain:
             return False
         self._block = False
         if tail := _KEY_TAIL.match(buffer, self._offset):
@@ -595,14 +595,14 @@ class RedactedStream:
             closed: no more follows, so everything is returned.
         """
         if self._scanner is not None:
-            out: list[str] = []
+            parts: list[str] = []
             for part in self._scanner.feed(piece, closed=closed):
                 if part.kind is None:
-                    out.append(part.text)
+                    parts.append(part.text)
                 elif not part.joins_previous:
                     self._kinds.add(part.kind)
-                    out.append(make_placeholder(part.kind))
-            piece = "".join(out)
+                    parts.append(make_placeholder(part.kind))
+            piece = "".join(parts)
         if self._without_paths is None:
             return piece
         text = self._tail + piece

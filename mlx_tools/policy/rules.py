@@ -242,27 +242,27 @@ class Limits:
         """
         tokens, chars = self.max_tokens, self.max_observation_chars
         if tokens is None:
-            known = _UNKNOWN_TOKENS if context is None else min(_MAX_TOKENS, context)
-            tokens = min(known, _WEAK_TOKENS) if weak else known
+            default_tokens = _UNKNOWN_TOKENS if context is None else min(_MAX_TOKENS, context)
+            tokens = min(default_tokens, _WEAK_TOKENS) if weak else default_tokens
         if chars is None:
             # An eighth: a turn's prompt, a few observations and the answer fit in one context.
             eighth = _UNKNOWN_CHARS if context is None else context // 8 * CHARS_OF_TOKEN
-            least, most = _OBSERVATION_CHARS
-            chars = max(least, min(eighth, most))
+            lowest, highest = _OBSERVATION_CHARS
+            chars = max(lowest, min(eighth, highest))
         return replace(self, max_tokens=max(1, tokens), max_observation_chars=chars)
 
     def __post_init__(self) -> None:
-        for name, (least, most) in _BOUNDS.items():
+        for name, (lowest, highest) in _BOUNDS.items():
             value = getattr(self, name)
             if value is None and name in _FOLLOW_MODEL:
                 continue
             seconds = name.endswith("_timeout")
             sound = isinstance(value, int | float if seconds else int)
-            if not sound or isinstance(value, bool) or not least <= value <= most:
+            if not sound or isinstance(value, bool) or not lowest <= value <= highest:
                 unit = "seconds" if seconds else "a whole number"
                 raise UsageError(
                     f"limits.{name}: {for_message(value, 60)} is not allowed",
-                    hint=f"{unit}, from {least:g} to {most:.0f}",
+                    hint=f"{unit}, from {lowest:g} to {highest:.0f}",
                 )
 
     def lower(self, second: Limits) -> Limits:
@@ -356,8 +356,8 @@ class Rate(Struct, frozen=True):
         # time is not known never are.
         leaving = sorted(t for t in counted if t is not None)
         needed = len(counted) - self.calls
-        known = now is not None and needed < len(leaving)
-        return FullRate(len(counted), leaving[needed] + window if known else None)
+        is_known = now is not None and needed < len(leaving)
+        return FullRate(len(counted), leaving[needed] + window if is_known else None)
 
 
 class FullRate(Struct, frozen=True):

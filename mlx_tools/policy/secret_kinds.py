@@ -515,25 +515,25 @@ def looks_random(value: str, shortest: int = 10) -> bool:
     # between are further evidence, so runs may be longer.
     if mixed and len(words) >= 5 and letters <= (3.5 if changes else 2.9) * len(words):
         return True  # upper and lower case change as they do in no name
-    pairs = [word[at : at + 2] for word in words for at in range(len(word) - 1)]
+    pairs = [word[start : start + 2] for word in words for start in range(len(word) - 1)]
     # Nearly all pairs in words are in the table, and far fewer of those in random letters.
     wordy = sum(pair in _PAIRS for pair in pairs) / len(pairs) if pairs else 0.0
-    one = len(value) >= 14 and value.rstrip("=").replace("+", "").isalnum()
+    is_run = len(value) >= 14 and value.rstrip("=").replace("+", "").isalnum()
     digits = sum(map(str.isdigit, value))
-    if one and letters and digits >= 4 and len(value) >= 16:
+    if is_run and letters and digits >= 4 and len(value) >= 16:
         return True
     # Letters and digits alternate more often than in names with a number or two.
     if changes >= max(4, len(value) / 6):
-        return one or wordy < 0.8
+        return is_run or wordy < 0.8
     if changes >= 2:
         numbered = all(_NUMBERED.fullmatch(part) for part in _SPLIT.split(value) if part)
-        return wordy < (0.75 if one else 0.5) and not numbered
-    if one and not changes and len(words) == 1:
+        return wordy < (0.75 if is_run else 0.5) and not numbered
+    if is_run and not changes and len(words) == 1:
         return len(value) >= 16 and wordy < 0.6
     # Fewer signs of a key ask for fewer pairs of words: 0.55 with digits in one run of letters, 0.4
     # with digits or capitals, 0.3 for lower case alone, where abbreviations look random too.
-    least = 0.55 if one and changes else 0.4 if changes or value != value.lower() else 0.3
-    return len(pairs) >= 9 and wordy < least
+    max_share = 0.55 if is_run and changes else 0.4 if changes or value != value.lower() else 0.3
+    return len(pairs) >= 9 and wordy < max_share
 
 
 def looks_like_password(value: str, shortest: int = 6) -> bool:

@@ -109,15 +109,15 @@ def _decode_percent(text: str) -> str | None:
 
 
 def _fits_url(pattern: str, text: str) -> bool:
-    wanted, actual = _URL.fullmatch(pattern), _URL.fullmatch(text)
-    if wanted is None or actual is None or " " in text:
+    expected, actual = _URL.fullmatch(pattern), _URL.fullmatch(text)
+    if expected is None or actual is None or " " in text:
         return False
     return (
-        _fits(wanted["scheme"], actual["scheme"], _LETTERS)
-        and _fits_authority(wanted["authority"], actual["authority"])
-        and _fits_parts(wanted["path"], actual["path"], _fits_in_path)
-        and _fits_optional(wanted["query"], actual["query"])
-        and _fits_optional(wanted["fragment"], actual["fragment"])
+        _fits(expected["scheme"], actual["scheme"], _LETTERS)
+        and _fits_authority(expected["authority"], actual["authority"])
+        and _fits_parts(expected["path"], actual["path"], _fits_in_path)
+        and _fits_optional(expected["query"], actual["query"])
+        and _fits_optional(expected["fragment"], actual["fragment"])
     )
 
 
@@ -129,16 +129,16 @@ def _fits_authority(pattern: str, text: str) -> bool:
     """
     if not is_glob(pattern):
         return pattern == text
-    if wanted := _IPV6.fullmatch(pattern):
+    if expected := _IPV6.fullmatch(pattern):
         actual = _IPV6.fullmatch(text)
-        if actual is None or actual["host"] != wanted["host"]:
+        if actual is None or actual["host"] != expected["host"]:
             return False
-        return _fits_optional(wanted["port"], actual["port"], _DIGITS)
-    wanted, actual = _AUTHORITY.fullmatch(pattern), _AUTHORITY.fullmatch(text)
-    if wanted is None or actual is None or not _HOST.fullmatch(actual["host"]):
+        return _fits_optional(expected["port"], actual["port"], _DIGITS)
+    expected, actual = _AUTHORITY.fullmatch(pattern), _AUTHORITY.fullmatch(text)
+    if expected is None or actual is None or not _HOST.fullmatch(actual["host"]):
         return False
-    host = _fits_host(wanted["host"], actual["host"])
-    return host and _fits_optional(wanted["port"], actual["port"], _DIGITS)
+    host = _fits_host(expected["host"], actual["host"])
+    return host and _fits_optional(expected["port"], actual["port"], _DIGITS)
 
 
 def _fits_host(pattern: str, text: str) -> bool:
@@ -153,9 +153,13 @@ def _fits_host(pattern: str, text: str) -> bool:
         return False
     labels = pattern.split(".")
     if len(labels) < 4:
-        labels = [one for label in labels for one in ((DEEP, ANY) if label == ANY else (label,))]
+        labels = [
+            expanded for label in labels for expanded in ((DEEP, ANY) if label == ANY else (label,))
+        ]
         labels += [DEEP] if labels[-1] != ANY and labels[-1].endswith(ANY) else []
-    reached = match_path_parts(text.split("."), labels, lambda part, one: _fits(one, part, _DIGITS))
+    reached = match_path_parts(
+        text.split("."), labels, lambda part, expanded: _fits(expanded, part, _DIGITS)
+    )
     return len(labels) in reached
 
 

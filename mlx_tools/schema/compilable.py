@@ -163,7 +163,9 @@ class _Loosening:
             case "patternProperties", dict() if not all(map(_is_exact, value)):
                 return False
             case (("properties" | "patternProperties"), dict()):
-                output[keyword] = {key: self._loosen_node(one) for key, one in value.items()}
+                output[keyword] = {
+                    key: self._loosen_node(subschema) for key, subschema in value.items()
+                }
             case (("allOf" | "anyOf" | "oneOf" | "prefixItems"), [_, *_]):
                 self._take_list(output, keyword, value)
             case (("$ref" | "$dynamicRef"), _):
@@ -183,7 +185,7 @@ class _Loosening:
         return True
 
     def _take_list(self, output: dict[str, Any], keyword: str, value: Any) -> None:
-        parts = [self._loosen_node(one) for one in value]
+        parts = [self._loosen_node(subschema) for subschema in value]
         if keyword == "oneOf":  # loosened, two may fit where one did
             self._one_of.append(parts)
             keyword = "anyOf"

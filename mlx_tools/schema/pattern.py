@@ -118,13 +118,13 @@ def _item(operation: str, argument: Any) -> tuple[str, int]:
             text, nodes = _sequence(argument[3])
             return f"(?:{text})", nodes
         case "MAX_REPEAT" | "MIN_REPEAT":
-            least, most, item = argument
+            minimum, maximum, item = argument
             text, nodes = _sequence(item)
             if not text:
                 return "", 1
-            endless = str(most) == "MAXREPEAT"
-            count = f"{least}," if endless else f"{least},{int(most)}"
-            return f"(?:{text}){{{count}}}", nodes * (least + 1 if endless else int(most))
+            endless = str(maximum) == "MAXREPEAT"
+            count = f"{minimum}," if endless else f"{minimum},{int(maximum)}"
+            return f"(?:{text}){{{count}}}", nodes * (minimum + 1 if endless else int(maximum))
     raise UnsupportedPattern(f"{operation.lower()} cannot be matched in linear time")
 
 

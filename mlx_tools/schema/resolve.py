@@ -68,7 +68,7 @@ def walk(schema: Any) -> Iterator[tuple[Path, Any]]:
         if depth > MAX_DEPTH:
             raise ToolDefinitionError(f"the schema is more than {MAX_DEPTH} levels deep")
         yield path, node
-        below = [((*path, *more), child, depth + 1) for more, child in iter_children(node)]
+        below = [((*path, *steps), child, depth + 1) for steps, child in iter_children(node)]
         pending.extend(reversed(below))
 
 
@@ -205,8 +205,8 @@ def check_endless(schema: Mapping[str, Any]) -> None:
         CycleError: of graphlib; a chain of references leads back to where it began.
         ToolDefinitionError: a reference leads to what is no schema.
     """
-    places, named = dict(walk(schema)), find_anchors(schema)
-    edges = {path: _find_same_value(schema, path, node, named) for path, node in places.items()}
+    places, anchors = dict(walk(schema)), find_anchors(schema)
+    edges = {path: _find_same_value(schema, path, node, anchors) for path, node in places.items()}
     for path, targets in edges.items():
         if missing := [target for target in targets if target not in places]:
             raise ToolDefinitionError(
@@ -312,7 +312,7 @@ def _find_same_value(
     root: Mapping[str, Any], path: Path, node: Any, anchors: Mapping[str, Path]
 ) -> list[Path]:
     """Return the paths of the subschemas that apply to the same value as ``node``."""
-    places = [(*path, *more) for more, _ in iter_children(node) if more[0] in _IN_PLACE]
+    places = [(*path, *steps) for steps, _ in iter_children(node) if steps[0] in _IN_PLACE]
     if isinstance(node, Mapping):
         references = (node.get("$ref"), node.get("$dynamicRef"))
         places += (resolve(root, ref, anchors)[0] for ref in references if isinstance(ref, str))
@@ -389,8 +389,8 @@ def follow(reference: str, root: Mapping[str, Any]) -> Any:
 
 def read_properties(schema: Any) -> Mapping[str, Any]:
     """Return the named properties of an object's schema."""
-    named = schema.get("properties") if isinstance(schema, Mapping) else None
-    return named if isinstance(named, Mapping) else {}
+    members = schema.get("properties") if isinstance(schema, Mapping) else None
+    return members if isinstance(members, Mapping) else {}
 
 
 def read_required(schema: Any) -> Sequence[str]:

@@ -59,16 +59,16 @@ class _Sampler:
         schema = dereference(schema, self._root)
         if not isinstance(schema, Mapping):
             return self._texts["string"]
-        if (given := _short_example(schema)) is not None:
-            return given[0]
-        for branch in (found := list_branches(schema)):
+        if (example := _short_example(schema)) is not None:
+            return example[0]
+        for branch in (alternatives := list_branches(schema)):
             try:
                 value = self.make_value(branch, depth + 1)
             except NoSample:
                 continue
-            if value is not None or len(found) == 1:
+            if value is not None or len(alternatives) == 1:
                 return value
-        if found:
+        if alternatives:
             raise NoSample
         return self._of_type(schema, depth)
 
@@ -90,19 +90,22 @@ class _Sampler:
         raise NoSample
 
     def _object(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
-        named, needed = read_properties(schema), read_required(schema)
-        made = {}
-        for name in (*(n for n in named if n in needed), *(n for n in needed if n not in named)):
-            made[name] = self.make_value(named.get(name, {}), depth + 1)
-        return made
+        members, needed = read_properties(schema), read_required(schema)
+        values = {}
+        for name in (
+            *(n for n in members if n in needed),
+            *(n for n in needed if n not in members),
+        ):
+            values[name] = self.make_value(members.get(name, {}), depth + 1)
+        return values
 
     def _array(self, schema: Mapping[str, Any], depth: int) -> list[Any]:
-        least, most = schema.get("minItems"), schema.get("maxItems")
+        minimum, maximum = schema.get("minItems"), schema.get("maxItems")
         first = schema.get("prefixItems")
         parts: Sequence[Any] = first if isinstance(first, list) else ()
-        length = max(1, len(parts), least if isinstance(least, int) else 0)
-        if isinstance(most, int):
-            length = min(length, most)
+        length = max(1, len(parts), minimum if isinstance(minimum, int) else 0)
+        if isinstance(maximum, int):
+            length = min(length, maximum)
         if length > MAX_PARTS:
             raise NoSample
         items = schema.get("items", {})
@@ -117,21 +120,21 @@ class _Sampler:
         if isinstance(form, str) and form not in self._texts:
             raise NoSample
         text = self._texts[form if isinstance(form, str) else "string"]
-        least, most = schema.get("minLength"), schema.get("maxLength")
-        if isinstance(least, int) and len(text) < least:
-            if least > MAX_CHARS:
+        minimum, maximum = schema.get("minLength"), schema.get("maxLength")
+        if isinstance(minimum, int) and len(text) < minimum:
+            if minimum > MAX_CHARS:
                 raise NoSample
-            text = (text + " ") * (least // (len(text) + 1) + 1)
-            text = text[:least].rstrip().ljust(least, ".")
-        return text[:most] if isinstance(most, int) and most >= 0 else text
+            text = (text + " ") * (minimum // (len(text) + 1) + 1)
+            text = text[:minimum].rstrip().ljust(minimum, ".")
+        return text[:maximum] if isinstance(maximum, int) and maximum >= 0 else text
 
 
 def _short_example(schema: Mapping[str, Any]) -> tuple[Any] | None:
     """A value that the schema itself gives, if it is short."""
     examples, values = schema.get("examples"), schema.get("enum")
-    for found in (examples, [schema[k] for k in ("const", "default") if k in schema], values):
-        if isinstance(found, list) and found and _is_short(found[0]):
-            return (found[0],)
+    for candidates in (examples, [schema[k] for k in ("const", "default") if k in schema], values):
+        if isinstance(candidates, list) and candidates and _is_short(candidates[0]):
+            return (candidates[0],)
     return None
 
 

@@ -110,9 +110,9 @@ def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
         return bool(fitting and ("enum" not in schema or value in schema["enum"]))
     if not isinstance(value, dict):
         return True
-    known = schema.get("properties", {})
+    members = schema.get("properties", {})
     for name, item in value.items():
-        if name not in known or not _fits(item, known[name]):
+        if name not in members or not _fits(item, members[name]):
             return False  # a name that is not known may be allowed, with any value
     return value.keys() >= set(schema.get("required", ()))
 
@@ -200,10 +200,10 @@ def _additional_properties(
 ) -> Iterator[Any]:
     if not validator.is_type(instance, "object"):
         return
-    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    members, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
     for key, value in instance.items():
         try:
-            if key in known or any(compile_pattern(pattern).search(key) for pattern in patterns):
+            if key in members or any(compile_pattern(pattern).search(key) for pattern in patterns):
                 continue
         except TextTooLong:
             continue  # patternProperties has said so

@@ -83,8 +83,8 @@ def _load_document() -> dict[str, Any]:
 def load_rules(make: Make = "gnu") -> Mapping[str, Rule]:
     """Return the rules of all programs, by name, with the options of this make."""
     document = _load_document()
-    given = {**document["programs"], **(document["bsd"] if make == "bsd" else {})}
-    return {name: _make_rule(name, given[name]) for name in given}
+    entries = {**document["programs"], **(document["bsd"] if make == "bsd" else {})}
+    return {name: _make_rule(name, entries[name]) for name in entries}
 
 
 @functools.cache
@@ -159,13 +159,13 @@ def _check_size(arguments: Sequence[str]) -> None:
 
 
 def _read_subcommand(rule: Rule, arguments: Sequence[str]) -> list[Word]:
-    known = ", ".join(rule.subcommands)
+    allowed_names = ", ".join(rule.subcommands)
     if not arguments:
-        raise PathRefused(f"{rule.name}: the first argument is one of {known}")
+        raise PathRefused(f"{rule.name}: the first argument is one of {allowed_names}")
     subcommand = rule.subcommands.get(arguments[0])
     if subcommand is None:
         raise PathRefused(
-            f"{rule.name} {_quote(arguments[0])} is not allowed here; there are {known}"
+            f"{rule.name} {_quote(arguments[0])} is not allowed here; there are {allowed_names}"
         )
     words = _RuleReader(subcommand).options(arguments[1:])
     return [Word(arguments[0]), *map(Word, subcommand.insert), *words]
@@ -264,9 +264,9 @@ class _RuleReader:
         if rule.first and self._seen_options.isdisjoint(rule.instead):
             source = preceding_words or following_words
             if not source:
-                raise PathRefused(f"{rule.name}: the first argument is what is looked for")
+                raise PathRefused(f"{rule.name}: the first argument must be the text to look for")
             if not preceding_words and rule.operands == "revisions":
-                raise PathRefused(f"{rule.name}: what is looked for stands before --, or after -e")
+                raise PathRefused(f"{rule.name}: put the text to look for before --, or after -e")
             first = [Word(source.pop(0))]
         self._check_count(len(preceding_words) + len(following_words))
         if rule.operands == "revisions":
@@ -281,15 +281,17 @@ class _RuleReader:
 
     def _check_count(self, count: int) -> None:
         rule = self._rule
-        most = 0 if rule.operands == "none" else rule.most
+        maximum = 0 if rule.operands == "none" else rule.most
         what = "path" if rule.operands == "paths" else "argument"
-        if most is not None and count > most:
+        if maximum is not None and count > maximum:
             raise PathRefused(
-                f"{rule.name} takes {most} {what}{'s' * (most != 1)} here, not {count}"
+                f"{rule.name} takes {maximum} {what}{'s' * (maximum != 1)} here, not {count}"
             )
         if count < rule.least and self._seen_options.isdisjoint(rule.anywhere):
-            least = rule.least
-            raise PathRefused(f"{rule.name} needs {least} {what}{'s' * (least != 1)}, not {count}")
+            minimum = rule.least
+            raise PathRefused(
+                f"{rule.name} needs {minimum} {what}{'s' * (minimum != 1)}, not {count}"
+            )
 
     def _refuse_option(self, argument: str) -> PathRefused:
         return PathRefused(f"{self._rule.name}: the option {_quote(argument)} is not allowed here")
@@ -364,8 +366,8 @@ def make_plan(
     """
     rule = programs.get(name)
     if rule is None:
-        known = ", ".join(programs)
-        raise PathRefused(f"the program {name[:60]!r} is not allowed; there are {known}")
+        allowed_names = ", ".join(programs)
+        raise PathRefused(f"the program {name[:60]!r} is not allowed; there are {allowed_names}")
     file, absent = None, None
     try:
         writable = [root.path for root in roots if root.writable]

@@ -124,8 +124,8 @@ def edit_file(roots: Sequence[Root]) -> Tool:
             note_edited(place.root, place.names, state, state_of(raw), more_lines)
         numbers = ", ".join(map(str, edited.lines[:20])) + (", …" if edited.lines[20:] else "")
         key = "edited" if len(edited.lines) == 1 else "edited_often"
-        done = {"path": shown, "count": len(edited.lines), "lines": numbers, "size": len(raw)}
-        return words.notices[key].format(**done)
+        values = {"path": shown, "count": len(edited.lines), "lines": numbers, "size": len(raw)}
+        return words.notices[key].format(**values)
 
     def preview(arguments: Mapping[str, Any]) -> Preview:
         edit = _Edit.read(arguments)

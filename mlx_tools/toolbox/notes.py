@@ -161,7 +161,7 @@ class Notes:
             while True:
                 name = _find_free_name(heading, taken_names)
                 if context.expected not in (None, f"{_NEW}{name}"):
-                    raise PathRefused("there is a note of this name by now; nothing was written")
+                    raise PathRefused("another note took this name; nothing was written")
                 with place_of(root, root.parts(name, writing=True) or (), {}) as place:
                     try:
                         write_file(
@@ -386,9 +386,9 @@ def rank_notes(
         matching = {term for term in known_terms if wanted_term.matches(term)}
         return sum(not matching.isdisjoint(count) for count in counts)
 
-    wanted = build_query(query, holding).terms
+    query_terms = build_query(query, holding).terms
     matches = {
-        term: [query_term.expression for query_term in wanted if query_term.matches(term)]
+        term: [query_term.expression for query_term in query_terms if query_term.matches(term)]
         for term in known_terms
     }
     texts = []
@@ -397,14 +397,14 @@ def rank_notes(
         for term, times in count.items():
             text.update(dict.fromkeys(matches[term], times))
         texts.append(text)
-    scores = Bm25(texts).scores({query_term.expression for query_term in wanted})
+    scores = Bm25(texts).scores({query_term.expression for query_term in query_terms})
     ranked = [
         (round(score, 6), note)
         for score, note in zip(scores, notes, strict=True)
-        if score > 0 or (not wanted and query in note.text)
+        if score > 0 or (not query_terms and query in note.text)
     ]
     ranked.sort(key=lambda pair: (-pair[0], -pair[1].modified, pair[1].path))
-    matcher = TermMatcher(wanted)
+    matcher = TermMatcher(query_terms)
     return [
         (
             note,

@@ -43,7 +43,7 @@ Action = Literal["restore", "bring_back", "remove"]
 Status = Literal["due", "undone", "refused"]
 
 _FAULTS: Final = (PathRefused, WrongFileKind, PathAbsent, UsageError, OSError)
-_NOT_LEFT: Final = "it is no longer what the run left"
+_NOT_LEFT: Final = "it has changed since the run"
 
 
 class UndoStep(Struct, frozen=True):
@@ -133,7 +133,9 @@ class Undo:
         due = next((step.change.at for step in steps if step.status == "due"), None)
         if not of_question or due is None:
             return steps
-        asked_at = max((at for at in self._question_times() if at <= due), default=0.0)
+        asked_at = max(
+            (asked_time for asked_time in self._question_times() if asked_time <= due), default=0.0
+        )
         return [step for step in steps if step.change.at >= asked_at]
 
     def _question_times(self) -> Iterator[float]:
@@ -213,11 +215,11 @@ def _open_place(change: Change) -> Iterator[Place]:
     """Yield the place of the file.
 
     Raises:
-        PathRefused: its root is another folder by now. The exceptions of the walk pass through too.
+        PathRefused: its root is a different folder now. Exceptions of the walk pass through too.
     """
     with contextlib.closing(Root(RootName(change.root, writable=True))) as root:
         if str(root.path) != change.root or root.identity[1] != change.inode:
-            raise PathRefused(f"{change.root} is another folder by now")
+            raise PathRefused(f"{change.root} is a different folder now")
         parts = root.parts("/".join(change.names), writing=True)
         with place_of(root, parts or (), {}) as place:
             yield place

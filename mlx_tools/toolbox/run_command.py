@@ -39,7 +39,7 @@ _SECONDS: Final = 60.0
 
 _END_MESSAGES: Final[Mapping[str, str]] = {
     "timeout": "it did not end in time, and was ended with all that it started",
-    "cancelled": "it was ended, since nobody waited any more",
+    "cancelled": "it was ended because the call was cancelled",
     "processes": "it started too many processes, and was ended with all of them",
 }
 
@@ -140,7 +140,9 @@ class _Commands:
         with tool_errors(f"{arguments['program']} cannot be run"):
             command_plan = self._plan(arguments)
             if context.expected is not None and context.expected != command_plan.state():
-                raise ToolError("what would run is no longer what was approved; nothing was run")
+                raise ToolError(
+                    "the program or its arguments have changed since the approval; nothing was run"
+                )
             try:
                 found_sandbox = self._find()
             except NoSandbox as error:

@@ -94,8 +94,8 @@ class Bubblewrap(Struct, frozen=True):
             options = build_bwrap_options(self.switches, view, status_end, datas)
             # By a descriptor, not as arguments: there may be thousands of hidden paths, and any
             # user can read the arguments of a process.
-            given = b"".join(os.fsencode(option) + b"\0" for option in options)
-            fd = stack.enter_context(_open_data(given))
+            option_bytes = b"".join(os.fsencode(option) + b"\0" for option in options)
+            fd = stack.enter_context(_open_data(option_bytes))
             limits = [
                 *(self.prlimit, f"--cpu={CPU_SECONDS}", f"--fsize={FILE_BYTES}", "--core=0"),
                 *(f"--as={MEMORY_BYTES}", f"--nofile={OPEN_FILES}"),
@@ -123,8 +123,8 @@ class Seatbelt(Struct, frozen=True):
     @contextlib.contextmanager
     def confine(self, argv: Sequence[str], view: SandboxView) -> Iterator[SandboxCommand]:
         """Yield the command that runs the program in the sandbox."""
-        with tempfile.TemporaryDirectory(prefix="mlx-tools-", ignore_cleanup_errors=True) as own:
-            temporary = os.path.realpath(own)
+        with tempfile.TemporaryDirectory(prefix="mlx-tools-", ignore_cleanup_errors=True) as folder:
+            temporary = os.path.realpath(folder)
             profile = build_profile(argv[0], view, temporary)
             # macOS has no C.UTF-8; LC_CTYPE=UTF-8 is its own name for characters in UTF-8
             environment = {"TMPDIR": temporary, "LC_CTYPE": "UTF-8"}

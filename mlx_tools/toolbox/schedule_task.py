@@ -51,7 +51,9 @@ def schedule_task(jobs: Jobs | None) -> Tool:
         context = current_context()
         checked_jobs, when = _read(jobs, arguments)
         if context.expected is not None and context.expected != _make_state(when, arguments):
-            raise ToolError("it means another time by now than was approved", code="not_allowed")
+            raise ToolError(
+                "the time now means another moment than when it was approved", code="not_allowed"
+            )
         if context.cancelled:
             raise ToolError("the call came to its end before; no job was made")
         with _map_errors():
@@ -111,7 +113,7 @@ def _read(jobs: Jobs | None, arguments: Mapping[str, Any]) -> tuple[Jobs, Schedu
         ToolError: the task or the time is not valid.
     """
     if jobs is None:
-        raise ToolError("there is no place for jobs")
+        raise ToolError("no place for jobs was named")
     with _map_errors():
         when = parse_when(arguments["when"], jobs.zone(), jobs.now())
         Job(task=arguments["task"], schedule_text=arguments["when"], when=when)

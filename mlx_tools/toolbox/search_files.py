@@ -65,8 +65,8 @@ class _Search:
         )
         self._context = current_context()
         seconds = self._context.timeout
-        most = MAX_SECONDS if seconds is None else min(0.8 * seconds, MAX_SECONDS)
-        self._deadline = clock() + most
+        seconds_allowed = MAX_SECONDS if seconds is None else min(0.8 * seconds, MAX_SECONDS)
+        self._deadline = clock() + seconds_allowed
         self._room = self._context.shown_chars
         self._results: list[str] = []
         self._files = self._cut_lines = self._unreadable = 0

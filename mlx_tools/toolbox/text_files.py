@@ -69,7 +69,9 @@ def guess_kind(content: bytes, path: str) -> str:
 
     The name decides if it says more than the first bytes without contradicting them.
     """
-    kind_of_content = next((kind for at, mark, kind in _KINDS if content.startswith(mark, at)), "")
+    kind_of_content = next(
+        (kind for offset, mark, kind in _KINDS if content.startswith(mark, offset)), ""
+    )
     kind_of_name = mimetypes.guess_type(path)[0] or ""
     is_archive = kind_of_content == "application/zip" and kind_of_name.startswith(
         "application/"

@@ -132,16 +132,16 @@ def join_url(base: Target, location: str, local: Collection[str] = ()) -> Target
         UrlRefused: the target is not asked for.
     """
     if len(location) > MAX_CHARS:
-        raise UrlRefused("the server leads on to a URL that is too long")
+        raise UrlRefused("the server redirects to a URL that is too long")
     try:
         allowed_local = (base.place,) if base.place in local else ()
         target = read_url(urljoin(base.url, location.strip(" \t\r\n")), allowed_local)
     except ValueError:
-        raise UrlRefused("the server leads on to what is no URL") from None
+        raise UrlRefused("the server redirects to an invalid URL") from None
     except UrlRefused as error:
-        raise UrlRefused(f"{base.host} leads on to what is not asked for: {error}") from None
+        raise UrlRefused(f"{base.host} redirects to a URL that is not allowed: {error}") from None
     if target.place in local and target.place != base.place:
-        raise UrlRefused(f"{base.host} leads on to {target.authority}, which no other page may")
+        raise UrlRefused(f"{base.host} redirects to {target.authority}, which no other page may")
     return target
 
 

@@ -113,7 +113,7 @@ class Fetcher(Struct, frozen=True, kw_only=True):
                 if response.status_code not in _REDIRECTS:
                     return await self._read_page(target, response)
                 target = self._find_redirect(target, response)
-        raise ToolError(f"the page leads on and on: more than {MAX_REDIRECTS} redirects")
+        raise ToolError(f"the page redirects too often: more than {MAX_REDIRECTS} redirects")
 
     async def post(self, target: Target, body: bytes, headers: Mapping[str, str]) -> int:
         """Post a body and return the status; redirects are not followed.
@@ -166,9 +166,7 @@ class Fetcher(Struct, frozen=True, kw_only=True):
         """Return the target of a redirect. Raises UrlRefused."""
         locations = set(response.headers.get_list("location"))
         if len(locations) != 1:
-            raise UrlRefused(
-                f"{target.host} leads on without saying where to, or to several places"
-            )
+            raise UrlRefused(f"{target.host} redirects without a place, or to several")
         next_target = join_url(target, locations.pop(), self.local)
         if target.scheme == "https" and next_target.scheme == "http":
             raise UrlRefused(
@@ -422,7 +420,7 @@ def _find_charset(label: str) -> str | None:
 
 def _clean_text(text: str) -> str:
     if "\0" in text[:4096]:
-        raise ToolError("this is no text: it holds bytes that no text has")
+        raise ToolError("this is not text: it contains zero bytes")
     return text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
 
 

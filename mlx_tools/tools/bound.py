@@ -190,8 +190,8 @@ class BoundSource:
     @property
     def new(self) -> list[BoundTool]:
         """The tools that the source has beyond those that were agreed to."""
-        known = {tool.name for tool in self.tools}
-        return [tool for tool in self.said if tool.name not in known]
+        agreed_names = {tool.name for tool in self.tools}
+        return [tool for tool in self.said if tool.name not in agreed_names]
 
 
 class BoundSources:

@@ -32,7 +32,7 @@ with
 the smallest limit."""
 
 _NO_MODEL: Final = "there is no model to ask here"
-_ABANDONED: Final = "nobody waits for this call any more"
+_ABANDONED: Final = "this call was cancelled"
 
 
 class Progress(Struct, frozen=True):
@@ -235,8 +235,8 @@ class ToolContext:
         if self.report is None or self.cancelled:
             return
         share = None if fraction is None else min(max(float(fraction), 0.0), 1.0)
-        known = share is not None and not isnan(share)  # what JSON does not have says nothing
-        self.report(Progress(str(message)[:MAX_PROGRESS_CHARS], share if known else None))
+        is_known = share is not None and not isnan(share)  # what JSON does not have says nothing
+        self.report(Progress(str(message)[:MAX_PROGRESS_CHARS], share if is_known else None))
 
 
 CONTEXT: ContextVar[ToolContext | None] = ContextVar("mlx_tools_context", default=None)

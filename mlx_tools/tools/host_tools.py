@@ -137,8 +137,8 @@ def _describe_search(search: ToolSearch, notices: Mapping[str, str]) -> str:
     """Return the matches as a catalog, and a line for each kind of hidden tool."""
     catalog = build_catalog([spec for spec, _ in search.hits], MAX_SIGNATURE_TOKENS)
     lines = [*catalog.lines] if catalog.lines else [notices["none"]]
-    if more := search.hidden_count + len(catalog.hidden):
-        lines.append(notices["more"].format(count=more))
+    if further_count := search.hidden_count + len(catalog.hidden):
+        lines.append(notices["more"].format(count=further_count))
     if search.denied:
         lines.append(notices["denied"].format(count=search.denied))
     if search.disabled:

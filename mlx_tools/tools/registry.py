@@ -213,8 +213,8 @@ class Registry:
             raise ToolDefinitionError(f"{for_message(tool)} is no tool", hint=hint)
         if spec.name in self._tools:
             raise ToolDefinitionError(f"there is a tool {spec.name} already")
-        if other := next((name for name in names_of(spec.name) if name in self._tools), None):
-            raise ToolDefinitionError(f"there is a tool {other}, of which this is another name")
+        if alias := next((name for name in names_of(spec.name) if name in self._tools), None):
+            raise ToolDefinitionError(f"there is a tool {alias}, of which this is another name")
         check_declared(spec)
         try:
             spec.description.encode()
@@ -314,8 +314,8 @@ class Registry:
         spec = self.all_specs().get(self.resolve_name(name))
         if spec is None:
             raise UsageError(f"there is no tool {name[:100]!r}")
-        known = {field.name: getattr(spec, field.name) for field in fields(spec)}
-        return known | {"effects": sorted(spec.possible_effects)}
+        values = {field.name: getattr(spec, field.name) for field in fields(spec)}
+        return values | {"effects": sorted(spec.possible_effects)}
 
     def listing(self, policy: Policy) -> list[dict[str, Any]]:
         """Return the rows that ``mlx-tools tools list --json`` prints, one for each tool.

@@ -245,8 +245,8 @@ class EffectsBy(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         require_text("argument", self.argument, "give the name of a parameter")
-        given = require_mapping("table", self.table, "give the effects for each value")
-        table = {value: parse_effects(some, self.argument) for value, some in given.items()}
+        given_table = require_mapping("table", self.table, "give the effects for each value")
+        table = {value: parse_effects(some, self.argument) for value, some in given_table.items()}
         force_setattr(self, "table", table)
 
     def __call__(self, arguments: Mapping[str, Any]) -> Effects:

@@ -63,7 +63,7 @@ def test_all_tools_of_a_folder_are_added_or_none(run: Run, home: Path) -> None:
     added = run("tools", "add", "all", "--yes")
     names = ["one", "three", "two"]
     assert added.out.splitlines() == [str(home / "data" / "tools" / name) for name in names]
-    reason = "it imports what is not installed: nothing_of_that_name"
+    reason = "it needs packages that are not installed: nothing_of_that_name"
     assert f"three: it is disabled: {reason}\n" in added.err
     found = rows(run, "--tools", "plugin:folder")
     assert [found[name]["disabled_reason"] for name in names] == [None, reason, None]
@@ -106,7 +106,7 @@ def test_any_tool_is_switched_off_and_on_and_a_changed_one_is_off_until_it_is_tr
     code = home / "data" / "tools" / "echo" / "execute.py"
     code.write_text("def execute(a): return {'other': 1}")
     called = run("tools", "call", "echo", "{}", "--tools", "echo")
-    assert called.code == 2 and "not those that were added" in called.error
+    assert called.code == 2 and "have changed since they were added" in called.error
     assert run("tools", "trust", "echo", "--yes").code == 0
     assert run("tools", "call", "echo", "{}", "--tools", "echo").out == '{"other":1}\n'
 

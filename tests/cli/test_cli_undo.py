@@ -79,7 +79,7 @@ def test_what_cannot_be_undone_is_told_and_is_no_success(run: Any, root: Path) -
     (root / "monday.txt").write_text("mine\n")
     refused = run("undo")  # nothing is to be decided
     assert refused.code == 1 and refused.out.startswith("cannot restore ")
-    assert "no longer what the run left" in refused.out
+    assert "it has changed since the run" in refused.out
     assert "1 change of 1 could not be undone" in refused.err
     assert (root / "monday.txt").read_text() == "mine\n"
     refused = run("undo", "--json")

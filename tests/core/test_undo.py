@@ -213,7 +213,7 @@ def refused(place: Place) -> str:
     return step.reason
 
 
-NOT_LEFT = "no longer what the run left"
+NOT_LEFT = "it has changed since the run"
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_another_folder_of_the_same_name_is_left_alone(place: Place, tmp_path: P
     place.root.rename(tmp_path / "aside")
     place.root.mkdir()
     (place.root / "new.txt").write_text("new\n")
-    assert "another folder by now" in refused(place)
+    assert "a different folder now" in refused(place)
 
 
 def test_a_file_with_another_name_elsewhere_is_left_alone(place: Place, tmp_path: Path) -> None:

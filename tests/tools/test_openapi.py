@@ -413,7 +413,7 @@ def test_a_secret_crosses_no_network_in_clear(server: str, goes: bool) -> None:
     ("answer", "said"),
     [
         (httpx.Response(404, text="no such animal"), "HTTP 404 Not Found: no such animal"),
-        (httpx.Response(302, headers={"location": "https://evil.test"}), "leads on to"),
+        (httpx.Response(302, headers={"location": "https://evil.test"}), "redirects to"),
         (httpx.Response(200, content=b"x" * 3_000_000), "more than 2000000 bytes"),
     ],
 )

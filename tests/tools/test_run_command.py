@@ -164,7 +164,7 @@ def test_preview_shows_the_words_that_run_and_the_call_keeps_to_them(folder: Pat
     approved = ToolContext(expected=preview.state)
     assert executed(callee, approved, **call).error is None
     (folder / "d.py").write_text("")
-    assert "no longer what was approved" in str(executed(callee, approved, **call).error)
+    assert "have changed since the approval" in str(executed(callee, approved, **call).error)
 
 
 # --- what a program finds there ---

@@ -85,10 +85,10 @@ def test_a_folder_that_was_added_is_a_tool_of_the_files_that_were_read(
 def test_what_was_put_there_by_hand_is_not_run(collection: ToolCollection) -> None:
     make_folder(collection.folder)
     made = registry(collection)
-    reason = "nobody has said that it is trusted (mlx-tools tools trust echo)"
+    reason = "it is not trusted yet (mlx-tools tools trust echo)"
     assert made.disabled["plugin:folder/echo"] == reason
     assert "echo" not in made.all_specs()
-    with pytest.raises(UsageError, match="echo is disabled: nobody has said"):
+    with pytest.raises(UsageError, match="echo is disabled: it is not trusted yet"):
         made.get("echo")
     assert made.lacks("echo", Policy()) == f"it is disabled: {reason}"
     (row,) = made.listing(Policy(allow=["*"]))
@@ -115,7 +115,7 @@ def test_a_change_of_any_file_switches_the_tool_off(
 ) -> None:
     running = registry(collection).get("echo")
     change(echo)
-    assert "its files are not those that were added" in (why(collection) or "")
+    assert "its files have changed since they were added" in (why(collection) or "")
     result = called(running)
     assert result.error is not None and result.error.code == "disabled"
     collection.trust(collection.read("echo"))
@@ -127,7 +127,7 @@ def test_a_change_of_any_file_switches_the_tool_off(
     [
         (lambda f: (f / "execute.py").unlink(), "execute.py is missing"),
         (lambda f: (f / "config.json").write_text("["), "config.json is not JSON"),
-        (lambda f: f.rename(f.with_name("other")), "nobody has said that it is trusted"),
+        (lambda f: f.rename(f.with_name("other")), "it is not trusted yet"),
         (lambda f: f.rename(f.with_name("a b")), "'a b' cannot name a tool"),
         (lambda f: (f / "x").symlink_to(f), "is a symbolic link"),
     ],
@@ -166,7 +166,7 @@ def test_removing_deletes_the_folder_and_forgets(collection: ToolCollection, ech
     assert not echo.exists()
     assert collection.load_record() == EMPTY_RECORD
     make_folder(collection.folder)
-    assert "nobody has said" in (why(collection) or "")
+    assert "not trusted yet" in (why(collection) or "")
 
 
 def test_whatever_has_a_tools_name_can_be_removed(
@@ -319,7 +319,7 @@ def test_trust_in_a_folder_is_none_in_one_of_the_same_name_elsewhere(
     other = ToolCollection(tmp_path / "other")
     make_folder(other.folder)
     shutil.copy(collection.record, other.record)
-    assert "nobody has said" in (why(other) or "")
+    assert "not trusted yet" in (why(other) or "")
 
 
 def test_a_root_that_can_be_written_must_not_hold_the_record(
@@ -374,5 +374,5 @@ def test_a_tool_that_is_made_runs_as_its_files_are_at_the_call(
     assert asyncio.run(made.call({"text": "a"})) == {"now": 1}
     definition = folder / "tool_definition.json"
     definition.write_text(definition.read_text().replace("Does what", "Is"))
-    with pytest.raises(ToolError, match="what it says of itself was changed"):
+    with pytest.raises(ToolError, match="its description has changed"):
         asyncio.run(made.call({"text": "a"}))

@@ -130,7 +130,7 @@ def test_a_place_is_seen_from_where_it_was_named(place: str, url: str) -> None:
     ],
 )
 def test_a_place_that_is_no_url_is_refused(place: str) -> None:
-    with pytest.raises(UrlRefused, match=r"^(example\.org|the server) leads on to"):
+    with pytest.raises(UrlRefused, match=r"^(example\.org|the server) redirects to"):
         join_url(read_url("https://example.org/x/a"), place)
 
 

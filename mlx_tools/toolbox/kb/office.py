@@ -145,7 +145,11 @@ def iter_parts(data: bytes) -> Iterator[tuple[str, str, dict[str, str]]]:
 
 def iter_starts(data: bytes | None) -> Iterator[tuple[str, dict[str, str]]]:
     """Return the elements, each with its name and its attributes."""
-    return ((name, more) for kind, name, more in iter_parts(data or b"<no/>") if kind == "start")
+    return (
+        (name, attributes)
+        for kind, name, attributes in iter_parts(data or b"<no/>")
+        if kind == "start"
+    )
 
 
 def find_first_text(data: bytes | None, wanted_name: str) -> str:

@@ -86,10 +86,10 @@ def _split_word(word: str) -> tuple[str, ...]:
 @lru_cache(maxsize=65_536)
 def _split(word: str) -> tuple[str, ...]:
     parts = [part for joined in _JOINT.split(word) for part in HUMP.split(joined)]
-    found = [term for part in parts for term in _split_part(part)]
+    terms = [term for part in parts for term in _split_part(part)]
     if 1 < len(parts) <= _MAX_PARTS and not _UNSPACED.search(word):
-        found.append("".join(_normalize("".join(parts)).split()))
-    return tuple(term[:MAX_TERM_CHARS] for term in found if term)
+        terms.append("".join(_normalize("".join(parts)).split()))
+    return tuple(term[:MAX_TERM_CHARS] for term in terms if term)
 
 
 def _split_part(part: str) -> Iterator[str]:
@@ -106,7 +106,7 @@ def _split_part(part: str) -> Iterator[str]:
             if not _UNSPACED.match(run):
                 yield run
             else:
-                yield from (run[at : at + 2] for at in range(len(run)))
+                yield from (run[start : start + 2] for start in range(len(run)))
 
 
 def _normalize(word: str) -> str:
@@ -185,8 +185,8 @@ class TermMatcher:
 
     def __init__(self, terms: Iterable[QueryTerm]) -> None:
         words = list(terms)
-        self._stems = {one.root for one in words if not one.begins}
-        self._beginnings = tuple(one.term for one in words if one.begins)
+        self._stems = {term.root for term in words if not term.begins}
+        self._beginnings = tuple(term.term for term in words if term.begins)
 
     def match_line(self, line: str) -> set[str]:
         """Return the words that the line has, each under one name."""

@@ -263,8 +263,8 @@ class PassageRanking:
         for row in rows:
             of_file.setdefault((row.path, row.file), []).append(row)
         scores = {
-            file: sum(row.score * _MORE_OF_A_FILE**n for n, row in enumerate(found))
-            for file, found in of_file.items()
+            file: sum(row.score * _MORE_OF_A_FILE**n for n, row in enumerate(file_rows))
+            for file, file_rows in of_file.items()
         }
         for file, score in self._files():
             scores[file] = scores.get(file, 0.0) + score

@@ -94,9 +94,9 @@ def _encode_line(message: Mapping[str, Any]) -> bytes:
 
 
 def _write(results: int, line: bytes) -> None:
-    left = memoryview(line)
-    while left:
-        left = left[os.write(results, left) :]
+    remaining = memoryview(line)
+    while remaining:
+        remaining = remaining[os.write(results, remaining) :]
 
 
 # --- the tool -----------------------------------------------------------------------------------
@@ -195,8 +195,8 @@ def _make_reporter(results: int) -> Callable[..., None]:
 
         The caller decides which of many reports are passed on: only it knows which was the last.
         """
-        told = [str(message)[:200], None if fraction is None else float(fraction)]
-        _write(results, json.dumps({"progress": told}).encode() + b"\n")
+        values = [str(message)[:200], None if fraction is None else float(fraction)]
+        _write(results, json.dumps({"progress": values}).encode() + b"\n")
 
     return progress
 

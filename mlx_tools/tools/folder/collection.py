@@ -31,12 +31,12 @@ from mlx_tools.tools.folder.definition import ToolFolder, read_folder, write_fil
 LOCK_SECONDS: Final = 10.0
 """Seconds that a change waits for another program that changes the folder."""
 
-UNTRUSTED_REASON: Final = "nobody has said that it is trusted (mlx-tools tools trust {name})"
+UNTRUSTED_REASON: Final = "it is not trusted yet (mlx-tools tools trust {name})"
 CHANGED_REASON: Final = (
-    "its files are not those that were added: look at them (mlx-tools tools trust {name})"
+    "its files have changed since they were added: check them (mlx-tools tools trust {name})"
 )
 OFF_REASON: Final = "switched off (mlx-tools tools enable {name})"
-MISSING_REASON: Final = "it imports what is not installed: {packages}"
+MISSING_REASON: Final = "it needs packages that are not installed: {packages}"
 
 
 class CollectedTool(Struct, frozen=True):
@@ -189,7 +189,7 @@ class ToolCollection:
                 for tool_folder in (added, folder)
             )
             if now != then:
-                raise UsageError(f"{path} was changed by somebody else", hint="add it again")
+                raise UsageError(f"{path} was changed by another program", hint="add it again")
             old_record = self.load_record()
             old_digest = old_record.trusted.get(str(path), "")
             # either is trusted until the new one is in its place: whoever is killed leaves both
@@ -235,7 +235,7 @@ class ToolCollection:
                 raise
         if os.path.lexists(trash):
             raise UsageError(
-                f"{name} is no tool any more, but {trash} cannot be deleted", hint="do so yourself"
+                f"{name} was removed, but {trash} cannot be deleted", hint="delete it yourself"
             )
 
     # --- changes, one after the other ---
@@ -401,7 +401,11 @@ class FolderRecord(Struct, frozen=True, forbid_unknown_fields=True):
         self, record_field: RecordField, key: str, value: str | bool | None
     ) -> FolderRecord:
         """Return the record with this entry; None removes it."""
-        others = {other: was for other, was in getattr(self, record_field).items() if other != key}
+        others = {
+            entry_key: was
+            for entry_key, was in getattr(self, record_field).items()
+            if entry_key != key
+        }
         now: dict[str, Any] = {record_field: others if value is None else others | {key: value}}
         return replace(self, **now)
 

@@ -223,8 +223,8 @@ def write_files(contents: Mapping[str, File], folder: Path) -> None:
         target = folder / name
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(target, flags, 0o700 if file.executable else 0o600), "wb") as out:
-            out.write(file.data)
+        with os.fdopen(os.open(target, flags, 0o700 if file.executable else 0o600), "wb") as output:
+            output.write(file.data)
 
 
 def _walk(folder: Path, prefix: str, depth: int) -> Iterator[tuple[str, Path]]:

@@ -109,14 +109,14 @@ def folder_tool(
         context = current_context()
         seconds = _DEFAULT_SECONDS if context.timeout is None else context.timeout
         now = _read_current(folder, making=log is not None)
-        held = _check_arguments(now, roots, arguments)
+        checked_arguments = _check_arguments(now, roots, arguments)
         if context.expected not in (None, now.digest):
             raise ToolError("its files are no longer those that were approved", code="disabled")
         until = time.monotonic() + seconds - min(_MARGIN, seconds / 10)
         talk = _ToolProcess(now, context, seconds, until)
         try:
             with _copy_folder(now) as execute:
-                return _run_process(now, execute, held, talk, traced=log is not None)
+                return _run_process(now, execute, checked_arguments, talk, traced=log is not None)
         except OSError as error:
             raise ToolError(f"no process can be started: {error.strerror}") from None
         finally:
@@ -125,8 +125,8 @@ def folder_tool(
 
                 with contextlib.suppress(OSError, UsageError):  # the call is what counts
                     private_dir(log.parent)
-                    said = Redactor().redact(talk.describe_output()).text
-                    write_whole(log, said.encode("utf-8", "replace"))
+                    log_text = Redactor().redact(talk.describe_output()).text
+                    write_whole(log, log_text.encode("utf-8", "replace"))
 
     def preview(arguments: Mapping[str, Any]) -> Preview:
         now = folder if log is None else _read_current(folder, making=True)
@@ -163,7 +163,7 @@ def _read_current(folder: ToolFolder, *, making: bool) -> ToolFolder:
     if not (same or making):
         raise ToolError(CHANGED_REASON, code="disabled")
     if now.spec != folder.spec:
-        raise ToolError("what it says of itself was changed: begin anew", code="disabled")
+        raise ToolError("its description has changed: start a new session", code="disabled")
     return now
 
 
@@ -281,7 +281,7 @@ class _ToolProcess:
                 self._is_over = now >= after
             elif self.context.cancelled:
                 self._set_result(
-                    ToolError("it was ended, since nobody waited any more"), is_over=True
+                    ToolError("it was ended because the call was cancelled"), is_over=True
                 )
             elif now >= self._deadline:
                 limit = f"{round(self._seconds, 2):g} s"
@@ -401,5 +401,5 @@ def _describe_end(status: int | None) -> str:
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return f"its process ended with the exit code {code} and without a result"
-    known = {one.value: one.name for one in signal.Signals}
-    return f"its process crashed ({known.get(-code, f'signal {-code}')})"
+    signal_names = {item.value: item.name for item in signal.Signals}
+    return f"its process crashed ({signal_names.get(-code, f'signal {-code}')})"

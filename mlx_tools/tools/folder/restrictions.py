@@ -306,7 +306,7 @@ def _is_text(schema: Any) -> bool:
     if not isinstance(schema, dict):
         return False
     listed = schema.get("enum") or [None]
-    return schema.get("type") == "string" or all(isinstance(one, str) for one in listed)
+    return schema.get("type") == "string" or all(isinstance(value, str) for value in listed)
 
 
 # --- what a call says -----------------------------------------------------------------------------
@@ -363,9 +363,9 @@ def _check_command(command: Any, whitelist: Sequence[str]) -> None:
 
 
 def _permits(entry: Sequence[str], words: Sequence[str]) -> bool:
-    more = len(entry) == 1 or entry[-1] == "*"
+    allows_more = len(entry) == 1 or entry[-1] == "*"
     fixed = entry[:-1] if len(entry) > 1 and entry[-1] == "*" else entry
-    enough = len(words) >= len(fixed) if more else len(words) == len(fixed)
+    enough = len(words) >= len(fixed) if allows_more else len(words) == len(fixed)
     return enough and all(map(_fits, fixed, words))
 
 

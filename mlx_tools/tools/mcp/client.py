@@ -424,14 +424,14 @@ def _error_data(message: str) -> types.ErrorData:
 
 def _make_default(schema: Any) -> Any:
     """Return a value that a person can start from."""
-    known = schema if isinstance(schema, Mapping) else {}
+    keywords = schema if isinstance(schema, Mapping) else {}
     for key in ("default", "const"):
-        if key in known:
-            return known[key]
-    if known.get("enum"):
-        return known["enum"][0]
+        if key in keywords:
+            return keywords[key]
+    if keywords.get("enum"):
+        return keywords["enum"][0]
     blanks = {"boolean": False, "integer": 0, "number": 0, "array": []}
-    return blanks.get(str(known.get("type")), "")
+    return blanks.get(str(keywords.get("type")), "")
 
 
 async def _report(
@@ -716,8 +716,10 @@ def _repeats(text: str, structured: Any) -> bool:
         if (value := json.loads(text)) == structured:
             return True
         text = " ".join(_iter_texts(value))
-    known = {word for part in _iter_texts(structured) for word in _WORD.findall(part.casefold())}
-    return known.issuperset(_WORD.findall(text.casefold()))
+    known_words = {
+        word for part in _iter_texts(structured) for word in _WORD.findall(part.casefold())
+    }
+    return known_words.issuperset(_WORD.findall(text.casefold()))
 
 
 def _iter_texts(value: Any) -> Iterator[str]:

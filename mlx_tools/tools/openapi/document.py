@@ -121,7 +121,7 @@ class OpenApiDocument(Struct, frozen=True):
             if not isinstance(value, Mapping) or not isinstance(value.get("$ref"), str):
                 return value
             value = resolve(self.value, value["$ref"], {})[1]
-        raise OperationRefused("its references lead on and on")
+        raise OperationRefused("its references do not end")
 
     def _make_tool(
         self,
@@ -153,16 +153,16 @@ class OpenApiDocument(Struct, frozen=True):
                 required.append(argument)
             sent = {key: parameter[key] for key in ("name", "in", "style", "explode", "json")}
             places.append({"argument": argument, **sent})
-        at: dict[str, Any] = {"method": method.upper(), "path": path, "parameters": places}
+        location: dict[str, Any] = {"method": method.upper(), "path": path, "parameters": places}
         body = self._follow(operation.get("requestBody"))
         if isinstance(body, Mapping):
-            at["body"], schema = self._read_body(body)
+            location["body"], schema = self._read_body(body)
             properties[BODY] = schemas.describe_schema(body, schema)
             if body.get("required"):
                 required.append(BODY)
         if servers := self._read_servers(operation.get("servers") or item.get("servers")):
-            at["server"] = servers[0]
-        at["security"] = security
+            location["server"] = servers[0]
+        location["security"] = security
         parameters = {"type": "object", "properties": properties, "additionalProperties": False}
         if required:
             parameters["required"] = required
@@ -170,7 +170,7 @@ class OpenApiDocument(Struct, frozen=True):
             parameters["$defs"] = definitions
         texts = operation.get("summary"), operation.get("description")
         effects = "network", "read" if method in READING else "write"
-        fields = {"effects": effects, "at": at}
+        fields = {"effects": effects, "at": location}
         return BoundTool.from_description(name, texts, MAX_DESCRIPTION_CHARS, parameters, **fields)
 
     def _read_parameters(
@@ -393,8 +393,8 @@ def _load_yaml(text: str, place: str) -> Any:
             return super().compose_node(parent, index)
 
     Loader.yaml_implicit_resolvers = {
-        first: [(tag, match) for tag, match in known if tag.rpartition(":")[2] not in _NOT_JSON]
-        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        first: [(tag, match) for tag, match in resolvers if tag.rpartition(":")[2] not in _NOT_JSON]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
     words = re.compile(r"true|True|TRUE|false|False|FALSE")
     Loader.add_implicit_resolver("tag:yaml.org,2002:bool", words, list("tTfF"))

@@ -46,8 +46,8 @@ def parse_secret(text: str) -> tuple[str, str]:
     """Return a scheme's name and the place of its secret. Raises UsageError."""
     scheme, _, place = text.partition("=")
     kind, _, name = place.partition(":")
-    known = (kind == "env" and name) or (kind == "keychain" and "/" in name.strip("/"))
-    if not scheme or not known:
+    is_valid = (kind == "env" and name) or (kind == "keychain" and "/" in name.strip("/"))
+    if not scheme or not is_valid:
         raise UsageError(f"--secret: {text[:80]!r} does not say where it is", hint=PLACE_FORM)
     return scheme, place
 
@@ -119,10 +119,12 @@ async def _find_secrets(
     Raises:
         ToolError: there is none.
     """
-    named, ways = source.at.get("secrets", {}), tool.at.get("security", ())
+    places_by_scheme, ways = source.at.get("secrets", {}), tool.at.get("security", ())
     for way in sorted(ways, key=len, reverse=True):
-        if all(scheme in named for scheme in way):
-            return [(way[name], await _read_secret(named[name], environ)) for name in way]
+        if all(scheme in places_by_scheme for scheme in way):
+            return [
+                (way[name], await _read_secret(places_by_scheme[name], environ)) for name in way
+            ]
     if ways:
         lacking = next(iter(ways[0]), "")
         raise ToolError(
@@ -326,7 +328,9 @@ def _read_answer(
         with contextlib.suppress(ValueError, RecursionError):  # none, or too deep: it is a text
             body = _hide_secrets(json.loads(text), hidden)
     if 300 <= status < 400:
-        raise ToolError(_hide_secrets(f"it leads on to {response.headers.get('location')}", hidden))
+        raise ToolError(
+            _hide_secrets(f"it redirects to {response.headers.get('location')}", hidden)
+        )
     if status >= 400:
         text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
         error_text = " ".join(text.split())[:_SAID_CHARS]
