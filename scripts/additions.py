@@ -130,7 +130,7 @@ anyio.run(main)
                     '    if kind == "parrot":\n'
                     "        from mlx_tools.backends.parrot import ParrotBackend\n\n"
                     "        backend = ParrotBackend()\n"
-                    '        return SelectedBackend(backend=backend, how="named", model=kind)\n',
+                    '        return SelectedBackend(backend=backend, source="named", model=kind)\n',
                 ),
             ),
         },

@@ -55,7 +55,7 @@ def test_figures_are_of_what_was_asked_and_keep_what_was_wished(tmp_path: Path) 
 
 HABITS = (
     *("hermes", "blanks", "indented", "escapes", "no likelihoods", "whole", "shuffled"),
-    "stubborn",
+    *("stubborn", "stubborn tags", "thinks as OpenAI", "thinks as Anthropic", "thinks as Gemma"),
 )
 
 

@@ -178,7 +178,7 @@ METHODS: dict[str, tuple[Callable[[Path], Any], dict[str, Any]]] = {
     "add": (lambda _: Registry(), {"tool": area}),
     "disable": (lambda _: Registry([area]), {"pattern": "area", "reason": "off"}),
     "get": (lambda _: Registry([area]), {"name": "area"}),
-    "named": (lambda _: Registry([area]), {"name": "area"}),
+    "resolve_name": (lambda _: Registry([area]), {"name": "area"}),
     "lacks": (lambda _: Registry([area]), {"name": "area", "policy": Policy()}),
     "describe": (lambda _: Registry([area]), {"name": "area"}),
     "listing": (lambda _: Registry([area]), {"policy": Policy()}),

@@ -60,7 +60,7 @@ def test_schemas_and_values_are_those_of_pydantic(fields: Any, data: Any) -> Non
         schema, plain = schema_of(fields), PlainArguments(fields)
     except NotPlain:
         return
-    model, expected = signature._build(fields)
+    model, expected = signature._build_model(fields)
     assert json.dumps(signature.compact(schema)) == json.dumps(signature.compact(expected))
     arguments = {name: data.draw(VALUES) for name in fields if data.draw(st.booleans())}
     try:
@@ -69,7 +69,9 @@ def test_schemas_and_values_are_those_of_pydantic(fields: Any, data: Any) -> Non
         return
     made = model.model_validate(dict(arguments))
     names = enumerate(fields)
-    assert repr(values) == repr({name: getattr(made, signature._field(at)) for at, name in names})
+    assert repr(values) == repr(
+        {name: getattr(made, signature._field_name(at)) for at, name in names}
+    )
 
 
 def test_most_tools_of_a_person_are_plain() -> None:
