@@ -61,8 +61,6 @@ def worker(*, options_given: options.Options) -> None:
 
     Sessions must be in PostgreSQL.
 
-    Sessions must be in PostgreSQL.
-
     The jobs of the schedule that are due are run, too.
     """
     run = options.run_options(options_given)
@@ -90,10 +88,6 @@ def install(context: typer.Context) -> int:
     """Start the gateway now and with every session of yours.
 
     Options come before this word.
-
-    Options come before this word.
-
-    Options stand before this word.
     """
     _check_options(context.obj)
     command = [*program(), "serve", *_flags(context.obj)]

@@ -143,10 +143,6 @@ def resume(
     """Go on with a session that is paused or was broken off.
 
     At a terminal, talk on in any session.
-
-    At a terminal, talk on in any session.
-
-    At a terminal, talk on in any.
     """
     from mlx_tools.cli.resume import read_approvals, resume_session
 

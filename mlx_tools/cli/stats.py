@@ -116,8 +116,6 @@ def _records_since(records: Sequence[Record], begin: datetime) -> Sequence[Recor
     """Return the header and the records of the questions since ``begin``.
 
     Empty if there are none.
-
-    Empty if there are none.
     """
     for number, record in enumerate(records):
         if isinstance(record, UserRecord) and asked_at(record, records[0]) >= begin.timestamp():
