@@ -27,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"mlx-tools: error: {UNSUPPORTED}", file=sys.stderr)
         return 2
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     if shell := os.environ.get(COMPLETION_VARIABLE):
         from mlx_tools.cli.completion import SHELLS, complete
 

@@ -15,7 +15,9 @@ from mlx_tools.cli import inputs, options
 from mlx_tools.cli.call_text import in_words
 from mlx_tools.cli.chat_commands import (
     COMMANDS,
+    EXITS,
     ExitChat,
+    ResumeChat,
     completions,
     permissions,
     roots,
@@ -71,6 +73,14 @@ def talk_on(saved: SavedSession) -> int:
 
 
 def _talk(run: RunOptions, saved: SavedSession | None = None) -> int:
+    while True:
+        try:
+            return _talk_once(run, saved)
+        except ResumeChat as wanted:
+            saved, run = wanted.saved, wanted.saved.run
+
+
+def _talk_once(run: RunOptions, saved: SavedSession | None) -> int:
     keyboard = TypeAhead.for_process()
     quiet = keyboard.silence() if keyboard else nullcontext()
     with quiet, start_blocking_portal() as portal:
@@ -102,7 +112,7 @@ def _at_keyboard(talk: ChatSession) -> int:
             line = editor.read()
         except KeyboardInterrupt:
             continue
-        if line is None:
+        if line is None or line.strip().casefold() in EXITS:
             return EXIT_OK
         try:
             _run_and_report(ahead, partial(say, talk, line))
@@ -158,7 +168,8 @@ def say(talk: ChatSession, text: str) -> Outcome | None:
     if text.startswith("/"):
         run_slash_command(talk, text.rstrip())
         return None
-    return talk.ask(inputs.as_text(text.strip(), "question"))
+    question, untyped_suffix_chars = inputs.with_files(inputs.as_text(text.strip(), "question"))
+    return talk.ask(question, untyped_suffix_chars=untyped_suffix_chars)
 
 
 def reminder(talk: ChatSession) -> Iterator[str]:

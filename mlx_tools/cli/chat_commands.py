@@ -24,6 +24,7 @@ from msgspec import Struct
 
 from mlx_tools.app import (
     Configuration,
+    SavedSession,
     SettingRow,
     config,
     function_files,
@@ -32,6 +33,7 @@ from mlx_tools.app import (
 )
 from mlx_tools.backends import list_models
 from mlx_tools.cli.call_text import as_name, in_words
+from mlx_tools.cli.inputs import at_terminal, picked
 from mlx_tools.cli.options import one_of
 from mlx_tools.cli.output import (
     count_columns,
@@ -75,6 +77,14 @@ class ExitChat(Exception):
     """The user wants to leave."""
 
 
+class ResumeChat(Exception):
+    """The user wants to go on with another session."""
+
+    def __init__(self, saved: SavedSession) -> None:
+        super().__init__()
+        self.saved = saved
+
+
 class ChatCommand(Struct, frozen=True):
     """A command."""
 
@@ -98,10 +108,11 @@ def run_slash_command(talk: ChatSession, line: str) -> None:
     Raises:
         UsageError: there is no such command, or its argument is wrong.
         ExitChat: the user wants to leave.
+        ResumeChat: the user wants to go on with another session.
     """
     word, *after_word = line.split(maxsplit=1)
     argument = after_word[0] if after_word else ""
-    command = COMMANDS.get(word)
+    command = COMMANDS.get(ALIASES.get(word, word))
     if command is None and (prompt := _prompts(talk).get(word)) is not None:
         prompt(argument)
         return
@@ -166,7 +177,10 @@ def _ask_prompt(talk: ChatSession, source: BoundSource, name: str, values: str) 
 
 def completions(talk: ChatSession, name: str, beginning: str) -> Iterator[str]:
     """Yield completions of a command's argument; for an empty name, paths."""
-    command = COMMANDS.get(name)
+    command = COMMANDS.get(ALIASES.get(name, name))
+    if command is None and beginning.startswith("@"):
+        yield from (f"@{path}" for path in _paths(talk, beginning[1:]))
+        return
     texts = _paths(talk, beginning) if command is None else command.complete(talk, beginning)
     is_list = command is not None and command.takes.endswith("…")
     start = beginning.rfind(" ") + 1 if is_list else 0
@@ -175,7 +189,18 @@ def completions(talk: ChatSession, name: str, beginning: str) -> Iterator[str]:
             yield beginning[:start] + text
 
 
-def _help(_: ChatSession, __: str) -> str:
+def _help(_: ChatSession, name: str) -> str:
+    if name:
+        word = name if name.startswith("/") else f"/{name}"
+        command = COMMANDS.get(ALIASES.get(word, word))
+        if command is None:
+            raise UsageError(
+                f"unknown command {cut(in_words(word), 40)}",
+                hint=did_you_mean(word.casefold(), COMMANDS, "/help lists the commands"),
+            )
+        others = [alias for alias, meant in ALIASES.items() if meant == command.name]
+        same = f"\nalso: {', '.join(others)}" if others else ""
+        return f"{command.usage}: {command.help}{same}"
     width = max(len(command.usage) for command in COMMANDS.values())
     for command in COMMANDS.values():
         _row(command.usage, command.help, width)
@@ -643,6 +668,37 @@ def _steps(talk: ChatSession, words: str) -> str:
     return "every step is shown" if talk.steps else "a call is shown in a line"
 
 
+_LISTED: Final = 10
+"""Sessions that are listed to choose from: a screen holds them."""
+
+
+def _resume(talk: ChatSession, name: str) -> None:
+    from mlx_tools.cli.resume import resolve_session
+
+    store, present = kept_sessions(), talk.conversation.session
+    if name:
+        raise ResumeChat(resolve_session(store.find(name), False, {}))
+    rows = [
+        row
+        for row in map(store.listed, store.by_last_update()[: 3 * _LISTED])
+        if row.session != present and row.status.question
+    ][:_LISTED]
+    if not rows:
+        raise UsageError("there is no other conversation to go on with")
+    if not at_terminal():
+        raise UsageError("/resume: nothing was done", hint="as in /resume SESSION")
+    answers = {f"{cut(row.status.question, 60)} ({row.session})": row.session for row in rows}
+    with talk.turns.keyboard():
+        chosen = picked("Which conversation?", [*answers])
+    if chosen is not None:
+        raise ResumeChat(resolve_session(answers[chosen], False, {}))
+    note("this conversation goes on")
+
+
+def _session_ids(_: ChatSession, __: str) -> list[str]:
+    return [*kept_sessions().by_last_update()[:50]]
+
+
 def _quit(_: ChatSession, __: str) -> None:
     raise ExitChat
 
@@ -705,9 +761,21 @@ COMMANDS: Final[Mapping[str, ChatCommand]] = {
         ChatCommand(
             "/steps", "[on|off]", "every step, or a line a call", _steps, lambda *_: _SWITCH
         ),
-        ChatCommand("/clear", "", "begin a new conversation", _clear),
+        ChatCommand("/clear", "", "begin a new conversation (or /new)", _clear),
+        ChatCommand("/resume", "[SESSION]", "go on with an older one", _resume, _session_ids),
         ChatCommand("/transcript", "", "where this is kept", _describe_transcript),
-        ChatCommand("/help", "", "this list", _help),
-        ChatCommand("/quit", "", "leave (or Ctrl-D)", _quit),
+        ChatCommand("/help", "[COMMAND]", "this list", _help, lambda *_: [*COMMANDS]),
+        ChatCommand("/quit", "", "leave (or exit, Ctrl-D)", _quit),
     )
 }
+
+ALIASES: Final[Mapping[str, str]] = {
+    "/exit": "/quit",
+    "/bye": "/quit",
+    "/new": "/clear",
+    "/?": "/help",
+}
+"""What other programs call the same."""
+
+EXITS: Final = ("exit", "quit", "bye")
+"""Words that leave if they are all of a line, as in a shell."""

@@ -29,8 +29,9 @@ from typing import Any, BinaryIO, Final, TextIO
 from mlx_tools.cli.call_text import in_words
 from mlx_tools.cli.output import count_columns, note, steerable, wrap_line
 from mlx_tools.errors import UsageError
-from mlx_tools.paths import read_regular
+from mlx_tools.paths import expand_user, read_regular
 from mlx_tools.protocol import HOOKS, Unreadable
+from mlx_tools.store import private_part
 
 MAX_BYTES = 64 * 1024 * 1024
 """More than this is no question, completion or list of tools, but a mistake."""
@@ -66,6 +67,46 @@ def read_text(path: Path | None = None) -> str:
         UsageError: it is not UTF-8.
     """
     return decode_text(read_bytes(path), "standard input" if path is None else str(path))
+
+
+_FILE_NAME: Final = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
+_BEHIND: Final = ".,;:!?)"
+"""Marks that end a sentence rather than a file's name."""
+
+MAX_FILE_BYTES: Final = 200_000
+"""Of a file that goes with a question: some 50,000 tokens, more than most contexts take."""
+
+
+def with_files(question: str) -> tuple[str, int]:
+    """Return a question with the text of each file behind it that it names as ``@PATH``, and how
+    many characters were added.
+
+    Raises `UsageError` for a file that is private, too large or no text, and for a folder. What
+    names no file is left as it is.
+    """
+    texts = {}
+    for quoted, bare in _FILE_NAME.findall(question):
+        names = (quoted,) if quoted else (bare, bare.rstrip(_BEHIND))
+        paths = [path for path in map(expand_user, filter(None, names)) if path.exists()]
+        if paths:
+            texts[str(paths[0])] = _file_text(paths[0])
+    added = "".join(f"\n\n{path}:\n{text}" for path, text in texts.items())
+    for path, text in texts.items():
+        note(f"with the {len(text):,} characters of {path}")
+    return question + added, len(added)
+
+
+def _file_text(path: Path) -> str:
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder", hint="/root DIR lets tools see it")
+    real = path.resolve()
+    if (private := private_part(real.parts)) is not None:
+        raise UsageError(f"{path} is private ({private}), and nothing was sent")
+    try:
+        return decode_text(read_regular(real, MAX_FILE_BYTES), str(path))
+    except OSError as error:
+        hint = "/root DIR lets a tool read it in parts"
+        raise UsageError(f"{path}: {error.strerror or error}", hint=hint) from None
 
 
 def decode_text(data: bytes, name: str) -> str:

@@ -74,6 +74,67 @@ def test_help_lists_every_command_clear_begins_anew_and_quit_leaves(say: Say) ->
     assert len(server.bodies) == 2 and "first?" not in server.prompts[1]
 
 
+@pytest.mark.parametrize("word", ["/exit", "/bye", "/quit"])
+def test_other_programs_words_for_leaving_leave(say: Say, word: str) -> None:
+    result, server = say("first?", word, "second?")
+    assert result.code == 0 and len(server.bodies) == 1
+
+
+def test_new_begins_anew_and_help_tells_of_one_command(say: Say) -> None:
+    result, server = say(
+        "first?", "/new", "second?", "/help clear", "/help /resume", "/help nothing"
+    )
+    assert len(server.bodies) == 2 and "first?" not in server.prompts[1]
+    assert "/clear: begin a new conversation" in result.out and "also: /new" in result.out
+    assert "/resume [SESSION]" in result.out
+    assert "unknown command /nothing" in result.error
+
+
+def test_resume_goes_on_with_an_older_conversation(say: Say, run: Any) -> None:
+    say("What is first?")
+    (session,) = (line.split()[0] for line in run("sessions", "list").out.splitlines()[-1:])
+    result, server = say("/resume nothing", f"/resume {session}", "And then?", "/transcript")
+    assert "there is no session nothing" in result.error
+    assert "What is first?" in server.prompts[-1] and "And then?" in server.prompts[-1]
+    assert session in result.out
+    result, _ = say("/resume")
+    assert result.code == 2 and "/resume SESSION" in result.error
+
+
+# --- files in a question --------------------------------------------------------------------------
+
+
+def test_a_file_that_a_question_names_goes_with_it(say: Say, home: Path) -> None:
+    (home / "here" / "plan.md").write_text("Bed 2: kale\n")
+    (home / "here" / "two words.txt").write_text("Bed 3: beans\n")
+    result, server = say('What grows in @plan.md, and in @"two words.txt"? me@plan.md @nobody')
+    (prompt,) = server.prompts
+    assert "plan.md:\nBed 2: kale" in prompt and "two words.txt:\nBed 3: beans" in prompt
+    assert prompt.count("Bed 2: kale") == 1 and "@nobody" in prompt
+    assert "with the 12 characters of plan.md" in result.err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        (".env", b"KEY=1", "private"),
+        ("sub/.ssh/id", b"x", "private"),
+        ("large.txt", b"x" * 300_000, "/root DIR lets a tool read it in parts"),
+        ("photo.bin", b"\xff\xfe\x00", "not UTF-8"),
+        ("folder/", b"", "is a folder"),
+    ],
+)
+def test_a_file_that_cannot_go_with_a_question_stops_it(
+    say: Say, home: Path, name: str, content: bytes, said: str
+) -> None:
+    path = home / "here" / name
+    (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+    if not name.endswith("/"):
+        path.write_bytes(content)
+    result, server = say(f"What is in @{name}?")
+    assert server.bodies == [] and said in result.error
+
+
 def test_a_line_with_a_blank_before_its_slash_is_a_question(say: Say) -> None:
     result, server = say(" /etc/passwd is what?")
     assert result.out == "One.\n" and "User: /etc/passwd is what?" in server.prompts[0]
@@ -445,6 +506,8 @@ def test_what_may_follow_a_command_is_completed(home: Path) -> None:
         assert list(completions(talk, "/steps", "o")) == ["on", "off"]
         assert "scripted" in completions(talk, "/model", "")
         assert list(completions(talk, "/quit", "")) == []
+        assert list(completions(talk, "", "@no")) == ["@note.txt", "@notes/"]
+        assert "/clear" in completions(talk, "/help", "/cl")
 
 
 def test_the_banner_says_model_context_folders_and_what_asks(home: Path) -> None:

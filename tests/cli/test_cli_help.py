@@ -76,3 +76,14 @@ def test_help_loads_no_command() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.startswith("Usage: mlx-tools ask ") and not done.stderr
+
+
+def test_help_as_a_word_is_help_of_the_command_behind_it(run: Any) -> None:
+    for words, option in (
+        (("help",), ("--help",)),
+        (("help", "ask"), ("ask", "--help")),
+        (("help", "tools", "add"), ("tools", "add", "--help")),
+    ):
+        result = run(*words)
+        assert (result.code, result.out) == (0, run(*option).out) and result.out
+    assert run("help", "nothing").code == 2
