@@ -1,4 +1,4 @@
-"""`mlx-tools ask`: one question, one outcome, and on request a full trace.
+"""`mlx-tools ask`: one question, one outcome, and a full trace if asked for.
 
 A full trace has every prompt, every completion as it came, every event and every output. It is
 written only on request, to a file that only its owner can read. Without it, a run leaves its
@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
+PromptName = Annotated[
+    str | None,
+    option("--prompt,-p NAME", "Ask a named prompt; KEY=VALUE words fill its blanks."),
+]
+
 
 @app.command()
 @options.with_settings(*options.ASK)
@@ -51,6 +56,7 @@ def ask(
             "besides a question is added to it.",
         ),
     ] = None,
+    prompt: PromptName = None,
     go_on: options.GoOn = False,
     session: options.SessionGiven = None,
     tool_choice: options.ToolChoice = "auto",
@@ -83,7 +89,7 @@ def ask(
 ) -> int:
     """Answer one question and return the exit code of how it ended."""
     talk, choice = _pick_session(go_on, session, options_given, tool_choice, require_tools, schema)
-    text, piped = _question(options.join_words(question))
+    text, piped = _question(_words_of(question, prompt))
     is_plain = not (as_json or as_events)
     view = LiveView.for_process(steps=steps, answer=is_plain)
     clean = trace_cleaner(talk.run.configuration)
@@ -134,6 +140,15 @@ def _pick_session(
         output_schema = check_output_schema(inputs.read_json(schema), f"--schema: {schema}")
         run = replace(run, output_schema=output_schema)
     return NewSession(run), None
+
+
+def _words_of(question: Sequence[str] | None, prompt: str | None) -> str | None:
+    """The question as it was typed, or as a named prompt has it."""
+    if prompt is None:
+        return options.join_words(question)
+    from mlx_tools.cli.prompts import fill_prompt
+
+    return fill_prompt(prompt, question or ())
 
 
 def _question(question_text: str | None) -> tuple[str, int]:

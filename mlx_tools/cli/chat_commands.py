@@ -668,7 +668,7 @@ def _steps(talk: ChatSession, words: str) -> str:
     return "every step is shown" if talk.steps else "a call is shown in a line"
 
 
-_LISTED: Final = 10
+_MAX_ROWS: Final = 10
 """Sessions that are listed to choose from: a screen holds them."""
 
 
@@ -680,9 +680,9 @@ def _resume(talk: ChatSession, name: str) -> None:
         raise ResumeChat(resolve_session(store.find(name), False, {}))
     rows = [
         row
-        for row in map(store.listed, store.by_last_update()[: 3 * _LISTED])
+        for row in map(store.listed, store.by_last_update()[: 3 * _MAX_ROWS])
         if row.session != present and row.status.question
-    ][:_LISTED]
+    ][:_MAX_ROWS]
     if not rows:
         raise UsageError("there is no other conversation to go on with")
     if not at_terminal():

@@ -13,6 +13,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "chat": "Talk with the model, with tools, line by line.",
     "parse": "Show how one completion's text is read; runs nothing.",
     "propose": "Show what the model would write in one turn; runs nothing.",
+    "prompts": "Keep questions under a name, with blanks, for ask -p.",
     "tools": "List, show, search and call tools; add your own, switch any on and off.",
     "mcp": "Add servers of the Model Context Protocol, whose tools are then as any other.",
     "sessions": "List and show the sessions that are kept, go on with one, remove old ones.",

@@ -70,7 +70,7 @@ def read_text(path: Path | None = None) -> str:
 
 
 _FILE_NAME: Final = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
-_BEHIND: Final = ".,;:!?)"
+_END_MARKS: Final = ".,;:!?)"
 """Marks that end a sentence rather than a file's name."""
 
 MAX_FILE_BYTES: Final = 200_000
@@ -78,15 +78,16 @@ MAX_FILE_BYTES: Final = 200_000
 
 
 def with_files(question: str) -> tuple[str, int]:
-    """Return a question with the text of each file behind it that it names as ``@PATH``, and how
-    many characters were added.
+    """Add the text of each file that a question names as ``@PATH``.
+
+    Returns the question, and how many characters were added.
 
     Raises `UsageError` for a file that is private, too large or no text, and for a folder. What
     names no file is left as it is.
     """
     texts = {}
     for quoted, bare in _FILE_NAME.findall(question):
-        names = (quoted,) if quoted else (bare, bare.rstrip(_BEHIND))
+        names = (quoted,) if quoted else (bare, bare.rstrip(_END_MARKS))
         paths = [path for path in map(expand_user, filter(None, names)) if path.exists()]
         if paths:
             texts[str(paths[0])] = _file_text(paths[0])

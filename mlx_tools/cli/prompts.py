@@ -1,0 +1,169 @@
+"""`mlx-tools prompts`: questions with a name and blanks, which ``ask -p`` asks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from string import Template
+from typing import Annotated, Any, Final
+
+import typer
+
+from mlx_tools.cli import inputs, options
+from mlx_tools.cli.options import argument
+from mlx_tools.cli.output import note, print_json, print_text
+from mlx_tools.errors import UsageError, did_you_mean
+from mlx_tools.paths import config_dir, private_dir, read_regular, write_whole
+
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_SUFFIX: Final = ".md"
+QUESTION: Final = "question"
+"""The blank that the question itself fills."""
+
+MAX_BYTES: Final = 1 << 20
+
+
+class NamedPrompts:
+    """The prompts in a folder, a file each."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or config_dir() / "prompts"
+
+    def names(self) -> list[str]:
+        """Return the names, in order."""
+        try:
+            files = [path for path in self._folder.iterdir() if path.suffix == _SUFFIX]
+        except OSError:
+            return []
+        return sorted(path.stem for path in files if _NAME.fullmatch(path.stem))
+
+    def read(self, name: str) -> str:
+        """Return a prompt's text.
+
+        Raises:
+            UsageError: there is none of this name, or it cannot be read.
+        """
+        path = self._path(name)
+        try:
+            return read_regular(path, MAX_BYTES).decode()
+        except FileNotFoundError:
+            hint = did_you_mean(name, self.names(), "mlx-tools prompts list") or None
+            raise UsageError(f"there is no prompt {name}", hint=hint) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a prompt's text, and return its file.
+
+        Raises:
+            UsageError: its blanks cannot be read, or it cannot be written.
+        """
+        blanks_of(text)
+        path = self._path(name)
+        try:
+            private_dir(self._folder)
+            write_whole(path, f"{text.rstrip()}\n".encode())
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror or error}") from None
+        return path
+
+    def remove(self, name: str) -> None:
+        """Remove a prompt. Raises UsageError if there is none of this name."""
+        self.read(name)
+        self._path(name).unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"{name[:80]!r} is no name", hint="letters, digits, - and _")
+        return self._folder / f"{name}{_SUFFIX}"
+
+
+def blanks_of(text: str) -> list[str]:
+    """Return the names of a prompt's blanks, ``$NAME`` or ``${NAME}``, each once.
+
+    Raises:
+        UsageError: a ``$`` begins no name.
+    """
+    template = Template(text)
+    if not template.is_valid():
+        raise UsageError("a $ stands before no name", hint="write $NAME, and $$ for a $")
+    return template.get_identifiers()
+
+
+def fill_prompt(name: str, words: Sequence[str], prompts: NamedPrompts | None = None) -> str:
+    """Return what a named prompt asks.
+
+    Args:
+        name: the prompt's name.
+        words: ``KEY=VALUE`` for its blanks, and the words of the question.
+        prompts: where the prompts are.
+
+    Raises:
+        UsageError: there is no such prompt, or a blank has no value.
+    """
+    text = (prompts or NamedPrompts()).read(name)
+    blanks = blanks_of(text)
+    values: dict[str, str] = {}
+    rest = []
+    for word in words:
+        key, equals, value = word.partition("=")
+        if equals and key in blanks and key != QUESTION:
+            values[key] = value
+        else:
+            rest.append(word)
+    question = " ".join(rest)
+    if lacking := [blank for blank in blanks if blank not in values and blank != QUESTION]:
+        wanted = " ".join(f"{blank}=…" for blank in lacking)
+        raise UsageError(
+            f"the prompt {name} lacks values", hint=f"as in mlx-tools ask -p {name} {wanted}"
+        )
+    asked = Template(text).substitute(values | {QUESTION: question}).rstrip()
+    return asked if QUESTION in blanks or not question else f"{asked}\n\n{question}"
+
+
+Name = Annotated[str, argument("NAME", "The prompt.")]
+
+
+@app.command("list")
+def list_prompts(as_json: options.AsJson = False) -> None:
+    """List the prompts with the beginnings of their texts."""
+    prompts = NamedPrompts()
+    for name in prompts.names():
+        text = prompts.read(name)
+        if as_json:
+            row: dict[str, Any] = {"name": name, "text": text, "blanks": blanks_of(text)}
+            print_json(row)
+        else:
+            print_text(f"{name}  {' '.join(text.split())[:60]}")
+
+
+@app.command()
+def show(name: Name) -> None:
+    """Print a prompt's text."""
+    print_text(NamedPrompts().read(name).rstrip())
+
+
+@app.command("set")
+def set_prompt(
+    name: Name,
+    words: Annotated[
+        list[str] | None,
+        argument("TEXT…", "The text, with $NAME for what is filled in; - reads standard input."),
+    ] = None,
+) -> None:
+    """Write a prompt; what was there under its name is replaced."""
+    text = inputs.as_question(options.join_words(words) or "-")
+    path = NamedPrompts().write(name, text)
+    blanks = [blank for blank in blanks_of(text) if blank != QUESTION]
+    values = "".join(f" {blank}=…" for blank in blanks)
+    note(f"kept in {path}: mlx-tools ask -p {name}{values}")
+
+
+@app.command()
+def remove(name: Name) -> None:
+    """Remove a prompt."""
+    NamedPrompts().remove(name)
+    print_text(f"{name} is removed")
