@@ -25,6 +25,7 @@ from mlx_tools.cli import inputs, options
 from mlx_tools.cli.background import NewSession, answer
 from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, print_json
+from mlx_tools.cli.project import with_project
 from mlx_tools.cli.root import fails_as_json
 from mlx_tools.cli.view import LiveView, tell
 from mlx_tools.controller import check_output_schema, cleaner
@@ -135,7 +136,7 @@ def _pick_session(
         return resolve_session(
             session, go_on, options_given
         ), None if tool_choice == "auto" else tool_choice
-    run = options.run_options(options_given, tool_choice, require_tools)
+    run = with_project(options.run_options(options_given, tool_choice, require_tools))
     if schema is not None:
         output_schema = check_output_schema(inputs.read_json(schema), f"--schema: {schema}")
         run = replace(run, output_schema=output_schema)

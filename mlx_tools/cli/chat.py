@@ -32,6 +32,7 @@ from mlx_tools.cli.output import (
     cut,
     wrap_line,
 )
+from mlx_tools.cli.project import with_project
 from mlx_tools.cli.talk import ChatSession
 from mlx_tools.cli.type_ahead import TypeAhead
 from mlx_tools.errors import EXIT_OK, BackendError, MlxToolsError
@@ -64,7 +65,7 @@ def chat(
         choice = "" if tool_choice == "auto" else tool_choice
         refuse_options(tool_choice=choice, require_tools=require_tools)
         return talk_on(resolve_session(session, go_on, options_given))
-    return _talk(options.run_options(options_given, tool_choice, require_tools))
+    return _talk(with_project(options.run_options(options_given, tool_choice, require_tools)))
 
 
 def talk_on(saved: SavedSession) -> int:
