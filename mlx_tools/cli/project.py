@@ -40,7 +40,9 @@ def with_instructions(configuration: Configuration) -> Configuration:
             cut = text[:MAX_CHARS]
             part = f"{len(cut):,} of " if len(cut) < len(text) else ""
             note(f"the model is told what {path} says ({part}{len(text):,} characters)")
-            return configuration.over({"prompt.project_context": Redactor().redact(cut).text})
+            return configuration.with_options(
+                {"prompt.project_context": Redactor().redact(cut).text}
+            )
     return configuration
 
 
