@@ -46,7 +46,7 @@ from mlx_tools.cli.output import (
     steerable,
     warn_all,
 )
-from mlx_tools.cli.saved_sessions import kept_sessions
+from mlx_tools.cli.saved_sessions import kept_sessions, resolve_session
 from mlx_tools.cli.talk import ChatSession, folders
 from mlx_tools.cli.undoing import tell_undone, undo_steps
 from mlx_tools.errors import UsageError, did_you_mean
@@ -673,8 +673,6 @@ _MAX_ROWS: Final = 10
 
 
 def _resume(talk: ChatSession, name: str) -> None:
-    from mlx_tools.cli.resume import resolve_session
-
     store, present = kept_sessions(), talk.conversation.session
     if name:
         raise ResumeChat(resolve_session(store.find(name), False, {}))

@@ -1,4 +1,4 @@
-"""The instructions that a project keeps for agents, in ``AGENTS.md`` of a folder that tools see."""
+"""A project's own instructions for agents: ``AGENTS.md`` of a folder that tools see."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from mlx_tools.app import Configuration, RunOptions, roots_of
+from mlx_tools.app import Configuration, RunOptions, list_roots
 from mlx_tools.cli.output import note
 from mlx_tools.messages import replace
 from mlx_tools.paths import check_regular
@@ -34,7 +34,7 @@ def with_instructions(configuration: Configuration) -> Configuration:
     """
     if configuration.settings.prompt.project_context.strip():
         return configuration
-    for root in roots_of(configuration):
+    for root in list_roots(configuration):
         path = Path(RootName.parse(root).path) / FILE_NAME
         if text := _read(path).strip():
             cut = text[:MAX_CHARS]
