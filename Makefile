@@ -4,7 +4,8 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-WORKERS ?= 2
+# One more than there are processors, for tests wait for programs; at most five, for each collects all.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; expr $$n + 1)
 PYTEST_ARGS ?=
 # All extras but vision, speech and all, which names the others (docs/dependencies.md).
 LOCKED := mlx pytest pdf telemetry web gateway anthropic ollama mcp openapi keychain postgres dev
