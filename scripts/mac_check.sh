@@ -93,10 +93,10 @@ profile() { # profile PROGRAM FOLDER [HIDDEN]: the profile that run_command uses
 import sys
 from mlx_tools.toolbox.command_rules import HiddenPaths
 from mlx_tools.toolbox.sandbox import SandboxView
-from mlx_tools.toolbox.seatbelt import seatbelt_profile
+from mlx_tools.toolbox.seatbelt import build_profile
 program, folder, *hidden = sys.argv[1:]
 view = SandboxView(folder, [(folder, bool(hidden))], HiddenPaths(hidden, [], []), starts=bool(hidden))
-print(seatbelt_profile(program, view, folder + "/tmp"))
+print(build_profile(program, view, folder + "/tmp"))
 P
 }
 
