@@ -38,10 +38,15 @@ def processes(*, has_proc: bool = HAS_PROC) -> Iterator[Process]:
 
 
 def is_alive(pid: int, *, has_proc: bool = HAS_PROC) -> bool:
-    """Return whether a process runs: one that was killed and not yet waited for does not."""
+    """Return whether a process runs: one that was killed and not yet waited for does not.
+
+    While another of its threads is still ending, it holds its ports, and cannot be waited for.
+    """
     if has_proc:
         try:
             state = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0]
+            if len([*(PROC / str(pid) / "task").iterdir()]) > 1:
+                return True
         except (FileNotFoundError, ProcessLookupError):
             return False
     else:

@@ -10,7 +10,9 @@ MOST = {"setting of a run": 2, "stop reason": 1, "kind of record": 3, "backend":
 """How many files that are there already an addition may touch."""
 
 
-@pytest.mark.parametrize("kind", MOST)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=[pytest.mark.heavy] * (k != "backend")) for k in MOST]
+)
 def test_an_addition_works_with_what_it_touches(kind: str) -> None:
     done = tried(ADDITIONS[kind])
     assert done.returncode == 0, done.stderr

@@ -153,6 +153,7 @@ def test_the_package_works_wherever_python_imports_it_from(
     assert not list(temporary.iterdir()), "what was unpacked is still there"
 
 
+@pytest.mark.heavy
 def test_a_zip_application_is_the_command(dependencies: Path, tmp_path: Path) -> None:
     copy_as_installed(tmp_path / "app")
     zipapp.create_archive(tmp_path / "app", tmp_path / "mlx-tools.pyz", main="mlx_tools.cli:main")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from scripts.chat_screens import FOLDER, picture, screens, shown_in
 
 
+@pytest.mark.heavy
 def test_each_picture_is_on_the_page_and_shows_what_is_shown_now() -> None:
     page = FOLDER.with_name("chat.md").read_text(encoding="utf-8")
     drawn = set()

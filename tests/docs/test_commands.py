@@ -227,6 +227,7 @@ class Shells:
         return done.returncode, done.stdout, sorted(line.split("\0") for line in lines if line)
 
 
+@pytest.mark.heavy
 def test_every_documented_command_means_the_same_to_zsh_as_to_bash(tmp_path: Path) -> None:
     if shutil.which("zsh") is None:
         pytest.skip("zsh is missing")

@@ -98,6 +98,7 @@ class Letters:
         raise AssertionError("a chat template was written around a prompt that has one")
 
 
+@pytest.mark.heavy
 def test_mlx_lms_trainer_takes_each_line_as_it_is(tmp_path: Path) -> None:
     yaml = pytest.importorskip("yaml")
     datasets = pytest.importorskip("mlx_lm.tuner.datasets")

@@ -156,6 +156,7 @@ def test_a_pull_that_is_interrupted_cleans_up_and_ends_its_programs(
     assert leftovers(model, environ) == []
 
 
+@pytest.mark.heavy
 def test_of_two_pulls_at_once_the_second_waits_and_finds_it_done(
     model: EmbeddedModel, environ: dict[str, str]
 ) -> None:
