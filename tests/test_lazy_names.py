@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -45,3 +47,39 @@ def test_a_package_offers_the_names_that_a_type_checker_sees(package: str) -> No
     assert offered == expected.keys(), "one name is in only one of the two lists of __init__.py"
     for name, home in expected.items():
         assert module.__getattr__(name) is getattr(import_module(home), name), f"{name} of {home}"
+
+
+def imports(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield line, module and name of what a program imports from the project while it runs."""
+    waiting: list[ast.AST] = [ast.parse(text)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        waiting += ast.iter_child_nodes(node)
+        if not isinstance(node, ast.ImportFrom) or node.level:
+            continue
+        module = node.module or ""
+        if module.split(".")[0] in ("mlx_tools", "tests", "scripts"):
+            yield from ((node.lineno, module, alias.name) for alias in node.names)
+
+
+def exists(module: str, name: str) -> bool:
+    """Return whether a module has a name, or is a package with such a module."""
+    found = import_module(module)
+    if hasattr(found, name):
+        return True
+    return hasattr(found, "__path__") and find_spec(f"{module}.{name}") is not None
+
+
+@pytest.mark.heavy
+def test_every_name_that_is_imported_is_there() -> None:
+    """Types do not see a name that a room gives only when it is asked for."""
+    missing = [
+        f"{path.relative_to(ROOT)}:{line}: {module}.{name}"
+        for folder in ("mlx_tools", "tests", "scripts", "benchmarks")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for line, module, name in imports(path.read_text(encoding="utf-8"))
+        if not exists(module, name)
+    ]
+    assert missing == []
