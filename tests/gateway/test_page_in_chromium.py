@@ -163,7 +163,7 @@ def test_sessions_are_found_opened_and_kept_and_tools_and_models_are_told(
     one.rests("Hello.")
     page.click("link", "Sessions")
     page.sees("Greet me.")
-    page.type("42", into="Find", role="searchbox")
+    page.type("is 42", into="Find", role="searchbox")
     page.press("Enter")
     page.until(lambda: "Greet me." not in page.text, "what was found")
     page.click("link", "What is six times seven?")
