@@ -27,6 +27,8 @@ PURE = (
     "transcript",
     "prompt",
     "decoding",
+    "controller.call_beginning",
+    "controller.result",
     "controller.session",
     "controller.state",
     "controller.turn",

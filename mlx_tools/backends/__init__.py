@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mlx_tools.backends.choose import choose_backend
     from mlx_tools.backends.completions import CompletionsBackend, Health
     from mlx_tools.backends.grammar_option import obeys_grammar
+    from mlx_tools.backends.grammars import repeated_end, turn_grammar
     from mlx_tools.backends.inspection import (
         SelectedBackend,
         ServerPool,
@@ -171,6 +172,7 @@ __getattr__, __dir__ = names_of(
         "server": ("ServerBackend", "foreground_command"),
         "server_options": ("GPU_SHARE", "HEADROOM", "check_options"),
         "transport": ("parse_address",),
+        "grammars": ("repeated_end", "turn_grammar"),
         "vendors": ("AnthropicBackend", "OllamaBackend", "VendorBackend"),
         "verdicts": (
             "DEFAULT_STYLE",

@@ -26,24 +26,22 @@ from mlx_tools.backends import (
     TokenScore,
     start_backend,
 )
+from mlx_tools.controller.call_beginning import CallBeginning, call_beginning
+from mlx_tools.controller.result import ResultText
 from mlx_tools.controller.session import Complete, Session, Thought
 from mlx_tools.controller.writer import Emit
 from mlx_tools.decoding import ConstrainedTurn, RepetitionWatch, SampleTokens, ScoreTokens
 from mlx_tools.errors import BackendBroken, BackendError, BackendRefused
 from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, Usage, replace, total_usage
-from mlx_tools.prompt import Neutraliser, neutral
+from mlx_tools.prompt import Neutraliser, ResultTool, neutral
 from mlx_tools.protocol import (
     DEFAULT_REASONING_MARKERS,
     AnswerDelta,
     ArgumentsDelta,
-    CallBeginning,
     CallStarted,
     Delta,
     Reading,
-    ResultText,
-    ResultTool,
     ThoughtDelta,
-    call_beginning,
     loose_name,
     writable,
 )

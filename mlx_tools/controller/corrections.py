@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from mlx_tools.messages import ErrorInfo, ToolCall, ToolSpec, replace
-from mlx_tools.prompt import one_line
-from mlx_tools.protocol import Reading, asked_form, attempted_call, closest_tool
+from mlx_tools.messages import ErrorInfo, Style, ToolCall, ToolSpec, replace
+from mlx_tools.prompt import GAP, one_line
+from mlx_tools.protocol import (
+    Reading,
+    attempted_call,
+    closest_tool,
+    compact,
+    validate_arguments,
+    write_call,
+)
+from mlx_tools.schema import read_properties, read_required
 
 if TYPE_CHECKING:
     from mlx_tools.controller.state import SessionState
 
 _MOST_CHARS: Final = 500
 """Characters of an error's words: what all of them have (`PromptWords.error`)."""
+
+_SHOWN_CHARS: Final = 80
+"""Characters of a value that are shown: more says no more of the form."""
 
 _OF_A_TEXT: Final = ("invalid_json", "truncated_output", "unfilled")
 """Codes of faults that another form of the same call mends."""
@@ -53,3 +64,48 @@ def _form(spec: ToolSpec, arguments: Mapping[str, Any] | None, session: SessionS
     is_asked_by_chat = session.header.route.get("path") == "native"
     native = ("", "") if is_asked_by_chat else session.call_form
     return asked_form(spec, arguments, session.header.style, native)
+
+
+def asked_form(
+    spec: ToolSpec,
+    arguments: Mapping[str, Any] | None,
+    style: Style,
+    native: tuple[str, str] = ("", ""),
+) -> str:
+    """Return a call of this tool as the model should write it.
+
+    Arguments that fit stand in it; for those that are missing, do not fit or are long it has a
+    `GAP`. In style ``native`` it is the object between the marks of the model's own form, for those
+    are control tokens; ``native`` has what stands before the name, and before the arguments. The
+    form is empty if that is no object.
+    """
+    values = _fitting(spec, arguments)
+    before, between = native
+    if style != "native":
+        form = write_call(spec.name, values, style=style)
+    elif "{" in before and between.rstrip().endswith(":"):
+        form = f"{before[before.index('{') :]}{spec.name}{between}{compact(values)}}}"
+    else:
+        return ""
+    return form.replace(f'"{GAP}"', GAP)
+
+
+def _fitting(spec: ToolSpec, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+    schema = spec.parameters
+    known, due = read_properties(schema), read_required(schema)
+    given = dict(arguments or {})
+    if validate_arguments(spec, given)[2] is None and (arguments or not known):
+        values = given
+    else:
+        keys = [key for key in known if key in given or key in due] or [*known][:1]
+        values = {key: given[key] if _fits(spec, key, given) else GAP for key in keys}
+    return {k: v if len(compact(v)) <= _SHOWN_CHARS else GAP for k, v in values.items()}
+
+
+def _fits(spec: ToolSpec, key: str, arguments: Mapping[str, Any]) -> bool:
+    """Return whether the value of one key fits, whatever the other keys."""
+    if key not in arguments:
+        return False
+    parameters = {**spec.parameters, "required": [key], "minProperties": 0}
+    alone = ToolSpec(spec.name, parameters=parameters)
+    return validate_arguments(alone, {key: arguments[key]})[2] is None

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, Self
 
 from msgspec import Struct, field
 
+from mlx_tools.controller.result import settle_result
 from mlx_tools.controller.state import OF_A_CALL, CallState, SessionInputs, SessionState, Turn
 from mlx_tools.controller.turn import follow, is_over_turn_limit, refusal
 from mlx_tools.errors import MlxToolsError, TranscriptError
@@ -31,7 +32,6 @@ from mlx_tools.protocol import (
     forcing_prefix,
     opening,
     read,
-    settle_result,
     with_mended,
 )
 from mlx_tools.transcript import (
@@ -493,7 +493,7 @@ class Session(SessionState):
     def settle_reading(self, reading: Reading, completion: CompletionText) -> Reading:
         """Return how a completion is read where its answer is a call.
 
-        The rules alone read it as ``reading`` (`mlx_tools.protocol.settle_result`).
+        The rules alone read it as ``reading`` (`mlx_tools.controller.result.settle_result`).
         """
         if self.result is None:
             return reading

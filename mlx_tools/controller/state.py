@@ -14,8 +14,15 @@ from msgspec import Struct, field
 
 from mlx_tools.messages import ToolSpec, replace
 from mlx_tools.policy import Limits, Policy, SecretFinder, can_be_allowed
-from mlx_tools.prompt import ChatFormat, KnownTools, PromptWords, begun_prompt, result_tool
-from mlx_tools.protocol import DEFAULT_REASONING_MARKERS, ResultTool
+from mlx_tools.prompt import (
+    ChatFormat,
+    KnownTools,
+    PromptWords,
+    ResultTool,
+    begun_prompt,
+    result_tool,
+)
+from mlx_tools.protocol import DEFAULT_REASONING_MARKERS
 from mlx_tools.transcript import (
     ApprovalRecord,
     CallRecord,

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from mlx_tools.backends import GrammarText
+from mlx_tools.backends import GrammarText, repeated_end, turn_grammar
 from mlx_tools.messages import Style, ToolSpec
-from mlx_tools.protocol import repeated_end, turn_grammar
 
 
 class Grammar(GrammarText, frozen=True):
@@ -31,7 +30,7 @@ def grammar_for(
     max_calls: int = 1,
     prefix: str = "",
 ) -> Grammar:
-    """The grammar of a turn in both dialects: see `mlx_tools.protocol.grammar.turn_grammar`.
+    """The grammar of a turn in both dialects: see `mlx_tools.backends.grammars.turn_grammar`.
 
     Raises:
         UsageError: ``tool_choice`` names no tool here, or nothing may follow ``prefix``.

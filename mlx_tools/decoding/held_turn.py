@@ -28,6 +28,7 @@ from mlx_tools.messages import (
     ToolSpec,
     replace,
 )
+from mlx_tools.prompt import holds_result
 from mlx_tools.protocol import (
     ANSWER_TAG,
     CALL_TAG,
@@ -39,7 +40,6 @@ from mlx_tools.protocol import (
     ReadingRules,
     as_repetition,
     forcing_prefix,
-    holds_result,
     judge,
     line_deltas,
     opening,

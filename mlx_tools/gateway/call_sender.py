@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from mlx_tools.gateway.accepted_arguments import AcceptedArguments
 from mlx_tools.gateway.request import (
     ArgumentsAdded,
     CallAdded,
@@ -18,7 +19,7 @@ from mlx_tools.gateway.request import (
     Emit,
 )
 from mlx_tools.messages import ToolSpec, json_line
-from mlx_tools.protocol import AcceptedArguments, JudgedCall, forcing_prefix, resolve
+from mlx_tools.protocol import JudgedCall, forcing_prefix, resolve
 
 
 @dataclass

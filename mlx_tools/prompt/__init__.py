@@ -46,8 +46,10 @@ from mlx_tools.prompt.opening import (
     result_tool,
 )
 from mlx_tools.prompt.render import Prompt, begun_prompt
+from mlx_tools.prompt.result_tool import ResultTool, holds_result
 from mlx_tools.prompt.words import (
     FILES,
+    GAP,
     MESSAGES,
     RESULT,
     WRITTEN_STYLES,

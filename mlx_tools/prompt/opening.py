@@ -21,9 +21,9 @@ from mlx_tools.prompt.catalog import build_catalog, count_tokens, signature, who
 from mlx_tools.prompt.chat_format import ToolFormat
 from mlx_tools.prompt.finder import Finder
 from mlx_tools.prompt.neutralise import Composer, Neutraliser
+from mlx_tools.prompt.result_tool import ResultTool
 from mlx_tools.prompt.words import Example, PromptWords, parts
 from mlx_tools.protocol import (
-    ResultTool,
     Style,
     write_answer,
     write_call,

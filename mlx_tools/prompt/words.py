@@ -19,9 +19,12 @@ from msgspec import Struct
 from mlx_tools.errors import ConfigError, ErrorCode
 from mlx_tools.messages import Style
 from mlx_tools.prompt.catalog import one_line
-from mlx_tools.protocol import GAP
 
 STYLES: Final[tuple[Style, ...]] = get_args(Style)
+GAP: Final = "…"
+"""Stands in the asked form of a call for what the model has to fill in. It is no JSON, so a copy of
+it never runs."""
+
 WRITTEN_STYLES: Final = tuple(style for style in STYLES if style != "native")
 """Those that we tell of; how a native call is written is the template's to tell."""
 

@@ -7,9 +7,9 @@ in docs/protocol.md.
 
 from __future__ import annotations
 
-from mlx_tools.protocol.accepted import AcceptedArguments
-from mlx_tools.protocol.attempts import GAP, AttemptedCall, asked_form, attempted_call
+from mlx_tools.protocol.attempts import AttemptedCall, attempted_call
 from mlx_tools.protocol.delimiters import (
+    ANSWER_END,
     ANSWER_TAG,
     CALL_TAG,
     forcing_prefix,
@@ -20,7 +20,7 @@ from mlx_tools.protocol.delimiters import (
 )
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
 from mlx_tools.protocol.echo import calls_in
-from mlx_tools.protocol.grammar import repeated_end, turn_grammar
+from mlx_tools.protocol.quoting import fences
 from mlx_tools.protocol.reading import (
     DEFAULT_REASONING_MARKERS,
     AnswerDelta,
@@ -36,11 +36,17 @@ from mlx_tools.protocol.reading import (
     with_mended,
     writable,
 )
-from mlx_tools.protocol.result import ResultText, ResultTool, holds_result, settle_result
 from mlx_tools.protocol.scan import CLOSED, FAULT, INCOMPLETE, ObjectScanner
 from mlx_tools.protocol.stream import Reader, line_deltas, read, read_line
-from mlx_tools.protocol.strict import HOOKS, Unreadable, canonical, decode, loads, loose_name
-from mlx_tools.protocol.unmarked import CallBeginning, call_beginning
+from mlx_tools.protocol.strict import (
+    HOOKS,
+    Unreadable,
+    canonical,
+    compact,
+    decode,
+    loads,
+    loose_name,
+)
 from mlx_tools.protocol.validate import (
     JudgedCall,
     closest_tool,

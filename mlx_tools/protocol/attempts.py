@@ -1,4 +1,4 @@
-"""Calls that a model tried to make, and the asked form of them: for corrections."""
+"""Calls that a model tried to make, for corrections."""
 
 from __future__ import annotations
 
@@ -7,22 +7,17 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from mlx_tools.messages import Style, ToolSpec
+from mlx_tools.messages import ToolSpec
 from mlx_tools.protocol.call_like import fitting_calls
 from mlx_tools.protocol.catalog import LONG_NAME, ToolCatalog
-from mlx_tools.protocol.delimiters import write_call
 from mlx_tools.protocol.echo import call_sequences, objects_in
 from mlx_tools.protocol.objects import possible_calls
 from mlx_tools.protocol.strict import compact
-from mlx_tools.protocol.validate import validate_arguments
-from mlx_tools.schema import read_properties, read_required
 
 _SHOWN_CHARS: Final = 80
-"""Characters of what was written, and of a value, that are shown: more says no more of the form."""
+"""Characters of what was written that are shown: more says no more of the form."""
 
-GAP: Final = "…"
-"""Stands in the asked form for what the model has to fill in; no JSON, so a copy of it never runs.
-"""
+_ELLIPSIS: Final = "…"
 
 
 class AttemptedCall(Struct, frozen=True):
@@ -57,7 +52,7 @@ def attempted_call(text: str, tools: Mapping[str, ToolSpec]) -> AttemptedCall | 
 def _attempts(text: str, catalog: ToolCatalog) -> Iterator[AttemptedCall]:
     """Calls that can be read: objects by any keys, then any family's form."""
     for value in objects_in(text):
-        outline = ", ".join(f"{compact(str(key))}: {GAP}" for key in value)
+        outline = ", ".join(f"{compact(str(key))}: {_ELLIPSIS}" for key in value)
         for name, arguments in (*possible_calls(value), *fitting_calls(catalog, value)):
             yield AttemptedCall(f"{{{outline}}}"[:_SHOWN_CHARS], catalog.find(name), arguments)
     for sequence in call_sequences(text):
@@ -74,49 +69,4 @@ def _fit(attempt: AttemptedCall, catalog: ToolCatalog) -> int:
 
 def _shorten(text: str) -> str:
     line = " ".join(text[: 4 * _SHOWN_CHARS].split())
-    return line if len(line) <= _SHOWN_CHARS else line[: _SHOWN_CHARS - 1] + GAP
-
-
-def asked_form(
-    spec: ToolSpec,
-    arguments: Mapping[str, Any] | None,
-    style: Style,
-    native: tuple[str, str] = ("", ""),
-) -> str:
-    """Return a call of this tool as the model should write it.
-
-    Arguments that fit stand in it; for those that are missing, do not fit or are long it has a
-    `GAP`. In style ``native`` it is the object between the marks of the model's own form, for those
-    are control tokens; ``native`` has what stands before the name, and before the arguments. The
-    form is empty if that is no object.
-    """
-    values = _fitting(spec, arguments)
-    before, between = native
-    if style != "native":
-        form = write_call(spec.name, values, style=style)
-    elif "{" in before and between.rstrip().endswith(":"):
-        form = f"{before[before.index('{') :]}{spec.name}{between}{compact(values)}}}"
-    else:
-        return ""
-    return form.replace(f'"{GAP}"', GAP)
-
-
-def _fitting(spec: ToolSpec, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-    schema = spec.parameters
-    known, due = read_properties(schema), read_required(schema)
-    given = dict(arguments or {})
-    if validate_arguments(spec, given)[2] is None and (arguments or not known):
-        values = given
-    else:
-        keys = [key for key in known if key in given or key in due] or [*known][:1]
-        values = {key: given[key] if _fits(spec, key, given) else GAP for key in keys}
-    return {k: v if len(compact(v)) <= _SHOWN_CHARS else GAP for k, v in values.items()}
-
-
-def _fits(spec: ToolSpec, key: str, arguments: Mapping[str, Any]) -> bool:
-    """Return whether the value of one key fits, whatever the other keys."""
-    if key not in arguments:
-        return False
-    parameters = {**spec.parameters, "required": [key], "minProperties": 0}
-    alone = ToolSpec(spec.name, parameters=parameters)
-    return validate_arguments(alone, {key: arguments[key]})[2] is None
+    return line if len(line) <= _SHOWN_CHARS else line[: _SHOWN_CHARS - 1] + _ELLIPSIS

@@ -52,8 +52,7 @@ class ReadingRules(Struct, frozen=True, kw_only=True):
     its chat format: tokens, and what the next turn opens with; one that begins with a newline
     counts at the start of a line (rule 8c). ``server_split_calls``: the model's server told calls
     from speech, so what is said before a call takes nothing from it (rule 9). ``result`` is the
-    tool of the catalog whose call is the answer (`mlx_tools.protocol.result`), empty where there is
-    none.
+    tool of the catalog whose call is the answer, empty where there is none.
     """
 
     style: Style = "jsonl"

@@ -9,8 +9,8 @@ arguments, and by where it stands (`mlx_tools.protocol.judging`).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from msgspec import Struct
 
@@ -25,7 +25,6 @@ from mlx_tools.protocol.objects import may_mutate
 from mlx_tools.protocol.quoting import last_fence, only_fence, without_quoted
 from mlx_tools.protocol.reading import Reading, ReadingRules
 from mlx_tools.protocol.source import CutOff, Fault, TextSource, finished
-from mlx_tools.protocol.strict import loose_name
 from mlx_tools.schema import read_required
 
 _REREADS: Final = 4
@@ -381,93 +380,3 @@ class _Prose:
         candidate = Candidate("python" if is_python else "marked", True, self._fits(calls[0]))
         is_call_like = outcome(candidate, place) == "call_like"
         return _call_like("a call in a fence behind text is no call") if is_call_like else None
-
-
-_HEAD_WORDS: Final = ("action:", "tool:", "call:", "function:", "final answer:", "thought:")
-_BEFORE_NAME: Final = (
-    r"(?:\[\s{0,8})?(?:print\(\s{0,8})?(?:(?:default_api|functions?)\.)?(?<![\w-])"
-)
-_CALL_BEGUN: Final = re.compile(
-    rf"{_BEFORE_NAME}(?P<name>[\w.-]{{1,128}})(?=\(|\s{{0,8}}\{{)"
-    r"|^[ \t]*(?:Action|Tool|Call|call|Function):"
-    r"|(?:<?[|｜][\w▁:.-]{0,40})?[|｜]>"
-    r"|[\[{\s]{0,8}[\"'](?:name|tool|tool_name|function|action|tool_calls)[\"']?\s*:"
-    r"|<[\w:|｜]*(?:tool|call|invoke|function)|<(?P<tag>[\w.-]{1,128})[>\s]|\bto="
-    r"|(?P<frame>^(?:Final Answer:|<(?:answer|response|final|final_answer)>)|\A\s*Thought:)",
-    re.MULTILINE,
-)
-_TAIL_BEGUN: Final = re.compile(
-    rf"(?:{_BEFORE_NAME}(?P<name>[\w.-]{{1,128}})(?P<space>\s{{0,8}})"
-    r"|[\[{\s]{0,8}[\"'](?:\w{1,10}[\"']?\s{0,8})?"
-    r"|[\[{]\s{0,8}"
-    r"|<[\w:|｜▁.-]{0,60}"
-    r"|[|｜][\w▁:.-]{0,40}"
-    r"|^[ \t]*(?P<head>[A-Za-z][A-Za-z ]{0,12}))\Z",
-    re.MULTILINE,
-)
-"""What the end of a text may go on with to be one of these."""
-
-_LONGEST_TAIL: Final = 120
-"""Characters at the end of a text in which a call may begin."""
-
-_LONGEST_WORD: Final = 40
-"""The same where no mark stands: a word that may be a tool's name, or a heading such as Action."""
-
-_MARK: Final = re.compile(r"[({<>\[|｜:=\"']")
-"""A character without which nothing begins but a tool's name or a heading."""
-
-
-class CallBeginning(NamedTuple):
-    """Where something begins that may go on to be a call, or the frame of an answer.
-
-    Attributes:
-        offset: Its place in the text.
-        is_open: Whether more text must come to see that: a tool's name alone may be a word.
-        is_frame: Whether it is a frame, such as ``Final Answer:``.
-    """
-
-    offset: int
-    is_open: bool = False
-    is_frame: bool = False
-
-
-def call_beginning(text: str, loose_names: Collection[str], start: int = 0) -> CallBeginning | None:
-    """Return what in a text may go on to be a call or an answer's frame, or None.
-
-    Args:
-        text: The text of an answer so far.
-        loose_names: The names of the tools, as `loose_name` writes them.
-        start: Nothing that ends before this offset counts.
-    """
-    is_marked = _MARK.search(text, start) is not None
-    for match in _CALL_BEGUN.finditer(text) if is_marked else ():
-        name = match["name"] or match["tag"]
-        is_named = name is None or not _loose_forms(name).isdisjoint(loose_names)
-        if match.end() >= start and is_named:
-            return CallBeginning(match.start(), is_frame=match["frame"] is not None)
-    tail = max(0, len(text) - (_LONGEST_TAIL if is_marked else _LONGEST_WORD))
-    for match in _TAIL_BEGUN.finditer(text, tail):
-        begins_line = text[max(0, match.start() - 1) : match.start()] in ("", "\n")
-        if _may_go_on(match, loose_names, begins_line=begins_line):
-            return CallBeginning(match.start(), is_open=True)
-    return None
-
-
-def _loose_forms(name: str) -> set[str]:
-    """The loose forms of a name: the whole of it, and its part behind the last dot."""
-    return {loose_name(name), loose_name(name.rpartition(".")[2])}
-
-
-def _may_go_on(match: re.Match[str], names: Collection[str], *, begins_line: bool) -> bool:
-    """Return whether a match at the end of a text may be the beginning of a call."""
-    word = match[0].strip().lower()
-    if begins_line and word and any(head.startswith(word) for head in _HEAD_WORDS):
-        return True
-    name = match["name"]
-    if name is None:
-        return match["head"] is None
-    forms = _loose_forms(name)
-    if match["space"]:
-        return not forms.isdisjoint(names)
-    words = filter(None, forms)
-    return any(one.startswith(word) for word in words for one in (*names, "to", "print"))

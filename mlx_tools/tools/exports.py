@@ -110,7 +110,7 @@ def to_jsonschema(specs: Iterable[ToolSpec]) -> dict[str, Any]:
 
 def to_gbnf(specs: Iterable[ToolSpec]) -> str:
     """Return a grammar of the same line for llama.cpp."""
-    from mlx_tools.protocol import turn_grammar
+    from mlx_tools.backends import turn_grammar
 
     return turn_grammar({spec.name: spec for spec in _sort_by_name(specs)}, dialect="gbnf")
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from mlx_tools.messages import ToolCall
-from mlx_tools.protocol import Reading, ReadingRules, call_beginning, loose_name, read
+from mlx_tools.protocol import Reading, ReadingRules, read
 from tests.protocol.texts import streamed
 from tests.tables import table
 
@@ -40,7 +38,6 @@ CODING = ReadingRules(
 CITY: Any = {"get_weather": _schema("city", city="string", days="integer"), "list_rooms": _schema()}
 RULES = ReadingRules(catalog=CITY, mutates=lambda name, arguments: False)
 
-LOOSE = frozenset(map(loose_name, CITY))
 HERMES = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
 BARE = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
 OTHER_KEYS = '{"tool": "get_weather", "args": {"city": "Paris"}}'
@@ -165,15 +162,6 @@ def test_answers_of_coding_agents_are_shown_though_tools_are_named_as_words() ->
             other.append(text)
     assert len(corrected) <= 3, corrected
     assert other == ["The token <|im_end|> ends a turn in ChatML."]  # which ends the answer
-
-
-@pytest.mark.parametrize("text", [HERMES, BARE, OPENAI, PYTHON, NAMED, ELEMENT])
-def test_what_may_become_a_call_is_held_back_from_its_first_byte(text: str) -> None:
-    said = "I will look.\n"
-    for size in range(1, len(text) + 1):
-        found = call_beginning(said + text[:size], LOOSE)
-        assert found is not None and found.offset <= len(said), text[:size]
-    assert not call_beginning("I will look at the weather (it rains).", LOOSE)
 
 
 @table(

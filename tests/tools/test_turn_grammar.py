@@ -13,6 +13,7 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from mlx_tools import builtin_tools
+from mlx_tools.backends.grammars import repeated_end, turn_grammar
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import Style, ToolSpec
 from mlx_tools.protocol import (
@@ -23,7 +24,6 @@ from mlx_tools.protocol import (
     write_answer,
     write_call,
 )
-from mlx_tools.protocol.grammar import repeated_end, turn_grammar
 from mlx_tools.schema import make_compilable
 from mlx_tools.tools.exports import to_gbnf
 from tests.decoding.schemas import tools

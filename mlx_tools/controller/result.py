@@ -1,109 +1,26 @@
-"""The call that is the answer, where that has to fit a JSON Schema.
+"""The answer of a turn whose answer is the call of one more tool.
 
-Such an answer is the call of one more tool, which no registry has. So it is held, mended, repaired
-and validated as any call is, in every style and dialect; `settle_result` makes the answer of it.
+`settle_result` makes the answer of the call; `ResultText` gives its text while it is written.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Container, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
-from msgspec import Struct
-
-from mlx_tools.messages import ErrorInfo, FinalAnswer, ToolCall, ToolSpec, replace
-from mlx_tools.protocol.quoting import fences
-from mlx_tools.protocol.reading import Reading, writable
-from mlx_tools.protocol.scan import INCOMPLETE, ObjectScanner
-from mlx_tools.protocol.strict import Unreadable, compact, loads, loose_name
-from mlx_tools.protocol.validate import validate_arguments
-from mlx_tools.schema import check_parameters, is_of_objects, object_schema, schema_text
-
-_KEY: Final = "value"
-_LAST_LINES: Final = re.compile(r"^[ \t]*[{\[].*\Z", re.DOTALL | re.MULTILINE)
-
-
-class ResultTool(Struct, frozen=True):
-    """The tool whose call is the answer.
-
-    ``is_wrapped``: the answer is no object, or need not be one, and stands under the one key that
-    ``spec`` takes.
-    """
-
-    spec: ToolSpec
-    is_wrapped: bool
-
-    @classmethod
-    def from_schema(cls, schema: Mapping[str, Any], name: str, description: str) -> ResultTool:
-        """Make the tool for answers that fit ``schema``.
-
-        Raises `ToolDefinitionError` where that cannot be used.
-        """
-        return _make_tool(schema_text(schema), name, description)
-
-    def is_called(self, name: str, other_tools: Container[str]) -> bool:
-        """Return whether a call's name means this tool and none of the ``other_tools``."""
-        own = self.spec.name
-        return name == own or (name not in other_tools and loose_name(name) == loose_name(own))
-
-    def answer_from(
-        self, arguments: Mapping[str, Any], repairs: tuple[str, ...]
-    ) -> FinalAnswer | None:
-        """Return the answer that a call with these arguments gives, as compact JSON.
-
-        None where they do not fit.
-        """
-        fitting, coercions, error = validate_arguments(self.spec, arguments)
-        if error is not None:
-            return None
-        value = fitting[_KEY] if self.is_wrapped else fitting
-        return FinalAnswer(compact(value), (), (*repairs, *coercions))
-
-    def arguments_in(self, text: str) -> Mapping[str, Any] | None:
-        """The arguments for which ``text`` stands, which is JSON; else None.
-
-        It may stand in the text's one fence, or be the last lines of the text.
-        """
-        fenced = [*fences(text)]
-        fence = fenced[0].inside if len(fenced) == 1 else ""
-        last = _LAST_LINES.search(text)
-        for value in (text, fence, last[0] if last else ""):
-            with suppress(Unreadable):
-                return self._arguments(loads(value))
-        return None
-
-    def _arguments(self, value: Any) -> Mapping[str, Any] | None:
-        if self.is_wrapped:
-            return {_KEY: value}
-        return value if isinstance(value, dict) else None
-
-
-def holds_result(spec: ToolSpec, reading: Reading) -> bool:
-    """Return whether an answer is JSON that a result tool's ``spec`` takes.
-
-    It may be the arguments themselves or, of a wrapped answer, the value.
-    """
-    (answer,) = reading.messages
-    if not isinstance(answer, FinalAnswer) or reading.truncated:
-        return False
-    tools = (ResultTool(spec, is_wrapped) for is_wrapped in (False, True))
-    said = (tool.arguments_in(answer.content) for tool in tools)
-    return any(one is not None and validate_arguments(spec, one)[2] is None for one in said)
-
-
-@lru_cache(maxsize=256)
-def _make_tool(text: str, name: str, description: str) -> ResultTool:
-    """Make the tool once for a schema, so that what is compiled for it is kept."""
-    schema = json.loads(text)
-    is_object = is_of_objects(schema)
-    parameters = {**schema, "type": "object"} if is_object else object_schema(schema, _KEY)
-    check_parameters(parameters)
-    return ResultTool(ToolSpec(name, description, parameters, effects=frozenset()), not is_object)
+from mlx_tools.messages import ErrorInfo, FinalAnswer, ToolCall, replace
+from mlx_tools.prompt import ResultTool
+from mlx_tools.protocol import (
+    INCOMPLETE,
+    ObjectScanner,
+    Reading,
+    Unreadable,
+    compact,
+    loads,
+    validate_arguments,
+    writable,
+)
 
 
 def settle_result(
@@ -177,8 +94,8 @@ class ResultText:
     """The text of an answer, told while its call is written.
 
     `feed` takes the next text of the arguments, as the model writes it, and gives the next of the
-    answer's: compact, and what all of it joins to is what `ResultTool.taken` makes of arguments
-    that need no coercion.
+    answer's: compact. All of it joins to what `ResultTool.answer_from` makes of arguments that need
+    no coercion.
     """
 
     is_wrapped: bool
