@@ -38,7 +38,7 @@ def list_s(store: SessionStore) -> float:
     ids = store.by_last_update()
     assert len(ids) > SESSIONS
     for session in ids[:SHOWN]:
-        store.listed(session)
+        store.describe(session)
     return time.perf_counter() - began
 
 

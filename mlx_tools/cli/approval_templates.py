@@ -43,7 +43,7 @@ def list_templates(as_lines: AsJsonLines = False) -> None:
             print_text("\n".join(_lines(template)))
     if not templates:
         note("there are no approval templates")
-    if strangers := file.strangers:
+    if strangers := file.foreign_count:
         note(
             f"{count_noun(strangers, 'entry')} of {file.path} was not added here, and holds "
             "nothing (approvals revoke --all removes it)"

@@ -678,7 +678,7 @@ def _resume(talk: ChatSession, name: str) -> None:
         raise ResumeChat(resolve_session(store.find(name), False, {}))
     rows = [
         row
-        for row in map(store.listed, store.by_last_update()[: 3 * _MAX_ROWS])
+        for row in map(store.describe, store.by_last_update()[: 3 * _MAX_ROWS])
         if row.session != present and row.status.question
     ][:_MAX_ROWS]
     if not rows:

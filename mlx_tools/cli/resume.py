@@ -72,7 +72,7 @@ def resume_session(
     """
     saved = load_session(session, options_given)
     records = kept_sessions().read(saved.place).transcript
-    if not isinstance(approvals, Mapping) and session_status(records).ended:
+    if not isinstance(approvals, Mapping) and session_status(records).is_finished:
         if approvals is not None or not inputs.at_terminal() or as_json:
             raise UsageError(
                 "nothing waits in the session: it has ended",

@@ -319,7 +319,7 @@ def look(session: str) -> RunInspection:
     store = kept_sessions()
     if store.size(session) < 0:
         return RunInspection(state="missing")
-    listed = store.listed(session)
+    listed = store.describe(session)
     try:
         records = store.records(session)
     except TranscriptError as error:

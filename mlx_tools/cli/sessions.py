@@ -75,7 +75,7 @@ def list_sessions(
     store, now = kept_sessions(), _now()
     ids = store.by_last_update(limit)
     for session in ids:
-        listed = store.listed(session)
+        listed = store.describe(session)
         if as_lines:
             print_json(_as_json(listed))
         else:
@@ -101,7 +101,7 @@ def show(
         for record in records:
             print_json(to_json(record))
         return
-    listed = store.listed(session)
+    listed = store.describe(session)
     try:
         lines = [*title(listed), *conversation(records), *waiting(listed.status)]
     except (AttributeError, TypeError, ValueError):
@@ -172,12 +172,12 @@ def delete(
 ) -> None:
     """Remove these sessions, with all that they keep."""
     store = kept_sessions()
-    listings = [store.listed(session) for session in dict.fromkeys(map(store.find, sessions))]
+    listings = [store.describe(session) for session in dict.fromkeys(map(store.find, sessions))]
     for listed in listings:
         state = listed.status.state
         if state == "running":
             raise UsageError(f"{listed.session} is in use by another process", hint="end that")
-        if not (listed.status.ended or paused):
+        if not (listed.status.is_finished or paused):
             raise UsageError(
                 f"{listed.session} has not ended: {describe_status(listed.status)}",
                 hint="--paused removes it all the same",
@@ -198,8 +198,8 @@ def prune(
     limit = None if older_than is None else time.time() - older_than * _DAY
     listings = [
         listed
-        for listed in map(store.listed, store.by_last_update()[keep:])
-        if listed.status.ended and (limit is None or listed.updated < limit)
+        for listed in map(store.describe, store.by_last_update()[keep:])
+        if listed.status.is_finished and (limit is None or listed.updated < limit)
     ]
     _remove(store, listings, force=False, yes=yes)
 
@@ -316,8 +316,8 @@ def _describe_copy(report: CopyReport) -> str:
     rows = {name: sum(tables.values()) for name, tables in report.tables.items()}
     parts = [
         f"{count_noun(report.sessions, 'session')} ({amount(report.bytes)})",
-        *([f"{report.there} more were there"] if report.there else []),
-        count_noun(report.used, "used approval"),
+        *([f"{report.present_sessions} more were there"] if report.present_sessions else []),
+        count_noun(report.approvals, "used approval"),
         *(f"{count_noun(n, 'row')} of {name}" for name, n in rows.items()),
     ]
     return ", ".join(parts)

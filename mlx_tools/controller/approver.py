@@ -147,7 +147,7 @@ class StepApprover(Protocol):
 class Templates(Protocol):
     """A person's approval templates: `mlx_tools.store.TemplateFile`."""
 
-    def covering(self, call: CallContext) -> ApprovalTemplate | None:
+    def find(self, call: CallContext) -> ApprovalTemplate | None:
         """The template that covers a call."""
         ...
 
@@ -178,7 +178,7 @@ def by_template(
         nested=nested,
         now=now,
     )
-    if (found := templates.covering(called)) is None:
+    if (found := templates.find(called)) is None:
         return None
     return decide_by_template(found, tool.spec, tool.spec.effects_of(call.arguments))
 

@@ -248,7 +248,7 @@ class ContextWindow:
         """
         if self._store is None or not self._outputs.can_read:
             return None
-        return artifact or self._store.put(self._outputs.clean(text))
+        return artifact or self._store.add(self._outputs.clean(text))
 
     def _count_tokens(self, record: CompactedRecord, render: Render) -> CompactedRecord | None:
         """The record with the tokens of the prompt that it leaves.

@@ -106,7 +106,7 @@ class _OpenSession:
             self.outputs,
             approver=parts.approver,
             templates=parts.templates,
-            consumed_approvals=files.used,
+            consumed_approvals=files.consumed_approvals,
         )
         counter = PromptCounter(
             session, TokenCounter(lambda: find_model_folder(parts.backend, session.header.model))
@@ -532,7 +532,7 @@ class Conversation:
         clean = live.outputs.clean
         if artifacts is not None:
             for key, text in self.earlier.kept_artifacts():
-                artifacts.put(clean(text), key)
+                artifacts.add(clean(text), key)
         there = sum(isinstance(record, CarriedRecord) for record in self.files.transcript)
         for record in islice(self.earlier.prior_messages(live.session, clean), there, None):
             live.writer.append(record)  # those that are there were written before the disk was full

@@ -182,7 +182,7 @@ class _DirectSession:
             outputs,
             approver=approver,
             templates=templates,
-            consumed_approvals=files.used,
+            consumed_approvals=files.consumed_approvals,
         )
         self._runner = _DirectRunner(
             writer, registry, files, outputs, approver, ReadCallCache(), on_progress=on_progress

@@ -243,7 +243,7 @@ class Outputs:
             if call in self.artifacts:
                 continue
             try:
-                key = self._store.put(self.whole[call])
+                key = self._store.add(self.whole[call])
             except StorageError as error:
                 return error
             if key is not None:

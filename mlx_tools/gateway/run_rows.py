@@ -165,7 +165,7 @@ class RunRows:
 
     def open_runs(self) -> list[RunRow]:
         """The runs of which something is still to be done, the oldest first."""
-        if not self._tables.made:
+        if not self._tables.exists:
             return []
         return self._select("WHERE act IS NOT NULL ORDER BY number")
 
@@ -213,7 +213,7 @@ class RunRows:
 
     def holds(self, session: str) -> bool:
         """Return whether a session is that of a run."""
-        return self._tables.made and self.named(session) is not None
+        return self._tables.exists and self.named(session) is not None
 
     # --- what is to be told ---
 
@@ -240,7 +240,7 @@ class RunRows:
 
     def next_due(self) -> float | None:
         """When something is to be told next; None where nothing is."""
-        if not self._tables.made:
+        if not self._tables.exists:
             return None
         with self._tables.transaction() as db:
             due: float | None = db.execute("SELECT min(due) FROM hooks").fetchone()[0]

@@ -531,7 +531,7 @@ class Runs:
         """Bring a run to rest that broke off, or is ``cancelled``. Raises `ApiError` where another
         process is at it."""
         if not was_asked(records):
-            with suppress(TranscriptError), self.sessions.held(row.id):
+            with suppress(TranscriptError), self.sessions.hold(row.id):
                 await self.work.put_to_rest(row, records)
             return records
         async with self._open_session(row, records) as conversation:

@@ -1,4 +1,4 @@
-"""What is kept: sessions, artifacts, access lists, old contents; safe roots; the model's words."""
+"""Sessions, artifacts, access lists, old file contents, safe roots, model words."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from mlx_tools.store.roots import (
     WrongFileKind,
     check_patterns,
     expand_home,
-    folded,
+    fold_name,
     identity_of,
     private_part,
     supported,
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
         SqliteFile,
         Statements,
         Tables,
-        passes,
+        is_transient,
     )
 
 __getattr__, __dir__ = names_of(
@@ -91,7 +91,7 @@ __getattr__, __dir__ = names_of(
             "SqliteFile",
             "Statements",
             "Tables",
-            "passes",
+            "is_transient",
         ),
     },
 )
@@ -117,8 +117,11 @@ def word_files() -> Mapping[str, str]:
 
 
 def words_digest() -> str:
-    """A digest of the words that the model reads, as they come with mlx-tools: 16 digits. Those for
-    answers that fit a schema are left out: nothing is measured with them."""
+    """Return a digest of the words that the model reads: 16 digits.
+
+    It is of the words that come with mlx-tools. Those for answers that fit a schema are left out:
+    nothing is measured with them.
+    """
     from mlx_tools.prompt import RESULT
 
     names = sorted(name for name in word_files() if name != RESULT)

@@ -1,4 +1,4 @@
-"""What the runs of a session began with, and which approvals are used up."""
+"""Access lists of runs, and the approvals that are used up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mlx_tools.store.transcript import write_all
 
 ACCESS_FILE: Final = "access.json"
 _ACCESS_VERSION: Final = 1
-_MOST_WATCHED: Final = 4_000_000
+_MAX_WATCHED_BYTES: Final = 4_000_000
 """Bytes of a configuration file that are looked at."""
 
 
@@ -45,7 +45,7 @@ class RunPermit:
     _list_bytes: bytes = field(default=b"", init=False)
 
     def begin(self, session: str, policy_hash: str, specs: Iterable[ToolSpec]) -> None:
-        """Write the list of a run that begins. Raises `StorageError` where it cannot be."""
+        """Write the list of a run that begins. Raise `StorageError` if that fails."""
         self._tools = None
         tools = {spec.name: spec.digest() for spec in specs}
         listed = {
@@ -60,7 +60,7 @@ class RunPermit:
         self._tools = tools
 
     def check(self, spec: ToolSpec) -> Decision | None:
-        """The reason why a call of this tool may not run now, None where it may. Raises nothing."""
+        """Return the refusal of a call of this tool, None if it may run. Raise nothing."""
         reason = self._refusal(spec)
         return Decision("deny", "access_list", reason, "not_allowed") if reason else None
 
@@ -93,15 +93,19 @@ class RunPermit:
     # kept nowhere
 
     def _write(self) -> None:
-        """Keep the list. Raises `StorageError` where it cannot be."""
+        """Store the list. Raise `StorageError` if that fails."""
 
     def _read(self) -> bytes:
-        """What is kept now. Raises OSError where it cannot be had or trusted, BlockingIOError where
-        it is locked."""
+        """Return the stored list.
+
+        Raises:
+            OSError: the list cannot be read or trusted.
+            BlockingIOError: the list is locked.
+        """
         return self._list_bytes
 
     def _remove(self) -> None:
-        """Remove what is kept. Raises nothing."""
+        """Remove the stored list. Raise nothing."""
 
 
 @dataclass(eq=False)
@@ -130,7 +134,10 @@ class RunPermitFile(RunPermit):
 
 
 def fingerprints(places: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
-    """The state of each place now: a hash of the file's content, or a word where there is none."""
+    """Return the state of each place now: a hash of its content, or a word.
+
+    The word says why there is no content: the place is absent, unreadable or too large.
+    """
     return {os.fspath(place): _fingerprint(place) for place in places}
 
 
@@ -146,24 +153,29 @@ def _fingerprint(place: str | os.PathLike[str]) -> str:
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             return "unreadable"
-        data = os.read(file, _MOST_WATCHED)
+        data = os.read(file, _MAX_WATCHED_BYTES)
     except OSError:
         return "unreadable"
     finally:
         os.close(file)
-    return hashlib.sha256(data).hexdigest() if len(data) < _MOST_WATCHED else "too large"
+    return hashlib.sha256(data).hexdigest() if len(data) < _MAX_WATCHED_BYTES else "too large"
 
 
 @dataclass(eq=False)
 class ConsumedApprovals:
-    """The approvals that calls have started with, by their digests: each counts once, whatever is
-    taken away from a transcript."""
+    """Digests of the approvals with which calls have started.
+
+    Each approval counts once, whatever is taken away from a transcript.
+    """
 
     _digests: set[str] = field(default_factory=set, init=False)
 
     def take(self, digest: str) -> bool:
-        """Use an approval up; False where it was used before. Raises `StorageError` where that
-        cannot be written down: then it is not used up."""
+        """Use an approval up. Return False if it was used before.
+
+        Raises:
+            StorageError: the use cannot be recorded; the approval is then not used up.
+        """
         taken = digest not in self._digests
         self._digests.add(digest)
         return taken
@@ -179,14 +191,17 @@ class ConsumedApprovalsFile(ConsumedApprovals):
         return self.take_all([digest]) == 1
 
     def all(self) -> list[str]:
-        """Those that were used up, in the order of their use. Raises OSError."""
+        """Return the consumed approvals in the order of their use. Raise OSError."""
         with contextlib.suppress(FileNotFoundError):
             return self.path.read_text(encoding="utf-8", errors="replace").split()
         return []
 
     def take_all(self, digests: Iterable[str]) -> int:
-        """Use approvals up; how many of them were not before. Raises `StorageError` where that
-        cannot be written down: then none is used up."""
+        """Use approvals up. Return how many of them were not used before.
+
+        Raises:
+            StorageError: the use cannot be recorded; then none is used up.
+        """
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         hint = "nothing was run; free some space and start again"
         with (

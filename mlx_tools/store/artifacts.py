@@ -1,5 +1,8 @@
-"""Files that a session keeps besides its transcript: whole outputs of tools, and what its calls
-replaced or deleted. Files that expire and are bounded in size, readable by their owner alone."""
+"""Files that a session keeps beside its transcript: artifacts and old contents.
+
+Artifacts are whole outputs of tools. Old contents are what calls replaced or deleted. The files
+expire, are bounded in size, and only their owner can read them.
+"""
 
 from __future__ import annotations
 
@@ -35,46 +38,56 @@ CLOCK_SETTLES: Final = 3600.0
 """Seconds for which a clock that has jumped must go on before it is believed."""
 
 _ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
-_KEPT: Final = re.compile(r"\.?[0-9a-f]{32}(?:\.[0-9a-f]{16})?", re.ASCII)
+_BLOB_NAME: Final = re.compile(r"\.?[0-9a-f]{32}(?:\.[0-9a-f]{16})?", re.ASCII)
 """A file, or one that was not finished."""
 
 ARTIFACTS: Final = "artifacts"
-_SWEPT: Final = ".swept"
+_SWEEP_MARK: Final = ".swept"
 """A mark whose time says when the last sweep began."""
-_DOUBTED: Final = ".clock"
+_CLOCK_MARK: Final = ".clock"
 
 
 class BlobStore(ABC):
-    """Bytes that a session keeps, each whole: what a crash cut off is nothing.
+    """Blobs of a session, each whole: a blob that a crash cut off does not exist.
 
-    They are gone after some time. All together take at most ``max_bytes``: the oldest make room for
-    new ones. Names are 32 hexadecimal digits.
+    Blobs expire. Together they take at most ``max_bytes``: the oldest make room for new ones. Names
+    are 32 hexadecimal digits.
     """
 
     max_bytes: int
 
     @abstractmethod
     def write(self, key: str, data: bytes, *, durable: bool = False) -> None:
-        """Keep ``data`` as ``key``; with ``durable`` it survives a power cut. Raises OSError, and
-        then it is not kept; nothing else is removed then."""
+        """Store ``data`` as ``key``.
+
+        Args:
+            key: the name of the blob.
+            data: its bytes.
+            durable: True if the blob must survive a power cut.
+
+        Raises:
+            OSError: the blob was not stored; no other blob was removed either.
+        """
 
     @abstractmethod
     def read(self, key: str) -> bytes | None:
-        """What is kept as ``key``, None where nothing is (any more), or it cannot be read."""
+        """Return the blob ``key``. None if it does not exist, expired or is unreadable."""
 
     @abstractmethod
     def names(self) -> list[str]:
-        """The names of all that is kept."""
+        """Return the names of all blobs."""
 
     @abstractmethod
     def forget(self, key: str) -> None:
-        """Remove what is kept as ``key``."""
+        """Remove the blob ``key``."""
 
 
 @dataclass(eq=False)
 class BlobFiles(BlobStore):
-    """A folder of files. A file is gone after ``keep`` seconds. ``sync`` gets an open file's data,
-    or an open folder's names, to the disk."""
+    """A folder of files, each of which expires after ``keep`` seconds.
+
+    ``sync`` flushes an open file's data, or an open folder's names, to the disk.
+    """
 
     folder: Path
     _: KW_ONLY
@@ -83,14 +96,14 @@ class BlobFiles(BlobStore):
     sync: Callable[[int], None] = sync_fully
 
     def expire(self, now: float) -> int:
-        """Remove what has expired and return how many files there were.
+        """Remove expired files and return how many there were.
 
-        One that says it was written after ``now`` was written by a wrong clock: it counts as
-        written now, so that it does not stay for ever.
+        A file whose time is after ``now`` was written by a wrong clock. It counts as written now,
+        so that it does not stay for ever.
         """
         limit = now - self.keep
         removed = 0
-        for path, found in self._files(_KEPT):
+        for path, found in self._files(_BLOB_NAME):
             with contextlib.suppress(OSError):
                 if found.st_mtime < limit:
                     path.unlink()
@@ -125,7 +138,7 @@ class BlobFiles(BlobStore):
         return [path.name for path, _ in self._files()]
 
     def all(self) -> list[tuple[Path, float]]:
-        """All files, expired or not, each with when it was written."""
+        """Return all files, expired or not, each with the time of its writing."""
         return sorted((path, found.st_mtime) for path, found in self._files())
 
     def forget(self, key: str) -> None:
@@ -133,7 +146,7 @@ class BlobFiles(BlobStore):
             (self.folder / key).unlink()
 
     def _sync_names(self) -> None:
-        """Make the names in the folder last through a power cut, where its file system can."""
+        """Flush the folder's names to the disk, if its file system can."""
         fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             with contextlib.suppress(OSError):
@@ -154,7 +167,7 @@ class BlobFiles(BlobStore):
                     total -= found.st_size
 
     def _files(self, names: re.Pattern[str] = _ID) -> Iterator[tuple[Path, os.stat_result]]:
-        """The files in the folder, with what is known of each."""
+        """Yield the files in the folder, each with its status."""
         with contextlib.suppress(OSError), os.scandir(self.folder) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
@@ -164,33 +177,33 @@ class BlobFiles(BlobStore):
 
 @dataclass(eq=False)
 class BlobMemory(BlobStore):
-    """What ``held`` has under the name of one session; the oldest of all sessions make room."""
+    """Blobs of one session in ``blobs``; the oldest of all sessions make room."""
 
     session: str
-    held: dict[tuple[str, str], bytes]
+    blobs: dict[tuple[str, str], bytes]
     max_bytes: int = MAX_BYTES
 
     def write(self, key: str, data: bytes, *, durable: bool = False) -> None:
-        self.held[self.session, key] = data
-        while sum(map(len, list(self.held.values()))) > self.max_bytes:
-            self.held.pop(next(iter(self.held)), None)
+        self.blobs[self.session, key] = data
+        while sum(map(len, list(self.blobs.values()))) > self.max_bytes:
+            self.blobs.pop(next(iter(self.blobs)), None)
 
     def read(self, key: str) -> bytes | None:
-        return self.held.get((self.session, key))
+        return self.blobs.get((self.session, key))
 
     def names(self) -> list[str]:
-        return [key for session, key in self.held if session == self.session]
+        return [key for session, key in self.blobs if session == self.session]
 
     def forget(self, key: str) -> None:
-        self.held.pop((self.session, key), None)
+        self.blobs.pop((self.session, key), None)
 
 
 @dataclass(eq=False)
 class ArtifactStore:
     """The artifacts of a session. Ids are random: none can be guessed.
 
-    ``keep_all`` says that outputs are to be kept which the transcript holds whole, too. ``sweep``
-    is called with each, to remove what expired elsewhere.
+    With ``keep_all`` outputs are kept that the transcript holds whole, too. ``sweep`` is called
+    with each artifact, to remove what expired elsewhere.
     """
 
     blobs: BlobStore
@@ -198,11 +211,15 @@ class ArtifactStore:
     keep_all: bool = False
     sweep: Callable[[], object] = lambda: None
 
-    def put(self, text: str, key: str = "") -> str | None:
-        """Keep ``text`` and return its id, None where it is larger than all that may be kept.
+    def add(self, text: str, key: str = "") -> str | None:
+        """Store ``text`` and return its id, None if it is larger than the limit of all.
 
-        ``key`` is the id of one that comes from another session.
-        Raises `StorageError` where it cannot be written; nothing else is removed then.
+        Args:
+            text: the output of a tool.
+            key: the id to use, for an artifact of another session; empty for a new id.
+
+        Raises:
+            StorageError: the artifact was not stored; no other was removed either.
         """
         data = text.encode(errors="surrogatepass")
         if len(data) > self.blobs.max_bytes:
@@ -215,8 +232,11 @@ class ArtifactStore:
         return key
 
     def get(self, key: str) -> str | None:
-        """The text of an artifact. None where there is none (any more), and where it cannot be
-        read: whoever guesses learns nothing."""
+        """Return the text of an artifact.
+
+        It is None if the artifact does not exist, expired or cannot be read: whoever guesses ids
+        learns nothing.
+        """
         data = self.blobs.read(key)
         try:
             return None if data is None else data.decode(errors="surrogatepass")
@@ -232,16 +252,16 @@ class Change(Struct, frozen=True, kw_only=True):
     """A change that a call was about to make to a file.
 
     The file has the ``names`` below the folder ``root``, whose number in its file system is
-    ``inode``. ``before`` and ``after`` identify its content (`mlx_tools.store.changes`),
-    ``mode`` are its permissions, 0 where there was no file. ``key`` is the name of the copy of its
-    old content, once it is kept; keys sort by time.
+    ``inode``. ``old_state`` and ``new_state`` identify its content (`mlx_tools.store.changes`),
+    ``mode`` are its permissions, 0 if there was no file. ``key`` is the name of the copy of its old
+    content, once it is stored; keys sort by time.
     """
 
     root: str
     inode: int
     names: tuple[str, ...]
-    before: str
-    after: str
+    old_state: str
+    new_state: str
     mode: int
     key: str = ""
 
@@ -250,24 +270,27 @@ class Change(Struct, frozen=True, kw_only=True):
         return str(Path(self.root, *self.names))
 
     @property
-    def at(self) -> float:
-        """When the old content was kept, by the wall clock in seconds."""
+    def saved_at(self) -> float:
+        """The time when the old content was saved, by the wall clock in seconds."""
         return int(self.key[:16], 16) / 1e9
 
 
 @dataclass(eq=False)
 class UndoStore:
-    """All that the calls of one session replaced and deleted, for `mlx_tools.toolbox.restore`.
+    """Old contents of files that the calls of one session replaced or deleted.
 
-    Each file is a line of JSON that says what was to be changed, and behind it the old content. It
-    is there, for good, before the change is made.
+    `mlx_tools.toolbox.restore` puts them back. Each blob is a line of JSON that describes the
+    change, and the old content after it. The blob is on disk before the change is made.
     """
 
     blobs: BlobStore
 
     def keep_old(self, change: Change, content: bytes) -> str:
-        """Keep what a file holds that is about to be changed, and return the copy's key. Raises
-        OSError where it cannot be written."""
+        """Store the content of a file that is about to change. Return the copy's key.
+
+        Raises:
+            OSError: the content cannot be stored.
+        """
         said = {name: value for name, value in to_builtins(change).items() if name != "key"}
         last = max((int(one[:16], 16) for one in self.blobs.names()), default=0)
         now = max(time.time_ns(), last + 1)  # the order holds though the clock is set back
@@ -277,7 +300,7 @@ class UndoStore:
         return key
 
     def changes(self) -> list[Change]:
-        """All that was kept, the newest change first. What is no copy of ours is left out."""
+        """Return all stored changes, the newest first. Leave out blobs of others."""
         found = []
         for key in self.blobs.names():
             with contextlib.suppress(ValueError, TypeError, KeyError):
@@ -288,11 +311,11 @@ class UndoStore:
         return sorted(found, key=lambda change: change.key, reverse=True)
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         return not self.blobs.names()
 
-    def old(self, key: str) -> bytes:
-        """The content that was kept, empty where there was no file."""
+    def old_content(self, key: str) -> bytes:
+        """Return the stored content, empty if there was no file."""
         return (self.blobs.read(key) or b"").partition(b"\n")[2]
 
     def forget(self, key: str) -> None:
@@ -306,14 +329,16 @@ def run_in_background(work: Callable[[], object]) -> None:
 
 @dataclass(eq=False)
 class Sweeper:
-    """Removal of expired artifacts from all sessions in a folder, also while a program runs on.
+    """Removal of expired artifacts from all sessions, also while a program runs on.
 
-    ``start`` runs a sweep that is due in the background: it looks into every session. ``finish`` is
-    called at its end. ``clock`` is the wall clock and ``ticks`` one that never jumps, both in
-    seconds. A wall clock that went back since the last time, or ahead by more than artifacts are
-    kept, may be wrong, and would have everything removed: then nothing is, until it has gone on
-    from there for `CLOCK_SETTLES`. So a clock that is soon set right costs nothing, and after a
-    long pause without the program what is old goes an hour late.
+    ``start`` runs a due sweep in the background: the sweep looks into every session of ``folder``.
+    ``finish`` is called at its end. ``clock`` is the wall clock and ``ticks`` a clock that never
+    jumps, both in seconds.
+
+    A wall clock that went back since the last sweep, or ahead by more than ``keep``, may be wrong,
+    and a sweep would then remove everything. So nothing is removed until that clock has gone on for
+    `CLOCK_SETTLES`. A clock that is soon set right costs nothing; after a long pause without the
+    program, expired artifacts go an hour late.
     """
 
     folder: Path
@@ -335,14 +360,14 @@ class Sweeper:
             self.start(lambda: (self._remove_expired(now), self.finish()))
 
     def sweep(self) -> int:
-        """Remove what has expired and return how many artifacts that were."""
+        """Remove expired artifacts and return how many there were."""
         self._checked_at = self.ticks()
         now = self.clock()
-        return self._remove_expired(now) if self._believed(now) else 0
+        return self._remove_expired(now) if self._accept_clock(now) else 0
 
     def _claim(self, now: float) -> bool:
         """Return whether a sweep is due and this process is the one that begins it."""
-        swept = self.folder / _SWEPT
+        swept = self.folder / _SWEEP_MARK
         last = _time_of(swept)
         if last is not None and 0 <= now - last < SWEEP_EVERY:
             return False
@@ -357,7 +382,7 @@ class Sweeper:
                 os.utime(mark, (now, now))
             elif _time_of(swept) != last:
                 return False
-            return self._believed(now)
+            return self._accept_clock(now)
         except OSError:
             return False
         finally:
@@ -377,8 +402,8 @@ class Sweeper:
                         removed += BlobFiles(Path(folder), keep=self.keep).expire(now)
         return removed
 
-    def _believed(self, now: float) -> bool:
-        swept, doubted = self.folder / _SWEPT, self.folder / _DOUBTED
+    def _accept_clock(self, now: float) -> bool:
+        swept, doubted = self.folder / _SWEEP_MARK, self.folder / _CLOCK_MARK
         last = _time_of(swept)
         if last is not None and not -CLOCK_SETTLES <= now - last <= self.keep:
             since = _time_of(doubted)
@@ -401,7 +426,7 @@ def _time_of(path: Path) -> float | None:
 
 
 def _set_time(path: Path, now: float) -> None:
-    """Sets a mark, an empty file whose time is all that it says."""
+    """Set a mark: an empty file whose only content is its time."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with contextlib.suppress(OSError):
         file = os.open(path, flags, 0o600)

@@ -1,8 +1,9 @@
-"""Changing files below a folder, and nothing outside it, whatever others do to the tree meanwhile.
+"""Changes of files below a folder, and of nothing outside it.
 
-The folder that holds the file is walked to and held open (`read_place`); everything then happens by
-name in that folder and follows no link. A new content is written to a temporary file beside the
-target and renamed over it, so that the target has the old content or the new one, and never a part.
+The folder that holds the file is walked to and held open (`place_of`). Everything then happens by
+name in that folder and follows no link, whatever others do to the tree meanwhile. New content is
+written to a temporary file beside the target and renamed over it. So the target has the old content
+or the new content, and never a part.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from mlx_tools.store.roots import (
     PathRefused,
     Root,
     WrongFileKind,
-    folded,
+    fold_name,
     identity_of,
 )
 from mlx_tools.store.transcript import write_all
@@ -42,7 +43,7 @@ MAX_COMPARED_BYTES: Final = 1_000_000_000
 """A larger file is not replaced or deleted on approval: to tell that it is still the one that was
 approved takes reading all of it."""
 
-_MOST_SWAPS: Final = 8
+_MAX_SWAPS: Final = 8
 """How often a file is put back that others replace at the same moment: two are rare already."""
 
 ABSENT: Final = "absent"
@@ -59,14 +60,14 @@ _REPOSITORY: Final = {
 
 
 class NameTaken(WrongFileKind):
-    """A file of this name is there already, and a new one was to be made."""
+    """A file of this name exists, and a new one was to be made."""
 
 
 class Place(Struct, frozen=True):
-    """The place of a file, be it there or not: a folder that is held open, and a name in it.
+    """The place of a file that may or may not exist: an open folder and a name in it.
 
-    ``names`` lead to it from the root, its own the last. ``writable`` is what the innermost root
-    says that the folder lies in.
+    ``names`` lead to it from the root, its own is the last. ``writable`` is the flag of the
+    innermost root that the folder lies in.
     """
 
     root: Root
@@ -86,10 +87,18 @@ class Place(Struct, frozen=True):
 def place_of(
     root: Root, parts: Sequence[str], writable: Mapping[Identity, bool], *, make: bool = False
 ) -> Iterator[Place]:
-    """The place of a path below the root, open while the block runs.
+    """Open the place of a path below the root while the block runs.
 
-    ``writable`` says of each root whether it may be written to. With ``make`` missing folders are
-    made, and removed again where the block raises. Raises PathRefused, WrongFileKind or PathAbsent.
+    Args:
+        root: the folder that the path begins in.
+        parts: the names of the path.
+        writable: for each root, True if it may be written to.
+        make: True to make missing folders. They are removed again if the block raises.
+
+    Raises:
+        PathRefused: the path may not be opened.
+        WrongFileKind: a part of the path is no folder.
+        PathAbsent: a folder is missing.
     """
     if not parts:
         raise WrongFileKind("this is a folder, not a file")
@@ -100,7 +109,7 @@ def place_of(
     try:
         for part in parts[:-1]:
             _check_repository(current, part)
-            below = _entered(root, current, part, made if make else None)
+            below = _enter_or_make(root, current, part, made if make else None)
             os.close(current)
             current = below
             may = writable.get(identity_of(os.fstat(current)), may)
@@ -119,10 +128,10 @@ def place_of(
         os.close(current)
 
 
-def _entered(
+def _enter_or_make(
     root: Root, parent: int, name: str, created_entries: list[tuple[int, str]] | None
 ) -> int:
-    """A descriptor of a folder in an open one, which is made where it is missing."""
+    """Return a descriptor of a folder in an open one, and make it if it is missing."""
     if created_entries is None:
         return root.enter(parent, name)
     with contextlib.suppress(PathAbsent):
@@ -134,20 +143,20 @@ def _entered(
     except FileExistsError:  # another made it meanwhile
         return root.enter(parent, name)
     except OSError as error:
-        raise _trouble(error, name) from None
+        raise _change_error(error, name) from None
     created_entries.append((os.dup(parent), name))
     return root.enter(parent, name)
 
 
 def _check_repository(folder: int, name: str) -> None:
-    """Refuses to make, of a folder that is called something else, a repository that runs things."""
-    for other in _REPOSITORY.get(folded(name), ()):
+    """Refuse to turn a folder of another name into a repository that runs programs."""
+    for other in _REPOSITORY.get(fold_name(name), ()):
         if status_of(folder, other) is not None:
             raise PathRefused(f"{name} beside {other} is a repository's, and may run things")
 
 
 def _sync(folder: int) -> None:
-    """Makes a folder's names last through a crash, where its file system can."""
+    """Flush a folder's names to the disk, if its file system can."""
     try:
         sync_fully(folder)
     except OSError as error:
@@ -158,15 +167,18 @@ def _sync(folder: int) -> None:
 
 
 def status_of(folder: int, name: str) -> os.stat_result | None:
-    """The status of a name in an open folder, of a link itself; None where there is none."""
+    """Return the status of a name in an open folder, None if there is none.
+
+    For a link it is the status of the link itself.
+    """
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:
         return None
 
 
-def _trouble(error: OSError, name: str) -> Exception:
-    """The meaning of an error of the system to somebody who wanted to change a file."""
+def _change_error(error: OSError, name: str) -> Exception:
+    """Translate an error of the system for somebody who wanted to change a file."""
     if error.errno in _NO_ROOM:
         return WrongFileKind(f"the disk is full, or what you may use of it; {_UNCHANGED}")
     match error.errno:
@@ -182,10 +194,14 @@ def _trouble(error: OSError, name: str) -> Exception:
 
 
 def state_of(content: bytes | int | None) -> str:
-    """A name for the content that a path has: a hash of its bytes, or that nothing is there.
+    """Return a name for content: a hash of its bytes, or `ABSENT`.
 
-    ``content`` is the bytes themselves, or a descriptor of a file, which is read to its end. Raises
-    WrongFileKind for a file that is too large to be compared.
+    Args:
+        content: the bytes, or a descriptor of a file, which is read to its end; None if there is no
+            file.
+
+    Raises:
+        WrongFileKind: the file is too large to be compared.
     """
     if content is None:
         return ABSENT
@@ -204,8 +220,12 @@ def state_of(content: bytes | int | None) -> str:
 
 
 def open_present(place: Place) -> int | None:
-    """A descriptor of the file that may be changed, None where there is nothing. Raises PathRefused
-    or WrongFileKind for what is no file, or may not be changed."""
+    """Return a descriptor of a file that may be changed, None if there is no file.
+
+    Raises:
+        PathRefused: the file may not be changed.
+        WrongFileKind: the place is no file.
+    """
     try:
         fd = place.root.open_last(place.folder, place.name)
     except PathAbsent:
@@ -229,20 +249,32 @@ def write_file(
     new: bool = False,
     expected: str | None,
     old_state: str = "it was approved",
-    given_up: Callable[[], bool] = lambda: False,
+    is_cancelled: Callable[[], bool] = lambda: False,
     undo: UndoStore | None = None,
     mode: int = 0,
 ) -> bool:
-    """Make the file, replace its content at once, or delete it: ``content`` None. Returns whether
-    there was one before.
+    """Make a file, replace its content in one step, or delete it.
 
-    With ``new`` there must be none. ``expected`` is the state (`state_of`) that the file must be
-    in, None for any, ``old_state`` when it was in it; ``given_up`` is asked last of all. ``undo``
-    keeps the old content before anything is changed, ``mode`` are the permissions of a new file, 0
-    for the usual ones. Raises PathRefused, WrongFileKind or PathAbsent, and then the old content is
-    there, and nothing else.
+    Args:
+        place: the place of the file.
+        content: the new content, None to delete the file.
+        new: True if there must be no file yet.
+        expected: the state (`state_of`) that the file must be in, None for any.
+        old_state: when the file was in that state, for messages.
+        is_cancelled: asked last, right before the change.
+        undo: where the old content is stored before anything is changed.
+        mode: permissions of a new file, 0 for the usual ones.
+
+    Returns:
+        True if there was a file before.
+
+    Raises:
+        PathRefused: the file may not be changed, or another program changed it.
+        WrongFileKind: the place is no file, or the change failed.
+        PathAbsent: there is no file to delete.
+        In each case the old content is there, and nothing else.
     """
-    before, old = _look(place, expected, old_state, whole=undo is not None)
+    before, old = _check_state(place, expected, old_state, whole=undo is not None)
     if new and before is not None:
         raise NameTaken(f"there is a file {place.name} already")
     if content is None and before is None:
@@ -253,17 +285,17 @@ def write_file(
     ):
         temporary = None if content is None else _temporary(place, before, content, mode)
         try:
-            now, _ = _look(place, expected or held, old_state)
+            now, _ = _check_state(place, expected or held, old_state)
             if _identity(now) != _identity(before) or (
                 temporary and _identity(status_of(place.folder, temporary[0])) != temporary[1]
             ):
                 raise PathRefused(f"{place.name} was replaced by something else; {_UNCHANGED}")
-            if given_up():
+            if is_cancelled():
                 raise WrongFileKind(f"the call came to its end before; {_UNCHANGED}")
             if temporary is None:
                 _remove(place, _identity(before), expected or held)
             elif now is None:
-                name_new(place, temporary[0])
+                link_new(place, temporary[0])
             else:
                 _replace(place, temporary, state_of(content), _identity(before), expected or held)
         finally:
@@ -276,13 +308,13 @@ def write_file(
 
 @contextlib.contextmanager
 def _system_errors(place: Place) -> Iterator[None]:
-    """Raises of an error of the system what it means to somebody who wanted to change a file."""
+    """Translate errors of the system for somebody who wanted to change a file."""
     try:
         yield
     except FileExistsError:
         raise PathRefused(f"a {place.name} has been made meanwhile; {_UNCHANGED}") from None
     except OSError as error:
-        raise _trouble(error, place.name) from None
+        raise _change_error(error, place.name) from None
 
 
 @contextlib.contextmanager
@@ -293,9 +325,11 @@ def _keep_old_state(
     new_state: str,
     undo: UndoStore | None,
 ) -> Iterator[str | None]:
-    """Keeps what the file holds while the block changes it, and gives the state that was kept, None
-    where nothing was: the block must change nothing else. Where it raises, nothing was changed, and
-    nothing stays kept."""
+    """Store the old content of a file while the block changes it.
+
+    Yields the state that was stored, None if nothing was stored. The block must change nothing
+    else. If it raises, nothing was changed, and nothing stays stored.
+    """
     if undo is None or content is None:
         yield None
         return
@@ -308,8 +342,8 @@ def _keep_old_state(
             root=str(place.root.path),
             inode=place.root.identity[1],
             names=place.names,
-            before=state,
-            after=new_state,
+            old_state=state,
+            new_state=new_state,
             mode=0 if old_stat is None else stat.S_IMODE(old_stat.st_mode),
         )
         key = undo.keep_old(change, content)
@@ -325,11 +359,13 @@ def _keep_old_state(
         raise
 
 
-def _look(
+def _check_state(
     place: Place, expected: str | None, old_state: str, *, whole: bool = False
 ) -> tuple[os.stat_result | None, bytes | None]:
-    """The file as it is now, None where there is none, if it is in the state that is expected; and
-    with ``whole`` its content, None where that is too much to be kept."""
+    """Return the file's status, None if there is none, if its state is as expected.
+
+    With ``whole`` its content is returned too, None if it is too large to be kept.
+    """
     with _open_place(place) as fd:
         if expected is not None and state_of(fd) != expected:
             raise PathRefused(f"{place.name} has changed since {old_state}; {_UNCHANGED}")
@@ -361,8 +397,10 @@ def _temporary_name() -> str:
 def _temporary(
     place: Place, old_stat: os.stat_result | None, content: bytes, mode: int
 ) -> tuple[str, Identity]:
-    """Writes the content to a new file beside the target, for good, under a name nobody can guess.
-    Returns that name; where it raises, there is no such file."""
+    """Write the content to a new file beside the target, and flush it to the disk.
+
+    Nobody can guess the file's name, which is returned. If this raises, there is no such file.
+    """
     name = _temporary_name()
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     usual = old_stat is None and not mode
@@ -371,7 +409,7 @@ def _temporary(
         try:
             write_all(fd, content)
             if old_stat is not None:
-                _take_over(fd, old_stat)
+                _copy_owner_and_mode(fd, old_stat)
             elif mode:
                 os.fchmod(fd, mode & 0o777)
             sync_fully(fd)
@@ -385,9 +423,12 @@ def _temporary(
     return name, written
 
 
-def _take_over(fd: int, old_stat: os.stat_result) -> None:
-    """Gives the new file the owner and the mode of the old one. Where the group cannot be kept, it
-    gets no more than everybody has, since the mode spoke of another."""
+def _copy_owner_and_mode(fd: int, old_stat: os.stat_result) -> None:
+    """Give the new file the owner and the mode of the old one.
+
+    If the group cannot be kept, the group gets no more rights than everybody, since the mode was
+    meant for another group.
+    """
     mode = stat.S_IMODE(old_stat.st_mode) & 0o777
     now = os.fstat(fd)
     if now.st_gid != old_stat.st_gid:
@@ -408,25 +449,25 @@ def _replace(
     old_identity: Identity | None,
     expected: str | None,
 ) -> None:
-    """Give the target the content of the temporary file, which has the state ``new_state``.
+    """Give the target the content of the temporary file, which is in ``new_state``.
 
     Another writer may come between the last look and the change. So both names are swapped in one
-    step, and what the target held at that moment is looked at under the temporary name: if it is
-    not what was ``expected``, both are swapped back. Raises PathRefused then.
+    step, and what the target held at that moment is then found under the temporary name. If that is
+    not what was ``expected``, both are swapped back, and PathRefused is raised.
     """
     folder, name = place.folder, temporary[0]
     if not exchange(folder, name, place.name):  # a plain rename: the last look must do
         os.rename(name, place.name, src_dir_fd=folder, dst_dir_fd=folder)
         return
-    if _holds(place, name, old_identity, expected):
+    if _is_expected_file(place, name, old_identity, expected):
         return
     inside: Identity | None = temporary[1]  # what the target holds
-    for _ in range(_MOST_SWAPS):
+    for _ in range(_MAX_SWAPS):
         outside = _identity(status_of(folder, name))
         exchange(folder, name, place.name)
         taken_out = _identity(status_of(folder, name))
         if taken_out == inside and (
-            inside != temporary[1] or _holds(place, name, inside, new_state)
+            inside != temporary[1] or _is_expected_file(place, name, inside, new_state)
         ):
             break
         if taken_out == inside:  # somebody wrote into the new file: that is the last word
@@ -437,25 +478,30 @@ def _replace(
 
 
 def _remove(place: Place, old_identity: Identity | None, expected: str | None) -> None:
-    """Delete the target, if it is what was ``expected`` at that moment.
+    """Delete the target, if it is in the ``expected`` state at that moment.
 
-    It is renamed first, so that what is deleted is what was looked at; anything else gets its name
-    back. Raises PathRefused then.
+    It is renamed first, so that the file that is deleted is the one that was compared. Anything
+    else gets its name back, and PathRefused is raised.
     """
     folder, aside = place.folder, _temporary_name()
     os.rename(place.name, aside, src_dir_fd=folder, dst_dir_fd=folder)
-    if _holds(place, aside, old_identity, expected):
+    if _is_expected_file(place, aside, old_identity, expected):
         os.unlink(aside, dir_fd=folder)
         return
     with contextlib.suppress(FileExistsError):  # its writer has made another one already
-        name_new(place, aside)
+        link_new(place, aside)
     with contextlib.suppress(FileNotFoundError):  # it was renamed, where there are no links
         os.unlink(aside, dir_fd=folder)
     raise PathRefused(f"{place.name} was changed by another program meanwhile; {_UNCHANGED}")
 
 
-def _holds(place: Place, name: str, identity: Identity | None, state: str | None) -> bool:
-    """True if the name leads to this file, in this state (None: any), and nobody is writing it."""
+def _is_expected_file(
+    place: Place, name: str, identity: Identity | None, state: str | None
+) -> bool:
+    """Return True if the name leads to this file, in this state, without a writer.
+
+    A ``state`` of None stands for any.
+    """
     try:
         fd = place.root.open_last(place.folder, name)
     except (PathRefused, WrongFileKind, PathAbsent):
@@ -470,9 +516,15 @@ def _holds(place: Place, name: str, identity: Identity | None, state: str | None
         os.close(fd)
 
 
-def name_new(place: Place, temporary: str, link: Callable[..., None] = os.link) -> None:
-    """Gives the temporary file its name, which nothing may have: a rename would replace. Raises
-    OSError, FileExistsError where something has it."""
+def link_new(place: Place, temporary: str, link: Callable[..., None] = os.link) -> None:
+    """Give the temporary file its final name, which must be free.
+
+    A rename would replace another file.
+
+    Raises:
+        FileExistsError: something has the name.
+        OSError: the file cannot be linked or renamed.
+    """
     folder, name = place.folder, place.name
     try:
         link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)

@@ -1,5 +1,7 @@
-"""All that one store holds, copied into another byte for byte. What was copied is whole, so a copy
-that was broken off goes on where it is started again."""
+"""A copy of a whole store, byte for byte.
+
+What was copied is whole, so a copy that was broken off goes on when it is started again.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from mlx_tools.errors import StorageError, TranscriptError, UsageError
 from mlx_tools.store.session_store import SessionStore
 from mlx_tools.store.tables import FileFormat, Statements, Tables, storable
 
-_AT_ONCE: Final = 100
+_PAGE_ROWS: Final = 100
 """Rows of a table that are read in one go."""
 
 _EMPTY: Final = "nothing was copied: give an empty folder or database"
@@ -20,16 +22,20 @@ _EMPTY: Final = "nothing was copied: give an empty folder or database"
 
 @dataclass(slots=True)
 class CopyReport:
-    """What came of a copy: ``sessions`` that were copied, of how many ``bytes``, and those that
-    were ``there`` already; approvals ``used`` up; the rows of each table; and the sessions that
-    were ``left_out``, as they have no transcript."""
+    """The result of a copy."""
 
     sessions: int = 0
+    """The number of sessions that were copied."""
     bytes: int = 0
-    there: int = 0
-    used: int = 0
+    """Their size."""
+    present_sessions: int = 0
+    """The number of sessions that an earlier copy had brought over."""
+    approvals: int = 0
+    """The number of consumed approvals."""
     tables: dict[str, dict[str, int]] = field(default_factory=dict)
+    """The number of rows of each table, by the name of its format."""
     left_out: list[str] = field(default_factory=list)
+    """Sessions without a transcript, which were not copied."""
 
 
 def copy_store(
@@ -38,26 +44,37 @@ def copy_store(
     forms: Sequence[FileFormat],
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> CopyReport:
-    """Copy the sessions of ``source``, and the tables of these formats beside them.
+    """Copy the sessions of ``source`` and the tables beside them.
 
-    ``target`` is empty, or holds what a copy of the same that was broken off has left there: it is
-    compared before anything is written, and nothing that is there is ever changed. ``report`` is
-    told how many sessions are done, of how many. Raises `UsageError` where ``target`` holds
-    anything else, `TranscriptError` where a session is in use or cannot be read, after all others
-    were copied, `MlxToolsError` where a store cannot be used.
+    ``target`` is empty, or holds what an earlier copy of the same source has left there. It is
+    compared before anything is written, and nothing in it is ever changed.
+
+    Args:
+        source: the store to copy.
+        target: the store to copy to.
+        forms: the formats of the tables.
+        report: called with the number of finished sessions and of all.
+
+    Returns:
+        What was copied.
+
+    Raises:
+        UsageError: ``target`` holds anything else.
+        TranscriptError: a session is in use or cannot be read; all others were copied.
+        MlxToolsError: a store cannot be used.
     """
-    if not (source.ids() or any(_holds(source.tables(one), one) for one in forms)):
+    if not (source.ids() or any(_has_rows(source.tables(one), one) for one in forms)):
         raise UsageError(f"{source.place} holds no sessions", hint="see that its name is right")
-    with target.taking_in():
+    with target.lock_for_import():
         there = _compare(source, target, forms)
-        copied, problems = CopyReport(there=len(there)), []
-        target.take_keys(source.keys())  # before any session that could use one again
+        copied, problems = CopyReport(present_sessions=len(there)), []
+        target.import_keys(source.keys())  # before any session that could use one again
         due = sorted(set(source.ids()) - there)
         for done, session in enumerate(due):
             report(done, len(due))
             try:
-                with source.held(session):
-                    copied.bytes += target.take_in(session, source.parts(session))
+                with source.hold(session):
+                    copied.bytes += target.import_session(session, source.parts(session))
                 copied.sessions += 1
             except StorageError:
                 raise
@@ -72,8 +89,8 @@ def copy_store(
                 f"{problems[0]}",
                 hint="see to that, and start again: it goes on where it was",
             )
-        target.take_keys(keys := source.keys())
-        copied.used = len(keys.used)
+        target.import_keys(keys := source.keys())
+        copied.approvals = len(keys.consumed_approvals)
         for form in forms:
             copied.tables[form.file.partition(".")[0]] = _copy_tables(
                 source.tables(form), target, form
@@ -84,12 +101,16 @@ def copy_store(
 def _compare(
     source: SessionStore, target: SessionStore, forms: Sequence[FileFormat]
 ) -> frozenset[str]:
-    """The sessions that are in both. Raises `UsageError` where one differs, or anything else."""
+    """Return the sessions that are in both stores.
+
+    Raises:
+        UsageError: a session differs, or the target holds anything else.
+    """
     ours, theirs = source.keys(), target.keys()
     there, known = set(target.ids()), set(source.ids())
     if theirs.secret not in (None, ours.secret):
         raise _differs(target, "a key of approvals that is another's")
-    if not set(theirs.used) <= set(ours.used):
+    if not set(theirs.consumed_approvals) <= set(ours.consumed_approvals):
         raise _differs(target, f"approvals that were used up, which {source.place} does not")
     for session in sorted(there - known):
         raise _differs(target, f"the session {session}, which {source.place} does not")
@@ -98,7 +119,7 @@ def _compare(
             raise _differs(target, f"the session {session}, which is another in {source.place}")
     for form in forms:
         ours_in, theirs_in = source.tables(form), target.tables(form)
-        if _holds(theirs_in, form) and _digests(theirs_in, form) != _digests(ours_in, form):
+        if _has_rows(theirs_in, form) and _digests(theirs_in, form) != _digests(ours_in, form):
             raise _differs(target, f"a {form.name} that is another in {source.place}")
     return frozenset(there)
 
@@ -108,7 +129,7 @@ def _differs(target: SessionStore, subject: str) -> UsageError:
 
 
 def _digest(store: SessionStore, session: str) -> bytes:
-    """A digest of all that a session keeps, whenever it was written."""
+    """Return a digest of all that a session keeps, whenever it was written."""
     parts = [(part.name, hashlib.sha256(part.data).digest()) for part in store.parts(session)]
     return hashlib.sha256(repr(sorted(parts)).encode()).digest()
 
@@ -116,16 +137,16 @@ def _digest(store: SessionStore, session: str) -> bytes:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _holds(tables: Tables, form: FileFormat) -> bool:
-    """Whether there is any row in tables of a format."""
-    if not tables.made:
+def _has_rows(tables: Tables, form: FileFormat) -> bool:
+    """Return True if tables of a format hold any row."""
+    if not tables.exists:
         return False
     with tables.transaction() as db:
         return any(next(_rows(db, table), None) is not None for table in form.tables)
 
 
 def _digests(tables: Tables, form: FileFormat) -> dict[str, set[bytes]]:
-    """The digests of all rows, by table."""
+    """Return the digests of all rows, by table."""
 
     def digest(row: Any) -> bytes:  # by column: their order differs where some were added later
         said = sorted(zip(row.keys(), map(storable, row), strict=True))
@@ -136,23 +157,26 @@ def _digests(tables: Tables, form: FileFormat) -> dict[str, set[bytes]]:
 
 
 def _rows(db: Statements, table: str) -> Iterator[Any]:
-    """The rows of a table, by its first column, which is its key."""
+    """Yield the rows of a table by its first column, which is its key."""
     query = "SELECT * FROM {} ORDER BY 1 LIMIT {}"
-    rows = db.execute(query.format(table, _AT_ONCE)).fetchall()
+    rows = db.execute(query.format(table, _PAGE_ROWS)).fetchall()
     while rows:
         yield from rows
         last = rows[-1]
         behind = f"{table} WHERE {last.keys()[0]} > ?"
-        rows = db.execute(query.format(behind, _AT_ONCE), (last[0],)).fetchall()
+        rows = db.execute(query.format(behind, _PAGE_ROWS), (last[0],)).fetchall()
 
 
 def _copy_tables(source: Tables, target: SessionStore, form: FileFormat) -> dict[str, int]:
-    """Copy all rows, or none; how many each table has. Where there are any, they are these."""
+    """Copy all rows or none. Return how many each table has.
+
+    If the target has rows, they are the same ones: `_compare` has seen to that.
+    """
     counts = dict.fromkeys(form.tables, 0)
-    if not _holds(source, form):
+    if not _has_rows(source, form):
         return counts
     tables = target.tables(form)
-    there = _holds(tables, form)
+    there = _has_rows(tables, form)
     with source.transaction() as read, tables.transaction(write=True) as db:
         for table in form.tables:
             columns: list[str] = []
@@ -163,5 +187,5 @@ def _copy_tables(source: Tables, target: SessionStore, form: FileFormat) -> dict
                     into = f"INSERT INTO {table} ({', '.join(columns)})"
                     db.execute(f"{into} VALUES ({places})", tuple(row))
             if columns and not there:
-                tables.count_on(db, table, columns[0])
+                tables.continue_numbering(db, table, columns[0])
     return counts

@@ -1,4 +1,4 @@
-"""Swaps two names of one folder at once, and looks for writers of an open file."""
+"""Exchange of two names in one folder, and detection of writers of an open file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_POSSIBLE: Final = frozenset(
 
 @functools.cache
 def _system_call() -> Callable[..., int] | None:
-    """The C library's function, None where it has none."""
+    """Return the C library's function, None if it has none."""
     name = "renameatx_np" if sys.platform == "darwin" else "renameat2"
     try:
         function: Any = getattr(ctypes.CDLL(None, use_errno=True), name)
@@ -37,10 +37,20 @@ def _system_call() -> Callable[..., int] | None:
 
 
 def exchange(folder: int, name: str, second_path: str) -> bool:
-    """Swap two names of an open folder in one step: each then leads to what the other led to.
+    """Swap two names of an open folder in one step.
 
-    Returns False, and changes nothing, where the system or the file system cannot. Raises OSError
-    where one of the names is gone.
+    Each name then leads to the file that the other led to.
+
+    Args:
+        folder: a descriptor of the folder.
+        name: one name in it.
+        second_path: the other name in it.
+
+    Returns:
+        False, without a change, if the system or the file system cannot swap names.
+
+    Raises:
+        OSError: one of the names does not exist.
     """
     swap = _system_call()
     if swap is None:
@@ -55,10 +65,10 @@ def exchange(folder: int, name: str, second_path: str) -> bool:
 
 
 def is_being_written(fd: int) -> bool:
-    """True if some process has the file open for writing; False if not, or if nobody can tell.
+    """Return True if some process has the file open for writing.
 
-    Linux grants a read lease only on a file that nobody has open for writing (fcntl(2)). It is
-    given back at once.
+    It is False if no process has, or if nobody can tell. Linux grants a read lease only on a file
+    that nobody has open for writing (fcntl(2)). The lease is given back at once.
     """
     if sys.platform != "linux":
         return False

@@ -1,8 +1,8 @@
-"""Opening files below a folder, and nothing outside it, whatever others do to the tree meanwhile.
+"""Safe opening of files below a folder, and of nothing outside it.
 
 A path is never checked and then opened: between the two somebody can put a symbolic link there. It
 is walked, each name opened relative to the folder before (``dir_fd``) and never through a link
-(``O_NOFOLLOW``), so what was opened is what was checked.
+(``O_NOFOLLOW``). So the opened file is the checked file, whatever others do to the tree meanwhile.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class PathAbsent(Exception):
 
 
 def supported() -> bool:
-    """True if this system can walk a path without following links, and change what it leads to."""
+    """Return True if this system can walk and change paths without following links."""
     needed = {os.access, os.open, os.stat, os.mkdir, os.rmdir, os.link, os.rename, os.unlink}
     return needed <= os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 
@@ -69,8 +69,11 @@ _MAX_PATTERNS: Final = 100
 
 
 class RootName(Struct, frozen=True):
-    """A folder that file tools may see, as it was given: ``DIR``, ``DIR:ro`` or ``DIR:rw``, and
-    behind either ``:PATTERN`` once or more often, for the files that alone may be seen there."""
+    """A folder that file tools may see, as the user wrote it.
+
+    It is ``DIR``, ``DIR:ro`` or ``DIR:rw``. After the last two, ``:PATTERN`` may follow once or
+    more often: then only files that match may be seen there.
+    """
 
     path: str
     writable: bool = False
@@ -78,8 +81,11 @@ class RootName(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> RootName:
-        """Reads ``DIR[:ro|:rw[:PATTERN…]]``. Raises UsageError for an empty folder, and a pattern
-        that cannot be one."""
+        """Parse ``DIR[:ro|:rw[:PATTERN…]]``.
+
+        Raises:
+            UsageError: the folder is empty, or a pattern is not valid.
+        """
         found = _ROOT.fullmatch(text)
         path = found[1] if found is not None else ""
         if found is None or not path or "\0" in path:
@@ -92,7 +98,7 @@ class RootName(Struct, frozen=True):
         return cls(path, found[2] == "rw", patterns)
 
     def absolute(self) -> str:
-        """The root as a text that means the same folder from anywhere."""
+        """Return the root as a text that means the same folder from anywhere."""
         path = expand_user(self.path).resolve()
         if self.patterns:
             return ":".join((str(path), "rw" if self.writable else "ro", *self.patterns))
@@ -100,7 +106,7 @@ class RootName(Struct, frozen=True):
 
 
 def check_patterns(patterns: Sequence[str]) -> None:
-    """Raises ValueError, which says why, where one of these is no pattern of paths."""
+    """Raise ValueError, which says why, if one of these is no pattern of paths."""
     if len(patterns) > _MAX_PATTERNS:
         raise ValueError(f"there are more than {_MAX_PATTERNS} patterns")
     for pattern in patterns:
@@ -112,33 +118,37 @@ def check_patterns(patterns: Sequence[str]) -> None:
 
 
 class PathPatterns:
-    """Patterns of paths below a folder: ``*``, ``?`` and ``[…]`` within a name, ``**`` for any
-    folders, none included. Without patterns every path fits."""
+    """Patterns of paths below a folder.
+
+    ``*``, ``?`` and ``[…]`` match within a name, ``**`` matches any number of folders, also none.
+    Without patterns every path matches.
+    """
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self._patterns = [tuple(_comparable(one.split("/"))) for one in patterns]
 
     def __bool__(self) -> bool:
-        """True where not every path fits."""
+        """Return True if some paths do not match."""
         return bool(self._patterns)
 
-    def fit(self, parts: Sequence[str]) -> bool:
-        """True where the path may be seen."""
+    def match(self, parts: Sequence[str]) -> bool:
+        """Return True if the path may be seen."""
         names = _comparable(parts)
         ends = (len(one) in match_path_parts(names, one) for one in self._patterns)
         return not self._patterns or any(ends)
 
-    def lead_on(self, parts: Sequence[str]) -> bool:
-        """True where something below the path may be seen."""
+    def match_below(self, parts: Sequence[str]) -> bool:
+        """Return True if something below the path may be seen."""
         names = _comparable(parts)
         more = (min(match_path_parts(names, p), default=len(p)) < len(p) for p in self._patterns)
         return not self._patterns or any(more)
 
 
 class Root:
-    """A folder, resolved once and held open: renaming it or its parents changes nothing.
+    """A folder, resolved once and held open.
 
-    Raises UsageError where it is no folder, or one of the kernel's.
+    Renaming it or its parents changes nothing. Raises UsageError if it is no folder, or one of the
+    kernel's.
     """
 
     def __init__(self, name: RootName) -> None:
@@ -159,7 +169,7 @@ class Root:
                 f"root {name.path!r}: {reason}", hint=hint or "name a folder"
             ) from None
         self.close = weakref.finalize(self, os.close, self.fd)
-        spellings = {given, self.path, *_spelled_otherwise(self.path)}
+        spellings = {given, self.path, *_other_spellings(self.path)}
         self._prefixes = {_comparable(path.parts) for path in spellings}
         self._kernel_devices = kernel_devices()
         self.identity = identity_of(os.fstat(self.fd))
@@ -167,15 +177,23 @@ class Root:
             self.close()
             raise UsageError(f"root {name.path!r}: its files are the kernel's, not documents")
 
-    def parts(self, path: str, *, writing: bool = False) -> tuple[str, ...] | None:
-        """The names to walk below the root, none for the root itself; None for an absolute path
-        that lies elsewhere. ``~/`` is the home folder if that path lies in the root, else a folder
-        of this name. Raises PathRefused for what no tool may open anywhere, or, where it is for
-        ``writing``, change."""
-        steps = _steps(path)
+    def split(self, path: str, *, writing: bool = False) -> tuple[str, ...] | None:
+        """Return the names to walk below the root, none for the root itself.
+
+        It is None for an absolute path that lies elsewhere. ``~/`` is the home folder if that path
+        lies in the root, else a folder of this name.
+
+        Args:
+            path: the path as the model wrote it.
+            writing: True if the file is to be changed.
+
+        Raises:
+            PathRefused: no tool may open the path anywhere, or change it.
+        """
+        steps = _split_path(path)
         is_home = path == "~" or path.startswith("~/")
         if path.startswith("/") or is_home:
-            absolute = _steps(expand_home(path))
+            absolute = _split_path(expand_home(path))
             forms = _comparable(absolute)
             prefix = next((p for p in self._prefixes if forms[: len(p)] == p), None)
             if prefix is not None:
@@ -190,8 +208,13 @@ class Root:
         return steps
 
     def open_file(self, parts: Sequence[str]) -> int:
-        """A descriptor of a regular file, for reading. Raises PathRefused, WrongFileKind or
-        PathAbsent."""
+        """Return a descriptor of a regular file, for reading.
+
+        Raises:
+            PathRefused: the file may not be opened.
+            WrongFileKind: it is no regular file.
+            PathAbsent: there is no such file.
+        """
         if not parts:
             raise WrongFileKind("this is a folder; list it instead")
         self.check_listed(parts)
@@ -201,9 +224,15 @@ class Root:
         finally:
             os.close(parent)
 
-    def resolved(self, parts: Sequence[str]) -> Path:
-        """The path of a file or folder, be it there or not, none of its names a link, for what
-        opens it by itself. Raises PathRefused, and WrongFileKind for what lies below a file."""
+    def resolve(self, parts: Sequence[str]) -> Path:
+        """Return a path without links, for programs that open it by themselves.
+
+        The file or folder may be absent.
+
+        Raises:
+            PathRefused: the path may not be opened.
+            WrongFileKind: the path lies below a file.
+        """
         self.check_listed(parts)
         with contextlib.ExitStack() as opened, contextlib.suppress(PathAbsent, FileNotFoundError):
             if parts:
@@ -215,18 +244,24 @@ class Root:
         return self.path.joinpath(*parts)
 
     def check_listed(self, parts: Sequence[str]) -> None:
-        """Raises PathUnlisted for a file that the root's patterns leave out, be it there or not."""
-        if not self.patterns.fit(parts):
+        """Raise PathUnlisted if the root's patterns leave a file out, even an absent one."""
+        if not self.patterns.match(parts):
             raise PathUnlisted(f"{parts[-1]} is none of the files that may be seen in this folder")
 
     def open_listing(self, parts: Sequence[str]) -> int:
-        """A descriptor of a folder whose entries are to be shown. Raises as `open_folder` does."""
-        if not self.patterns.lead_on(parts):
+        """Return a descriptor of a folder to list. Raise as `open_folder` does."""
+        if not self.patterns.match_below(parts):
             raise PathUnlisted("the folder holds none of the files that may be seen")
         return self.open_folder(parts)
 
     def open_folder(self, parts: Sequence[str]) -> int:
-        """A descriptor of a folder. Raises PathRefused, WrongFileKind or PathAbsent."""
+        """Return a descriptor of a folder.
+
+        Raises:
+            PathRefused: the folder may not be opened.
+            WrongFileKind: it is no folder.
+            PathAbsent: there is no such folder.
+        """
         current = os.dup(self.fd)
         try:
             for part in parts:
@@ -239,18 +274,16 @@ class Root:
         return current
 
     def enter(self, parent: int, name: str) -> int:
-        """A descriptor of a folder in an open folder. Raises PathRefused, WrongFileKind or
-        PathAbsent."""
+        """Return a descriptor of a folder in an open folder. Raise as `open_folder`."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         try:
             fd = os.open(name, flags, dir_fd=parent)
         except OSError as error:
-            raise fault(error, parent, name) from None
+            raise open_error(error, parent, name) from None
         return self._check_descriptor(fd, name, stat.S_ISDIR)
 
     def open_last(self, parent: int, name: str) -> int:
-        """A descriptor of a regular file in an open folder, for reading. Raises PathRefused,
-        WrongFileKind or PathAbsent."""
+        """Return a descriptor of a regular file in an open folder. Raise as `open_file`."""
         try:
             kind = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
             if stat.S_ISDIR(kind):
@@ -258,22 +291,26 @@ class Root:
             if not stat.S_ISREG(kind):  # opening a device or a pipe can itself do something
                 raise _irregular(kind, name)
         except OSError as error:
-            raise fault(error, parent, name) from None
+            raise open_error(error, parent, name) from None
         return self.open_listed(parent, name)
 
     def open_listed(self, parent: int, name: str) -> int:
-        """A descriptor of a file that a listing of the open folder has as a regular one. Raises
-        PathRefused, WrongFileKind or PathAbsent, also if it is something else by now."""
+        """Return a descriptor of a file that a listing of the open folder has as regular.
+
+        Raises as `open_file` does, also if it is something else by now.
+        """
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
         try:
             fd = os.open(name, flags, dir_fd=parent)
         except OSError as error:
-            raise fault(error, parent, name) from None
+            raise open_error(error, parent, name) from None
         return self._check_descriptor(fd, name, stat.S_ISREG)
 
     def _check_descriptor(self, fd: int, name: str, of_kind: Callable[[int], bool]) -> int:
-        """The descriptor, if what was opened is of the right kind: this looks at the open file, not
-        at its name, so nothing can change in between."""
+        """Return the descriptor if the open file is of the right kind.
+
+        This looks at the open file, not at its name, so nothing can change in between.
+        """
         status = os.fstat(fd)
         wrong = None
         if not of_kind(status.st_mode):
@@ -291,7 +328,7 @@ class Root:
 
 
 def expand_home(path: str) -> str:
-    """The path with the home folder in place of ``~/`` at its start, if the system has one."""
+    """Replace ``~/`` at the start of a path by the home folder, if there is one."""
     if path != "~" and not path.startswith("~/"):
         return path
     try:
@@ -300,9 +337,11 @@ def expand_home(path: str) -> str:
         return path
 
 
-def _spelled_otherwise(path: Path) -> Iterator[Path]:
-    """Other paths to a folder: below the working directory or the home folder as ``$PWD`` and
-    ``$HOME`` spell them, which may lead through links."""
+def _other_spellings(path: Path) -> Iterator[Path]:
+    """Yield other paths to a folder, as ``$PWD`` and ``$HOME`` spell them.
+
+    These may lead through links to the working directory or the home folder.
+    """
     for spelled in (Path(os.environ.get("PWD", "")), Path(expand_home("~"))):
         try:
             real = spelled.resolve(strict=True)
@@ -323,8 +362,11 @@ def identity_of(status: os.stat_result) -> Identity:
 
 
 def kernel_devices() -> frozenset[int]:
-    """The devices that hold the kernel's own files: those mounted as such, and ``/dev``, ``/proc``
-    and ``/sys`` where they are file systems of their own."""
+    """Return the devices that hold the kernel's own files.
+
+    They are those mounted as such, and ``/dev``, ``/proc`` and ``/sys`` if they are file systems of
+    their own.
+    """
     devices = set()
     try:
         for line in Path("/proc/self/mountinfo").read_text(errors="replace").split("\n"):
@@ -345,8 +387,12 @@ def kernel_devices() -> frozenset[int]:
     return frozenset(devices)
 
 
-def _steps(path: str) -> tuple[str, ...]:
-    """The names of a path. Raises PathRefused for a path that means something else somewhere."""
+def _split_path(path: str) -> tuple[str, ...]:
+    """Return the names of a path.
+
+    Raises:
+        PathRefused: the path could mean something else elsewhere.
+    """
     if len(path) > MAX_PATH_CHARS:
         raise PathRefused(f"the path is longer than {MAX_PATH_CHARS} characters")
     if "\0" in path:
@@ -363,8 +409,11 @@ def _comparable(parts: Sequence[str]) -> tuple[str, ...]:
     return tuple(unicodedata.normalize("NFC", part) for part in parts if part != "/")
 
 
-def fault(error: OSError, parent: int, name: str) -> Exception:
-    """The meaning of an error of the system. Looks again only for the words: it stays refused."""
+def open_error(error: OSError, parent: int, name: str) -> Exception:
+    """Translate an error of the system.
+
+    It looks at the file again, but only to choose the words: the path stays refused.
+    """
     match error.errno:
         case errno.ENOENT:
             return PathAbsent(f"there is no {name}")
@@ -470,18 +519,20 @@ _IGNORED: Final = frozenset(
 
 
 def private_part(parts: Sequence[str], parent: str = "", *, writing: bool = False) -> str | None:
-    """The first part of a path that is refused, or None.
+    """Return the first part of a path that is refused, or None.
 
-    ``parts`` are the path's names below the root; ``parent`` is the root's own last name, which is
-    no reason to refuse, but tells that ``config`` below it is a repository's. For ``writing``, what
-    may be read and not changed is refused too.
+    Args:
+        parts: the path's names below the root.
+        parent: the root's own last name. It is no reason to refuse, but tells that ``config`` below
+            it is a repository's.
+        writing: True to refuse also what may be read and not changed.
     """
     names = _NAMES | _UNCHANGED if writing else _NAMES
     patterns = _PATTERNS + _UNCHANGED_PATTERNS if writing else _PATTERNS
     inside_of = _INSIDE + _UNCHANGED_INSIDE if writing else _INSIDE
-    folders = [folded(parent)] if parent else []
+    folders = [fold_name(parent)] if parent else []
     for part in parts:
-        name = folded(part)
+        name = fold_name(part)
         if name in names or any(fnmatchcase(name, pattern) for pattern in patterns):
             return part
         for folder, inside in inside_of:
@@ -495,13 +546,17 @@ _PRIVATE: Final = re.compile("|".join(map(translate, _PATTERNS)))
 
 
 class PrivateNames:
-    """The names that may not be read in one folder: as `private_part` says, but faster for many.
+    """The names that may not be read in one folder.
 
-    ``parts`` are the folder's names below the root, ``above`` is the root's own last name.
+    It decides as `private_part` does, but faster for many names.
+
+    Args:
+        parts: the folder's names below the root.
+        parent: the root's own last name.
     """
 
     def __init__(self, parts: Sequence[str], parent: str) -> None:
-        folders = [folded(part) for part in (parent, *parts)]
+        folders = [fold_name(part) for part in (parent, *parts)]
         self._inside = frozenset(
             name
             for folder, inside in _INSIDE
@@ -510,12 +565,15 @@ class PrivateNames:
         )
 
     def __contains__(self, name: str) -> bool:
-        name = _folded_entry(name)
+        name = _fold_entry(name)
         return name in _NAMES or name in self._inside or _PRIVATE.match(name) is not None
 
 
-def folded(name: str) -> str:
-    """The name as file systems compare it that ignore case, accents' form and invisible marks."""
+def fold_name(name: str) -> str:
+    """Return a name as the laxest file systems compare it.
+
+    These ignore case, the form of accents, and invisible marks.
+    """
     if name.isascii():
         return name.lower().partition(":")[0].rstrip(" .")
     seen = "".join(
@@ -528,6 +586,6 @@ def folded(name: str) -> str:
     return kept.rstrip(" .")
 
 
-_folded_entry: Final = lru_cache(maxsize=4096)(folded)
-"""`folded` of a name in a folder, which is short. Each walk asks for the same names again; 4,096
+_fold_entry: Final = lru_cache(maxsize=4096)(fold_name)
+"""`fold_name` of a name in a folder, which is short. Each walk asks for the same names again; 4,096
 are as many entries as most trees have, in less than a megabyte."""

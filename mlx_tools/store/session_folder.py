@@ -1,5 +1,4 @@
-"""Sessions in a folder: each a folder of its own, with its transcript, its artifacts and the access
-list of the run."""
+"""Sessions in a folder, each a folder with transcript, artifacts and access list."""
 
 from __future__ import annotations
 
@@ -65,7 +64,7 @@ if TYPE_CHECKING:
     from mlx_tools.store.tables import FileFormat, Tables
 
 _REMOVED: Final = ".removed-"
-_TAKEN_IN: Final = ".taken-in-"
+_IMPORTED: Final = ".taken-in-"
 
 _QUICKLY_SUMMARIZED: Final = 1 << 20
 """Bytes of a transcript that is summed up whenever it is closed: 10 ms. A longer one is when
@@ -73,8 +72,10 @@ somebody asks."""
 
 
 class TranscriptStore(SessionStore):
-    """A folder of sessions, readable by its owner alone. The other arguments are those of
-    `SessionStore`."""
+    """A folder of sessions, which only its owner can read.
+
+    The other arguments are those of `SessionStore`.
+    """
 
     def __init__(
         self,
@@ -115,22 +116,22 @@ class TranscriptStore(SessionStore):
         with translate_os_error(StorageError, f"no session can be kept in {self.folder}", hint):
             self._make()
             self.index.make(folder.name)
-        return self._files(folder, TranscriptFile(folder / NAME, on_close=self._enter))
+        return self._files(folder, TranscriptFile(folder / NAME, on_close=self._update_index))
 
     def _make(self) -> None:
         for folder in (self.folder.parent, self.folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def open(self, session: str | os.PathLike[str]) -> SessionFiles:
-        path = self._path_of_one(session)
+        path = self._existing_path(session)
         if path.parent.parent != self.folder:
             return self._files(path.parent, TranscriptFile(path, create=False))
-        transcript = TranscriptFile(path, create=False, on_close=self._enter)
+        transcript = TranscriptFile(path, create=False, on_close=self._update_index)
         self.index.open(path.parent.name)  # it is locked, and nothing is written to it yet
         return self._files(path.parent, transcript)
 
-    def _enter(self, transcript: TranscriptFile, status: os.stat_result) -> None:
-        """Enter into the index what a session comes to, if that takes no time to find out."""
+    def _update_index(self, transcript: TranscriptFile, status: os.stat_result) -> None:
+        """Add a session's summary to the index if it takes no time to compute."""
         assert transcript.path is not None
         summary = None
         if status.st_size <= _QUICKLY_SUMMARIZED:
@@ -139,12 +140,12 @@ class TranscriptStore(SessionStore):
         self.index.close(transcript.path.parent.name, file_state(status), summary)
 
     def read(self, session: str | os.PathLike[str]) -> SessionFiles:
-        path = self._path_of_one(session)
+        path = self._existing_path(session)
         transcript = Transcript(load(path))
         transcript.path = path
         return self._files(path.parent, transcript)
 
-    def _path_of_one(self, session: str | os.PathLike[str]) -> Path:
+    def _existing_path(self, session: str | os.PathLike[str]) -> Path:
         path = self.path_of(session)
         if not path.is_file():
             raise UsageError(
@@ -152,7 +153,7 @@ class TranscriptStore(SessionStore):
             )
         return path
 
-    def _kept(
+    def _open_blobs(
         self, session_key: str | os.PathLike[str], kind: str, keep: float, max_bytes: int
     ) -> BlobFiles:
         return BlobFiles(self._folder_of(session_key) / kind, keep=keep, max_bytes=max_bytes)
@@ -172,8 +173,13 @@ class TranscriptStore(SessionStore):
         self._sweeper.sweep_if_due()
 
     def path_of(self, session: str | os.PathLike[str]) -> Path:
-        """The path of a transcript, be it there or not. An id never leads out of the store;
-        a path is taken as it is. Raises `UsageError` for what is neither."""
+        """Return the path of a transcript, which may be absent.
+
+        An id never leads out of the store; a path is taken as it is.
+
+        Raises:
+            UsageError: the text is neither.
+        """
         text = require_path("session", session, SESSION)
         if isinstance(session, str) and is_session_id(text):
             return self.folder / text / NAME
@@ -187,7 +193,7 @@ class TranscriptStore(SessionStore):
         return self._secret(secrets.token_bytes(32))
 
     def _secret(self, secret: bytes) -> bytes:
-        """The key of approvals, ``secret`` where there is none."""
+        """Return the key of approvals; ``secret`` becomes it if there is none."""
         path = self.folder / "secret"
         with translate_os_error(
             StorageError, f"the key of approvals, {path}, cannot be read or made"
@@ -286,7 +292,7 @@ class TranscriptStore(SessionStore):
                 yield session, self._read_summary(session)[1]
 
     def _read_summary(self, session: str) -> tuple[FileState, SessionSummary | TranscriptError]:
-        """Return what a session comes to, and the state of its transcript before."""
+        """Return a session's summary, and the state of its transcript before reading."""
         try:
             return self._state_of(session), summarize(self.records(session))
         except StorageError:
@@ -320,16 +326,16 @@ class TranscriptStore(SessionStore):
         return True
 
     @contextlib.contextmanager
-    def held(self, session: str) -> Iterator[None]:
+    def hold(self, session: str) -> Iterator[None]:
         with self._file(session) as file:
-            if not _locked(file, fcntl.LOCK_EX):
+            if not _try_lock(file, fcntl.LOCK_EX):
                 raise SessionInUse(session)
             yield
 
     def in_use(self, session: str) -> bool:
         try:
             with self._file(session) as file:
-                return not _locked(file, fcntl.LOCK_SH)  # which whoever else looks may have too
+                return not _try_lock(file, fcntl.LOCK_SH)  # which whoever else looks may have too
         except TranscriptError:
             return True
 
@@ -341,16 +347,16 @@ class TranscriptStore(SessionStore):
     # --- as it is kept: for a copy ---
 
     @contextlib.contextmanager
-    def taking_in(self) -> Iterator[None]:
+    def lock_for_import(self) -> Iterator[None]:
         with self._lock_store():
             self._make()
             folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            if not _locked(folder, fcntl.LOCK_EX):
+            if not _try_lock(folder, fcntl.LOCK_EX):
                 raise StorageError(
                     f"another copy into {self.folder} is under way", hint="wait for it to end"
                 )
-            for draft in self.folder.glob(f"{_TAKEN_IN}*"):  # of a copy that was killed
+            for draft in self.folder.glob(f"{_IMPORTED}*"):  # of a copy that was killed
                 shutil.rmtree(draft, ignore_errors=True)
             yield
             os.sync()
@@ -363,11 +369,11 @@ class TranscriptStore(SessionStore):
             secret = read_regular(path) if path.exists() else None
             return StoreKeys(secret, self._consumed_approvals.all())
 
-    def take_keys(self, keys: StoreKeys) -> None:
+    def import_keys(self, keys: StoreKeys) -> None:
         if keys.secret is not None:
             self._secret(keys.secret)
-        if keys.used:
-            self._consumed_approvals.take_all(keys.used)
+        if keys.consumed_approvals:
+            self._consumed_approvals.take_all(keys.consumed_approvals)
 
     def parts(self, session: str) -> Iterator[SessionPart]:
         folder = self.path(session).parent
@@ -381,8 +387,8 @@ class TranscriptStore(SessionStore):
                         f"{kind}/{path.name}", written, read_regular(path, MAX_TRANSCRIPT)
                     )
 
-    def take_in(self, session: str, parts: Iterable[SessionPart]) -> int:
-        draft, size = self.folder / f"{_TAKEN_IN}{session}", 0
+    def import_session(self, session: str, parts: Iterable[SessionPart]) -> int:
+        draft, size = self.folder / f"{_IMPORTED}{session}", 0
         with self._lock_store():
             try:
                 for part in parts:
@@ -390,7 +396,7 @@ class TranscriptStore(SessionStore):
                     path = draft / check_part(session, part).name
                     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                     with drafted(path, part.data) as file:
-                        os.utime(file, (part.at, part.at))
+                        os.utime(file, (part.written_at, part.written_at))
                         file.rename(path)
                 draft.rename(self.folder / session)
             finally:
@@ -418,8 +424,8 @@ class TranscriptStore(SessionStore):
             os.close(file)
 
 
-def _locked(file: int, kind: int) -> bool:
-    """Takes the lock where no other process has it; returns whether it did."""
+def _try_lock(file: int, kind: int) -> bool:
+    """Take the lock if no other process has it. Return True if it was taken."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except OSError:

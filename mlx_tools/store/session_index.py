@@ -114,7 +114,7 @@ class SessionIndex:
     def count(self) -> int | None:
         """Return how many sessions there are."""
         with self._reading() as file:
-            return None if file is None else int(file.one("SELECT count(*) FROM sessions")[0])
+            return None if file is None else int(file.fetch_one("SELECT count(*) FROM sessions")[0])
 
     def by_last_update(self, limit: int | None) -> list[str] | None:
         """Return ids, the session first that was last written to."""
@@ -200,7 +200,11 @@ class SessionIndex:
         if not create and not self.path.exists():
             return False
         try:
-            with self._file(create=create) as file, file.guarded(), file.transaction(write=True):
+            with (
+                self._file(create=create) as file,
+                file.translate_errors(),
+                file.transaction(write=True),
+            ):
                 change(file)
         except _FAULTS as error:
             self._remove_if_damaged(error)
@@ -260,12 +264,12 @@ class SessionIndex:
             self._renew_stamp(file)
 
     def _is_current(self, file: SqliteFile) -> bool:
-        with file.guarded():
+        with file.translate_errors():
             is_open = file.sql.execute("SELECT 1 FROM sessions WHERE is_open LIMIT 1").fetchone()
             return is_open is None and self._stamp(file) == self._folder_stamp()
 
     def _bring_up_to_date(self, file: SqliteFile) -> None:
-        with file.guarded(), file.transaction(write=True):
+        with file.translate_errors(), file.transaction(write=True):
             if self._stamp(file) != self._folder_stamp():
                 self._compare(file)
                 return

@@ -1,9 +1,9 @@
-"""Sessions in a PostgreSQL database: each a row, its records, what it keeps and the access list of
-its run in rows of other tables.
+"""Sessions in a PostgreSQL database.
 
-Whoever has a session open holds a lock on a connection of its own, which the database takes away
-with that connection, however it ends; and each record is written only while the session's row names
-its writer. So what is lost is written to no more, and another may go on.
+Each session is a row; its records, its blobs and the access list of its run are rows of other
+tables. An open session holds a lock on a connection of its own, which the database drops with that
+connection, however it ends. Each record is written only while the session's row names its writer.
+So a session whose connection was lost is written to no more, and another process may go on with it.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _APPEND: Final = (
     " WHERE id = %s AND writer = %s RETURNING id)"
     " INSERT INTO records (session, number, line) SELECT id, %s, %b FROM own"
 )
-_ALL_OF_IT: Final = ("records", "kept", "access_lists")
+_PART_TABLES: Final = ("records", "kept", "access_lists")
 _KEEP_KEY: Final = "INSERT INTO secrets VALUES ('approvals', %b) ON CONFLICT DO NOTHING"
-_USE: Final = "INSERT INTO used VALUES (%s) ON CONFLICT DO NOTHING"
+_CONSUME: Final = "INSERT INTO used VALUES (%s) ON CONFLICT DO NOTHING"
 
 
 class PostgresStore(SessionStore):
     """The sessions in the database at ``address``, as libpq takes it.
 
-    The other arguments are those of `SessionStore`; times are those of the database's clock.
-    Raises `UsageError` for what is no address.
+    The other arguments are those of `SessionStore`; times are those of the database's clock. Raises
+    `UsageError` if the address is not valid.
     """
 
     def __init__(self, address: str, **kwargs: Any) -> None:
@@ -65,12 +65,12 @@ class PostgresStore(SessionStore):
 
     @property
     def secret(self) -> bytes:
-        if (made := self._made_secret()) is None:
+        if (made := self._stored_secret()) is None:
             self._database.execute(_KEEP_KEY, (secrets.token_bytes(32),))
-            made = self._made_secret()
+            made = self._stored_secret()
         return made or b""
 
-    def _made_secret(self) -> bytes | None:
+    def _stored_secret(self) -> bytes | None:
         query = "SELECT value FROM secrets WHERE name = 'approvals'"
         row = self._database.execute(query).fetchone()
         return bytes(row[0]) if row else None
@@ -89,8 +89,8 @@ class PostgresStore(SessionStore):
     def read(self, session: str | os.PathLike[str]) -> SessionFiles:
         name = self._get_record_id(session)
         with self._database.connection() as db:
-            if not _is_there(db, name):
-                raise _no_session(name)
+            if not _exists(db, name):
+                raise _unknown_session(name)
             return self._files(name, Transcript(_records(db, name)[0]))
 
     def _get_record_id(self, session: str | os.PathLike[str]) -> str:
@@ -99,7 +99,7 @@ class PostgresStore(SessionStore):
             raise UsageError(f"{text!r} is no session of {self.place}", hint="give its id")
         return text
 
-    def _kept(
+    def _open_blobs(
         self, session_key: str | os.PathLike[str], kind: str, keep: float, max_bytes: int
     ) -> BlobRows:
         return BlobRows(self._database, os.fspath(session_key), kind, keep, max_bytes)
@@ -147,7 +147,7 @@ class PostgresStore(SessionStore):
         with self._database.connection() as db:
             found = _records(db, session)[0]
             if not found:
-                _must_be(db, session)
+                _require_session(db, session)
             return found
 
     def size_bytes(self, session: str) -> int:
@@ -160,28 +160,28 @@ class PostgresStore(SessionStore):
     def _delete(self, session: str) -> bool:
         with self._database.connection() as db, db.transaction():
             gone = db.execute("DELETE FROM sessions WHERE id = %s", (session,)).rowcount
-            for table in _ALL_OF_IT:
+            for table in _PART_TABLES:
                 query = f"DELETE FROM {table} WHERE session = %s"  # noqa: S608 (constants)
                 db.execute(query, (session,))
         return bool(gone)
 
     @contextlib.contextmanager
-    def held(self, session: str) -> Iterator[None]:
-        with self._locked(session) as db:
-            _must_be(db, session)
+    def hold(self, session: str) -> Iterator[None]:
+        with self._hold_lock(session) as db:
+            _require_session(db, session)
             yield
 
     def in_use(self, session: str) -> bool:
         with self._database.connection() as db:
-            return is_locked(db, session) or not _is_there(db, session)
+            return is_locked(db, session) or not _exists(db, session)
 
     # --- as it is kept: for a copy ---
 
     @contextlib.contextmanager
-    def taking_in(self) -> Iterator[None]:
+    def lock_for_import(self) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(self._locked(" copy"))  # no session is called so
+                stack.enter_context(self._hold_lock(" copy"))  # no session is called so
             except SessionInUse:
                 raise StorageError(
                     f"another copy into {self.place} is under way", hint="wait for it to end"
@@ -190,13 +190,13 @@ class PostgresStore(SessionStore):
 
     def keys(self) -> StoreKeys:
         used = self._database.execute("SELECT digest FROM used ORDER BY ctid").fetchall()
-        return StoreKeys(self._made_secret(), [digest for (digest,) in used])
+        return StoreKeys(self._stored_secret(), [digest for (digest,) in used])
 
-    def take_keys(self, keys: StoreKeys) -> None:
+    def import_keys(self, keys: StoreKeys) -> None:
         with self._database.connection() as db, db.transaction():
             if keys.secret is not None:
                 db.execute(_KEEP_KEY, (keys.secret,))
-            db.cursor().executemany(_USE, [(digest,) for digest in keys.used])
+            db.cursor().executemany(_CONSUME, [(digest,) for digest in keys.consumed_approvals])
 
     def parts(self, session: str) -> Iterator[SessionPart]:
         with self._database.connection() as db:
@@ -212,7 +212,7 @@ class PostgresStore(SessionStore):
                 for (data,) in db.execute(query, (session, kind, key), binary=True).fetchall():
                     yield SessionPart(f"{kind}/{key}", at, data)
 
-    def take_in(self, session: str, parts: Iterable[SessionPart]) -> int:
+    def import_session(self, session: str, parts: Iterable[SessionPart]) -> int:
         size = 0
         with self._database.connection() as db, db.transaction():
             db.execute("INSERT INTO sessions (id) VALUES (%s)", (session,))
@@ -222,7 +222,7 @@ class PostgresStore(SessionStore):
         return size
 
     @contextlib.contextmanager
-    def _locked(self, session: str) -> Iterator[Connection]:
+    def _hold_lock(self, session: str) -> Iterator[Connection]:
         with self._database.connection() as db:
             _lock(db, session)
             try:
@@ -233,7 +233,7 @@ class PostgresStore(SessionStore):
 
 
 def _now(db: Connection) -> float:
-    """The time by the database's clock, in seconds since 1970."""
+    """Return the time by the database's clock, in seconds since 1970."""
     row = db.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()
     return float(row[0]) if row else 0.0
 
@@ -248,21 +248,21 @@ def _unlock(db: Connection, session: str) -> None:
     db.execute("SELECT pg_advisory_unlock(%s)", (lock_key(session),))
 
 
-def _is_there(db: Connection, session: str) -> bool:
+def _exists(db: Connection, session: str) -> bool:
     return db.execute("SELECT FROM sessions WHERE id = %s", (session,)).fetchone() is not None
 
 
-def _must_be(db: Connection, session: str) -> None:
-    if not _is_there(db, session):
+def _require_session(db: Connection, session: str) -> None:
+    if not _exists(db, session):
         raise TranscriptError(f"there is no session {session}")
 
 
-def _no_session(session: str) -> UsageError:
+def _unknown_session(session: str) -> UsageError:
     return UsageError(f"there is no session {session!r}", hint="mlx-tools sessions list")
 
 
 def _records(db: Connection, session: str) -> tuple[list[Record], int]:
-    """The records of a session, and how many there are. Raises `TranscriptError`."""
+    """Return the records of a session and their number. Raise `TranscriptError`."""
     lines = _lines(db, session)
     return parse(b"".join(b"%b\n" % line for line in lines))[0], len(lines)
 
@@ -276,20 +276,20 @@ def _keep_part(db: Connection, session: str, part: SessionPart) -> None:
     if part.name != NAME:
         kind, _, key = part.name.partition("/")
         query = "INSERT INTO kept (session, kind, key, at, data) VALUES (%s, %s, %s, %s, %b)"
-        db.execute(query, (session, kind, key, part.at, part.data))
+        db.execute(query, (session, kind, key, part.written_at, part.data))
     else:
         lines = [(session, at, line) for at, line in enumerate(part.data.split(b"\n")[:-1])]
         query = "INSERT INTO records (session, number, line) VALUES (%s, %s, %b)"
         db.cursor().executemany(query, lines)
         query = "UPDATE sessions SET updated = %s, size = %s WHERE id = %s"
-        db.execute(query, (part.at, len(part.data), session))
+        db.execute(query, (part.written_at, len(part.data), session))
 
 
 class TranscriptRows(Transcript):
-    """A transcript in a database, each record of which is kept for good before anybody acts on it.
+    """A transcript in a database, which stores each record before anybody acts on it.
 
-    It is held on a connection of its own until it is closed; once that is lost, nothing is written
-    any more. Raises `UsageError` where there is no such session, `TranscriptError` where it is
+    It is held on a connection of its own until it is closed. Once that connection is lost, nothing
+    is written any more. Raises `UsageError` if there is no such session, `TranscriptError` if it is
     damaged or in use.
     """
 
@@ -298,36 +298,37 @@ class TranscriptRows(Transcript):
         self._database, self._session = database, session
         self._connection: Connection | None = database.take()
         try:
-            with database.guarded():
+            with database.translate_errors():
                 self._load(self._connection)
         except BaseException:
             self.close()
             raise
 
     def _load(self, db: Connection) -> None:
-        if not _is_there(db, self._session):
-            raise _no_session(self._session)
+        if not _exists(db, self._session):
+            raise _unknown_session(self._session)
         _lock(db, self._session)
         query = "UPDATE sessions SET writer = writer + 1 WHERE id = %s RETURNING writer"
         row = db.execute(query, (self._session,)).fetchone()
         if row is None:  # it was removed meanwhile
-            raise _no_session(self._session)
+            raise _unknown_session(self._session)
         self._writer = int(row[0])
         records, self._count = _records(db, self._session)
         self.extend(records)
 
     def append(self, record: Record) -> None:
-        """Writes a record, then adds it.
+        """Write a record, then add it.
 
-        Raises `StorageError` where it cannot be written; then the record does not count, and once
-        the connection is lost nobody knows whether it is there.
+        Raises:
+            StorageError: the record was not written and does not count. If the connection was lost,
+                nobody knows whether it was written.
         """
         if self._connection is None:
             raise TranscriptError(f"the transcript of {self._session} is closed")
         line = encode(record).encode()
         own = (len(line) + 1, self._session, self._writer, self._count, line)
         try:
-            with self._database.guarded():
+            with self._database.translate_errors():
                 written = self._connection.execute(_APPEND, own).rowcount
         except StorageError as error:
             error.message = f"the transcript of {self._session} cannot be written: {error.message}"
@@ -353,7 +354,7 @@ class TranscriptRows(Transcript):
 
 @dataclass(eq=False)
 class BlobRows(BlobStore):
-    """What a session keeps of one ``kind``. It is gone after ``keep`` seconds."""
+    """Blobs of one ``kind`` of a session, which expire after ``keep`` seconds."""
 
     database: PostgresDatabase
     session: str
@@ -436,9 +437,9 @@ class RunPermitRow(RunPermit):
 
 @dataclass(eq=False)
 class ConsumedApprovalRows(ConsumedApprovals):
-    """The approvals that were used up, a row each."""
+    """The consumed approvals, a row each."""
 
     database: PostgresDatabase
 
     def take(self, digest: str) -> bool:
-        return self.database.execute(_USE, (digest,)).rowcount == 1
+        return self.database.execute(_CONSUME, (digest,)).rowcount == 1

@@ -1,5 +1,4 @@
-"""Where sessions live, and where each stands: the seam that applications go through, what it opens,
-and a store in memory."""
+"""The interface of stores of sessions, the status of a session, a store in memory."""
 
 from __future__ import annotations
 
@@ -62,21 +61,23 @@ if TYPE_CHECKING:
 LAST: Final = "last"
 """Stands for the session that was last written to, wherever an id is taken."""
 
-KEPT: Final = 256
+MAX_MEMORY_SESSIONS: Final = 256
 """Sessions that a `MemoryStore` keeps; the oldest are dropped first."""
 
 
 class SessionFiles(Struct, frozen=True):
-    """An open session: its id, its transcript, where long outputs go (None: nowhere), the access
-    list of its runs, the approvals that were used up, and where what its calls replace is kept
-    (None: nowhere)."""
+    """An open session."""
 
     session: str
+    """The session's id."""
     transcript: Transcript
     artifacts: ArtifactStore | None = None
+    """The store of long outputs, None if they are not kept."""
     access: RunPermit = msgspec.field(default_factory=RunPermit)
-    used: ConsumedApprovals = msgspec.field(default_factory=ConsumedApprovals)
+    """The access list of the session's runs."""
+    consumed_approvals: ConsumedApprovals = msgspec.field(default_factory=ConsumedApprovals)
     undo: UndoStore | None = None
+    """The store of what calls replace, None if it is not kept."""
 
     @property
     def path(self) -> str | None:
@@ -84,20 +85,22 @@ class SessionFiles(Struct, frozen=True):
 
 
 class SessionPart(NamedTuple):
-    """Something that a session keeps, byte for byte: its name, as that of its file where there are
-    files, and when it was written, in seconds since 1970."""
+    """One thing that a session keeps, byte for byte."""
 
     name: str
-    at: float
+    """Its name, as that of its file in a store of files."""
+    written_at: float
+    """The time of its writing, in seconds since 1970."""
     data: bytes
 
 
 class StoreKeys(NamedTuple):
-    """The key of a store's approvals, None where there is none yet, and the approvals that were
-    used up, by their digests."""
+    """The key of a store's approvals, and the approvals that are used up."""
 
     secret: bytes | None
-    used: Sequence[str]
+    """The key, None if there is none yet."""
+    consumed_approvals: Sequence[str]
+    """The approvals' digests."""
 
 
 # --- where a session stands, by its records alone: without tools or a model ---------------------
@@ -109,47 +112,47 @@ SessionState = Literal[
 an answer; a process is at it; its process ended in the middle; it cannot be read; it holds nothing.
 """
 
-_ENDED: Final = frozenset({"answered", "stopped", "empty"})
+_END_STATES: Final = frozenset({"answered", "stopped", "empty"})
 
 
 class SessionStatus(Struct, frozen=True, kw_only=True):
-    """The state of a session by its records: see `session_status`.
-
-    ``reason`` is that of a session that stopped, or what is wrong with one that is damaged.
-    ``question`` is the first one, ``first_call`` the name of the first call. ``in_doubt`` are the
-    keys of calls that were started, can change things, and have no known end.
-    """
+    """The state of a session by its records: see `session_status`."""
 
     state: SessionState
     reason: str = ""
+    """The reason of a session that stopped, or the fault of one that is damaged."""
     created: str = ""
     model: str | None = None
     question: str = ""
+    """The first question."""
     questions: int = 0
     first_call: str = ""
+    """The name of the first call."""
     pending: tuple[PendingCall, ...] = ()
     in_doubt: tuple[str, ...] = ()
+    """The keys of calls that were started, can change things, and have no known end."""
 
     @property
-    def ended(self) -> bool:
+    def is_finished(self) -> bool:
         """True if nobody waits for it and nothing of it is open."""
-        return self.state in _ENDED and not self.in_doubt
+        return self.state in _END_STATES and not self.in_doubt
 
 
 class ListedSession(Struct, frozen=True, kw_only=True):
-    """A session of a store. ``path`` is its transcript's, None where it is no file; ``updated`` is
-    when that was last written, in seconds since 1970; ``size`` the bytes that the session takes,
-    artifacts included."""
+    """A session of a store, as listings show it."""
 
     session: str
     path: Path | None
+    """The path of the transcript, None if it is no file."""
     status: SessionStatus
     updated: float = 0.0
+    """The time of the last write, in seconds since 1970."""
     size: int = 0
+    """The bytes that the session takes, artifacts included."""
 
 
 def session_status(records: Sequence[Record]) -> SessionStatus:
-    """The standing of a session by its records, which no process is adding to.
+    """Return the status of a session by its records, to which no process adds.
 
     It folds them once, and knows neither tools nor policy.
     """
@@ -236,18 +239,23 @@ class SessionInUse(TranscriptError):
 
 
 class SessionStore(ABC):
-    """Where sessions are kept, and the tables beside them.
+    """The place of sessions, and of the tables beside them.
 
-    What is read of sessions needs no tools and no model, and makes nothing. One process at a time
-    writes to a session: whoever has opened it holds it until its transcript is closed, or the
-    process ends, however it ends. ``place`` is what messages call the store, ``dsn`` leads to the
-    queue of runs in the database that it is in, None where it is in files.
+    Reading a session needs no tools and no model, and creates nothing. One process at a time writes
+    to a session: whoever opens it holds it until its transcript is closed or the process ends.
+    ``place`` is the store's name in messages. ``dsn`` leads to the queue of runs in its database,
+    None for files.
 
-    ``keep`` is how many seconds artifacts stay, ``max_bytes`` what those of one session may take.
-    With ``keep_all`` every output becomes one, not only what a model cannot see whole and what ran
-    beside a tool that failed. ``watched`` are the places of configuration files and what was there
-    when they were read (`fingerprints`): once one changes, no run calls anything more. Raises
-    `UsageError` where one of them cannot be.
+    Args:
+        keep: seconds for which artifacts stay.
+        max_bytes: bytes that the artifacts of one session may take.
+        keep_all: True to make every output an artifact, not only those that a model cannot see
+            whole or that ran beside a tool that failed.
+        watched: places of configuration files and their `fingerprints` when they were read. Once
+            one of them changes, no run calls anything more.
+
+    Raises:
+        UsageError: an argument is not valid.
     """
 
     place: str
@@ -270,7 +278,7 @@ class SessionStore(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Try to keep something. Raises `UsageError` or `StorageError` where it cannot be."""
+        """Try to store something. Raise `UsageError` or `StorageError` if that fails."""
 
     # --- going on ---
 
@@ -279,33 +287,38 @@ class SessionStore(ABC):
     def secret(self) -> bytes:
         """The key of approval digests: made once, kept beside the sessions, not in them.
 
-        Raises `StorageError` where it can be neither read nor made.
+        Raises:
+            StorageError: it can be neither read nor made.
         """
 
     @abstractmethod
     def create(self) -> SessionFiles:
-        """A new session; artifacts of older ones that have expired are removed.
+        """Create a session, and remove expired artifacts of older ones.
 
-        Raises `StorageError` where it cannot be kept.
+        Raises:
+            StorageError: it cannot be stored.
         """
 
     @abstractmethod
     def open(self, session: str | os.PathLike[str]) -> SessionFiles:
-        """A session, to go on with: by its id, or by the path of its transcript.
+        """Open a session to go on with it, by its id or the path of its transcript.
 
-        It is held until its transcript is closed. Raises `UsageError` where there is none,
-        `TranscriptError` where it is damaged or in use.
+        It is held until its transcript is closed.
+
+        Raises:
+            UsageError: there is no such session.
+            TranscriptError: it is damaged or in use.
         """
 
     @abstractmethod
     def read(self, session: str | os.PathLike[str]) -> SessionFiles:
-        """A session, to be looked at: not held, and not changed. Raises what `open` raises."""
+        """Read a session, without holding or changing it. Raise as `open` does."""
 
     # --- looking ---
 
     @abstractmethod
     def ids(self) -> list[str]:
-        """The ids of the sessions, the newest first: ids sort by time."""
+        """Return the ids of the sessions, the newest first: ids sort by time."""
 
     @abstractmethod
     def by_last_update(self, limit: int | None = None) -> list[str]:
@@ -320,10 +333,12 @@ class SessionStore(ABC):
         """Return the ids that begin with this text, the newest first."""
 
     def find(self, session_id: str) -> str:
-        """The id that is meant by an id, the beginning of one, or ``last``.
+        """Return the id that is meant by an id, the beginning of one, or ``last``.
 
-        What is returned is the id of a session that is there: a path is never made of
-        ``session_id``. Raises `UsageError` where none or several are meant.
+        It is always the id of an existing session: a path is never made of ``session_id``.
+
+        Raises:
+            UsageError: no session or several are meant.
         """
         found = self._matching(session_id) if is_session_id(session_id) else []
         if session_id in found:
@@ -346,15 +361,15 @@ class SessionStore(ABC):
 
     @abstractmethod
     def size(self, session: str) -> int:
-        """The bytes of a transcript, -1 where there is none."""
+        """Return the bytes of a transcript, -1 if there is none."""
 
     @abstractmethod
     def updated(self, session: str) -> float:
-        """When a session was last written to, in seconds since 1970; 0 where nothing says it."""
+        """Return when a session was last written to, in seconds since 1970; 0 if unknown."""
 
     @abstractmethod
     def records(self, session: str) -> Sequence[Record]:
-        """The records of a session. Raises `TranscriptError` where it cannot be read."""
+        """Return the records of a session. Raise `TranscriptError` if it is unreadable."""
 
     def summary(self, session: str) -> SessionSummary:
         """Return what a session comes to. Raises what `records` raises."""
@@ -374,15 +389,15 @@ class SessionStore(ABC):
             return error
 
     def path(self, session: str) -> Path | None:
-        """The path of a transcript that is a file, by an id that `find` or `ids` gave."""
+        """Return the path of a transcript that is a file, by an id of `find` or `ids`."""
         return None
 
     @abstractmethod
     def size_bytes(self, session: str) -> int:
-        """The bytes that a session takes, with all that it keeps."""
+        """Return the bytes that a session takes, with all that it keeps."""
 
-    def listed(self, session: str) -> ListedSession:
-        """One session, as a listing shows it. One that is damaged is told as such."""
+    def describe(self, session: str) -> ListedSession:
+        """Return a session as listings show it; its status says if it is damaged."""
         updated, size = self.updated(session), self.size_bytes(session)
         try:
             running = self.in_use(session)  # before it is read: it may end meanwhile
@@ -401,13 +416,13 @@ class SessionStore(ABC):
     # --- what a session keeps beside its transcript, ``where`` it is: by its id, or its folder ---
 
     def artifacts(self, session_key: str | os.PathLike[str]) -> ArtifactStore:
-        """The place where outputs of a session are kept."""
-        kept = self._kept(session_key, ARTIFACTS, self.keep, self.max_bytes)
+        """Return the store of a session's outputs."""
+        kept = self._open_blobs(session_key, ARTIFACTS, self.keep, self.max_bytes)
         return ArtifactStore(kept, keep_all=self.keep_all, sweep=self._sweep_if_due)
 
     def undo(self, session_key: str | os.PathLike[str], *, keep: float) -> UndoStore:
-        """What the calls of a session replaced, as far as it is younger than ``keep`` seconds."""
-        return UndoStore(self._kept(session_key, UNDO_FOLDER, keep, MAX_BYTES))
+        """Return old contents of a session's files, none older than ``keep`` seconds."""
+        return UndoStore(self._open_blobs(session_key, UNDO_FOLDER, keep, MAX_BYTES))
 
     def _files(self, session_key: str | os.PathLike[str], transcript: Transcript) -> SessionFiles:
         header = transcript[0] if transcript else None
@@ -421,7 +436,7 @@ class SessionStore(ABC):
         )
 
     @abstractmethod
-    def _kept(
+    def _open_blobs(
         self, session_key: str | os.PathLike[str], kind: str, keep: float, max_bytes: int
     ) -> BlobStore: ...
 
@@ -433,21 +448,28 @@ class SessionStore(ABC):
     def _consumed_approvals(self) -> ConsumedApprovals: ...
 
     def _sweep_if_due(self) -> None:  # noqa: B027 - not every store has to look for what expired
-        """Remove what has expired in other sessions, now and then: also where a program runs for
-        days."""
+        """Remove what has expired in other sessions, at times.
+
+        This also serves programs that run for days.
+        """
 
     # --- the sessions themselves ---
 
     def remove(self, session: str, *, force: bool = False) -> bool:
-        """Remove a session that has ended, or with ``force`` any that no process is at.
+        """Remove a session that is finished, or with ``force`` any that is not in use.
 
-        It is held meanwhile, and looked at again. Returns whether it was removed. Raises
-        `TranscriptError` where the disk does not let it.
+        It is held meanwhile, and its status is read again.
+
+        Returns:
+            True if the session was removed.
+
+        Raises:
+            TranscriptError: the disk does not allow it.
         """
         with ExitStack() as stack:
             try:
-                stack.enter_context(self.held(session))
-                ended = session_status(self.records(session)).ended
+                stack.enter_context(self.hold(session))
+                ended = session_status(self.records(session)).is_finished
             except SessionInUse:
                 return False
             except StorageError:
@@ -458,50 +480,68 @@ class SessionStore(ABC):
 
     @abstractmethod
     def _delete(self, session: str) -> bool:
-        """Remove a session that is held; False where another was quicker."""
+        """Remove a session that is held. Return False if another process was quicker."""
 
     @abstractmethod
-    def held(self, session: str) -> AbstractContextManager[None]:
-        """Keeps other processes from going on with a session. Raises `SessionInUse` where one
-        is at it, `TranscriptError` where there is none."""
+    def hold(self, session: str) -> AbstractContextManager[None]:
+        """Keep other processes from opening a session while the block runs.
+
+        Raises:
+            SessionInUse: another process has it open.
+            TranscriptError: there is no such session.
+        """
 
     @abstractmethod
     def in_use(self, session: str) -> bool:
-        """Whether a process is at a session, or there is none."""
+        """Return True if a process has the session open, or if there is none."""
 
     def sweep(self) -> None:  # noqa: B027 - not every store leaves something behind
-        """Remove what a removal left behind that did not come to its end."""
+        """Remove what an interrupted removal left behind."""
 
     @abstractmethod
     def tables(self, form: FileFormat) -> Tables:
-        """The tables of a format beside the sessions."""
+        """Return the tables of a format beside the sessions."""
 
     # --- as it is kept: for a copy ---
 
     @abstractmethod
-    def taking_in(self) -> AbstractContextManager[None]:
-        """Keeps other copies out of this store; at its end what was taken in lasts. Raises
-        `StorageError` where another is under way."""
+    def lock_for_import(self) -> AbstractContextManager[None]:
+        """Lock the store for an import; flush to disk on exit.
+
+        Raises:
+            StorageError: another import is under way.
+        """
 
     @abstractmethod
     def keys(self) -> StoreKeys:
-        """The keys of this store; none is made. Raises `StorageError`."""
+        """Return the keys of this store; none is made. Raise `StorageError`."""
 
     @abstractmethod
-    def take_keys(self, keys: StoreKeys) -> None:
-        """Keep another store's key where there is none here, and what was used up there. Raises
-        `StorageError`."""
+    def import_keys(self, keys: StoreKeys) -> None:
+        """Add another store's consumed approvals, and its key if there is none here.
+
+        Raises:
+            StorageError: they cannot be stored.
+        """
 
     @abstractmethod
     def parts(self, session: str) -> Iterator[SessionPart]:
-        """All that a session keeps, its transcript first: without a line that a crash cut off, as
-        whoever opens it, and without an access list, which would help no run. Raises
-        `TranscriptError` where there is none, or it cannot be read."""
+        """Yield all that a session keeps, its transcript first.
+
+        A line of the transcript that a crash cut off is left out, as on opening. So is the access
+        list, which would help no run.
+
+        Raises:
+            TranscriptError: there is no such session, or it cannot be read.
+        """
 
     @abstractmethod
-    def take_in(self, session: str, parts: Iterable[SessionPart]) -> int:
-        """Keep a session of another store, whole or not at all; return of how many bytes. Raises
-        `StorageError` where it cannot be, or one of this id is here."""
+    def import_session(self, session: str, parts: Iterable[SessionPart]) -> int:
+        """Store a session of another store, whole or not at all. Return its bytes.
+
+        Raises:
+            StorageError: it cannot be stored, or there is a session of this id.
+        """
 
 
 _ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}", re.ASCII)
@@ -520,7 +560,11 @@ def is_session_id(text: object) -> bool:
 
 
 def check_part(session: str, part: SessionPart) -> SessionPart:
-    """A part of a session of another store. Raises `StorageError` where no session has such."""
+    """Return a part of a session of another store if it is valid.
+
+    Raises:
+        StorageError: no session has such a part.
+    """
     if not (is_session_id(session) and _PART.fullmatch(part.name)):
         said = f"{session[:100]!r} holds {part.name[:100]!r}"
         raise StorageError(f"{said}, which no session does: the store is damaged")
@@ -534,26 +578,30 @@ def new_session_id() -> str:
 
 @dataclass(eq=False)
 class MemoryStore:
-    """Keeps nothing on disk: for tests, and for callers who keep transcripts themselves.
+    """A store in memory, for tests and for callers who keep transcripts themselves.
 
-    The last sessions can be opened again, `KEPT` of them; their artifacts together are bounded as
-    those of one session on disk.
+    The last `MAX_MEMORY_SESSIONS` sessions can be opened again. Their artifacts together are
+    bounded as those of one session on disk.
     """
 
     secret = secrets.token_bytes(32)
-    _kept: dict[str, Transcript] = field(default_factory=dict, init=False)
+    _transcripts: dict[str, Transcript] = field(default_factory=dict, init=False)
     _blobs: dict[tuple[str, str], bytes] = field(default_factory=dict, init=False)
 
     def create(self) -> SessionFiles:
         session = new_session_id()
-        self._kept[session] = Transcript()
-        while len(self._kept) > KEPT:
-            del self._kept[next(iter(self._kept))]
-        return self._files(session, self._kept[session])
+        self._transcripts[session] = Transcript()
+        while len(self._transcripts) > MAX_MEMORY_SESSIONS:
+            del self._transcripts[next(iter(self._transcripts))]
+        return self._files(session, self._transcripts[session])
 
     def open(self, session: str | os.PathLike[str]) -> SessionFiles:
-        """A session of this store, to go on with. Raises `UsageError` where there is none,
-        `TranscriptError` where it is in use."""
+        """Open a session of this store to go on with it.
+
+        Raises:
+            UsageError: there is no such session.
+            TranscriptError: it is in use.
+        """
         files = self.read(session)
         if files.transcript.in_use:
             raise TranscriptError("the session is in use", hint="wait for it to end")
@@ -561,9 +609,9 @@ class MemoryStore:
         return files
 
     def read(self, session: str | os.PathLike[str]) -> SessionFiles:
-        """A session of this store, to be looked at, in use or not. Raises what `open` raises."""
+        """Read a session of this store, in use or not. Raise as `open` does."""
         name = require_path("session", session, SESSION)
-        kept = self._kept.get(name)
+        kept = self._transcripts.get(name)
         if kept is None:
             raise UsageError(f"there is no session {name!r} in memory")
         return self._files(name, kept)

@@ -1,6 +1,9 @@
-"""Tables beside the sessions (the schedule, the runs of a gateway's clients), and other SQLite
-files of ours, such as the knowledge base. Each is private, of one format, used in transactions of
-which one writes at a time, its errors in words that help."""
+"""SQLite files, and the tables beside the sessions in files or in PostgreSQL.
+
+Tables beside the sessions are the schedule and the runs of a gateway's clients; other SQLite files
+are ours, such as the knowledge base. Each is private and of one format. It is used in transactions,
+of which one writes at a time. Its errors carry hints.
+"""
 
 from __future__ import annotations
 
@@ -44,26 +47,29 @@ _PROBLEMS: Final = (
     ("no such module: fts5", "this Python's SQLite has no FTS5", "use another build of Python"),
     ("interrupted", "it took too long", "ask with fewer words"),
 )
-_MAKING: Final = threading.Lock()
-_PASSING: Final = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR")
-_PASSING_NUMBERS: Final = frozenset(
+_CREATE_LOCK: Final = threading.Lock()
+_TRANSIENT: Final = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR")
+_TRANSIENT_NUMBERS: Final = frozenset(
     (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE)
 )
 
 
 class FileFormat(Struct, frozen=True):
-    """What a kind of file is called, which error is raised of it, the number by which it is known,
-    its version, and the statements that make its tables, each at the end of a line. ``file`` is its
-    name in a store's folder, where it belongs to one (`SessionStore.tables`); ``since`` are the
-    statements that make it of an older version, by that."""
+    """A kind of file, and its tables."""
 
     name: str
+    """The name of the format in messages."""
     error: type[MlxToolsError]
+    """The error that is raised if a file is unusable."""
     application: int
+    """The number by which SQLite knows the format."""
     version: int
     schema: str
+    """The statements that create the tables, each at the end of a line."""
     file: str = ""
-    since: Mapping[int, str] = field(default_factory=dict)
+    """The name of the file in a store's folder, for tables of a store (`SessionStore.tables`)."""
+    upgrades: Mapping[int, str] = field(default_factory=dict)
+    """The statements that upgrade an older version, by its number."""
 
     @property
     def tables(self) -> list[str]:
@@ -71,17 +77,22 @@ class FileFormat(Struct, frozen=True):
         return re.findall(r"^CREATE TABLE (\w+)", self.schema, re.MULTILINE)
 
 
-def passes(error: BaseException | None) -> bool:
-    """Whether an error of SQLite or of the system may be over when it is tried again."""
+def is_transient(error: BaseException | None) -> bool:
+    """Return True if an error of SQLite or of the system may pass with a retry."""
     name = getattr(error, "sqlite_errorname", None) or ""
-    return name.startswith(_PASSING) or getattr(error, "errno", None) in _PASSING_NUMBERS
+    return name.startswith(_TRANSIENT) or getattr(error, "errno", None) in _TRANSIENT_NUMBERS
 
 
 class SqliteFile:
-    """An open file; ``path`` None is one in memory. ``create`` makes it where there is none, for
-    its owner alone; ``wait`` is how many seconds another process that writes is waited for.
+    """An open SQLite file.
 
-    What SQLite and the system raise in it becomes the error of its format in `guarded`.
+    SQLite's errors and the system's become the error of its format in `translate_errors`.
+
+    Args:
+        path: the path, None for a file in memory.
+        form: the format.
+        create: True to create the file if it is missing, for its owner alone.
+        wait: seconds to wait for another process that writes.
     """
 
     def __init__(
@@ -89,7 +100,7 @@ class SqliteFile:
     ) -> None:
         self.path = path
         self._form = form
-        with self.guarded():
+        with self.translate_errors():
             if create and path is not None:
                 _make(path)
             uri = "file::memory:" if path is None else f"{path.absolute().as_uri()}?mode=rw"
@@ -105,21 +116,23 @@ class SqliteFile:
     def _prepare(self) -> None:
         form = self._form
         self.sql.execute("PRAGMA trusted_schema = OFF")
-        if self.one("PRAGMA application_id")[0] == 0:  # new, or whoever began it was killed
+        if self.fetch_one("PRAGMA application_id")[0] == 0:  # new, or whoever began it was killed
             with self.transaction(write=True):
-                if self.one("SELECT count(*) FROM sqlite_master")[0] == 0:  # nobody was quicker
+                if (
+                    self.fetch_one("SELECT count(*) FROM sqlite_master")[0] == 0
+                ):  # nobody was quicker
                     self._make(form.schema)
                     self.sql.execute(f"PRAGMA application_id={form.application}")
-        if self.one("PRAGMA application_id")[0] != form.application:
+        if self.fetch_one("PRAGMA application_id")[0] != form.application:
             raise self._error(
                 f"it is no {form.name} of this version", "move it away, and begin anew"
             )
-        if self.one("PRAGMA user_version")[0] in form.since:
+        if self.fetch_one("PRAGMA user_version")[0] in form.upgrades:
             with self.transaction(write=True):
-                was = self.one("PRAGMA user_version")[0]
-                if was in form.since:  # nobody was quicker
-                    self._make(form.since[was])
-        version = self.one("PRAGMA user_version")[0]
+                was = self.fetch_one("PRAGMA user_version")[0]
+                if was in form.upgrades:  # nobody was quicker
+                    self._make(form.upgrades[was])
+        version = self.fetch_one("PRAGMA user_version")[0]
         if version != form.version:
             raise self._error(
                 f"it has the format {version}; this program reads {form.version}",
@@ -132,7 +145,7 @@ class SqliteFile:
         self.sql.execute(f"PRAGMA user_version={self._form.version}")
 
     def close(self) -> None:
-        """Closes the file. Closing twice is allowed."""
+        """Close the file. Closing twice is allowed."""
         with contextlib.suppress(sqlite3.Error):
             self.sql.close()
 
@@ -142,8 +155,8 @@ class SqliteFile:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def one(self, query: str, *values: object) -> tuple[Any, ...]:
-        """The one row that a query gives in a sound file."""
+    def fetch_one(self, query: str, *values: object) -> tuple[Any, ...]:
+        """Return the one row that a query gives in a sound file."""
         found: tuple[Any, ...] | None = self.sql.execute(query, values).fetchone()
         if found is None:
             raise sqlite3.DatabaseError(DAMAGED)
@@ -151,8 +164,11 @@ class SqliteFile:
 
     @contextlib.contextmanager
     def transaction(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:
-        """One state of the file, and all that is done within is kept, or nothing. Values that
-        nobody has put into the file are damage, told as SQLite tells of what it sees itself."""
+        """Run the block in one transaction: all its changes are kept, or none.
+
+        Values that mlx-tools never writes are damage, raised as SQLite raises damage that it sees
+        itself.
+        """
         self.sql.execute("BEGIN IMMEDIATE" if write else "BEGIN")
         try:
             yield self.sql
@@ -165,17 +181,17 @@ class SqliteFile:
             raise
 
     @contextlib.contextmanager
-    def guarded(self) -> Iterator[None]:
-        """What SQLite and the system raise, as the error of this kind of file."""
+    def translate_errors(self) -> Iterator[None]:
+        """Raise errors of SQLite and the system as the format's error."""
         try:
             yield
         except UnicodeDecodeError:  # SQLite's own words, when they quote what is no text
-            raise self.problem(sqlite3.DatabaseError(DAMAGED)) from None
+            raise self.as_error(sqlite3.DatabaseError(DAMAGED)) from None
         except (sqlite3.Error, OSError) as error:
-            raise self.problem(error) from None
+            raise self.as_error(error) from None
 
-    def problem(self, error: Exception) -> MlxToolsError:
-        """What SQLite or the system said, with what helps."""
+    def as_error(self, error: Exception) -> MlxToolsError:
+        """Return an error of SQLite or the system as the format's error, with a hint."""
         said = getattr(error, "strerror", None) or str(error)
         why, hint = clean(said, 200), "check its folder's permissions and free space"
         if isinstance(error, sqlite3.Error):
@@ -186,7 +202,7 @@ class SqliteFile:
                     break
         raised = self._error(why, hint)
         if isinstance(raised, ScheduleError):
-            raised.passing = passes(error)
+            raised.passing = is_transient(error)
         return raised
 
     def _error(self, reason: str, hint: str) -> MlxToolsError:
@@ -195,13 +211,13 @@ class SqliteFile:
 
 
 def _make(path: Path) -> None:
-    """Makes the file where there is none, and sees to it that it is its owner's alone.
+    """Create the file if it is missing, and make it its owner's alone.
 
-    One that is there is not opened: closing it would take away what locks this process has on it
+    A file that exists is not opened: closing it would drop the locks that this process has on it
     (POSIX), and another could write in the middle of a transaction.
     """
     private_dir(path.parent)
-    with _MAKING:
+    with _CREATE_LOCK:
         try:
             status = path.lstat()
         except FileNotFoundError:
@@ -225,7 +241,7 @@ _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class Rows(Protocol):
-    """What a statement gives: rows, whose values are had by number or by name."""
+    """The rows of a statement, whose values are read by number or by name."""
 
     @property
     def rowcount(self) -> int: ...
@@ -234,13 +250,13 @@ class Rows(Protocol):
 
 
 class Statements(Protocol):
-    """What runs statements within a transaction; ``?`` stands for a value."""
+    """Statements within a transaction; ``?`` stands for a value."""
 
     def execute(self, statement: str, values: Sequence[object] = (), /) -> Rows: ...
 
 
 class Presence(Protocol):
-    """Says that a process is alive, until it is closed or the process ends, however it ends."""
+    """A sign that a process is alive, until it is closed or the process ends."""
 
     @property
     def token(self) -> str: ...
@@ -248,36 +264,38 @@ class Presence(Protocol):
 
 
 class Tables(ABC):
-    """Where tables of one format are kept. Methods raise the error of the format where that cannot
-    be used."""
+    """Tables of one format. Methods raise the format's error if they are unusable."""
 
     @property
     @abstractmethod
-    def made(self) -> bool:
-        """Whether there is anything: where not, reading finds nothing, and makes nothing."""
+    def exists(self) -> bool:
+        """True if the tables exist. If not, reading finds no rows and creates nothing."""
 
     @abstractmethod
     def transaction(self, *, write: bool = False) -> AbstractContextManager[Statements]:
-        """One state of the tables, and all that is done within is kept, or nothing. One that writes
-        waits for another that does."""
+        """Run the block in one transaction: all its changes are kept, or none.
+
+        A transaction with ``write`` waits for another one that writes.
+        """
 
     @abstractmethod
-    def count_on(self, db: Statements, table: str, column: str) -> None:
-        """Have numbers that are given to new rows go on behind those that the rows have that were
-        put there with theirs."""
+    def continue_numbering(self, db: Statements, table: str, column: str) -> None:
+        """Continue the numbers of new rows after those of rows that were copied."""
 
     @abstractmethod
     def presence(self) -> Presence:
-        """A sign that this process is alive."""
+        """Return a sign that this process is alive."""
 
     @abstractmethod
-    def present(self, token: str) -> bool:
-        """Whether the process with the sign ``token`` is alive."""
+    def is_alive(self, token: str) -> bool:
+        """Return True if the process with the sign ``token`` is alive."""
 
 
 class SqliteTables(Tables):
-    """Tables in a file, made with the first that is kept. ``wait`` is how many seconds another
-    process that writes is waited for."""
+    """Tables in a file, which is created with the first row.
+
+    ``wait`` is how many seconds to wait for another process that writes.
+    """
 
     def __init__(self, path: Path, form: FileFormat, wait: float = WAIT) -> None:
         self.path = path
@@ -285,19 +303,19 @@ class SqliteTables(Tables):
         self._present = path.with_name(f"{path.name}.runners")
 
     @property
-    def made(self) -> bool:
+    def exists(self) -> bool:
         return os.path.lexists(self.path)
 
     @contextlib.contextmanager
     def transaction(self, *, write: bool = False) -> Iterator[Statements]:
-        path = self.path if write or self.made else None
-        with SqliteFile(path, self._form, wait=self._wait) as file, file.guarded():
+        path = self.path if write or self.exists else None
+        with SqliteFile(path, self._form, wait=self._wait) as file, file.translate_errors():
             file.sql.row_factory = sqlite3.Row
             with file.transaction(write=write) as db:
                 yield db
 
-    def count_on(self, db: Statements, table: str, column: str) -> None:
-        """SQLite does so by itself."""
+    def continue_numbering(self, db: Statements, table: str, column: str) -> None:
+        """Do nothing: SQLite continues by itself."""
 
     def presence(self) -> Presence:
         try:
@@ -305,16 +323,18 @@ class SqliteTables(Tables):
         except OSError as error:
             raised = self._form.error(f"{self._present} cannot be used: {error.strerror}")
             if isinstance(raised, ScheduleError):
-                raised.passing = passes(error)
+                raised.passing = is_transient(error)
             raise raised from None
 
-    def present(self, token: str) -> bool:
+    def is_alive(self, token: str) -> bool:
         return is_present(self._present, token)
 
 
 class PresenceLock:
-    """A lock on a file of its own below ``folder``, which the system takes away when the process
-    ends. Raises OSError."""
+    """A lock on a file of its own below ``folder``. Raises OSError.
+
+    The system drops the lock when the process ends.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.token = secrets.token_hex(16)
@@ -323,7 +343,7 @@ class PresenceLock:
         fcntl.flock(self._fd, fcntl.LOCK_EX)
 
     def close(self) -> None:
-        """Lets the lock go."""
+        """Release the lock."""
         with contextlib.suppress(OSError):
             self._path.unlink()
         with contextlib.suppress(OSError):
@@ -331,7 +351,7 @@ class PresenceLock:
 
 
 def is_present(folder: Path, token: str) -> bool:
-    """Whether the process that made the lock with this token still holds it."""
+    """Return True if the process that made the lock of this token still holds it."""
     if not _TOKEN.fullmatch(token):
         return False
     try:
@@ -352,8 +372,11 @@ def is_present(folder: Path, token: str) -> bool:
 
 
 def storable(value: object) -> object:
-    """A value as any tables can have it: no text of PostgreSQL's holds a NUL or half a character.
-    What those who keep it mean to read back is JSON, which has neither."""
+    """Return a value as any tables can hold it.
+
+    A text in PostgreSQL holds no NUL and no half of a character. Values that are read back exactly
+    are JSON, which has neither.
+    """
     if not isinstance(value, str):
         return value
     return value.replace("\0", "\N{SYMBOL FOR NULL}").encode(errors="replace").decode()

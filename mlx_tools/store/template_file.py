@@ -1,5 +1,8 @@
-"""The user's approval templates on disk: one file, outside any project, each template sealed with
-the key of approvals, so that nothing but this program adds one."""
+"""The user's approval templates on disk.
+
+They are in one file, outside any project. Each template is sealed with the key of approvals, so
+that nothing but this program adds one.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,17 @@ from mlx_tools.paths import private_dir, read_private, write_whole
 from mlx_tools.policy import ApprovalTemplate, CallContext, equal_digests, seal
 
 _VERSION: Final = 1
-_MOST_BYTES: Final = 1_000_000
-_MOST: Final = 1_000
+_MAX_BYTES: Final = 1_000_000
+_MAX_TEMPLATES: Final = 1_000
 """Templates that are kept; a person reads no more."""
 
 
 class TemplateFile:
-    """The templates in the file ``path``, which need not exist; ``secret`` gives the key.
+    """The templates in the file ``path``, which need not exist.
 
-    It is read anew each time, so what was revoked holds for no call that has not started. Methods
-    raise `StorageError` where it cannot be read, trusted or written.
+    ``secret`` gives the key. The file is read anew each time, so a revoked template covers no call
+    that has not started. Methods raise `StorageError` if the file cannot be read, trusted or
+    written.
     """
 
     def __init__(self, path: Path, secret: Callable[[], bytes]) -> None:
@@ -38,10 +42,13 @@ class TemplateFile:
         self._secret = secret
 
     def templates(self, now: datetime) -> list[ApprovalTemplate]:
-        """Those that hold, or will, the oldest first. One that has expired goes for good, so that a
-        clock that is set back does not bring it back."""
+        """Return the templates that hold now or later, the oldest first.
+
+        An expired template is removed for good, so that a clock that is set back does not bring it
+        back.
+        """
         entries = self._entries()
-        known = [made for one in entries if (made := self._believed(one)) is not None]
+        known = [made for one in entries if (made := self._verify(one)) is not None]
         gone = {one.id for one in known if not now < datetime.fromisoformat(one.expires_at)}
         if gone:
             with contextlib.suppress(StorageError, UsageError):
@@ -49,23 +56,27 @@ class TemplateFile:
         return [one for one in known if one.id not in gone]
 
     @property
-    def strangers(self) -> int:
-        """How many entries were not made with this key: they hold nothing."""
-        return sum(self._believed(one) is None for one in self._entries())
+    def foreign_count(self) -> int:
+        """The number of entries that were not made with this key: they cover nothing."""
+        return sum(self._verify(one) is None for one in self._entries())
 
-    def covering(self, call: CallContext) -> ApprovalTemplate | None:
-        """The first template that covers a call, None where none does, or nothing can be read."""
+    def find(self, call: CallContext) -> ApprovalTemplate | None:
+        """Return the first template that covers a call.
+
+        It is None if none does, or if the file cannot be read.
+        """
         with contextlib.suppress(StorageError):
             return next((one for one in self.templates(call.now) if one.covers(call)), None)
         return None
 
     def add(self, template: ApprovalTemplate) -> ApprovalTemplate:
-        """Keep a template, under an id of its own."""
+        """Store a template under a new id."""
         with self._locked():
             entries = self._entries()
-            if len(entries) >= _MOST:
+            if len(entries) >= _MAX_TEMPLATES:
                 raise StorageError(
-                    f"{self.path} holds {_MOST} templates", hint="revoke some: approvals revoke ID"
+                    f"{self.path} holds {_MAX_TEMPLATES} templates",
+                    hint="revoke some: approvals revoke ID",
                 )
             made = replace(template, id=secrets.token_hex(4))
             made = replace(made, seal=seal(self._secret(), "template", to_builtins(made)))
@@ -73,7 +84,7 @@ class TemplateFile:
         return made
 
     def revoke(self, ids: Collection[str] | None) -> int:
-        """Take templates away, by their ids, or all; return how many there were."""
+        """Remove templates by their ids, or all. Return how many there were."""
         with self._locked():
             entries = self._entries()
             kept = [one for one in entries if ids is not None and one.get("id") not in ids]
@@ -81,8 +92,8 @@ class TemplateFile:
                 self._write(kept)
         return len(entries) - len(kept)
 
-    def _believed(self, entry: Mapping[str, Any]) -> ApprovalTemplate | None:
-        """The template of an entry that was written here, as it was."""
+    def _verify(self, entry: Mapping[str, Any]) -> ApprovalTemplate | None:
+        """Return the template of an entry whose seal is valid, else None."""
         if not equal_digests(seal(self._secret(), "template", entry), str(entry.get("seal"))):
             return None
         return ApprovalTemplate(**{**entry, "roots": tuple(entry["roots"])})
@@ -90,11 +101,11 @@ class TemplateFile:
     def _entries(self) -> list[dict[str, Any]]:
         with translate_os_error(StorageError, f"{self.path} cannot be read"):
             try:
-                data = read_private(self.path, _MOST_BYTES + 1)
+                data = read_private(self.path, _MAX_BYTES + 1)
             except FileNotFoundError:
                 return []
         try:
-            value = json.loads(data) if len(data) <= _MOST_BYTES else None
+            value = json.loads(data) if len(data) <= _MAX_BYTES else None
         except (ValueError, RecursionError):
             value = None
         entries: Any = None

@@ -75,12 +75,15 @@ def _object(value: Struct) -> dict[str, Any]:
 
 
 def to_json(record: Record) -> dict[str, Any]:
-    """A record as a JSON object: ``type`` first, then every field that is not at its default."""
+    """Return a record as a JSON object.
+
+    ``type`` comes first, then every field that is not at its default.
+    """
     return _object(record)
 
 
 def from_json(value: Any) -> Record:
-    """The record that `to_json` wrote. Raises `TranscriptError` on anything else."""
+    """Return the record that `to_json` wrote, else raise `TranscriptError`."""
     kind = value.get("type") if isinstance(value, dict) else None
     if not isinstance(kind, str) or kind not in _KINDS:
         raise TranscriptError("a line of the transcript is no record")
@@ -93,7 +96,10 @@ def from_json(value: Any) -> Record:
 
 
 def encode(record: Record) -> str:
-    """One line of a transcript, without its line end. Lone surrogates are escaped: it is UTF-8."""
+    """Return one line of a transcript, without its line end.
+
+    Lone surrogates are escaped: the file is UTF-8.
+    """
     line = _compact(to_json(record))
     if not line.isascii():
         try:
@@ -107,7 +113,7 @@ _decode: Final = msgspec.json.Decoder(Record).decode
 
 
 def decode(line: str | bytes) -> Record:
-    """The record of one line. Raises `TranscriptError`."""
+    """Return the record of one line. Raise `TranscriptError`."""
     try:
         return _decode(line)  # type: ignore[no-any-return]
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -119,10 +125,12 @@ def decode(line: str | bytes) -> Record:
 
 
 def parse(data: bytes) -> tuple[list[Record], int]:
-    """The records of a transcript file and how many of its bytes they take.
+    """Return the records of a transcript file and how many of its bytes they take.
 
-    What follows the last line end was cut off by a crash and is left out. A line within that cannot
-    be read is damage, and raises `TranscriptError` naming it.
+    What follows the last line end was cut off by a crash and is left out.
+
+    Raises:
+        TranscriptError: a line before that cannot be read; the message names it.
     """
     end = data.rfind(b"\n") + 1
     records: list[Record] = []
@@ -148,7 +156,7 @@ def parse(data: bytes) -> tuple[list[Record], int]:
 
 
 class Transcript(list[Record]):
-    """A list of records that is only ever appended to, in memory; in use until it is closed."""
+    """An append-only list of records in memory, in use until it is closed."""
 
     path: Path | None = None
     in_use = True
@@ -181,12 +189,17 @@ class TranscriptFile(Transcript):
         create: bool = True,
         on_close: Callable[[TranscriptFile, os.stat_result], None] | None = None,
     ) -> None:
-        """Opens ``path``, makes it where there is none and ``create`` is true, and drops a line
-        that a crash cut off.
+        """Open ``path``, and drop a line that a crash cut off.
 
-        ``sync`` gets an open file's data to the disk. ``on_close`` is called while the file is
-        still locked. Raises `TranscriptError` where the file is
-        damaged, locked or cannot be written, `StorageError` where it cannot be made.
+        Args:
+            path: the file.
+            sync: flushes an open file's data to the disk.
+            create: True to create the file if it is missing.
+            on_close: called while the file is still locked.
+
+        Raises:
+            TranscriptError: the file is damaged, locked or cannot be written.
+            StorageError: the file cannot be created.
         """
         super().__init__()
         self.path = path
@@ -227,10 +240,11 @@ class TranscriptFile(Transcript):
                 os.ftruncate(file, self._size)
 
     def append(self, record: Record) -> None:
-        """Writes a record, then adds it.
+        """Write a record, then add it.
 
-        Raises `StorageError` where it cannot be written (a full disk); the file then still ends
-        with a whole line, and the record does not count.
+        Raises:
+            StorageError: it cannot be written (a full disk). The file then still ends with a whole
+                line, and the record does not count.
         """
         if self._file is None:
             raise TranscriptError(f"the transcript {self.path} is closed")
@@ -254,7 +268,7 @@ class TranscriptFile(Transcript):
         super().append(record)
 
     def _must_last(self, record: Record) -> bool:
-        """True if the record must survive a power cut before the next step is taken."""
+        """Return True if the record must survive a power cut before the next step."""
         if isinstance(record, ObservationRecord):
             return record.call in self._mutating
         return _starts_mutating(record) or isinstance(
@@ -276,14 +290,14 @@ def _starts_mutating(record: Record) -> TypeGuard[ExecutionRecord]:
 
 
 def write_all(file: int, data: bytes) -> None:
-    """Writes all of ``data``: one write may take but a part of it. Raises OSError."""
+    """Write all of ``data``: one write may take only a part. Raise OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]
 
 
 def load(path: Path) -> list[Record]:
-    """The records of a transcript file, for reading only. Raises `TranscriptError`."""
+    """Return the records of a transcript file, read-only. Raise `TranscriptError`."""
     with translate_os_error(TranscriptError, f"the transcript {path} cannot be read"):
         return parse(read_regular(path, MAX_TRANSCRIPT))[0]
 

@@ -30,7 +30,7 @@ from mlx_tools.store import (
     PathRefused,
     Root,
     WrongFileKind,
-    folded,
+    fold_name,
     private_part,
 )
 from mlx_tools.toolbox.program_files import Make, ProgramFile, find_program
@@ -449,7 +449,7 @@ def _resolve_paths(roots: Sequence[Root], text: str, *, pattern: bool = False) -
     """
     if not text:
         raise PathRefused("a path is empty")
-    places = [(root, parts) for root in roots if (parts := root.parts(text)) is not None]
+    places = [(root, parts) for root in roots if (parts := root.split(text)) is not None]
     if not places:
         raise PathRefused(f"{text[:100]!r} lies outside the folders that may be seen")
     for root, parts in places:
@@ -611,7 +611,7 @@ def find_hidden(roots: Sequence[Root]) -> HiddenPaths:
                 if not entry.is_symlink():  # where it leads to is hidden by its own name, or unseen
                     (hidden_paths.folders if is_folder else hidden_paths.files).append(entry.path)
             elif is_folder:
-                if folded(entry.name) == ".git":
+                if fold_name(entry.name) == ".git":
                     hidden_paths.repositories.append(entry.path)
                 pending.append((entry.path, _find_last_private((private_parent, entry.name))))
             count = (
@@ -651,7 +651,9 @@ def repository_state(config: Path) -> bytes:
 @functools.lru_cache(maxsize=10_000)
 def _find_last_private(names: tuple[str, ...]) -> str:
     """Return the last name that makes what is in such a folder private, else nothing."""
-    private_names = [name for name in names if any(fnmatchcase(folded(name), p) for p in FOLDERS)]
+    private_names = [
+        name for name in names if any(fnmatchcase(fold_name(name), p) for p in FOLDERS)
+    ]
     return private_names[-1] if private_names else ""
 
 

@@ -117,7 +117,7 @@ def edit_file(roots: Sequence[Root]) -> Tool:
                 raw,
                 expected=state,
                 old_state="it was read",
-                given_up=lambda: context.cancelled,
+                is_cancelled=lambda: context.cancelled,
                 undo=context.undo,
             )
             more_lines = count_lines(edited.text) - count_lines(before.text)

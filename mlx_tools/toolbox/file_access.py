@@ -142,7 +142,7 @@ class Changes:
                     content_bytes,
                     new=new,
                     expected=context.expected,
-                    given_up=lambda: context.cancelled,
+                    is_cancelled=lambda: context.cancelled,
                     undo=context.undo,
                 )
                 if content_bytes is not None:
@@ -201,7 +201,7 @@ class Changes:
         """Return the names to walk, for every root that the path may be in."""
         if path.endswith(("/", "/.")):
             raise WrongFileKind("the path names a folder, not a file")
-        parts_by_root = [(root, root.parts(path, writing=True)) for root in self._roots]
+        parts_by_root = [(root, root.split(path, writing=True)) for root in self._roots]
         inside = [(root, parts) for root, parts in parts_by_root if parts is not None]
         if path.startswith("~/") and any(parts[:1] != ("~",) for _, parts in inside):
             inside = [(root, parts) for root, parts in inside if parts[:1] != ("~",)]

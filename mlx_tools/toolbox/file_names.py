@@ -105,7 +105,7 @@ def _suggest(root: Root, parts: Sequence[str]) -> Iterator[str]:
     forms: dict[str, list[str]] = {}
     for entry_name in listed:
         names = (*parents, entry_name)
-        is_visible = root.patterns.fit(names) or root.patterns.lead_on(names)
+        is_visible = root.patterns.match(names) or root.patterns.match_below(names)
         if entry_name not in private and is_visible:
             forms.setdefault(_entry_form(entry_name).casefold(), []).append(entry_name)
     close_forms = difflib.get_close_matches(

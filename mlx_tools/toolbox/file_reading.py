@@ -82,7 +82,7 @@ class FileReader:
         self, root: Root, path: str, names: Sequence[str], text_before: str
     ) -> str:
         """Return a notice if the opened file has another name than was asked for."""
-        if root.parts(path) == tuple(names):
+        if root.split(path) == tuple(names):
             return ""
         end = "" if not text_before or text_before.endswith("\n") else "\n"
         return end + self._notices["other_name"].format(path=escape_path(names))
@@ -154,7 +154,7 @@ class FileReader:
                 fitting = (
                     _describe_entry(root, entry, is_absolute=len(self._roots) > 1)
                     for entry in walk.iter_entries(names)
-                    if patterns.fit(entry.path.split("/")[len(names) :])
+                    if patterns.match(entry.path.split("/")[len(names) :])
                 )
                 lines += itertools.islice(fitting, MAX_ENTRIES + 1 - len(lines))
             remarks += self._describe_ignored(walk.ignored_folders)
@@ -175,7 +175,7 @@ def _make_walk(
     """Return a walk that enters only folders below which a pattern may match."""
 
     def leads_on(names: Sequence[str]) -> bool:
-        return patterns.lead_on(names[depth:])
+        return patterns.match_below(names[depth:])
 
     return TreeWalk(root, gives_up, enters=leads_on, with_ignored_files=True)
 
@@ -222,7 +222,7 @@ def open_first(
     absent: list[Place] = []
     for root in roots:
         try:
-            parts = root.parts(path)
+            parts = root.split(path)
             if parts is not None:
                 absent.append((root, parts))
                 return open_path(root, parts), root, parts
@@ -237,7 +237,7 @@ def open_first(
             names = find_equal_names(root, requested)
             if names is not None:
                 with tool_errors("it cannot be opened"):
-                    root.parts("/".join(names))  # refuses private names
+                    root.split("/".join(names))  # refuses private names
                     return open_path(root, names), root, names
         raise ToolError(f"{fault}{did_you_mean(absent)}")
     if fault is not None:
@@ -259,7 +259,7 @@ def _format_entries(
             folder = entry.is_dir(follow_symlinks=False)
             mark = "/" if folder else "@" if entry.is_symlink() else ""
         names = (*ancestors, entry.name)
-        if root.patterns.fit(names) or (mark == "/" and root.patterns.lead_on(names)):
+        if root.patterns.match(names) or (mark == "/" and root.patterns.match_below(names)):
             yield one_line(entry.name) + mark
 
 

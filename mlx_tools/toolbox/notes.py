@@ -30,7 +30,7 @@ from mlx_tools.store import (
     PathRefused,
     Root,
     RootName,
-    folded,
+    fold_name,
     place_of,
     status_of,
     write_file,
@@ -162,21 +162,21 @@ class Notes:
                 name = _find_free_name(heading, taken_names)
                 if context.expected not in (None, f"{_NEW}{name}"):
                     raise PathRefused("another note took this name; nothing was written")
-                with place_of(root, root.parts(name, writing=True) or (), {}) as place:
+                with place_of(root, root.split(name, writing=True) or (), {}) as place:
                     try:
                         write_file(
                             place,
                             raw,
                             new=True,
                             expected=None,
-                            given_up=lambda: bool(context.cancelled),
+                            is_cancelled=lambda: bool(context.cancelled),
                             undo=context.undo,
                         )
                     except (PathRefused, NameTaken):
                         # A refusal for another reason than a name that was taken meanwhile.
                         if status_of(place.folder, name) is None or context.cancelled:
                             raise
-                        taken_names.add(folded(name))  # another was quicker: the next number
+                        taken_names.add(fold_name(name))  # another was quicker: the next number
                         continue
                 return name, len(raw)
 
@@ -248,7 +248,7 @@ def _list_names(root: Root) -> set[str]:
     """Return all names in the folder, as file systems compare them that ignore case."""
     try:
         with os.scandir(root.fd) as entries:
-            return {folded(entry.name) for entry in entries}
+            return {fold_name(entry.name) for entry in entries}
     except OSError as error:
         raise ToolError(f"the notes cannot be listed: {error.strerror}") from None
 
@@ -257,7 +257,7 @@ def _find_free_name(heading: str, taken_names: set[str]) -> str:
     stem = make_stem(heading)
     for number in range(1, MAX_SAME + 1):
         name = f"{stem}{ENDING}" if number == 1 else f"{stem} {number}{ENDING}"
-        if folded(name) not in taken_names:
+        if fold_name(name) not in taken_names:
             return name
     raise ToolError(f"there are {MAX_SAME} notes of this title; choose another")
 

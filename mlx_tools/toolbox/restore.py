@@ -57,9 +57,9 @@ class UndoStep(Struct, frozen=True):
 
     @property
     def action(self) -> Action:
-        if self.change.before == ABSENT:
+        if self.change.old_state == ABSENT:
             return "remove"
-        return "bring_back" if self.change.after == ABSENT else "restore"
+        return "bring_back" if self.change.new_state == ABSENT else "restore"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -96,7 +96,7 @@ class Undo:
     def __enter__(self) -> Undo:
         with contextlib.ExitStack() as stack:
             for session in self._stores.keys() - {self._session_id}:
-                stack.enter_context(self._store.held(session))
+                stack.enter_context(self._store.hold(session))
             self._locked_sessions = stack.pop_all()
         return self
 
@@ -122,21 +122,21 @@ class Undo:
             except _FAULTS as error:
                 steps.append(UndoStep(session, change, "refused", _describe_error(error)))
                 continue
-            if now == change.after:
+            if now == change.new_state:
                 steps.append(UndoStep(session, change, "due"))
-                states[change.path] = change.before
-            elif now == change.before:  # it was not made, or was undone before
+                states[change.path] = change.old_state
+            elif now == change.old_state:  # it was not made, or was undone before
                 states[change.path] = now
                 self._stores[session].forget(change.key)
             else:
                 steps.append(UndoStep(session, change, "refused", _NOT_LEFT))
-        due = next((step.change.at for step in steps if step.status == "due"), None)
+        due = next((step.change.saved_at for step in steps if step.status == "due"), None)
         if not of_question or due is None:
             return steps
         asked_at = max(
             (asked_time for asked_time in self._question_times() if asked_time <= due), default=0.0
         )
-        return [step for step in steps if step.change.at >= asked_at]
+        return [step for step in steps if step.change.saved_at >= asked_at]
 
     def _question_times(self) -> Iterator[float]:
         """Yield the times at which the session's questions were asked."""
@@ -149,17 +149,17 @@ class Undo:
         """Undo one step that is due, and return its new status. Its copy is then deleted."""
         store, change = self._stores[step.session], step.change
         try:
-            old = store.old(change.key)
-            if change.before != ABSENT and state_of(old) != change.before:
+            old = store.old_content(change.key)
+            if change.old_state != ABSENT and state_of(old) != change.old_state:
                 raise WrongFileKind("what was kept of it is gone or damaged")
             with _open_place(change) as place:
-                is_new = change.after == ABSENT
-                content = None if change.before == ABSENT else old
+                is_new = change.new_state == ABSENT
+                content = None if change.old_state == ABSENT else old
                 write_file(
                     place,
                     content,
                     new=is_new,
-                    expected=change.after,
+                    expected=change.new_state,
                     mode=change.mode if is_new else 0,
                 )
         except _FAULTS as error:
@@ -184,7 +184,9 @@ def find_outermost(store: SessionStore, session: str) -> str:
 
 def find_undoable(store: SessionStore) -> str | None:
     """Return the newest session that has something to undo, or None."""
-    return next((session for session in store.ids() if not _open_undo(store, session).empty), None)
+    return next(
+        (session for session in store.ids() if not _open_undo(store, session).is_empty), None
+    )
 
 
 def _open_undo(store: SessionStore, session: str) -> UndoStore:
@@ -220,7 +222,7 @@ def _open_place(change: Change) -> Iterator[Place]:
     with contextlib.closing(Root(RootName(change.root, writable=True))) as root:
         if str(root.path) != change.root or root.identity[1] != change.inode:
             raise PathRefused(f"{change.root} is a different folder now")
-        parts = root.parts("/".join(change.names), writing=True)
+        parts = root.split("/".join(change.names), writing=True)
         with place_of(root, parts or (), {}) as place:
             yield place
 

@@ -113,14 +113,14 @@ class _Search:
     def _leads_on(self, names: Sequence[str], parts: Sequence[str]) -> bool:
         """Return whether the glob may match something below a folder."""
         globs = self._globs
-        return globs is None or globs.lead_on(names[len(parts) :]) or globs.lead_on(names)
+        return globs is None or globs.match_below(names[len(parts) :]) or globs.match_below(names)
 
     def _is_wanted(self, entry: Entry, depth: int) -> bool:
         """Return whether the glob matches the path, below the folder or below the root."""
         if self._globs is None:
             return True
         names = entry.path.split("/")
-        return self._globs.fit(names[depth:]) or self._globs.fit(names)
+        return self._globs.match(names[depth:]) or self._globs.match(names)
 
     def _search_entry(self, root: Root, entry: Entry) -> None:
         try:

@@ -104,7 +104,7 @@ class TreeWalk:
                     continue
                 if kind != stat.S_IFREG and not self._with_ignored_files:
                     continue
-                if not has_patterns or self._root.patterns.fit((*parts, name)):
+                if not has_patterns or self._root.patterns.match((*parts, name)):
                     yield Entry(name, path, fd, False, kind == stat.S_IFLNK)
         finally:
             os.close(fd)
@@ -119,7 +119,7 @@ class TreeWalk:
     ) -> Iterator[Entry]:
         """Yield a folder within another, and then its entries."""
         names = (*parts, name)
-        if not self._root.patterns.lead_on(names):
+        if not self._root.patterns.match_below(names):
             return
         yield Entry(name, path, fd, True)
         if not self._enters(names):

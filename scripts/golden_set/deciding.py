@@ -25,7 +25,7 @@ class _One:
     def __init__(self, template: ApprovalTemplate) -> None:
         self._template = template
 
-    def covering(self, call: CallContext) -> ApprovalTemplate | None:
+    def find(self, call: CallContext) -> ApprovalTemplate | None:
         return self._template if self._template.covers(call) else None
 
 

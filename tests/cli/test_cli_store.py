@@ -62,11 +62,11 @@ def filled(store: SessionStore, sessions: int = 3) -> list[str]:
         files.transcript.append(header())
         files.transcript.append(UserRecord(content=HOSTILE + str(number)))
         assert files.artifacts is not None and files.undo is not None
-        files.artifacts.put(HOSTILE)
-        files.artifacts.put("x" * 100_000)
-        change = Change(root="/r", inode=1, names=("a",), before="absent", after="b", mode=0)
+        files.artifacts.add(HOSTILE)
+        files.artifacts.add("x" * 100_000)
+        change = Change(root="/r", inode=1, names=("a",), old_state="absent", new_state="b", mode=0)
         files.undo.keep_old(change, b"\0\xff old")
-        files.used.take(f"{number:064x}")
+        files.consumed_approvals.take(f"{number:064x}")
         files.transcript.close()
     jobs = JobStore(store.tables(SCHEDULE), store.secret, lambda: NOW)
     jobs.add(Job(task="t", schedule_text="daily", when=parse_when("0 7 * * *", "UTC", NOW)))
@@ -81,7 +81,7 @@ def filled(store: SessionStore, sessions: int = 3) -> list[str]:
 def held(store: SessionStore) -> Any:
     """All that a store holds."""
     sessions = {
-        one: {(part.name, round(part.at, 5)): part.data for part in store.parts(one)}
+        one: {(part.name, round(part.written_at, 5)): part.data for part in store.parts(one)}
         for one in store.ids()
     }
     tables: dict[str, Any] = {}
@@ -123,7 +123,7 @@ def test_files_go_into_postgresql_and_back_byte_for_byte(
     for path in (home / "b").rglob("*"):
         assert path.stat().st_mode & 0o077 == 0, path
     for session in made:
-        assert second.listed(session).status == first.listed(session).status
+        assert second.describe(session).status == first.describe(session).status
     again = run("store", "copy", str(home / "a"), address)
     assert again.code == 0 and "copied 0 sessions (0 bytes), 3 more were there" in again.out
 
@@ -137,7 +137,7 @@ def test_a_copy_goes_on_in_the_database_as_the_one_that_was_copied(
     second = PostgresStore(address)
     files = second.open(made[0])
     files.transcript.append(AnswerRecord(turn=1, content="b"))
-    assert not files.used.take(f"{0:064x}")  # what was used up there is so here
+    assert not files.consumed_approvals.take(f"{0:064x}")  # what was used up there is so here
     files.transcript.close()
     rows = RunRows(second)
     assert rows.add(RunRow("new", "me", {}), None)  # numbers go on behind those that came along
@@ -179,7 +179,11 @@ def test_a_copy_that_was_killed_goes_on_and_what_is_there_is_whole(
         for session in opened.ids():
             assert [*opened.parts(session)] != [] and len(opened.records(session)) == 2
     copied = copy_store(source, opened, FORMS)
-    assert copied.there and copied.sessions and copied.there + copied.sessions == 3
+    assert (
+        copied.present_sessions
+        and copied.sessions
+        and copied.present_sessions + copied.sessions == 3
+    )
     assert held(source) == held(opened)
     assert not [*(home / "b").rglob(".taken-in-*")]
 
@@ -200,7 +204,7 @@ def test_what_is_there_and_differs_is_refused_and_left_as_it_is(
         if change == "session":
             files.transcript.append(AnswerRecord(turn=1, content="b"))
         elif files.artifacts is not None:
-            files.artifacts.put("more")
+            files.artifacts.add("more")
         files.transcript.close()
     elif change == "more":
         second.create().transcript.close()
@@ -239,7 +243,7 @@ def test_two_copies_into_one_place_are_one_after_the_other(
     first = TranscriptStore(home / "a" / "sessions")
     filled(first)
     for target in (PostgresStore(database()), TranscriptStore(home / "b" / "sessions")):
-        with target.taking_in(), pytest.raises(StorageError, match="another copy into"):
+        with target.lock_for_import(), pytest.raises(StorageError, match="another copy into"):
             copy_store(first, target, FORMS)
 
 
@@ -268,7 +272,7 @@ def test_a_line_that_a_crash_cut_off_stays_behind_and_damage_comes_along(
         file.write(b'no\0json\xff\n{"type":"us')
     copy_store(first, second, FORMS)
     copy_store(first, second, FORMS)
-    assert second.listed(session).status.state == "damaged"
+    assert second.describe(session).status.state == "damaged"
     copy_store(second, TranscriptStore(home / "b" / "sessions"), FORMS)
     copied = (home / "b" / "sessions" / session / "transcript.jsonl").read_bytes()
     assert copied == first.path(session).read_bytes().removesuffix(b'{"type":"us')
@@ -302,7 +306,7 @@ def test_a_full_disk_ends_a_copy_in_one_line_and_it_goes_on(home: Path) -> None:
     class Full(TranscriptStore):
         left = 5
 
-        def take_in(self, session: str, parts: Any) -> int:
+        def import_session(self, session: str, parts: Any) -> int:
             def some() -> Any:
                 for part in parts:
                     Full.left -= 1
@@ -310,7 +314,7 @@ def test_a_full_disk_ends_a_copy_in_one_line_and_it_goes_on(home: Path) -> None:
                         raise OSError(28, "No space left on device")
                     yield part
 
-            return super().take_in(session, some())
+            return super().import_session(session, some())
 
     target = Full(home / "b" / "sessions")
     with pytest.raises(StorageError, match="No space left") as full:

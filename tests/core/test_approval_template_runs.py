@@ -263,11 +263,11 @@ class Meanwhile:
         self._file, self._does = file, does
         self._looks = 0
 
-    def covering(self, found: CallContext) -> ApprovalTemplate | None:
+    def find(self, found: CallContext) -> ApprovalTemplate | None:
         self._looks += 1
         if self._looks == 2:
             self._does()
-        return self._file.covering(found)
+        return self._file.find(found)
 
 
 def test_what_is_revoked_between_the_decision_and_the_start_is_asked_about(house: House) -> None:
@@ -416,9 +416,9 @@ def test_an_entry_that_somebody_else_wrote_holds_nothing(
     value = json.loads(house.file.path.read_text())
     change(value["templates"][0])
     house.file.path.write_text(json.dumps(value))
-    assert (house.file.templates(NOW), house.file.strangers) == ([], 1)
+    assert (house.file.templates(NOW), house.file.foreign_count) == ([], 1)
     assert isinstance(house.run(), Paused)
-    assert house.file.revoke(None) == 1 and house.file.strangers == 0
+    assert house.file.revoke(None) == 1 and house.file.foreign_count == 0
 
 
 def test_a_file_of_another_key_holds_nothing(house: House, tmp_path: Path) -> None:
@@ -426,7 +426,7 @@ def test_a_file_of_another_key_holds_nothing(house: House, tmp_path: Path) -> No
     house.add()
     other.file.path.parent.mkdir()
     shutil.copy(house.file.path, other.file.path)
-    assert other.file.templates(NOW) == [] and other.file.strangers == 1
+    assert other.file.templates(NOW) == [] and other.file.foreign_count == 1
 
 
 @pytest.mark.parametrize("fault", ["", "[]", "{", '{"version": 2, "templates": []}', "[" * 100_000])

@@ -30,7 +30,7 @@ DAY = 86_400.0
 
 def aged(store: ArtifactStore, text: str, seconds: float, now: float | None = None) -> str:
     """An artifact that was written so long before ``now``."""
-    key = store.put(text)
+    key = store.add(text)
     assert key is not None
     when = (time.time() if now is None else now) - seconds
     os.utime(store.blobs.folder / key, (when, when))
@@ -45,7 +45,7 @@ def test_the_oldest_make_room_for_a_new_one_unless_it_is_larger_than_all_that_ma
 ) -> None:
     store = ArtifactStore(BlobFiles(tmp_path, max_bytes=100))
     keys = [aged(store, str(n) * 40, 100 - n) for n in range(3)]
-    assert store.put("é" * 51) is None
+    assert store.add("é" * 51) is None
     assert [store.get(key) for key in keys] == [None, "1" * 40, "2" * 40]
 
 
@@ -54,7 +54,7 @@ def test_the_newest_stays_though_it_seems_to_be_the_oldest(tmp_path: Path) -> No
     store = ArtifactStore(BlobFiles(tmp_path, max_bytes=100))
     for letter in "ab":
         aged(store, letter * 40, -DAY)
-    newest = store.put("c" * 60)
+    newest = store.add("c" * 60)
     assert newest is not None and store.get(newest) == "c" * 60
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 100
 
@@ -65,7 +65,7 @@ def test_all_together_never_take_more_than_they_may(
 ) -> None:
     store = ArtifactStore(BlobFiles(tmp_path_factory.mktemp("a"), max_bytes=bound))
     for text in texts:
-        key = store.put(text)
+        key = store.add(text)
         assert (key is None) == (len(text.encode(errors="surrogatepass")) > bound)
         assert key is None or store.get(key) == text
         assert sum(path.stat().st_size for path in store.blobs.folder.iterdir()) <= bound
@@ -74,7 +74,7 @@ def test_all_together_never_take_more_than_they_may(
 def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x" * 1000)
     store = ArtifactStore(BlobFiles(tmp_path, max_bytes=10, keep=0.0))
-    store.put("y")
+    store.add("y")
     store.blobs.expire(time.time() + 10 * DAY)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
@@ -85,7 +85,7 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
 def test_an_artifact_is_its_owners_and_comes_back_whole_by_its_id_alone(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
     store, text = ArtifactStore(BlobFiles(tmp_path / "a")), "line\n\r\n\ud800 \U0001f600" * 1000
-    own = store.put(text)
+    own = store.add(text)
     assert own is not None and len(own) == 32 and store.get(own) == text
     assert stat.S_IMODE((tmp_path / "a" / own).stat().st_mode) == 0o600
     for key in ("", "..", "../secret", "a" * 32 + "/", "A" * 32, "\n" * 32, "é" * 32, "0" * 32):
@@ -118,7 +118,7 @@ def test_what_was_not_written_to_its_end_is_not_there(tmp_path: Path) -> None:
 def test_what_cannot_be_kept_is_a_clear_error_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a file")
     with pytest.raises(TranscriptError, match="could not be kept"):
-        ArtifactStore(BlobFiles(tmp_path / "a")).put("text")
+        ArtifactStore(BlobFiles(tmp_path / "a")).add("text")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     with pytest.raises(UsageError, match="max_bytes"):
         TranscriptStore(tmp_path, max_bytes=-1)

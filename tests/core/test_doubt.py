@@ -189,7 +189,7 @@ def yes_for_all(call_now: CallContext) -> ApprovalTemplate:
 
 
 class Covering:
-    def covering(self, call: CallContext) -> ApprovalTemplate | None:
+    def find(self, call: CallContext) -> ApprovalTemplate | None:
         return yes_for_all(call)
 
 

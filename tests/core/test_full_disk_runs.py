@@ -71,8 +71,8 @@ class Store(TranscriptStore):
                 disk.write(path, lambda: super(Transcript, self).append(record))
 
         class Artifacts(ArtifactStore):
-            def put(self, text: str) -> Any:
-                return disk.write(path.parent / "none", lambda: super(Artifacts, self).put(text))
+            def add(self, text: str) -> Any:
+                return disk.write(path.parent / "none", lambda: super(Artifacts, self).add(text))
 
         class Checked(RunPermitFile):
             def begin(self, *of: Any) -> None:
@@ -88,7 +88,7 @@ class Store(TranscriptStore):
             transcript=Transcript(path),
             artifacts=Artifacts(BlobFiles(path.parent / "artifacts")),
             access=Checked(path=path.parent / "access.json"),
-            used=UsedUp(used),
+            consumed_approvals=UsedUp(used),
         )
 
 
@@ -200,7 +200,7 @@ def check_end(folder: Path, outcome: Outcome, doubtful: set[str]) -> None:
         assert ran <= 1
         assert ran == 1 or name in doubtful
     listed = TranscriptStore(folder / "sessions")
-    states = {listed.listed(name).status.state for name in listed.ids()}
+    states = {listed.describe(name).status.state for name in listed.ids()}
     assert states <= {"answered", "empty", "interrupted"}  # the latter, where it never was asked
 
 
@@ -234,7 +234,7 @@ def test_a_disk_that_is_full_when_the_backend_failed_tells_how_to_go_on(tmp_path
 class FullArtifacts(ArtifactStore):
     """Has no room for any output."""
 
-    def put(self, text: str) -> Any:
+    def add(self, text: str) -> Any:
         raise StorageError("no room for the output: free some space")
 
 

@@ -650,7 +650,7 @@ def test_a_call_in_doubt_stays_in_doubt_if_asking_about_it_fails(house: House) -
     with pytest.raises(UsageError, match="no terminal"):
         resumed(house.controller(answer(), approver=Failing()), paused.session)
     assert not any(isinstance(r, ObservationRecord) for r in load(path))
-    assert TranscriptStore(house.folder).listed(paused.session).status.in_doubt == ("c1",)
+    assert TranscriptStore(house.folder).describe(paused.session).status.in_doubt == ("c1",)
     assert house.did == []
 
 

@@ -105,7 +105,7 @@ def test_the_standing_follows_the_session(
 ) -> None:
     found = session_status(records)
     assert (found.state, found.in_doubt) == (state, in_doubt)
-    assert found.ended == (state in ("answered", "stopped", "empty") and not in_doubt)
+    assert found.is_finished == (state in ("answered", "stopped", "empty") and not in_doubt)
     assert found.first_call == ("look" if MADE in records else found.first_call)
 
 
@@ -113,7 +113,7 @@ def test_the_standing_follows_the_session(
 def test_any_records_have_a_standing(records: list[Record]) -> None:
     known = session_status([header(), *records])
     assert known.state != "damaged"
-    assert not known.ended or not known.pending
+    assert not known.is_finished or not known.pending
 
 
 def test_every_prefix_of_a_run_has_the_standing_of_a_crash_there() -> None:
@@ -130,7 +130,7 @@ def test_looking_at_a_session_leaves_it_to_others(tmp_path: Path) -> None:
     write(tmp_path, "s1", header(), ASKED)
     folder = TranscriptStore(tmp_path)
     with folder._file("s1"):
-        folder.listed("s1")
+        folder.describe("s1")
         with TranscriptFile(folder.path("s1")) as transcript:  # it can be locked
             assert [record.type for record in transcript] == ["header", "user"]
 
@@ -147,9 +147,9 @@ def test_a_damaged_transcript_is_a_row(tmp_path: Path, data: bytes) -> None:
     write(tmp_path, "bad", tail=data)
     write(tmp_path, "good", header(), ASKED, AnswerRecord(turn=1, content="a"))
     folder = TranscriptStore(tmp_path)
-    states = {i: folder.listed(i).status for i in folder.ids()}
+    states = {i: folder.describe(i).status for i in folder.ids()}
     assert (states["bad"].state, states["good"].state) == ("damaged", "answered")
-    assert states["bad"].reason and not states["bad"].ended
+    assert states["bad"].reason and not states["bad"].is_finished
     with pytest.raises(TranscriptError):
         folder.records("bad")
 
@@ -161,7 +161,7 @@ def test_what_stands_in_a_transcripts_place_is_damage_and_stops_nobody(tmp_path:
     (tmp_path / "folder" / "transcript.jsonl").mkdir()
     (tmp_path / "link" / "transcript.jsonl").symlink_to("/etc/hostname")
     folder = TranscriptStore(tmp_path)
-    assert {folder.listed(i).status.state for i in folder.ids()} == {"damaged"}
+    assert {folder.describe(i).status.state for i in folder.ids()} == {"damaged"}
 
 
 def test_only_real_folders_with_an_ids_name_are_sessions(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_an_ended_session_is_removed_with_all_it_holds(tmp_path: Path) -> None:
     (place / "artifacts").mkdir()
     (place / "artifacts" / ("0" * 32)).write_text("long")
     folder = TranscriptStore(tmp_path)
-    assert folder.listed("s1").size > 4
+    assert folder.describe("s1").size > 4
     assert folder.remove("s1") and list(tmp_path.iterdir()) == []
 
 
@@ -255,7 +255,7 @@ def test_a_session_has_a_folder_of_its_own_that_only_its_owner_can_read(tmp_path
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((tmp_path / "sessions").stat().st_mode) == 0o700
     assert first.artifacts is not None
-    key = first.artifacts.put("old")
+    key = first.artifacts.add("old")
     os.utime(first.artifacts.blobs.folder / key, (0, 0))  # type: ignore[attr-defined]
     third = store.create()  # which removes what expired in older ones
     assert first.artifacts.get(key) is None
@@ -273,7 +273,7 @@ def test_a_relative_folder_or_path_means_the_one_that_it_names(
     for session in (Path(str(made.path)), str(made.path)):
         files = store.open(session)
         assert files.artifacts is not None and files.undo is not None
-        files.artifacts.put("kept")
+        files.artifacts.add("kept")
         files.access.begin("s", "p", [])
         files.transcript.close()
     held = sorted(path.name for path in (tmp_path / str(made.path)).parent.iterdir())

@@ -45,7 +45,7 @@ def facts(store: TranscriptStore) -> list[object]:
     """What the store says, which may come from its index."""
     ids = store.by_last_update()
     summaries = sorted((name, one) for name, one in store.summaries())
-    listed = [store.listed(session).status for session in ids]
+    listed = [store.describe(session).status for session in ids]
     prefixes = [store._matching(session[:-3]) for session in ids]
     return [ids, store.by_last_update(2), store.count(), prefixes, listed, str(summaries)]
 
@@ -188,7 +188,7 @@ def test_a_store_that_cannot_be_written_to_is_searched(tmp_path: Path) -> None:
     store.index.path.mkdir()  # nothing can be kept in its place, not by root either
     assert store.by_last_update() == [session] and store.count() == 1
     assert store.find(session[:-2]) == session
-    assert store.listed(make(store)).status.state == "answered"
+    assert store.describe(make(store)).status.state == "answered"
     assert len([*store.summaries()]) == 2
 
 
@@ -222,12 +222,12 @@ def test_several_at_once_leave_an_index_that_is_right(tmp_path: Path) -> None:
 def test_a_transcript_that_was_changed_by_hand_is_read_again(tmp_path: Path) -> None:
     store = TranscriptStore(tmp_path / "s")
     session = make(store)
-    assert store.listed(session).status.state == "answered"
+    assert store.describe(session).status.state == "answered"
     path = store.path(session)
     before = path.stat()
     path.write_text(path.read_text().replace("final_answer", "final_amswer"))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert store.listed(session).status.state == "damaged"
+    assert store.describe(session).status.state == "damaged"
 
 
 @pytest.mark.parametrize("question", ["x" * 30_000, "half a character \ud800"])
@@ -237,4 +237,4 @@ def test_what_the_index_does_not_take_is_read_each_time(tmp_path: Path, question
     lines = [encode(one) for one in (header(), UserRecord(content=question), ANSWERED)]
     store.path(session).write_text("".join(f"{line}\n" for line in lines))
     for _ in range(2):
-        assert store.listed(session).status.question == question
+        assert store.describe(session).status.question == question

@@ -21,7 +21,7 @@ from mlx_tools.store import (
 )
 from mlx_tools.store.access_list import ConsumedApprovalsFile
 from mlx_tools.store.artifacts import Change
-from mlx_tools.store.session_store import KEPT
+from mlx_tools.store.session_store import MAX_MEMORY_SESSIONS
 from mlx_tools.store.tables import SqliteTables
 from mlx_tools.toolbox import SCHEDULE
 from mlx_tools.transcript.records import (
@@ -63,14 +63,14 @@ def test_a_session_is_held_by_one_and_gone_on_with_by_the_next(make: Make) -> No
     first = store.create()
     first.transcript.append(header())
     first.transcript.append(UserRecord(content=HOSTILE))
-    assert other.listed(first.session).status.state == "running"
+    assert other.describe(first.session).status.state == "running"
     with pytest.raises(TranscriptError, match="in use"):
         other.open(first.session)
-    with pytest.raises(TranscriptError, match="in use"), other.held(first.session):
+    with pytest.raises(TranscriptError, match="in use"), other.hold(first.session):
         pass
     assert not other.remove(first.session, force=True)
     first.transcript.close()
-    listed = other.listed(first.session)
+    listed = other.describe(first.session)
     assert listed.status.state == "interrupted" and listed.path == first.transcript.path
     second = other.open(first.session)
     second.transcript.append(AnswerRecord(turn=1, content=HOSTILE))
@@ -119,18 +119,18 @@ def test_what_has_not_ended_is_removed_only_where_that_is_said(
 def test_what_is_kept_comes_back_whole_makes_room_and_expires(make: Make) -> None:
     files = make(max_bytes=100).create()
     assert files.artifacts is not None and files.undo is not None
-    hostile, key = files.artifacts.put(HOSTILE) or "", "f" * 32
+    hostile, key = files.artifacts.add(HOSTILE) or "", "f" * 32
     assert files.artifacts.get(hostile) == HOSTILE and len(HOSTILE.encode("utf-8", "replace")) < 60
-    files.artifacts.put("x" * 90, key)
-    assert files.artifacts.get(hostile) is None and files.artifacts.put("x" * 101) is None
-    change = Change(root="/r", inode=1, names=("a",), before="absent", after="b", mode=0)
+    files.artifacts.add("x" * 90, key)
+    assert files.artifacts.get(hostile) is None and files.artifacts.add("x" * 101) is None
+    change = Change(root="/r", inode=1, names=("a",), old_state="absent", new_state="b", mode=0)
     kept = files.undo.keep_old(change, HOSTILE.encode(errors="surrogatepass"))
     again = make().undo(files.session, keep=60)
-    assert again.changes()[0].names == ("a",) and not again.empty
-    assert again.old(kept) == HOSTILE.encode(errors="surrogatepass")
+    assert again.changes()[0].names == ("a",) and not again.is_empty
+    assert again.old_content(kept) == HOSTILE.encode(errors="surrogatepass")
     assert make(keep=-1).read(files.session).artifacts.get(key) is None
     again.forget(kept)
-    assert again.empty
+    assert again.is_empty
     files.transcript.close()
 
 
@@ -151,7 +151,11 @@ def test_an_access_list_that_another_takes_away_stops_calls(make: Make) -> None:
 
 def test_an_approval_is_used_once_and_all_have_one_key(make: Make) -> None:
     first, second = make().create(), make().create()
-    assert [one.used.take("d") for one in (first, second, first)] == [True, False, False]
+    assert [one.consumed_approvals.take("d") for one in (first, second, first)] == [
+        True,
+        False,
+        False,
+    ]
     assert make().secret == make().secret and len(make().secret) == 32
     for files in (first, second):
         files.transcript.close()
@@ -177,9 +181,9 @@ def test_tables_keep_all_of_a_transaction_or_nothing(make: Make) -> None:
     assert dict(row) == {"id": "a", "planned_at": 4_000_000_000} and row[0] == "a"
     present = tables.presence()
     token = present.token
-    assert again.present(token) and not again.present("0" * 32)
+    assert again.is_alive(token) and not again.is_alive("0" * 32)
     present.close()
-    assert not again.present(token)
+    assert not again.is_alive(token)
 
 
 # --- what is PostgreSQL's alone -------------------------------------------------------------------
@@ -249,7 +253,7 @@ def test_whoever_else_opens_the_tables_takes_no_lock_away_from_a_process_that_wr
 
 def test_in_memory_the_oldest_session_makes_room_for_a_new_one() -> None:
     store = MemoryStore()
-    sessions = [store.create().session for _ in range(KEPT + 1)]
+    sessions = [store.create().session for _ in range(MAX_MEMORY_SESSIONS + 1)]
     with pytest.raises(UsageError, match="there is no session"):
         store.read(sessions[0])
     assert all(store.read(session).session == session for session in sessions[1:])

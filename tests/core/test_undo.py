@@ -120,7 +120,7 @@ def test_a_change_that_changes_nothing_keeps_no_copy(place: Place) -> None:
 def test_copies_are_told_from_the_newest_on_though_the_clock_is_set_back(place: Place) -> None:
     undo = place.files.undo
     assert undo is not None
-    change = Change(root="r", inode=1, names=("a",), before="", after="", mode=0)
+    change = Change(root="r", inode=1, names=("a",), old_state="", new_state="", mode=0)
     years_ahead = f"{2**62:016x}{'0' * 16}"
     first = undo.keep_old(change, b"")
     (place.kept()[0].parent / years_ahead).write_bytes(place.kept()[0].read_bytes())

@@ -15,7 +15,7 @@ import pytest
 from mlx_tools import builtin_tools
 from mlx_tools.controller import call_tool
 from mlx_tools.policy import Policy
-from mlx_tools.store.changes import MAX_NEW_FOLDERS, NameTaken, name_new, place_of, write_file
+from mlx_tools.store.changes import MAX_NEW_FOLDERS, NameTaken, link_new, place_of, write_file
 from mlx_tools.store.roots import PathAbsent, Root, RootName, private_part
 from mlx_tools.toolbox.text_files import MAX_BYTES
 from mlx_tools.tools import Registry, ToolError
@@ -329,7 +329,7 @@ def test_a_group_that_cannot_be_kept_takes_no_rights_along(tmp_path: Path) -> No
     """The mode of the old file spoke of its group; the new file's group gets no more than all."""
     code = """
 import os, sys
-from mlx_tools.store.changes import _take_over
+from mlx_tools.store.changes import _copy_owner_and_mode
 path, nobody = sys.argv[1], 65534
 fd = os.open(path, os.O_RDWR)
 if os.geteuid() == 0:
@@ -340,7 +340,7 @@ own = os.fstat(fd)
 for old in (0o600, 0o640, 0o660, 0o664, 0o646, 0o604, 0o670, 0o777, 0o750):
     for group in (own.st_gid, own.st_gid + 4321):
         before = os.stat_result((0o100000 | old, 0, 0, 1, own.st_uid, group, 0, 0, 0, 0))
-        _take_over(fd, before)
+        _copy_owner_and_mode(fd, before)
         print(f"{os.fstat(fd).st_mode & 0o777:o}", end=" ")
 """
     path = tmp_path / "file"
@@ -391,14 +391,14 @@ def test_where_there_are_no_hard_links_a_new_file_still_replaces_none(folder: Pa
     root = Root(RootName(str(folder), writable=True))
     (folder / "written").write_text("new")
     with place_of(root, ["a.txt"], {}) as place, pytest.raises(FileExistsError):
-        name_new(place, "written", no_link)
+        link_new(place, "written", no_link)
     assert (folder / "a.txt").read_text() == "old\n"
     with place_of(root, ["n.txt"], {}) as place:
-        name_new(place, "written", no_link)
+        link_new(place, "written", no_link)
     assert (folder / "n.txt").read_text() == "new"
     assert names(folder) == ["a.txt", "n.txt", "sub"]
     with place_of(root, ["m.txt"], {}) as place, pytest.raises(FileNotFoundError):
-        name_new(place, "gone", no_link)
+        link_new(place, "gone", no_link)
     assert names(folder) == ["a.txt", "n.txt", "sub"]
     root.close()
 

@@ -75,7 +75,7 @@ def search_sessions(
             return SessionSearch(rows, ids[number - 1])
         named = f"{session} {titles.get(session, '').casefold()}"
         if not text or text in named or _holds(store, session, text):
-            rows.append(store.listed(session))
+            rows.append(store.describe(session))
     return SessionSearch(rows)
 
 

@@ -56,7 +56,7 @@ class PageSessions:
         except TranscriptError as error:
             return "damaged", (), str(error)
         try:
-            with store.held(session):
+            with store.hold(session):
                 return session_status(records).state, records, ""
         except TranscriptError:
             return "running", records, ""

@@ -103,7 +103,7 @@ class Database(SqliteFile):
 
     def text(self, file: int) -> str:
         """Return the text of a file."""
-        return _unpack(self.one("SELECT text FROM file WHERE id=?", file)[0])
+        return _unpack(self.fetch_one("SELECT text FROM file WHERE id=?", file)[0])
 
     # --- writing, within a transaction ---
 
@@ -114,7 +114,7 @@ class Database(SqliteFile):
             "ON CONFLICT(name) DO UPDATE SET changed=excluded.changed",
             (name, now),
         )
-        return int(self.one("SELECT id FROM corpus WHERE name=?", name)[0])
+        return int(self.fetch_one("SELECT id FROM corpus WHERE name=?", name)[0])
 
     def save_file(
         self, corpus: int, row: FileRow, display_path: str, document: Document | None

@@ -119,7 +119,7 @@ class KnowledgeBase:
         starts = [WalkStart.from_path(added_path) for added_path in paths]
         if not starts:
             raise UsageError("there is nothing to add", hint="name files or folders")
-        with Database(self.path) as database, database.guarded():
+        with Database(self.path) as database, database.translate_errors():
             return _Import(database, corpus, starts, on_progress).run()
 
     def search(
@@ -146,7 +146,7 @@ class KnowledgeBase:
             if corpus is not None:
                 raise self._unknown(corpus)
             return []
-        with Database(self.path, create=False) as database, database.guarded():
+        with Database(self.path, create=False) as database, database.translate_errors():
             number = None if corpus is None else self._number(database, corpus)
             return search(database, question, number, min(limit, MAX_LIMIT), snippet_chars)
 
@@ -163,7 +163,7 @@ class KnowledgeBase:
             "FROM corpus LEFT JOIN file ON file.corpus = corpus.id GROUP BY corpus.id "
             "ORDER BY corpus.name"
         )
-        with Database(self.path, create=False) as database, database.guarded():
+        with Database(self.path, create=False) as database, database.translate_errors():
             return [Corpus(*row) for row in database.rows(query)]
 
     def forget(self, path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:
@@ -182,7 +182,7 @@ class KnowledgeBase:
         if self.path.exists():
             with (
                 Database(self.path, create=False) as database,
-                database.guarded(),
+                database.translate_errors(),
                 database.transaction(write=True),
             ):
                 for (number,) in list(database.rows("SELECT id FROM corpus")):
@@ -206,11 +206,11 @@ class KnowledgeBase:
         """
         if not self.path.exists():
             raise self._unknown(corpus)
-        with Database(self.path, create=False) as database, database.guarded():
+        with Database(self.path, create=False) as database, database.translate_errors():
             number = self._number(database, corpus)
             with database.transaction(write=True) as sql:
                 files = database.files(number)
-                if database.one("SELECT count(*) FROM corpus")[0] == 1:
+                if database.fetch_one("SELECT count(*) FROM corpus")[0] == 1:
                     database.drop_all()
                 else:
                     for done, row in enumerate(files, start=1):

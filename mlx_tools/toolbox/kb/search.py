@@ -106,7 +106,7 @@ def _make_hit(database: Database, row: ScoredPassage, matcher: TermMatcher, max_
         "heading FROM passage JOIN file ON file.id = file JOIN corpus ON corpus.id = corpus "
         "WHERE passage.id = ?"
     )
-    corpus, path, title, pages, start, stop, line, end_line, heading = database.one(
+    corpus, path, title, pages, start, stop, line, end_line, heading = database.fetch_one(
         query, row.passage
     )
     text = database.text(row.file)[int(start) : int(stop)]
@@ -274,7 +274,7 @@ class PassageRanking:
         for file in sorted(scores, key=lambda file: (-scores[file], file)):
             if len(first) == limit:
                 break
-            digest = self._database.one("SELECT hash FROM file WHERE id=?", file[1])[0]
+            digest = self._database.fetch_one("SELECT hash FROM file WHERE id=?", file[1])[0]
             best = of_file[file][0] if file in of_file else self._passage_of(*file)
             (copies if digest in digests else first)[file] = best._replace(score=scores[file])
             digests.add(digest)
@@ -314,7 +314,9 @@ class PassageRanking:
 
     def _passage_of(self, path: str, file: int) -> ScoredPassage:
         """Return the best passage of a file without a top passage, or its first."""
-        first, last = self._database.one("SELECT min(id), max(id) FROM passage WHERE file=?", file)
+        first, last = self._database.fetch_one(
+            "SELECT min(id), max(id) FROM passage WHERE file=?", file
+        )
         query = (
             f"SELECT rowid FROM passage_words WHERE passage_words MATCH ? "
             f"AND rowid BETWEEN {first} AND {last} ORDER BY {_OF_PASSAGES}, rowid LIMIT 1"
@@ -330,7 +332,7 @@ class PassageRanking:
         For a small knowledge base these are all rows, of any corpus.
         """
         query = "SELECT count(*), count(DISTINCT file) FROM (SELECT file FROM passage LIMIT ?)"
-        passages, files = self._database.one(query, _SMALL + 1)
+        passages, files = self._database.fetch_one(query, _SMALL + 1)
         if passages <= _SMALL:
             return self._scores_of_few(
                 table, formula, passages if table == "passage_words" else files

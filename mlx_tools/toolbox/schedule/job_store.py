@@ -23,7 +23,7 @@ from msgspec import Struct
 from mlx_tools.errors import MlxToolsError, ScheduleError, UsageError
 from mlx_tools.messages import replace
 from mlx_tools.policy import Policy
-from mlx_tools.store import FileFormat, Statements, Tables, passes
+from mlx_tools.store import FileFormat, Statements, Tables, is_transient
 from mlx_tools.toolbox.schedule.when import LAST_YEAR, Schedule
 from mlx_tools.transcript import Answered, Outcome, Paused
 
@@ -356,7 +356,7 @@ class JobStore:
 
         None if nothing is due.
         """
-        with self.tables.transaction(write=self.tables.made) as db:
+        with self.tables.transaction(write=self.tables.exists) as db:
             self._replan(db, now)
             query = "SELECT * FROM jobs WHERE try_at <= ? ORDER BY try_at, id"
             for row in db.execute(query, (_to_seconds(now),)).fetchall():
@@ -474,7 +474,7 @@ class JobStore:
             key = self._secret if isinstance(self._secret, bytes) else self._secret()
         except MlxToolsError as error:
             raised = ScheduleError(error.message, hint=error.hint)
-            raised.passing = passes(error.__context__)
+            raised.passing = is_transient(error.__context__)
             raise raised from None
         return hmac.new(key, b"job:" + definition.encode(), hashlib.sha256).hexdigest()
 

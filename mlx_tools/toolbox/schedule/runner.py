@@ -171,7 +171,7 @@ class Runner:
 def settle(store: JobStore, look: InspectSession) -> None:
     """Update the unfinished runs from their sessions."""
     for run in store.open_runs():
-        if run.status != "running" or not store.tables.present(run.runner):
+        if run.status != "running" or not store.tables.is_alive(run.runner):
             _settle(store, look, run)
 
 

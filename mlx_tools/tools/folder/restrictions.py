@@ -381,12 +381,12 @@ def _resolve_path(
 ) -> str:
     try:
         for root in roots:
-            parts = root.parts(path, writing=writing)
-            if parts is None or not patterns.fit(parts):
+            parts = root.split(path, writing=writing)
+            if parts is None or not patterns.match(parts):
                 continue
             if writing and not root.writable:
                 raise PathRefused("the folder was named without :rw (--root DIR:rw)")
-            return str(root.resolved(parts))
+            return str(root.resolve(parts))
     except (PathRefused, WrongFileKind) as error:
         raise ToolError(f"{path[:200]}: {error}", code="not_allowed") from None
     raise ToolError(f"{path[:200]} is not in the tool's whitelist", code="not_allowed")
