@@ -187,6 +187,17 @@ def own_name(name: str, aliases: Mapping[str, str] = ALIASES) -> str:
     return aliases.get(name, name)
 
 
+_SEPARATORS: Final = re.compile(r"[-_.]")
+
+
+def loose_name(name: str) -> str:
+    """Return a name without case, ``-``, ``_`` and ``.`` (rule 10).
+
+    A close match may differ in these.
+    """
+    return _SEPARATORS.sub("", name).lower()
+
+
 def tool_named(name: str, known_names: Container[str], aliases: Mapping[str, str] = ALIASES) -> str:
     """Return the one of ``known_names`` that a name means.
 

@@ -111,8 +111,8 @@ SIZES_BEFORE: Final = ("25,176 / 77", "20,946 / 74", "37,439 / 142")
 """What this script counted of walks and rooms before there was one driver."""
 
 PURE: Final = (
-    *("errors", "messages", "schema", "protocol", "policy", "transcript", "prompt", "decoding"),
-    "controller",
+    *("errors", "messages", "schema", "parsing", "protocol", "policy", "transcript", "prompt"),
+    *("decoding", "controller"),
 )
 RUN: Final = ("lazy", "macos", "paths", "process", "store", "backends", "tools", "testing")
 """What a run needs besides the pure rooms; the others are applications, or come in by hooks."""

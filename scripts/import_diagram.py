@@ -29,6 +29,7 @@ ROOMS: Final = (
     "messages",
     "paths",
     "schema",
+    "parsing",
     "protocol",
     "policy",
     "transcript",

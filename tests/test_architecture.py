@@ -22,6 +22,7 @@ PURE = (
     "errors",
     "messages",
     "schema",
+    "parsing",
     "protocol",
     "policy",
     "transcript",

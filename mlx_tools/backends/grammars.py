@@ -9,7 +9,8 @@ from typing import Any, Final, Literal
 
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import Style, ToolSpec
-from mlx_tools.protocol import ANSWER_END, ANSWER_TAG, compact, write_answer, write_call
+from mlx_tools.parsing import compact
+from mlx_tools.protocol import ANSWER_END, ANSWER_TAG, write_answer, write_call
 from mlx_tools.schema import COMPACT, make_compilable, walk
 
 _MAX_REPEATS: Final = 900

@@ -29,8 +29,8 @@ from typing import Any, BinaryIO, Final, TextIO
 from mlx_tools.cli.call_text import in_words
 from mlx_tools.cli.output import count_columns, note, steerable, wrap_line
 from mlx_tools.errors import UsageError
+from mlx_tools.parsing import HOOKS, Unreadable
 from mlx_tools.paths import expand_user, read_regular
-from mlx_tools.protocol import HOOKS, Unreadable
 from mlx_tools.store import private_part
 
 MAX_BYTES = 64 * 1024 * 1024

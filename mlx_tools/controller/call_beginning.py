@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from mlx_tools.protocol import loose_name
+from mlx_tools.messages import loose_name
 
 _HEAD_WORDS: Final = ("action:", "tool:", "call:", "function:", "final answer:", "thought:")
 _BEFORE_NAME: Final = (

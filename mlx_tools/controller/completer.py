@@ -32,7 +32,15 @@ from mlx_tools.controller.session import Complete, Session, Thought
 from mlx_tools.controller.writer import Emit
 from mlx_tools.decoding import ConstrainedTurn, RepetitionWatch, SampleTokens, ScoreTokens
 from mlx_tools.errors import BackendBroken, BackendError, BackendRefused
-from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, Usage, replace, total_usage
+from mlx_tools.messages import (
+    ErrorInfo,
+    FinalAnswer,
+    FinishReason,
+    Usage,
+    loose_name,
+    replace,
+    total_usage,
+)
 from mlx_tools.prompt import Neutraliser, ResultTool, neutral
 from mlx_tools.protocol import (
     DEFAULT_REASONING_MARKERS,
@@ -42,7 +50,6 @@ from mlx_tools.protocol import (
     Delta,
     Reading,
     ThoughtDelta,
-    loose_name,
     writable,
 )
 from mlx_tools.schema import is_large, make_compilable

@@ -32,9 +32,10 @@ from mlx_tools.controller.tool_runner import CallEnd, RegistryRunner
 from mlx_tools.controller.writer import SessionWriter
 from mlx_tools.errors import BackendBroken
 from mlx_tools.messages import ErrorInfo, ToolCall, replace
+from mlx_tools.parsing import loads
 from mlx_tools.policy import Decision, Limits, Policy
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.protocol import Reading, strict
+from mlx_tools.protocol import Reading
 from mlx_tools.store import SessionFiles, Transcript, UndoStore, load_words
 from mlx_tools.tools import OnProgress, Progress, ReadCallCache, Registry, ToolResult
 from mlx_tools.transcript import (
@@ -108,7 +109,7 @@ async def call_tool(
     in these ``roots``. Raises nothing where a call is wrong, denied or fails: the result says so.
     """
     try:
-        given = dict(strict.loads(json.dumps(arguments, ensure_ascii=False, allow_nan=False)))
+        given = dict(loads(json.dumps(arguments, ensure_ascii=False, allow_nan=False)))
     except (TypeError, ValueError, RecursionError) as fault:
         return _no_json(name, fault, record)
     header = Header(

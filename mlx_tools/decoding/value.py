@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from mlx_tools.protocol import CLOSED, FAULT, INCOMPLETE, ObjectScanner, Unreadable, decode, loads
+from mlx_tools.parsing import CLOSED, FAULT, INCOMPLETE, ObjectScanner, Unreadable, decode, loads
 from mlx_tools.schema import COMPACT, find_other_case, list_choices, list_coercions, make_compilable
 from mlx_tools.transcript import MendKind
 

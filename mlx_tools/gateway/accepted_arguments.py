@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import json_line
-from mlx_tools.protocol import CLOSED, INCOMPLETE, ObjectScanner, Unreadable, loads
+from mlx_tools.parsing import CLOSED, INCOMPLETE, ObjectScanner, Unreadable, loads
 from mlx_tools.schema import (
     CheckTooLong,
     dereference,

@@ -65,10 +65,10 @@ from mlx_tools.mcp.elicitation import (
     read_answer,
 )
 from mlx_tools.messages import ToolSpec
+from mlx_tools.parsing import loads
 from mlx_tools.paths import read_data
 from mlx_tools.policy import PRESETS, can_be_allowed
 from mlx_tools.prompt import is_on_demand
-from mlx_tools.protocol import strict
 from mlx_tools.schema import find_faults, join_faults, limit_steps, make_validator
 from mlx_tools.tools import Progress, to_mcp, to_text, whole_characters
 from mlx_tools.transcript import (
@@ -384,7 +384,7 @@ def _object_in(text: str) -> dict[str, Any] | None:
     if not text.startswith("{"):
         return None
     try:
-        value = strict.loads(text)
+        value = loads(text)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

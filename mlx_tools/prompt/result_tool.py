@@ -15,16 +15,9 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from mlx_tools.messages import FinalAnswer, ToolSpec
-from mlx_tools.protocol import (
-    Reading,
-    Unreadable,
-    compact,
-    fences,
-    loads,
-    loose_name,
-    validate_arguments,
-)
+from mlx_tools.messages import FinalAnswer, ToolSpec, loose_name
+from mlx_tools.parsing import Unreadable, compact, fences, loads
+from mlx_tools.protocol import Reading, validate_arguments
 from mlx_tools.schema import check_parameters, is_of_objects, object_schema, schema_text
 
 _KEY: Final = "value"

@@ -19,8 +19,7 @@ from mlx_tools.protocol.delimiters import (
     write_observation,
 )
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
-from mlx_tools.protocol.echo import calls_in
-from mlx_tools.protocol.quoting import fences
+from mlx_tools.protocol.echo import calls_in, canonical
 from mlx_tools.protocol.reading import (
     DEFAULT_REASONING_MARKERS,
     AnswerDelta,
@@ -36,17 +35,7 @@ from mlx_tools.protocol.reading import (
     with_mended,
     writable,
 )
-from mlx_tools.protocol.scan import CLOSED, FAULT, INCOMPLETE, ObjectScanner
 from mlx_tools.protocol.stream import Reader, line_deltas, read, read_line
-from mlx_tools.protocol.strict import (
-    HOOKS,
-    Unreadable,
-    canonical,
-    compact,
-    decode,
-    loads,
-    loose_name,
-)
 from mlx_tools.protocol.validate import (
     JudgedCall,
     closest_tool,

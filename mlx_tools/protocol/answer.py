@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from mlx_tools.parsing import Unreadable, loads
 from mlx_tools.protocol.delimiters import CONTROL_TOKEN
-from mlx_tools.protocol.strict import Unreadable, loads
 
 _TOKEN: Final = rf"(?:<\|(?:open|close)\|>\w+<\|sep\|>|{CONTROL_TOKEN.pattern}|\[e~\[)"
 _OPENING: Final = re.compile(

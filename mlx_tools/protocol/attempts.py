@@ -8,11 +8,11 @@ from typing import Any, Final
 from msgspec import Struct
 
 from mlx_tools.messages import ToolSpec
+from mlx_tools.parsing import compact
 from mlx_tools.protocol.call_like import fitting_calls
 from mlx_tools.protocol.catalog import LONG_NAME, ToolCatalog
 from mlx_tools.protocol.echo import call_sequences, objects_in
 from mlx_tools.protocol.objects import possible_calls
-from mlx_tools.protocol.strict import compact
 
 _SHOWN_CHARS: Final = 80
 """Characters of what was written that are shown: more says no more of the form."""

@@ -12,15 +12,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+from mlx_tools.parsing import (
+    CLOSED,
+    CutOff,
+    Fault,
+    ObjectScanner,
+    TextSource,
+    Unreadable,
+    any_of,
+    finished,
+    keywords,
+)
 from mlx_tools.protocol.catalog import LONG_NAME, ToolCatalog
-from mlx_tools.protocol.delimiters import CONTROL_TOKEN, any_of
+from mlx_tools.protocol.delimiters import CONTROL_TOKEN
 from mlx_tools.protocol.dialects import DIALECTS
 from mlx_tools.protocol.judging import Candidate, Extent, outcome
-from mlx_tools.protocol.literals import keywords
 from mlx_tools.protocol.objects import NAME_KEYS, arguments_of, object_calls
-from mlx_tools.protocol.scan import CLOSED, ObjectScanner
-from mlx_tools.protocol.source import CutOff, Fault, TextSource, finished
-from mlx_tools.protocol.strict import Unreadable
 from mlx_tools.schema import read_properties
 
 _REREADS: Final = 4

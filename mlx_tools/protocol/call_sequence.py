@@ -13,15 +13,23 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 
-from mlx_tools.messages import ToolCall, replace
+from mlx_tools.messages import ToolCall, loose_name, replace
+from mlx_tools.parsing import (
+    HEADS,
+    CutOff,
+    Fault,
+    Steps,
+    TextSource,
+    Unreadable,
+    encodable,
+    keywords,
+    literal_object,
+    loads,
+)
 from mlx_tools.protocol.catalog import LONG_NAME, ToolCatalog
 from mlx_tools.protocol.delimiters import END_TOKENS
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
-from mlx_tools.protocol.literals import keywords, literal_object
 from mlx_tools.protocol.objects import is_alias, is_envelope, object_calls
-from mlx_tools.protocol.scan import HEADS
-from mlx_tools.protocol.source import CutOff, Fault, Steps, TextSource
-from mlx_tools.protocol.strict import Unreadable, encodable, loads, loose_name
 from mlx_tools.protocol.tags import KEY_OPENS, TaggedArguments, TagReader
 
 _Object = tuple[dict[str, Any], tuple[str, ...]]

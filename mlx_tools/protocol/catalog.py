@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError
-from mlx_tools.messages import ALIASES
-from mlx_tools.protocol.strict import loose_name
+from mlx_tools.messages import ALIASES, loose_name
 from mlx_tools.schema import (
     CheckTooLong,
     coerce,

@@ -16,8 +16,8 @@ from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
 
 from mlx_tools.messages import Style, ToolObservation
+from mlx_tools.parsing import WHITE, any_beginning_of, any_of, compact
 from mlx_tools.protocol.dialects import BY_MARK
-from mlx_tools.protocol.strict import compact
 
 CALL_TAG: Final = "<tool_call>"
 CALL_END: Final = "</tool_call>"
@@ -26,8 +26,6 @@ ANSWER_END: Final = "</final_answer>"
 RESPONSE_TAG: Final = "<tool_response>"
 RESPONSE_END: Final = "</tool_response>"
 
-WHITE: Final = " \t\r\n"
-SPACE: Final = re.compile(r"[ \t\r\n]++")
 _FENCE: Final = r"(?:`{3,16}|~{3,16})"
 FENCE: Final = re.compile(rf"({_FENCE})([A-Za-z0-9_+.-]{{0,32}})[ \t\r]{{0,16}}(?=[\n{{\[<]|\Z)")
 """A fence with what it says of its content, which ends its line or stands before an object."""
@@ -167,26 +165,6 @@ class Marks:
     @cached_property
     def end_begun(self) -> re.Pattern[str]:
         return any_beginning_of([*self._ends, "<|end|>"])
-
-
-def any_of(marks: list[str]) -> re.Pattern[str]:
-    longest_first = sorted(set(marks), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
-
-
-def any_beginning_of(marks: list[str]) -> re.Pattern[str]:
-    """Matches a beginning of a mark, not the whole, at the very end of a text."""
-    tree: dict[str, Any] = {}
-    for mark in marks:
-        node = tree
-        for char in mark:
-            node = node.setdefault(char, {})
-
-    def ways(node: dict[str, Any]) -> str:
-        further = (rf"{re.escape(c)}(?:\Z|{ways(n)})" for c, n in node.items() if n)
-        return "|".join(further) or "(?!)"
-
-    return re.compile(ways(tree))
 
 
 ANSWER_CLOSE: Final = (any_of([ANSWER_END]), any_beginning_of([ANSWER_END]), len(ANSWER_END))

@@ -7,22 +7,28 @@ protocol's form, its name and arguments are found. It is a heuristic; policy is 
 
 from __future__ import annotations
 
+import json
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from mlx_tools.messages import ALIASES
+from mlx_tools.messages import ALIASES, loose_name
+from mlx_tools.parsing import (
+    CLOSED,
+    INCOMPLETE,
+    ObjectScanner,
+    TextSource,
+    Unreadable,
+    literal,
+    loads,
+)
 from mlx_tools.protocol.call_sequence import CallSequenceReader
 from mlx_tools.protocol.catalog import ToolCatalog, without_prefixes
 from mlx_tools.protocol.delimiters import HEADERS, NO_OBJECT
 from mlx_tools.protocol.dialects import BARE, BY_MARK, HARMONY
-from mlx_tools.protocol.literals import literal
 from mlx_tools.protocol.objects import possible_calls
-from mlx_tools.protocol.scan import CLOSED, INCOMPLETE, ObjectScanner
-from mlx_tools.protocol.source import TextSource
-from mlx_tools.protocol.strict import Unreadable, canonical, loads, loose_name
 
 _ANY: Final = ToolCatalog(None)
 _VARIANTS: Final = 8
@@ -34,6 +40,35 @@ _REREADS: Final = 4
 _CODE: Final = re.compile(r"\\(?:[\"\\/nrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})")
 _LETTERS: Final = {**{letter: letter for letter in '"\\/'}, "n": "\n", "r": "\r", "t": "\t"}
 _ESCAPED: Final = re.compile(r'\\(["\\/])')
+
+
+def canonical(name: str, arguments: Mapping[str, Any]) -> str:
+    """The canonical form of a call: the same for the same call, whatever its spelling.
+
+    RFC 8785 has no form for an integer beyond 2**53 and for half a surrogate pair; a call that
+    holds one gets a form of its own, with sorted keys and every number as Python writes it.
+    """
+    import rfc8785
+
+    try:
+        return rfc8785.dumps({"name": name, "arguments": _plain(arguments)}).decode()
+    except (rfc8785.CanonicalizationError, UnicodeEncodeError):
+        call = {"name": name, "arguments": _plain(arguments, whole=True)}
+        return json.dumps(call, sort_keys=True, separators=(",", ":"))
+
+
+def _plain(value: Any, *, whole: bool = False) -> Any:
+    """Return ``value`` in JSON's own types.
+
+    ``whole``: a number without a fraction is an integer.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, whole=whole) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, whole=whole) for item in value]
+    if whole and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
 
 
 _TOOL_BY_ALIAS: Final[Mapping[str, str]] = {

@@ -15,10 +15,18 @@ from msgspec import Struct
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, FinalAnswer, ToolCall
+from mlx_tools.parsing import (
+    CLOSED,
+    CONTROL_ESCAPE,
+    HEADS,
+    INCOMPLETE,
+    ObjectScanner,
+    Unreadable,
+    compact,
+    loads,
+)
 from mlx_tools.protocol.delimiters import Wrapping
 from mlx_tools.protocol.reading import AnswerDelta, ArgumentsDelta, CallStarted, Delta, writable
-from mlx_tools.protocol.scan import CLOSED, CONTROL_ESCAPE, HEADS, INCOMPLETE, ObjectScanner
-from mlx_tools.protocol.strict import Unreadable, compact, loads
 
 _CALL_KEYS: Final = frozenset(("type", "name", "arguments", "id"))
 _ANSWER_KEYS: Final = frozenset(("type", "content", "sources"))

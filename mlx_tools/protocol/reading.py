@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from mlx_tools.messages import ErrorInfo, Message, replace
 from mlx_tools.messages import Style as Style
-from mlx_tools.protocol.strict import encodable
+from mlx_tools.parsing import encodable
 
 DEFAULT_REASONING_MARKERS: Final[tuple[tuple[str, str], ...]] = (
     ("<think>", "</think>"),  # DeepSeek-R1, Qwen3, QwQ, SmolLM3, GLM-4.5, Phi-4-reasoning

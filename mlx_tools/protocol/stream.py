@@ -12,6 +12,22 @@ from contextlib import suppress
 from typing import Final
 
 from mlx_tools.messages import FinalAnswer, FinishReason, ToolCall, replace
+from mlx_tools.parsing import (
+    CLOSED,
+    CONTROL_ESCAPE,
+    INCOMPLETE,
+    SPACE,
+    WHITE,
+    CutOff,
+    ObjectScanner,
+    Steps,
+    TextSource,
+    Unreadable,
+    any_of,
+    arguments_span,
+    compact,
+    decode,
+)
 from mlx_tools.protocol import delimiters
 from mlx_tools.protocol.call_sequence import CallSequenceReader
 from mlx_tools.protocol.catalog import ToolCatalog
@@ -30,9 +46,6 @@ from mlx_tools.protocol.reading import (
     ThoughtDelta,
     writable,
 )
-from mlx_tools.protocol.scan import CLOSED, CONTROL_ESCAPE, INCOMPLETE, ObjectScanner
-from mlx_tools.protocol.source import CutOff, Steps, TextSource
-from mlx_tools.protocol.strict import Unreadable, arguments_span, compact, decode
 
 _DEFAULT: Final = ReadingRules()
 _RECIPIENT_MARK: Final = "to="
@@ -55,7 +68,7 @@ _NAME_BEHIND: Final = re.compile(
     re.DOTALL,
 )
 _ANALYSIS: Final = "<|channel|>analysis<|message|>"
-_MESSAGE_END: Final = delimiters.any_of(["<|end|>", "<|channel|>final<|message|>"])
+_MESSAGE_END: Final = any_of(["<|end|>", "<|channel|>final<|message|>"])
 
 _NO_ARRAY: Final = 0
 _ARRAY_BEGUN: Final = 1  # a bracket, and no object yet
@@ -185,7 +198,7 @@ class Reader:
         draft, one = self._draft, self._open
         begin = 0 if one is None else one.begin
         end = draft.begin if draft.messages else begin
-        return writable(draft.text_between(0, end).strip(delimiters.WHITE))
+        return writable(draft.text_between(0, end).strip(WHITE))
 
     def feed(self, piece: str) -> list[Delta]:
         """Reads on; returns what of the answer or of calls' arguments is known now."""
@@ -314,7 +327,7 @@ class Reader:
     def _wrapping(self) -> Steps[None]:
         """At a line's start, or between calls: what may stand around a message."""
         source, draft, marks = self._source, self._draft, self._marks
-        if source.skip(delimiters.SPACE):
+        if source.skip(SPACE):
             return
         char = source.text[source.pos]
         if char == "{":
@@ -615,7 +628,7 @@ class Reader:
         """Return whether nothing but wrapping and the turn's end follows the run."""
         rest = self._source.text[run.end :]
         ending = self._marks.turn_end.match(rest)
-        return not rest[ending.end() if ending else 0 :].strip(delimiters.WHITE)
+        return not rest[ending.end() if ending else 0 :].strip(WHITE)
 
     def _may_close(self, run: CallSequenceReader) -> bool:
         """Return whether the calls, the last without its closing brackets, count (rule 7)."""
@@ -718,8 +731,8 @@ class Reader:
         while True:
             mark, end = source.seek(*delimiters.ANSWER_CLOSE)
             text = source.take(end)
-            if body := text.rstrip(delimiters.WHITE):
-                shown = "".join((*held, body)) if parts else body.lstrip(delimiters.WHITE)
+            if body := text.rstrip(WHITE):
+                shown = "".join((*held, body)) if parts else body.lstrip(WHITE)
                 held.clear()
                 parts.append(shown)
                 self._deltas.append(AnswerDelta(writable(shown)))
@@ -850,7 +863,7 @@ class Reader:
             return
         line = source.text.rfind("\n", source.pos, end) + 1
         source.pos = end
-        if line and not source.text[line:end].strip(delimiters.WHITE):
+        if line and not source.text[line:end].strip(WHITE):
             self._begin_line(line)
 
     def _after_unclosed(self, open_object: OpenObject) -> Steps[None]:
@@ -942,7 +955,7 @@ def read_line(text: str, rules: ReadingRules) -> Reading | None:
         return None
     message: ToolCall | FinalAnswer
     match value:
-        case _ if text[end:].strip(delimiters.WHITE):
+        case _ if text[end:].strip(WHITE):
             return None
         case {"type": "tool_call", "name": str(name), "arguments": dict(arguments), **more} if name:
             given = more.pop("id", None)

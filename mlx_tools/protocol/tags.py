@@ -11,16 +11,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from mlx_tools.parsing import CutOff, Fault, Steps, TextSource, Unreadable, loads
 from mlx_tools.protocol.catalog import ToolCatalog
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
-from mlx_tools.protocol.literals import (
+from mlx_tools.protocol.tag_values import (
     elements,
     typed_value,
     without_first_line_break,
     without_line_breaks,
 )
-from mlx_tools.protocol.source import CutOff, Fault, Steps, TextSource
-from mlx_tools.protocol.strict import Unreadable, loads
 from mlx_tools.schema import read_properties
 
 _MOST_TAG: Final = 500  # characters of a tag; descriptions of tools stand in none

@@ -15,16 +15,24 @@ from typing import Final
 from msgspec import Struct
 
 from mlx_tools.messages import ErrorInfo, FinishReason, Message, ToolCall, replace
+from mlx_tools.parsing import (
+    CutOff,
+    Fault,
+    TextSource,
+    any_of,
+    finished,
+    last_fence,
+    only_fence,
+    without_quoted,
+)
 from mlx_tools.protocol.call_like import BESIDE_TEXT, CallLikeText, may_be_call
 from mlx_tools.protocol.call_sequence import CallSequenceReader
 from mlx_tools.protocol.catalog import LONG_NAME, ToolCatalog
-from mlx_tools.protocol.delimiters import AFTER_MESSAGES, CONTROL_TOKEN, END_TOKENS, any_of
+from mlx_tools.protocol.delimiters import AFTER_MESSAGES, CONTROL_TOKEN, END_TOKENS
 from mlx_tools.protocol.dialects import BARE
 from mlx_tools.protocol.judging import Candidate, Extent, Kind, Place, outcome
 from mlx_tools.protocol.objects import may_mutate
-from mlx_tools.protocol.quoting import last_fence, only_fence, without_quoted
 from mlx_tools.protocol.reading import Reading, ReadingRules
-from mlx_tools.protocol.source import CutOff, Fault, TextSource, finished
 from mlx_tools.schema import read_required
 
 _REREADS: Final = 4

@@ -13,10 +13,18 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from mlx_tools.errors import ToolDefinitionError
-from mlx_tools.messages import ALIASES, TOOL_NAME, ErrorInfo, ToolCall, ToolSpec, own_name, replace
+from mlx_tools.messages import (
+    ALIASES,
+    TOOL_NAME,
+    ErrorInfo,
+    ToolCall,
+    ToolSpec,
+    loose_name,
+    own_name,
+    replace,
+)
 from mlx_tools.protocol.echo import echo_keys
 from mlx_tools.protocol.reading import Reading
-from mlx_tools.protocol.strict import loose_name
 from mlx_tools.schema import (
     MAX_MESSAGE_CHARS,
     CheckTooLong,

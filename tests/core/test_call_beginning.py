@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlx_tools.controller.call_beginning import call_beginning
-from mlx_tools.protocol import loose_name
+from mlx_tools.messages import loose_name
 from tests.tables import table
 
 NAMES = frozenset({loose_name("get_weather")})

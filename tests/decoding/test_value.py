@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from mlx_tools.decoding.value import MAX_BLANKS, ConstrainedObject, MessageSchema
 from mlx_tools.messages import ToolSpec
+from mlx_tools.parsing import loads
 from mlx_tools.protocol import resolve, validate_arguments
-from mlx_tools.protocol.strict import loads
 from mlx_tools.schema.compilable import make_compilable
 from tests.tables import table
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 
 from mlx_tools.messages import ToolCall, ToolSpec
+from mlx_tools.parsing import Unreadable, loads
 from mlx_tools.protocol import ReadingRules, judge, read
-from mlx_tools.protocol.strict import Unreadable, loads
 from tests.protocol.texts import json_values, one_line
 from tests.suites import json_test_suite
 

@@ -414,14 +414,14 @@ def _read_definition(data: bytes, path: Path) -> tuple[str, str, dict[str, Any],
 
 
 def _load_json(data: bytes, path: Path) -> dict[str, Any]:
-    from mlx_tools.protocol import strict
+    from mlx_tools.parsing import Unreadable, loads
 
     try:
         text = data.decode("utf-8-sig")
-        value = strict.loads(text)
+        value = loads(text)
     except UnicodeDecodeError:
         raise ToolDefinitionError(f"{path} is not UTF-8 text") from None
-    except strict.Unreadable as error:
+    except Unreadable as error:
         reason = str(error)
         try:
             json.loads(text)

@@ -12,11 +12,12 @@ from collections.abc import Generator
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
-from mlx_tools.protocol.delimiters import SPACE, any_beginning_of, any_of
-from mlx_tools.protocol.literals import STRING_MARKS
-from mlx_tools.protocol.scan import INCOMPLETE, ObjectScanner
-from mlx_tools.protocol.strict import MAX_DEPTH, Unreadable
+from mlx_tools.parsing.literals import STRING_MARKS
+from mlx_tools.parsing.scan import INCOMPLETE, ObjectScanner
+from mlx_tools.parsing.strict import MAX_DEPTH, Unreadable
 
+WHITE: Final = " \t\r\n"
+SPACE: Final = re.compile(r"[ \t\r\n]++")
 _BLANKS: Final = re.compile(r"[ \t\r]++")
 _PLAIN: Final = re.compile(r"[^()\[\]{}'\"<]++")
 _NOT_END: Final = {quote: re.compile(rf"[^\\{quote}]++") for quote in "'\""}
@@ -35,6 +36,26 @@ def finished(steps: Steps[T]) -> T:
         except StopIteration as done:
             value: T = done.value
             return value
+
+
+def any_of(marks: list[str]) -> re.Pattern[str]:
+    longest_first = sorted(set(marks), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+
+def any_beginning_of(marks: list[str]) -> re.Pattern[str]:
+    """Matches a beginning of a mark, not the whole, at the very end of a text."""
+    tree: dict[str, Any] = {}
+    for mark in marks:
+        node = tree
+        for char in mark:
+            node = node.setdefault(char, {})
+
+    def ways(node: dict[str, Any]) -> str:
+        further = (rf"{re.escape(c)}(?:\Z|{ways(n)})" for c, n in node.items() if n)
+        return "|".join(further) or "(?!)"
+
+    return re.compile(ways(tree))
 
 
 class Fault(Exception):

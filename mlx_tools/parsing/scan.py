@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any, Final, NamedTuple, Protocol
 
-from mlx_tools.protocol.strict import (
+from mlx_tools.parsing.strict import (
     MAX_DEPTH,
     MAX_DIGITS,
     Unreadable,

@@ -1,0 +1,39 @@
+"""Text to values: strict JSON, JSON with repairs, Python literals, fences.
+
+Pure, and without a word of tools. An object is read while it is written (`ObjectScanner`), and a
+text as it comes (`TextSource`). The messages made of them are `mlx_tools.protocol`'s.
+"""
+
+from __future__ import annotations
+
+from mlx_tools.parsing.literals import STRING_MARKS, keywords, literal, literal_object
+from mlx_tools.parsing.quoting import fences, last_fence, only_fence, without_quoted
+from mlx_tools.parsing.scan import (
+    CLOSED,
+    CONTROL_ESCAPE,
+    FAULT,
+    HEADS,
+    INCOMPLETE,
+    ObjectScanner,
+)
+from mlx_tools.parsing.source import (
+    SPACE,
+    WHITE,
+    CutOff,
+    Fault,
+    Steps,
+    TextSource,
+    any_beginning_of,
+    any_of,
+    finished,
+)
+from mlx_tools.parsing.strict import (
+    HOOKS,
+    MAX_DEPTH,
+    Unreadable,
+    arguments_span,
+    compact,
+    decode,
+    encodable,
+    loads,
+)
