@@ -44,9 +44,9 @@ ADDITIONS: Final[Mapping[str, Addition]] = {
             ),
             "app/settings.py": (
                 (
-                    "class PromptSection(Section):\n",
-                    '    remark: Text | None = setting("any", "What the run is about", '
-                    'option="--remark TEXT", group="writing", allowed="text", run="remark")\n',
+                    "class PromptSection(Section, frozen=True):\n",
+                    '    remark: Annotated[Text | None, Setting("any", "What the run is about", '
+                    'option="--remark TEXT", group="writing", allowed="text", run="remark")]\n',
                 ),
             ),
         },

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     )
     from mlx_tools.app.machine_checks import check_machine
     from mlx_tools.app.proposal import Proposal, Proposer
-    from mlx_tools.app.settings import Group, SettingRow, signing_key
+    from mlx_tools.app.setting_rows import Group, SettingRow
+    from mlx_tools.app.settings import signing_key
     from mlx_tools.app.statistics import Share, mcnemar
     from mlx_tools.app.steps import (
         STYLESHEET,
@@ -110,7 +111,8 @@ __getattr__, __dir__ = names_of(
         "kept_session": ("NO_MODEL", "SavedSession", "as_options", "call_recorded", "header_of"),
         "machine_checks": ("check_machine",),
         "proposal": ("Proposal", "Proposer"),
-        "settings": ("Group", "SettingRow", "signing_key"),
+        "setting_rows": ("Group", "SettingRow"),
+        "settings": ("signing_key",),
         "statistics": ("Share", "mcnemar"),
         "steps": (
             "STYLESHEET",

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, convert, structs
 
 from mlx_tools.app.project_rules import find_loosened
-from mlx_tools.app.settings import SESSION, SettingRow, Settings, table
+from mlx_tools.app.setting_rows import SettingRow
+from mlx_tools.app.settings import SESSION, Settings, table
 from mlx_tools.errors import ConfigError, UsageError
 from mlx_tools.messages import replace
 from mlx_tools.paths import (
@@ -148,9 +149,9 @@ class Configuration:
     def _policy_of(self, choices: Sequence[_Choice]) -> Policy:
         section = self.settings.policy
         allow, preset = choices[0]
-        shared = {policy_field.name for policy_field in fields(Policy)} & set(
-            type(section).model_fields
-        )
+        shared = {policy_field.name for policy_field in fields(Policy)} & {
+            *section.__struct_fields__
+        }
         fields_given = {name: getattr(section, name) for name in shared - {"allow", "preset"}}
         rates = dict(fields_given.pop("rate_limits"))
         session = rates.pop(SESSION, None)
@@ -174,7 +175,7 @@ class Configuration:
 
     def limits(self) -> Limits:
         """Return the limits of these settings, in seconds and other units of their own."""
-        values = self.settings.limits.model_dump().items()
+        values = structs.asdict(self.settings.limits).items()
         seconds = {key[:-3]: value / 1000 for key, value in values if key.endswith("_ms")}
         return Limits(**seconds, **{k: value for k, value in values if not k.endswith("_ms")})
 
@@ -400,7 +401,7 @@ def merge(layers: Sequence[Layer]) -> Configuration:
         section, _, name = key.rpartition(".")
         (nested.setdefault(section, {}) if section else nested)[name] = values.get(key)
     return Configuration(
-        settings=Settings.model_validate(nested),
+        settings=convert(nested, Settings),
         choices=tuple(choices) or ((None, None),),
         values=values,
         origins=origins,

@@ -10,7 +10,8 @@ import fnmatch
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from mlx_tools.app.settings import SettingRow, table
+from mlx_tools.app.setting_rows import SettingRow
+from mlx_tools.app.settings import table
 from mlx_tools.policy import PLUGIN, PRESETS, Rate, is_glob, names_same_tool
 
 

@@ -31,6 +31,7 @@ from mlx_tools.cli import output
 from mlx_tools.cli.command_table import COMMANDS, COMPLETION_VARIABLE
 from mlx_tools.cli.help_screen import Page, help_text_of, on_a_line
 from mlx_tools.cli.output import LINES, complain, count_columns, for_terminal, print_text, stdout
+from mlx_tools.cli.plain_values import read_plainly
 from mlx_tools.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -77,6 +78,10 @@ class LazyGroup(TyperGroup):
         except KeyboardInterrupt as error:
             return interrupted(error)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        read_plainly(self.get_params(ctx))
+        return super().parse_args(ctx, args)
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
@@ -92,6 +97,8 @@ class LazyGroup(TyperGroup):
             command.name = cmd_name
             command.help = COMMANDS[cmd_name]
             give_help(command, ctx)
+            for subcommand in (command, *getattr(command, "commands", {}).values()):
+                read_plainly(subcommand.get_params(ctx))
             _BUILT[cmd_name] = command
         return _BUILT[cmd_name]
 

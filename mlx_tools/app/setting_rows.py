@@ -1,0 +1,249 @@
+"""Declarations of settings, and the settings as rows.
+
+A `Section` is a table of the configuration file. Each of its fields is annotated with its type and
+a `Setting`; `rows_of` makes a `SettingRow` of each, which reads values and describes them.
+"""
+
+import re
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct
+
+from mlx_tools.errors import MlxToolsError
+
+ProjectRule = Literal[
+    "never", "any", "only_true", "only_false", "lower", "rarer", "stricter", "allow", "add", "more"
+]
+"""The rule for a setting in a project's file.
+
+Such a file comes with a cloned repository, so it may take power away and never give it.
+
+- ``never``: it must not set it.
+- ``any``: it may set it, since it gives no power.
+- ``only_true``, ``only_false``: it may switch it that way.
+- ``lower``: it may make a number smaller.
+- ``rarer``: it may add rates, and lower existing ones.
+- ``stricter``: it may move towards the first of the choices.
+- ``allow``: it may name some of the tools that were allowed before.
+- ``add``: it may add to the list.
+- ``more``: it may name all that was in the list before, and more.
+"""
+
+Group = Literal["", "own", "backend", "writing", "policy", "run", "gateway"]
+
+
+class Setting(Struct, frozen=True):
+    """A setting's properties besides its type."""
+
+    project: ProjectRule
+    """The rule for a project's file."""
+    help: str
+    option: str = ""
+    """Its option: the long name, a short one after a comma, and a word for the value."""
+    group: Group = ""
+    """The group of options that commands take together."""
+    scale: int = 1
+    """The option's value times this is the setting's value."""
+    env: str = ""
+    """Its environment variable, by default ``MLX_TOOLS_<SECTION>_<KEY>``."""
+    allowed: str = ""
+    """The allowed values in words, if the type does not say them."""
+    test: Callable[[Any], object] | None = None
+    """Raises an `MlxToolsError` for a value that only its type allows."""
+    secret: bool = False
+    """It is never shown, and its option names a file that holds it."""
+    run: str = ""
+    """The field of `RunSettings` that takes the value."""
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The names of the option, the long one first; empty without an option."""
+        return tuple(filter(None, self.option.partition(" ")[0].split(",")))
+
+    @property
+    def flag(self) -> str:
+        """The option's long name, empty without one."""
+        return next(iter(self.flags), "")
+
+
+class Section(Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of the configuration file. Types are exact: "5" is not 5."""
+
+    def __repr__(self) -> str:
+        """Return the values but for secrets: a traceback or a log may show them."""
+        shown = (
+            f"{name}={getattr(self, name)!r}"
+            for name, kind in _fields(type(self))
+            if (declared := _setting(kind)) is None or not declared.secret
+        )
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+_TRUE = ("true", "1", "yes", "on")
+_FALSE = ("false", "0", "no", "off")
+_NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{1,9})?", re.ASCII)
+_NOUNS = {"integer": "an integer", "number": "a number"}
+_KINDS: Final[Mapping[Any, str]] = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    types.NoneType: "null",
+    tuple: "array",
+    dict: "object",
+}
+"""The type of a value in JSON Schema, by its type in Python."""
+
+
+class _Part(Struct, frozen=True):
+    """One of the types that the values of a setting may have."""
+
+    kind: str
+    """Its name in JSON Schema."""
+    choices: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+
+
+def _parts(kind: Any) -> Iterator[_Part]:
+    """Yield the types that a union joins, or the one type."""
+    kind, *metas = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        for member in get_args(kind):
+            yield from _parts(member)
+    elif origin is Literal:
+        yield _Part("string", get_args(kind))
+    else:
+        limits = next((meta for meta in metas if isinstance(meta, Meta)), None)
+        low, high = (limits.ge, limits.le) if limits else (None, None)
+        yield _Part(_KINDS[origin or kind], (), low, high)
+
+
+def _fields(section: type[Section]) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a table, each with its annotation."""
+    yield from get_type_hints(section, include_extras=True).items()
+
+
+def _setting(annotation: Any) -> Setting | None:
+    """Return what an annotation declares; None for a table."""
+    metas = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+    return next((meta for meta in metas if isinstance(meta, Setting)), None)
+
+
+@dataclass(frozen=True)
+class SettingRow:
+    """One setting."""
+
+    key: str
+    """Its dotted name in a file."""
+    type: Any
+    setting: Setting
+
+    @property
+    def env(self) -> str:
+        """The environment variable that sets it."""
+        return self.setting.env or "MLX_TOOLS_" + self.key.upper().replace(".", "_")
+
+    @property
+    def optional(self) -> bool:
+        """True if it may have no value."""
+        return self.is_a("null")
+
+    @cached_property
+    def choices(self) -> tuple[str, ...]:
+        """The words that it may be, empty if it is no choice."""
+        return tuple(word for part in self._parts for word in part.choices)
+
+    @property
+    def may_be_empty(self) -> bool:
+        """True if an empty text is a value: it is a list, and not also a single text."""
+        return self.is_a("array") and not self.is_a("string")
+
+    def is_a(self, kind: str) -> bool:
+        """Return True if its values may be of this JSON Schema type."""
+        return any(part.kind == kind for part in self._parts)
+
+    @cached_property
+    def _parts(self) -> tuple[_Part, ...]:
+        return tuple(_parts(self.type))
+
+    def check(self, value: Any) -> Any:
+        """Return the value as the setting holds it.
+
+        Raises:
+            ValueError: it is not allowed.
+        """
+        if isinstance(value, list) and self.is_a("array"):
+            value = tuple(value)
+        # `convert` would also take a set for a list, and None means no value.
+        if type(value) not in _KINDS or value is None:
+            raise ValueError
+        try:
+            value = msgspec.convert(value, self.type)
+            if self.setting.test is not None:
+                self.setting.test(value)
+        except (msgspec.ValidationError, MlxToolsError):
+            raise ValueError from None
+        return value
+
+    def read(self, text: str, *, scale: int = 1) -> Any:
+        """Return the value that a variable or an option writes.
+
+        Raises ValueError as `check` does.
+
+        An empty text is an empty list or table. It means no value if the setting may have none.
+        """
+        if self.is_a("object"):
+            return self.check(_pairs(text))
+        text = text.strip()
+        if self.is_a("array") and (text or self.may_be_empty):
+            return self.check([item for part in text.split(",") if (item := part.strip())])
+        if not text and self.optional:
+            return None
+        if self.is_a("boolean"):
+            word = text.casefold()
+            return self.check(word in _TRUE if word in _TRUE + _FALSE else None)
+        if self.is_a("integer") and _NUMBER.fullmatch(text):
+            number = Decimal(text) * scale
+            return self.check(int(number) if number == int(number) else number)
+        return self.check(float(text) if self.is_a("number") else text)
+
+    def allowed(self, scale: int = 1) -> str:
+        """Return the allowed values in words."""
+        if self.setting.allowed:
+            return self.setting.allowed
+        words = [*self.choices, *(("true", "false") if self.is_a("boolean") else ())]
+        for part in self._parts:
+            if part.low is not None and part.high is not None:
+                noun = _NOUNS[part.kind if scale == 1 else "number"]
+                low, high = (f"{end / scale:.12g}" for end in (part.low, part.high))
+                words.append(f"{noun} from {low} to {high}")
+        return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """Return the table that ``name=value, name=value`` writes."""
+    pairs: dict[str, str] = {}
+    for part in text.split(","):
+        name, sign, value = (piece.strip() for piece in part.partition("="))
+        if name and sign and value and name not in pairs:
+            pairs[name] = value
+        elif part.strip():
+            raise ValueError
+    return pairs
+
+
+def rows_of(section: type[Section], prefix: str = "") -> Iterator[SettingRow]:
+    """Yield the settings of a table and of the tables in it, in the order of their declaration."""
+    for name, annotation in _fields(section):
+        if (declared := _setting(annotation)) is None:
+            yield from rows_of(annotation, f"{prefix}{name}.")
+        else:
+            yield SettingRow(f"{prefix}{name}", annotation, declared)
