@@ -241,7 +241,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def rows_of(section: type[Section], prefix: str = "") -> Iterator[SettingRow]:
-    """Yield the settings of a table and of the tables in it, in the order of their declaration."""
+    """Yield the settings of a table and of those in it, in the order of the code."""
     for name, annotation in _fields(section):
         if (declared := _setting(annotation)) is None:
             yield from rows_of(annotation, f"{prefix}{name}.")
