@@ -344,7 +344,7 @@ async def told(path: str, body: Body, context: int | None) -> Body:
     )
     backend = ScriptedBackend("Done.")
     runner = TurnRunner(backend, profile, Limits(), TokenCounter())
-    request = await runner.fit_tools(request_of(path, body))
+    request = await runner.prepare(request_of(path, body))
     tokens = await runner.count(request)
     if context is None or tokens < context:
         await runner.run(request, lambda event: None, str)

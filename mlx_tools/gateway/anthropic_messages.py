@@ -209,7 +209,7 @@ def _request(
             ToolDefinition(ClientTool(tool.name), tool.description, tool.input_schema)
         )
     tools, content = ClientTools(definitions), ContentReader()
-    messages = tuple(_messages(body, HistoryReader(tools, content)))
+    messages = tuple(_messages(body, HistoryReader(tools.model_name, content)))
     once = body.tool_choice is not None and body.tool_choice.disable_parallel_tool_use
     request = TurnRequest(
         messages=messages,
@@ -333,7 +333,7 @@ class MessagesReply:
                 self._sent_calls.begin(event.name)
                 yield self._begin(self._call(ClientCall(event.id, event.name, ""), {}))
             case ArgumentsAdded(index=index, text=text):
-                self._sent_calls.add(event)
+                self._sent_calls.add(index, text)
                 yield _delta(self._first_call + index, "input_json_delta", partial_json=text)
 
     def idle(self) -> Iterator[str]:
@@ -344,7 +344,7 @@ class MessagesReply:
         for index, call in enumerate(done.calls):
             if index >= len(self._sent_calls):
                 yield from self.tell(CallAdded(index, call.id, call.name))
-            if rest := self._sent_calls.remaining_arguments(index, call):
+            if rest := self._sent_calls.remaining(index, call.arguments):
                 yield from self.tell(ArgumentsAdded(index, rest))
             yield _event("content_block_stop", index=self._first_call + index)
         yield _event("message_delta", delta=_ending(done), usage=_usage(done.usage))

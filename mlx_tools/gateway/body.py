@@ -6,7 +6,7 @@ What the interfaces share in reading. A field that nobody knows is no error; it 
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import (
@@ -20,7 +20,7 @@ from pydantic import (
 
 from mlx_tools.controller import check_output_schema
 from mlx_tools.errors import UsageError
-from mlx_tools.gateway.request import ApiError, JsonObject, invalid, missing, unsupported
+from mlx_tools.gateway.request import ApiError, JsonObject, invalid, missing
 
 
 class Body(BaseModel):
@@ -30,11 +30,6 @@ class Body(BaseModel):
 
 
 AnyBody = TypeVar("AnyBody", bound=Body)
-
-TEXT_ONLY: Final = (
-    "the model reads text only; have an image put into words (the tool describe_image does it for "
-    "a file), or ask a vision model's own server"
-)
 
 MAX_TOOLS: Final = 4_096
 """Tools of a request: OpenAI takes 128, the largest set of a known agent has some hundreds."""
@@ -114,23 +109,6 @@ Parts = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}),
 ]
 """Content: parts, or a text, which is the one part of it."""
-
-
-def text_of(parts: Sequence[JsonObject] | None, field_path: str) -> str:
-    """Join the texts of the parts at this place of the body, a line or more each.
-
-    Raises:
-        ApiError: a part is no text but, say, an image.
-    """
-    texts: list[str] = []
-    for index, part in enumerate(parts or ()):
-        at, kind = place(field_path, index), part.get("type", "text")
-        if kind not in ("text", None):
-            raise unsupported(place(at, "type"), f"{kind!r}: {TEXT_ONLY}")
-        if not isinstance(text := part.get("text"), str):
-            raise invalid(place(at, "text"), "a text")
-        texts.append(text)
-    return "\n".join(texts)
 
 
 def _as_whole(value: Any) -> Any:

@@ -7,11 +7,14 @@ from what was told.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+import re
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from mlx_tools.gateway.accepted_arguments import AcceptedArguments
+from mlx_tools.gateway.client_tools import CUSTOM_ARGUMENT, CUSTOM_BEGINNING
 from mlx_tools.gateway.request import (
     ArgumentsAdded,
     CallAdded,
@@ -67,16 +70,72 @@ def _by_parts(value: Any) -> str:
     return json_line(value)
 
 
+_TEXT_BEGINS: Final = re.compile(rf'\s*\{{\s*"{CUSTOM_ARGUMENT}"\s*:\s*"')
+_MAX_BEGINNING_CHARS: Final = 200
+"""Characters before a custom tool's text: some blanks and line breaks at most."""
+
+_TEXT_PART: Final = re.compile(
+    r"""(?:[^"\\\x00-\x1f\ud800-\udfff]|[\t\n\r]"""
+    r"""|\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}"""
+    r"""|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}))+"""
+)
+"""Whole characters of a JSON string, as text or escapes; models write line breaks as they are."""
+
+
+_MAX_ESCAPE_CHARS: Final = len(r"\ud83d\ude00")
+
+
+class CustomTextReader:
+    """Makes JSON text of a custom tool's raw arguments, also within their one text.
+
+    That text has no schema that a part of it could break. It is read up to its first quote, or the
+    first escape that JSON does not have: what follows is known at the end of the call.
+
+    Attributes:
+        keys: The outermost keys.
+        text: The JSON text so far.
+    """
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.text = ""
+        self._unread = ""
+        self._is_over = False
+
+    def feed(self, raw: str, *, is_settled: bool) -> None:
+        """Take in the next text of the arguments, as the model wrote it."""
+        if self._is_over:
+            return
+        self._unread += raw
+        if not self.text:
+            begin = _TEXT_BEGINS.match(self._unread)
+            if begin is None:
+                self._is_over = len(self._unread) > _MAX_BEGINNING_CHARS
+                return
+            self.keys, self.text = [CUSTOM_ARGUMENT], CUSTOM_BEGINNING
+            self._unread = self._unread[begin.end() :]
+        if (part := _TEXT_PART.match(self._unread)) is not None:
+            value: str = json.loads(f'"{part[0]}"', strict=False)
+            self.text += json_line(value)[1:-1]
+            self._unread = self._unread[part.end() :]
+        self._is_over = len(self._unread) >= _MAX_ESCAPE_CHARS or self._unread[:1] == '"'
+
+
 class CallSender:
     """Sends calls to a client while they are written."""
 
     def __init__(
-        self, tools: Mapping[str, ToolSpec], emit: Emit, new_id: Callable[[], str]
+        self,
+        tools: Mapping[str, ToolSpec],
+        custom_tools: Container[str],
+        emit: Emit,
+        new_id: Callable[[], str],
     ) -> None:
         self.calls: list[SentCall] = []
-        self._tools, self._emit, self._new_id = tools, emit, new_id
+        self._tools, self._custom_tools = tools, custom_tools
+        self._emit, self._new_id = emit, new_id
         self._slots: dict[int, int] = {}  # by the call's number in the turn
-        self._readers: dict[int, AcceptedArguments] = {}
+        self._readers: dict[int, AcceptedArguments | CustomTextReader] = {}
         self._next = 0
 
     def begin_turn(self, first: int = 0) -> None:
@@ -97,7 +156,10 @@ class CallSender:
             self.calls.append(call)
             self._emit(CallAdded(slot, call.id, call.name))
         if self.calls[slot].name == spec.name:
-            self._readers[number] = AcceptedArguments(spec.parameters)
+            is_custom = spec.name in self._custom_tools
+            self._readers[number] = (
+                CustomTextReader() if is_custom else AcceptedArguments(spec.parameters)
+            )
         else:
             self._readers.pop(number, None)
 

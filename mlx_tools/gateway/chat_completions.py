@@ -28,6 +28,7 @@ from mlx_tools.gateway.client_tools import (
     ToolDefinition,
     custom_grammar,
     custom_input,
+    custom_input_piece,
     read_choice,
 )
 from mlx_tools.gateway.content import ContentReader
@@ -183,7 +184,7 @@ def read_chat_completion(
     tools, hosted = _tools(given.tools or [])
     choice = read_choice(given.tool_choice, tools, hosted).among(tools.specs)
     content = ContentReader()
-    messages = tuple(_messages(given.messages, HistoryReader(tools, content)))
+    messages = tuple(read_messages(given.messages, HistoryReader(tools.model_name, content)))
     sampling = given.sampling()
     if given.logit_bias:
         sampling["logit_bias"] = given.logit_bias
@@ -191,6 +192,7 @@ def read_chat_completion(
         messages=messages,
         model=given.model or "",
         tools=tools.specs,
+        custom_tools=tools.custom_names,
         tool_choice=choice.tool,
         allowed=choice.allowed,
         parallel=given.parallel_tool_calls is not False,
@@ -234,7 +236,10 @@ def _check_not_asked(body: JsonObject, refused_fields: Mapping[str, Any]) -> Non
             raise unsupported(name, "cannot be had here; leave it out")
 
 
-def _messages(messages: Sequence[ChatMessage], history: HistoryReader) -> Iterator[ClientMessage]:
+def read_messages(
+    messages: Sequence[ChatMessage], history: HistoryReader
+) -> Iterator[ClientMessage]:
+    """Read the messages of a body. Raises `ApiError` for the first that is wrong."""
     for number, message in enumerate(messages):
         at = place("messages", number)
         content = history.content.text(message.content, place(at, "content"))
@@ -343,11 +348,11 @@ class ChatReply:
                 self._sent_calls.begin(event.name)
                 call = {"index": event.index} | self._call(event.id, event.name, "")
                 yield self._chunk({"tool_calls": [call]})
-            case ArgumentsAdded(index=index, text=text) if not self._is_custom(index):
-                self._sent_calls.add(event)
-                yield self._chunk(
-                    {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
-                )
+            case ArgumentsAdded(index=index, text=text):
+                if self._is_custom(index):
+                    yield from self._add_to_call(index, "custom", custom_input_piece(text))
+                else:
+                    yield from self._add_to_call(index, "function", text)
 
     def idle(self) -> Iterator[str]:
         yield self._chunk({})
@@ -356,11 +361,10 @@ class ChatReply:
         for index, call in enumerate(done.calls):
             if index >= len(self._sent_calls):
                 yield from self.tell(CallAdded(index, call.id, call.name))
-            if self._tools.client_tool(call.name).is_custom:
-                custom = {"input": custom_input(call.arguments)}
-                yield self._chunk({"tool_calls": [{"index": index, "custom": custom}]})
-            elif rest := self._sent_calls.remaining_arguments(index, call):
-                yield from self.tell(ArgumentsAdded(index, rest))
+            is_custom = self._is_custom(index)
+            text = custom_input(call.arguments) if is_custom else call.arguments
+            kind: Literal["custom", "function"] = "custom" if is_custom else "function"
+            yield from self._add_to_call(index, kind, self._sent_calls.remaining(index, text))
         notes: JsonObject = {"mlx_tools": done.notes} if done.notes else {}
         yield self._chunk({}, done.finish, **({} if self._usage else notes))
         if self._usage:
@@ -387,8 +391,17 @@ class ChatReply:
         }
         return self._object([choice], kind="chat.completion", usage=_usage(done.usage))
 
+    def _add_to_call(
+        self, index: int, kind: Literal["custom", "function"], piece: str
+    ) -> Iterator[str]:
+        """Send a piece of a call's arguments, or of a custom tool's text."""
+        if piece:
+            self._sent_calls.add(index, piece)
+            told = {"input" if kind == "custom" else "arguments": piece}
+            yield self._chunk({"tool_calls": [{"index": index, kind: told}]})
+
     def _is_custom(self, index: int) -> bool:
-        """Return whether a call that was begun is of a custom tool: its text is sent at once."""
+        """Return whether a call that was begun is of a custom tool."""
         return self._tools.client_tool(self._sent_calls.name(index)).is_custom
 
     def _call(self, id_: str, name: str, arguments: str) -> JsonObject:

@@ -21,6 +21,9 @@ from mlx_tools.schema import lenient_parameters
 CUSTOM_ARGUMENT: Final = "input"
 """The argument of a custom tool, as OpenAI's interfaces call its text."""
 
+CUSTOM_BEGINNING: Final = f'{{"{CUSTOM_ARGUMENT}":"'
+"""The arguments of a custom tool up to the text."""
+
 _MODEL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_STEM_CHARS: Final = 55  # with a digest of 8 digits behind it a name has 64
 _MAX_PLACES: Final = 4
@@ -82,7 +85,7 @@ class ClientTools:
         }
         self._dropped: dict[str, Sequence[str]] = {}
         self.specs = tuple(self._spec(definition) for definition in definitions)
-        self.left_out = _name_dropped(self._dropped)
+        self.left_out = name_dropped(self._dropped)
 
     def model_name(self, name: str, namespace: str = "") -> str:
         """The name that the model knows a tool by, also one that is no longer among them."""
@@ -97,6 +100,11 @@ class ClientTools:
         The name may stand with its namespace, or be the model's.
         """
         return self._by_key.get((namespace, name))
+
+    @property
+    def custom_names(self) -> frozenset[str]:
+        """The model's names of the custom tools."""
+        return frozenset(name for name, tool in self._tools.items() if tool.is_custom)
 
     def client_tool(self, model_name: str) -> ClientTool:
         """The client's tool that the model calls by this name."""
@@ -119,7 +127,7 @@ class ClientTools:
         )
 
 
-def _name_dropped(dropped: Mapping[str, Sequence[str]]) -> list[str]:
+def name_dropped(dropped: Mapping[str, Sequence[str]]) -> list[str]:
     """Name the places that were dropped of each tool; of many tools only the tools."""
     if len(dropped) > _MAX_TOOLS_WITH_PLACES:
         return [f"{name}.parameters" for name in dropped]
@@ -156,6 +164,12 @@ def custom_input(arguments: str) -> str:
     """The text in the arguments of a custom tool's call."""
     text = json.loads(arguments).get(CUSTOM_ARGUMENT, "")
     return text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
+
+
+def custom_input_piece(piece: str) -> str:
+    """The text in a piece of a custom tool's arguments, which ends before the text does."""
+    text: str = json.loads(f'"{piece.removeprefix(CUSTOM_BEGINNING)}"')
+    return text
 
 
 def custom_grammar(form: Any) -> tuple[str, str] | None:

@@ -286,7 +286,7 @@ class ConversationFold:
     def fold(self, messages: Sequence[ClientMessage]) -> None:
         """Fold a client's messages. Raises `ApiError` where they are no conversation that a model
         can go on with."""
-        messages = _told_strays(_merge_calls(messages))
+        messages = pair_results(messages)
         keys = [*accumulate(messages, next_key, initial=self.key)]  # by number of messages
         begin = self._recall(messages, keys)
         rest = range(begin, len(messages))
@@ -368,6 +368,11 @@ class ConversationFold:
         self.session.fold(record)
 
 
+def pair_results(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
+    """The messages with each result behind its call; one without a call is the user's."""
+    return _told_strays(_merge_calls(messages))
+
+
 def _merge_calls(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
     """The messages, with those of the model that follow a call of its as one turn with that: its
     results come behind them all."""
@@ -408,14 +413,14 @@ def _unfit(problem: str) -> ApiError:
 def next_key(key: str, message: ClientMessage) -> str:
     """The key of a conversation that goes on with this message: what matters of it, in whatever
     form a client sends it. Ids are a client's own affair."""
-    calls = [[call.name, _value_of(call)] for call in message.calls]
+    calls = [[call.name, arguments_of(call)] for call in message.calls]
     written_calls = json.dumps(calls, sort_keys=True) if calls else ""
     size = len(message.content)  # tells the content from the calls behind it
     said = f"{key} {message.role} {size} {message.content}{written_calls}"
     return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _value_of(call: ClientCall) -> dict[str, Any]:
+def arguments_of(call: ClientCall) -> dict[str, Any]:
     """The arguments of a call that a client sends back."""
     try:
         value = json.loads(call.arguments or "{}")
@@ -430,7 +435,7 @@ def _message_to_turn(message: ClientMessage, session: Session) -> Turned:
     records = turn_of(
         message.content,
         [
-            CallRecord(turn=turn, call=f"c{number}", name=call.name, arguments=_value_of(call))
+            CallRecord(turn=turn, call=f"c{number}", name=call.name, arguments=arguments_of(call))
             for number, call in enumerate(message.calls, start=first)
         ],
         session,

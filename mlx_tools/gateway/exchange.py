@@ -3,9 +3,10 @@ whoever takes it in."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import anyio
 import anyio.lowlevel
@@ -39,6 +40,20 @@ KEEP_ALIVE: Final = ": keep-alive\n\n"
 
 PATIENCE: Final = 60.0
 """How long a client may take to take in what is sent, in seconds."""
+
+_MAX_HEADER_CHARS: Final = 4000
+"""Characters of one header; clients and proxies take about twice as many for all of them."""
+
+_PLAIN: Final = "!#$&'()*+-./:;<=>?@[]^_`{|}~ "
+
+
+def left_out_headers(names: Sequence[str]) -> dict[str, str]:
+    """The header that names what has no effect, none if all has.
+
+    It has as many names as a header can hold, in a form that it can.
+    """
+    text = ", ".join(quote(name, safe=_PLAIN) for name in names)
+    return {"x-mlx-tools-left-out": text[:_MAX_HEADER_CHARS].strip()} if names else {}
 
 
 class Sender:

@@ -8,10 +8,10 @@ error.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from mlx_tools.gateway.client_tools import ClientTools, custom_arguments
+from mlx_tools.gateway.client_tools import custom_arguments
 from mlx_tools.gateway.content import ContentReader
 from mlx_tools.gateway.request import ClientCall, ClientMessage, JsonObject, Role
 
@@ -73,8 +73,9 @@ class HistoryReader:
         content: Reads their texts, and knows what was left out of them.
     """
 
-    def __init__(self, tools: ClientTools, content: ContentReader) -> None:
-        self._tools, self.content = tools, content
+    def __init__(self, model_name: Callable[[str, str], str], content: ContentReader) -> None:
+        """Read calls by ``model_name``: the model's name of a tool, by its name and namespace."""
+        self._model_name, self.content = model_name, content
 
     def function_call(
         self, id_: str, name: str, arguments: str | JsonObject | None, namespace: str = ""
@@ -85,11 +86,11 @@ class HistoryReader:
             if isinstance(arguments, str)
             else json.dumps(arguments or {}, ensure_ascii=False)
         )
-        return ClientCall(id_, self._tools.model_name(name, namespace), text)
+        return ClientCall(id_, self._model_name(name, namespace), text)
 
     def custom_call(self, id_: str, name: str, text: str, namespace: str = "") -> ClientCall:
         """A call of a custom tool with its text."""
-        return ClientCall(id_, self._tools.model_name(name, namespace), custom_arguments(text))
+        return ClientCall(id_, self._model_name(name, namespace), custom_arguments(text))
 
     def call(self, item: JsonObject) -> ClientCall:
         """A call of another kind: its name is the item's, or that of the kind."""

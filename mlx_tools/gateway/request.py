@@ -62,6 +62,7 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     ``sampling`` goes to the server as it is (temperature, top_p, seed …). ``stop`` are texts that
     end the answer, ``max_tokens`` is a ceiling, None for the settings' own. ``left_out`` are the
     fields and tools that were accepted and have no effect, by the names that the client gave.
+    ``custom_tools`` are those whose one argument is a text.
     ``catalog_note`` says how much of the tools' descriptions is left, empty if all of it is.
     ``size`` is how many bytes the body has that it was read of; ``streamed``: the client sees the
     text as it comes.
@@ -73,6 +74,7 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     prompt: str | None = None
     model: str = ""
     tools: tuple[ToolSpec, ...] = ()
+    custom_tools: frozenset[str] = frozenset()
     tool_choice: str = "auto"
     allowed: frozenset[str] | None = None
     parallel: bool = True
@@ -194,16 +196,16 @@ class SentCalls:
         """Return the name of the tool of a call that was begun."""
         return self._names[index]
 
-    def add(self, piece: ArgumentsAdded) -> None:
-        """Take in that a piece of a call's arguments was told."""
-        self._sizes[piece.index] += len(piece.text)
+    def add(self, index: int, piece: str) -> None:
+        """Take in that a piece of a call's arguments, or of its text, was sent."""
+        self._sizes[index] += len(piece)
 
     def __len__(self) -> int:
         return len(self._sizes)
 
-    def remaining_arguments(self, index: int, call: ClientCall) -> str:
-        """Return what is left to be told of a call's arguments."""
-        return call.arguments[self._sizes[index] :]
+    def remaining(self, index: int, text: str) -> str:
+        """Return what is left to be sent of a call's whole arguments or text."""
+        return text[self._sizes[index] :]
 
 
 # --- errors ---------------------------------------------------------------------------------------

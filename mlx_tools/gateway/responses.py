@@ -32,6 +32,7 @@ from mlx_tools.gateway.client_tools import (
     ToolDefinition,
     custom_grammar,
     custom_input,
+    custom_input_piece,
     read_choice,
 )
 from mlx_tools.gateway.content import ContentReader
@@ -190,7 +191,7 @@ def read_responses(
     choice = read_choice(asked.tool_choice, offered.tools, offered.hosted)
     choice = choice.among(offered.tools.specs)
     content = ContentReader()
-    messages = _messages_of(asked.input, HistoryReader(offered.tools, content))
+    messages = _messages_of(asked.input, HistoryReader(offered.tools.model_name, content))
     answer = asked.text.format if asked.text else None
     instructions = [ClientMessage("system", asked.instructions)] if asked.instructions else []
     cut = ("truncation",) if asked.truncation == "auto" else ()
@@ -198,6 +199,7 @@ def read_responses(
         messages=(*instructions, *messages),
         model=asked.model or "",
         tools=offered.tools.specs,
+        custom_tools=offered.tools.custom_names,
         tool_choice=choice.tool,
         allowed=choice.allowed,
         parallel=asked.parallel_tool_calls is not False,
@@ -446,10 +448,9 @@ class ResponsesReply:
                 self._sent_calls.begin(event.name)
                 self._first_call = len(self._output) - event.index
                 yield self._begin_call(event)
-            case ArgumentsAdded(index=index, text=text) if not self._is_custom(index):
-                self._sent_calls.add(event)
-                at = self._item_position(self._first_call + index)
-                yield self._event("response.function_call_arguments.delta", **at, delta=text)
+            case ArgumentsAdded(index=index, text=text):
+                is_custom = self._is_custom(index)
+                yield from self._add_to_call(index, custom_input_piece(text) if is_custom else text)
 
     def idle(self) -> Iterator[str]:
         yield self._event("response.in_progress", response=self._response("in_progress"))
@@ -534,21 +535,14 @@ class ResponsesReply:
     def _end_call(self, index: int, call: ClientCall) -> Iterator[str]:
         if index >= len(self._sent_calls):
             yield from self.tell(CallAdded(index, call.id, call.name))
-        is_custom = self.tools.client_tool(call.name).is_custom
-        if not is_custom and (rest := self._sent_calls.remaining_arguments(index, call)):
-            yield from self.tell(ArgumentsAdded(index, rest))
+        is_custom = self._is_custom(index)
+        text = custom_input(call.arguments) if is_custom else call.arguments
+        yield from self._add_to_call(index, self._sent_calls.remaining(index, text))
         at = self._first_call + index
-        where = self._item_position(at)
-        if is_custom:
-            text = custom_input(call.arguments)
-            kind = "response.custom_tool_call_input"
-            self._output[at]["input"] = text
-            yield self._event(f"{kind}.delta", **where, delta=text)
-            yield self._event(f"{kind}.done", **where, input=text)
-        else:
-            self._output[at]["arguments"] = call.arguments
-            whole = {"name": self._output[at]["name"], "arguments": call.arguments}
-            yield self._event("response.function_call_arguments.done", **where, **whole)
+        item, where = self._output[at], self._item_position(at)
+        whole = {"input": text} if is_custom else {"name": item["name"], "arguments": text}
+        item["input" if is_custom else "arguments"] = text
+        yield self._event(f"response.{self._delta_kind(index)}.done", **where, **whole)
         yield self._done(at, "completed")
 
     def _begin_call(self, call: CallAdded) -> str:
@@ -561,8 +555,18 @@ class ResponsesReply:
             named["namespace"] = tool.namespace
         return self._add(kind, **named, call_id=call.id, **{key: ""})
 
+    def _add_to_call(self, index: int, piece: str) -> Iterator[str]:
+        """Send a piece of a call's arguments, or of a custom tool's text."""
+        if piece:
+            self._sent_calls.add(index, piece)
+            at = self._item_position(self._first_call + index)
+            yield self._event(f"response.{self._delta_kind(index)}.delta", **at, delta=piece)
+
+    def _delta_kind(self, index: int) -> str:
+        return "custom_tool_call_input" if self._is_custom(index) else "function_call_arguments"
+
     def _is_custom(self, index: int) -> bool:
-        """Return whether a call that was begun is of a custom tool: its text is sent at once."""
+        """Return whether a call that was begun is of a custom tool."""
         return self.tools.client_tool(self._sent_calls.name(index)).is_custom
 
     def _add(self, kind: str, **fields: Any) -> str:

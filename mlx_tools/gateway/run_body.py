@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Struct, field
 from pydantic import ConfigDict, Field
 
 from mlx_tools.controller import ApprovalAnswer, prior_from_messages
-from mlx_tools.errors import ToolDefinitionError, UsageError
-from mlx_tools.gateway.body import (
-    MAX_TOOLS,
-    Body,
-    Parts,
-    answer_schema,
-    place,
-    read,
-    text_of,
-)
-from mlx_tools.gateway.request import ApiError, JsonObject, invalid
+from mlx_tools.errors import UsageError
+from mlx_tools.gateway.body import MAX_TOOLS, Body, answer_schema, place, read
+from mlx_tools.gateway.chat_completions import ChatMessage, read_messages
+from mlx_tools.gateway.client_tools import name_dropped
+from mlx_tools.gateway.content import ContentReader
+from mlx_tools.gateway.conversation import WaitingCalls, arguments_of, pair_results
+from mlx_tools.gateway.history import HistoryReader
+from mlx_tools.gateway.request import ApiError, ClientMessage, JsonObject, invalid
 from mlx_tools.messages import TOOL_NAME, ErrorInfo, ToolSpec, replace
 from mlx_tools.policy import PRESETS, Limits
-from mlx_tools.schema import check_parameters, drop_unmatchable
+from mlx_tools.schema import lenient_parameters
 from mlx_tools.tools import MAX_ERROR_CHARS, MAX_OUTPUT_CHARS, ToolResult
 
 Question = Annotated[str, Field(min_length=1, pattern=r"\S")]
@@ -62,7 +59,7 @@ class RunBody(_Strict):
         **{"not": {"required": ["preset", "tools"]}},
     )
     question: Question | None = None
-    messages: Annotated[list[JsonObject], Field(min_length=1, max_length=_MOST_EARLIER)] | None = (
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=_MOST_EARLIER)] | None = (
         None
     )
     model: str | None = None
@@ -139,14 +136,23 @@ class RunAct(Struct, frozen=True):
 
 
 class RunRequest(Struct, frozen=True, kw_only=True):
-    """A run as a client asks for it: what its body says, the question and what was said before
-    that; ``own`` are the tools that the client itself runs, ``schema`` is what the answer fits."""
+    """A run as a client asks for it.
+
+    Attributes:
+        given: The body.
+        question: The question.
+        history: The messages before it.
+        own: The tools that the client itself runs.
+        schema: The schema that the answer fits, None for text.
+        left_out: Names of what has no effect.
+    """
 
     given: RunBody
     question: str
     history: Sequence[JsonObject]
     own: tuple[ToolSpec, ...]
     schema: Mapping[str, Any] | None
+    left_out: tuple[str, ...] = ()
 
     @property
     def own_names(self) -> frozenset[str]:
@@ -165,78 +171,91 @@ class RunRequest(Struct, frozen=True, kw_only=True):
 
 def read_run(body: Mapping[str, Any]) -> RunRequest:
     """What a body asks for. Raises `ApiError` for the first field that is wrong."""
-    given = read(RunBody, body)
-    question, history = _question_and_history(given)
+    given, content = read(RunBody, body), ContentReader()
+    question, history = _question_and_history(given, content)
     if given.preset is not None and given.tools is not None:
         raise invalid("tools", "excludes preset")
     if given.preset is not None and given.preset not in PRESETS:
         raise invalid("preset", f"one of {', '.join(PRESETS)}")
     schema = given.answer_schema
+    own, dropped = _own_tools(given.client_tools or [])
     return RunRequest(
         given=given,
         question=question,
         history=history,
-        own=_own_tools(given.client_tools or []),
+        own=own,
         schema=None if schema is None else answer_schema(schema, "schema"),
+        left_out=(*name_dropped(dropped), *content.left_out),
     )
 
 
 def own_tool_names(body: Mapping[str, Any]) -> frozenset[str]:
     """The names of the tools that the client of a run runs itself, whose body was read before."""
-    return frozenset(spec.name for spec in _own_tools(body.get("client_tools") or []))
+    specs, _ = _own_tools(body.get("client_tools") or [])
+    return frozenset(spec.name for spec in specs)
 
 
-def _question_and_history(body: RunBody) -> tuple[str, list[JsonObject]]:
-    """The question, and what was said before it."""
+def _question_and_history(body: RunBody, content: ContentReader) -> tuple[str, list[JsonObject]]:
+    """The question and the messages before it, read as those of a turn are."""
     if (body.question is None) == (body.messages is None):
         raise ApiError(400, "invalid_value", "either question or messages", param="question")
     if body.question is not None:
         return body.question, []
-    *history, last = map(_as_text, range(len(body.messages or [])), body.messages or [])
-    content = last.get("content")
-    if last.get("role") != "user" or not isinstance(content, str) or not content.strip():
+    *earlier, last = read_messages(body.messages or [], HistoryReader(_same_name, content))
+    if last.role != "user" or not last.content.strip():
         raise invalid("messages", "the last one is the user's question")
+    history = [*_with_call_ids(pair_results(earlier))]
     try:
         prior_from_messages(history)
     except UsageError as error:
         raise invalid("messages", str(error)) from None
-    return content, history
+    return last.content, history
 
 
-class _MessageContent(Body):
-    """A message of which only the content is looked at here."""
+def _same_name(name: str, namespace: str) -> str:
+    """The name of an earlier call's tool, which the run need not have."""
+    return f"{namespace}.{name}" if namespace else name
 
-    content: Parts | None = None
 
-
-def _as_text(index: int, message: JsonObject) -> JsonObject:
-    """A message whose content is a text, where it was given as parts of one."""
-    at = place("messages", index)
-    said = read(_MessageContent, message, at).content
-    return message if said is None else message | {"content": text_of(said, place(at, "content"))}
+def _with_call_ids(messages: Iterable[ClientMessage]) -> Iterator[JsonObject]:
+    """Messages as sessions take them, each call with an id that no other has."""
+    waiting = WaitingCalls(())
+    seen: set[str] = set()
+    for number, message in enumerate(messages):
+        made: JsonObject = {"role": message.role, "content": message.content}
+        if message.role == "tool":
+            yield made | {"tool_call_id": waiting.take(message.call_id)}
+            continue
+        calls: list[JsonObject] = []
+        keys: list[tuple[str, str]] = []
+        for index, call in enumerate(message.calls):
+            key = call.id if call.id and call.id not in seen else f"call_{number}_{index}"
+            seen.add(key)
+            keys.append((call.id or key, key))
+            calls.append(
+                {"id": key, "function": {"name": call.name, "arguments": arguments_of(call)}}
+            )
+        waiting = WaitingCalls(keys)
+        yield made | ({"tool_calls": calls} if calls else {})
 
 
 class _ToolBody(Body):
     """A tool that the client of a run runs."""
 
     name: Annotated[str, Field(min_length=1, max_length=500)]
-    description: str | None = None
-    parameters: JsonObject | None = None
+    description: Any = None
+    parameters: Any = None
 
 
-def _tool_spec(tool: _ToolBody, field_path: str) -> ToolSpec:
-    """The tool, with a schema that its calls can be held to here. Raises `ApiError`."""
+def _tool_spec(tool: _ToolBody, field_path: str) -> tuple[ToolSpec, Sequence[str]]:
+    """The tool, and what of its schema has no effect. Raises `ApiError`."""
     if not TOOL_NAME.fullmatch(tool.name):
         problem = f"{tool.name!r}: 1 to 64 of A-Z a-z 0-9 _ . -"
         raise invalid(place(field_path, "name"), problem)
-    try:
-        schema, _ = drop_unmatchable(
-            {"type": "object", "properties": {}, **(tool.parameters or {})}
-        )
-        check_parameters(schema)
-    except ToolDefinitionError as error:
-        raise invalid(place(field_path, "parameters"), str(error)) from None
-    return ToolSpec(name=tool.name, description=tool.description or "", parameters=schema)
+    schema = lenient_parameters(tool.parameters)
+    description = tool.description if isinstance(tool.description, str) else ""
+    spec = ToolSpec(name=tool.name, description=description, parameters=schema.parameters)
+    return spec, schema.dropped
 
 
 def _check_names(tools: Sequence[ToolSpec]) -> None:
@@ -247,15 +266,22 @@ def _check_names(tools: Sequence[ToolSpec]) -> None:
         seen.add(spec.name)
 
 
-def _own_tools(definitions: Sequence[JsonObject]) -> tuple[ToolSpec, ...]:
-    """The client's tools. What they do nobody knows here, so what holds for a call that changes
-    things holds for theirs: none is made of text that was cut off, or copied out of a result."""
-    specs = []
+def _own_tools(
+    definitions: Sequence[JsonObject],
+) -> tuple[tuple[ToolSpec, ...], dict[str, Sequence[str]]]:
+    """The client's tools, and by their names what of their schemas has no effect.
+
+    What they do nobody knows here, so what holds for a call that changes things holds for theirs:
+    none is made of text that was cut off, or copied out of a result.
+    """
+    specs, dropped = [], dict[str, Sequence[str]]()
     for index, definition in enumerate(definitions):
         at = place("client_tools", index)
         if isinstance(definition.get("function"), dict):
             at, definition = place(at, "function"), definition["function"]
-        spec = _tool_spec(read(_ToolBody, definition, at), at)
+        spec, faults = _tool_spec(read(_ToolBody, definition, at), at)
         specs.append(replace(spec, effects=frozenset(("write",))))
+        if faults:
+            dropped[spec.name] = faults
     _check_names(specs)
-    return tuple(specs)
+    return tuple(specs), dropped

@@ -39,7 +39,7 @@ from mlx_tools.errors import MlxToolsError, StorageError, TranscriptError, Usage
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.meters import CLIENTS, Meters
 from mlx_tools.gateway.request import ApiError, JsonObject, as_api_error, invalid
-from mlx_tools.gateway.run_body import ResultBody, RunAct, own_tool_names, read_run
+from mlx_tools.gateway.run_body import ResultBody, RunAct, RunRequest, own_tool_names
 from mlx_tools.gateway.run_events import Numbered, SessionEventReader, closed_count
 from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.run_work import RunExecution, requests_of, standing_of_run, was_asked
@@ -140,20 +140,23 @@ class Runs:
 
     # --- what clients ask for ---
 
-    async def create(self, owner: str, body: JsonObject, key: str | None) -> tuple[RunRow, bool]:
-        """A run that a client asks for, and whether it is new: under the same ``key`` there is
-        one, however often it is asked for. Raises `ApiError`."""
-        asked = await in_thread(read_run, body)
-        self.work.webhooks.check(asked.given.webhook)
+    async def create(
+        self, owner: str, body: JsonObject, run_request: RunRequest, key: str | None
+    ) -> tuple[RunRow, bool]:
+        """Return a run that a client asks for by ``body``, and whether it is new.
+
+        Under the same ``key`` there is one, however often it is asked for. Raises `ApiError`.
+        """
+        self.work.webhooks.check(run_request.given.webhook)
         async with self._creating:
             if key is not None and (there := await in_thread(self.rows.under, owner, key)):
                 return _same(there, body), False
             self._check_room()
             try:
-                conversation, model = await self.work.begin(asked)
+                conversation, model = await self.work.begin(run_request)
             except MlxToolsError as error:
                 raise as_api_error(error) from error
-            act = RunAct("ask", {"question": asked.question})
+            act = RunAct("ask", {"question": run_request.question})
             row = RunRow(conversation.session, owner, body, act=act, model=model)
             added = await self._add(row, conversation, key)
             if not added and (there := await in_thread(self.rows.under, owner, key or "")):

@@ -15,7 +15,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from mlx_tools.errors import MlxToolsError, StorageError
 from mlx_tools.gateway.body import json_object, read
-from mlx_tools.gateway.exchange import PATIENCE, EventStream, json_body
+from mlx_tools.gateway.exchange import PATIENCE, EventStream, json_body, left_out_headers
 from mlx_tools.gateway.request import (
     ApiError,
     JsonObject,
@@ -24,7 +24,7 @@ from mlx_tools.gateway.request import (
     openai_error,
     server_sent,
 )
-from mlx_tools.gateway.run_body import ApprovalBody, ContinueBody, ResultBody
+from mlx_tools.gateway.run_body import ApprovalBody, ContinueBody, ResultBody, read_run
 from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.runs import Runs, in_thread
 from mlx_tools.messages import json_line
@@ -48,9 +48,11 @@ def run_routes(runs: Runs) -> list[BaseRoute]:
         key = request.headers.get("idempotency-key")
         if key is not None and not 0 < len(key) <= _MOST_KEY:
             raise invalid("Idempotency-Key", f"1 to {_MOST_KEY} characters")
-        row, new = await runs.create(_owner(runs, request), body, key)
-        headers = {} if new else {"idempotent-replayed": "true"}
-        headers["location"] = f"/v1/runs/{row.id}"
+        run_request = await in_thread(read_run, body)
+        row, new = await runs.create(_owner(runs, request), body, run_request, key)
+        headers = {"location": f"/v1/runs/{row.id}"} | left_out_headers(run_request.left_out)
+        if not new:
+            headers["idempotent-replayed"] = "true"
         return JSONResponse(await runs.view(row), 201, headers=headers)
 
     async def listed(request: Request) -> Response:

@@ -6,13 +6,12 @@ import asyncio
 import secrets
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
 from typing import Any, Final
-from urllib.parse import quote
 
 import anyio
 import uvicorn
@@ -44,7 +43,7 @@ from mlx_tools.gateway.anthropic_messages import (
     read_count_tokens,
 )
 from mlx_tools.gateway.chat_completions import read_chat_completion, read_completion
-from mlx_tools.gateway.exchange import PATIENCE, Sender, json_body
+from mlx_tools.gateway.exchange import PATIENCE, Sender, json_body, left_out_headers
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.openapi import openapi_document
 from mlx_tools.gateway.page import PATH, Keep, Page, Person
@@ -68,11 +67,6 @@ from mlx_tools.gateway.turn import TurnRunner
 from mlx_tools.gateway.turn_stream import Clock, TurnStream
 from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.messages import replace
-
-_MOST_HEADER: Final = 4000
-"""Characters of one header; clients and proxies take about twice as many for all of them."""
-
-_PLAIN: Final = "!#$&'()*+-./:;<=>?@[]^_`{|}~ "
 
 ReadBody = Callable[[JsonObject], tuple[TurnRequest, Reply]]
 ErrorBody = Callable[[ApiError], JsonObject]
@@ -198,8 +192,8 @@ class _TurnEndpoint:
         self, speaker: TurnRunner, turn: TurnRequest, reply: Reply, sender: Sender
     ) -> None:
         gateway = self._gateway
-        turn = await speaker.fit_tools(turn)
-        headers = {"x-mlx-tools-left-out": header_of(turn.left_out)} if turn.left_out else {}
+        turn = await speaker.prepare(turn)
+        headers = left_out_headers(turn.left_out)
         if turn.catalog_note:
             headers["x-mlx-tools-shortened"] = turn.catalog_note
 
@@ -221,11 +215,6 @@ def _client_of(request: Request) -> str:
     """Who asks, for turns at a full house."""
     host = request.client.host if request.client is not None else ""
     return f"{host} {request.headers.get('user-agent', '')}"
-
-
-def header_of(names: Iterable[str]) -> str:
-    """The names that a client gave, or as many as a header can hold, in a form that it can."""
-    return ", ".join(quote(name, safe=_PLAIN) for name in names)[:_MOST_HEADER].strip()
 
 
 def _done_headers(done: TurnDone) -> dict[str, str]:

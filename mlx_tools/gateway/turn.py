@@ -91,8 +91,12 @@ STEP: Final = 20_000
 
 _ALL_CALLS: Final = 10_000
 """The calls of one turn are not limited here: the client decides what it runs."""
+
 USUAL_TOKENS: Final = 8_192
 """Tokens of a turn for which neither the client nor the context says a bound."""
+
+_BEGINNING_LEFT_OUT: Final = "the last message as the beginning of the answer"
+"""Stands in the header of what was left out."""
 
 
 @dataclass
@@ -132,15 +136,34 @@ class TurnRunner:
         if context is not None and self.profile.catalog == "whole":
             self._fit = CatalogFit(context, self._count)
 
-    async def fit_tools(self, request: TurnRequest) -> TurnRequest:
-        """Shorten the descriptions of a request's tools to what the context can hold.
+    async def prepare(self, request: TurnRequest) -> TurnRequest:
+        """Fit a request to this model: the beginning of its answer and its tools' descriptions.
 
-        Raises `ApiError` for a conversation that the model cannot go on with.
+        A beginning that the model cannot go on from is told as its message. Descriptions are
+        shortened to what the context can hold. Raises `ApiError` for a conversation that the model
+        cannot go on with.
         """
+        if request.beginning and not self._takes_beginning(request):
+            go_on = ClientMessage("user", self.profile.words.texts["turns.go_on"])
+            request = replace(
+                request,
+                messages=(*request.messages, go_on),
+                left_out=(*request.left_out, _BEGINNING_LEFT_OUT),
+            )
         try:
             return request if self._fit is None else await self._fit.fit(request)
         except MlxToolsError as error:
             raise as_api_error(error) from error
+
+    def _takes_beginning(self, request: TurnRequest) -> bool:
+        """Return whether the model's turn can begin with a text of the client.
+
+        A schema and a required call have beginnings of their own. A server that only has a chat
+        interface cannot go on from a text.
+        """
+        is_free = request.schema is None and request.tool_choice in ("auto", "none")
+        route = self.profile.settings.route
+        return is_free and (route is None or route.get("completes", True) is not False)
 
     async def run(self, request: TurnRequest, emit: Emit, new_id: Callable[[], str]) -> TurnDone:
         """Take the turn that a client asks for, and tell of it as it forms.
@@ -204,7 +227,7 @@ class TurnRunner:
 
     async def count(self, request: TurnRequest) -> int:
         """Return the tokens of the prompt of this request."""
-        return await self._count(await self.fit_tools(request))
+        return await self._count(await self.prepare(request))
 
     async def _count(self, request: TurnRequest) -> int:
         taking = await self._begin(request, lambda event: None, str)
@@ -300,7 +323,7 @@ class _TurnInProgress:
         if request.allowed is not None:
             allowed = request.allowed
             self._session.specs = {n: s for n, s in self._session.specs.items() if n in allowed}
-        self._calls = CallSender(self._session.specs, emit, new_id)
+        self._calls = CallSender(self._session.specs, request.custom_tools, emit, new_id)
         self._completer = Completer(backend, self._session, streams_prose=True)
         self._writer = TurnWriter(self._session)
         self._driver = turn_driver(
@@ -308,15 +331,9 @@ class _TurnInProgress:
         )
 
     def _begin_text(self) -> str:
-        """The client's beginning of the turn, without control tokens.
-
-        A schema and a call that is required have beginnings of their own.
-        """
-        request = self._request
-        if request.schema is not None or request.tool_choice not in ("auto", "none"):
-            return ""
+        """The client's beginning of the turn, without control tokens."""
         tokens = self._runner.profile.chat_format.control_tokens
-        return Neutraliser(tokens).plain(request.beginning)
+        return Neutraliser(tokens).plain(self._request.beginning)
 
     async def pending_request(self) -> Complete:
         """The completion that is asked for now."""

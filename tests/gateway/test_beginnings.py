@@ -9,6 +9,7 @@ import pytest
 
 from mlx_tools.testing import answer, call
 from tests.gateway.conftest import WEATHER, chat, respond, write_message
+from tests.gateway.test_native_models import NATIVE
 
 ASKED = {"role": "user", "content": "Tell a story."}
 BEGUN = {"role": "assistant", "content": "Once upon"}
@@ -80,10 +81,56 @@ def test_an_empty_beginning_is_none_and_tokens_in_it_are_text(serving: Any) -> N
     assert one.backend.prompts[0].count("<|im_end|>") == 1
 
 
-def test_a_schema_has_a_beginning_of_its_own(serving: Any) -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+LEFT_OUT = "the last message as the beginning of the answer"
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+FORM = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+FLAT_FORM = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}
+OWN_FORM = {"format": {"type": "json_schema", "schema": SCHEMA}}
+
+
+def check_told(one: Any, response: Any) -> None:
+    """Check that the model was told the last message, and the client that it is no beginning."""
+    assert response.status_code == 200, response.text
+    assert response.headers["x-mlx-tools-left-out"] == LEFT_OUT
+    prompt = one.backend.prompts[0]
+    assert "Once upon" in prompt and not prompt.endswith("Once upon")
+    assert prompt.index("Once upon") < prompt.rindex("Go on.")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_schema_has_a_beginning_of_its_own_and_the_last_message_is_told(
+    serving: Any, stream: bool
+) -> None:
+    messages = [ASKED, BEGUN]
     one = serving(*['{"a": 1}'] * 3)
-    response = chat(one, messages=[ASKED, BEGUN], response_format=form)
+    response = chat(one, messages=messages, response_format=FORM, stream=stream)
     assert json.loads(text_of(response)) == {"a": 1}
-    assert not one.backend.prompts[0].endswith("Once upon")
+    check_told(one, response)
+    one = serving(*['{"a": 1}'] * 3)
+    check_told(one, respond(one, input=messages, text=FLAT_FORM, stream=stream))
+    one = serving(*['{"a": 1}'] * 3)
+    check_told(one, write_message(one, messages=messages, output_config=OWN_FORM, stream=stream))
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "get_weather"}])
+def test_a_required_call_has_a_beginning_of_its_own_and_the_last_message_is_told(
+    serving: Any, choice: Any
+) -> None:
+    called = call("get_weather", city="Rome")
+    one = serving(called)
+    check_told(one, chat(one, messages=[ASKED, BEGUN], tools=[WEATHER], tool_choice=choice))
+    one = serving(called)
+    check_told(one, respond(one, input=[ASKED, BEGUN], tools=[FLAT], tool_choice=choice))
+    own = {"type": "any"} if choice == "required" else {"type": "tool", "name": "get_weather"}
+    one = serving(called)
+    check_told(one, write_message(one, messages=[ASKED, BEGUN], tools=[OWN], tool_choice=own))
+
+
+@pytest.mark.parametrize("tools", [False, True])
+def test_a_server_that_only_has_a_chat_interface_is_told_the_last_message(
+    serving: Any, tools: bool
+) -> None:
+    one = serving("a time.", route={**NATIVE, "completes": False})
+    check_told(one, ask(one, "chat", tools=tools, stream=False))
+    request = one.backend.requests[0]
+    assert [message["role"] for message in request.messages][-3:] == ["user", "assistant", "user"]

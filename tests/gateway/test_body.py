@@ -14,7 +14,6 @@ from mlx_tools.gateway.body import (
     answer_schema,
     json_object,
     read,
-    text_of,
     unknown_fields,
 )
 from mlx_tools.gateway.request import ApiError
@@ -49,16 +48,6 @@ def test_the_field_that_is_wrong_is_named(value: Any, param: str) -> None:
         read(Sampled, value)
     assert (told.value.status, told.value.param) == (400, param)
     assert param in str(told.value)
-
-
-def test_a_part_of_no_kind_is_text() -> None:
-    assert text_of([{"text": "a"}, {"type": None, "text": "b"}], "content") == "a\nb"
-
-
-def test_a_part_of_another_kind_is_refused_though_it_has_a_text() -> None:
-    with pytest.raises(ApiError) as refused:
-        text_of([{"text": "a"}, {"type": "image", "text": "b"}], "content")
-    assert (refused.value.status, refused.value.param) == (400, "content[1].type")
 
 
 def test_what_is_sampled_with_goes_on_as_it_came_and_nothing_else_does() -> None:

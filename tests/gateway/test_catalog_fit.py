@@ -122,7 +122,7 @@ async def test_descriptions_as_long_as_those_of_agents_reach_the_model(
     speaker = speaker_of(ScriptedBackend("Done."), context=context)
     messages = (ClientMessage("system", "You help."), ClientMessage("user", "List the files."))
     request = TurnRequest(messages=messages, tools=tools_like(agent))
-    fitted = await speaker.fit_tools(request)
+    fitted = await speaker.prepare(request)
     await speaker.run(fitted, lambda event: None, str)
     prompt = speaker.backend.prompts[0]
     texts = [

@@ -25,6 +25,7 @@ from mlx_tools.messages import ToolSpec
 from mlx_tools.schema import lenient_parameters
 from tests.faulty_schemas import mutants
 from tests.gateway.conftest import chat, respond, write_message
+from tests.gateway.test_told_stays import SlippingModel
 from tests.tables import table
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -219,6 +220,34 @@ def test_a_custom_tools_call_comes_back_as_one_with_its_text(serving: Any, strea
     response = chat(one, tools=[nested], stream=stream)
     assert '"type":"custom"' in response.text.replace(" ", "")
     assert json.dumps(PATCH) in response.text
+
+
+def test_a_custom_tools_text_is_sent_in_pieces_as_it_is_written(serving: Any) -> None:
+    text = PATCH + "+a\u2028b \N{GRINNING FACE}\n" + "".join(f"+line {n}\n" for n in range(20))
+    called = json.dumps(
+        {"type": "tool_call", "name": "apply_patch", "arguments": {"input": text}}
+    ).replace("\\n+line", "\n+line")  # written as they are
+    flat = {"type": "custom", "name": "apply_patch"}
+    one = serving(backend=SlippingModel([called, called], 5))
+    events = _events(respond(one, tools=[flat], stream=True))
+    kind = "response.custom_tool_call_input"
+    deltas = [event["delta"] for event in events if event["type"] == f"{kind}.delta"]
+    (done,) = (event for event in events if event["type"] == f"{kind}.done")
+    assert len(deltas) > 20 and "".join(deltas) == done["input"] == text
+    assert events[-1]["response"]["output"][0]["input"] == text
+    nested = {"type": "custom", "custom": {"name": "apply_patch"}}
+    events = _events(chat(one, tools=[nested], stream=True))
+    calls = [
+        call for event in events for call in event["choices"][0]["delta"].get("tool_calls", [])
+    ]
+    assert calls[0]["custom"] == {"name": "apply_patch", "input": ""}
+    assert len(calls) > 20 and "".join(call["custom"]["input"] for call in calls) == text
+
+
+def _events(response: Any) -> list[Any]:
+    """The events of a stream."""
+    lines = response.text.splitlines()
+    return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
 
 
 def test_a_custom_call_that_comes_back_is_told_with_its_result(serving: Any) -> None:

@@ -173,14 +173,6 @@ def test_what_cannot_be_had_is_refused_by_the_field_and_no_model_is_asked(
     assert one.backend.prompts == []
 
 
-def test_an_image_of_a_run_is_refused_in_words_that_say_what_to_do(begin: Any) -> None:
-    told = [{"role": "user", "content": [SHORT["IMAGE_URL"]]}]
-    response = asking(begin(), "runs", question="missing", messages=told)
-    said = response.json()["error"]["message"]
-    assert response.status_code == 400
-    assert "the model reads text only" in said and "describe_image" in said
-
-
 NEW_YEAR = "Fri, 01 Jan 2027 00:00:00 GMT"
 
 

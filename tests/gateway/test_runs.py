@@ -397,7 +397,11 @@ async def test_tools_and_limits_narrow_what_the_server_was_started_with(begin: A
 
 
 ROBOT = [{"role": "robot", "content": "a"}, {"role": "user", "content": "b"}]
-IMAGE = [{"role": "user", "content": [{"type": "image_url"}]}]
+PICTURE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'A' * 4000}"}}
+IMAGE_BEFORE_MODEL = [
+    {"role": "user", "content": [PICTURE]},
+    {"role": "assistant", "content": "A cat."},
+]
 
 
 @pytest.mark.parametrize(
@@ -411,8 +415,12 @@ IMAGE = [{"role": "user", "content": [{"type": "image_url"}]}]
         ({"question": "x", "tolls": []}, "tolls"),
         ({"messages": [{"role": "assistant", "content": "x"}]}, "messages"),
         ({"messages": [{"role": "user", "content": [1]}]}, "messages[0].content[0]"),
-        ({"messages": IMAGE}, "messages[0].content[0].type"),
-        ({"messages": ROBOT}, "messages"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "messages[0].content[0].text",
+        ),
+        ({"messages": IMAGE_BEFORE_MODEL}, "messages"),
+        ({"messages": ROBOT}, "messages[0].role"),
         ({"question": "x", "limits": {"a": 1}}, "limits"),
         ({"question": "x", "limits": {"max_tokens": "9"}}, "limits"),
         ({"question": "x", "preset": "all"}, "preset"),
@@ -453,6 +461,52 @@ async def test_earlier_messages_and_a_schema_are_those_of_the_run(begin: Any) ->
     prompt = one.backend.prompts[0]
     assert "Two by three." in prompt and "How\nlarge?" in prompt
     assert (made["status"], json.loads(made["answer"])) == ("answered", {"n": 6})
+
+
+async def test_earlier_messages_of_any_kind_are_told_as_in_a_turn(begin: Any) -> None:
+    one = begin(answer("yes"))
+    function = {"name": "find", "arguments": '{"word": "cat"'}  # cut off
+    calls = [
+        {"id": "same", "type": "function", "function": function},
+        {"id": "same", "type": "custom", "custom": {"name": "note", "input": "a cat"}},
+    ]
+    said = [
+        {"role": "user", "content": [{"type": "text", "text": "What is this?"}, PICTURE]},
+        {"role": "assistant", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "same", "content": [PICTURE]},
+        {"role": "tool", "tool_call_id": "same", "content": "noted"},
+        {"role": "tool", "tool_call_id": "lost", "content": "a stray"},
+        {"role": "user", "content": [{"type": "text", "text": "Sure?"}, PICTURE]},
+    ]
+    got = await one.client.post("/v1/runs", json={"messages": said})
+    assert got.status_code == 201, got.text
+    assert got.headers["x-mlx-tools-left-out"] == "image_url"
+    assert (await rested(one, got.json()["id"]))["status"] == "answered"
+    prompt = one.backend.prompts[0]
+    assert prompt.count("[a picture of 3 kB was left out: this model reads text]") == 3
+    assert all(text in prompt for text in ("a cat", "noted", "a stray", "Sure?"))
+
+
+async def test_a_faulty_schema_of_a_clients_tool_loses_no_run(begin: Any) -> None:
+    parameters = {
+        "type": "OBJECT",
+        "properties": {"word": {"type": "string", "minLength": "many"}, "n": {"type": 3}},
+        "required": None,
+    }
+    tool = LOOKUP | {"parameters": parameters, "description": 7}
+    one = begin(call("lookup", word="cat", n=2), answer("a cat"))
+    body = {"question": "x", "client_tools": [tool]}
+    got = await one.client.post("/v1/runs", json=body, headers={"idempotency-key": "k"})
+    assert got.status_code == 201, got.text
+    left_out = "lookup.parameters/properties/n/type, lookup.parameters/properties/word/minLength"
+    assert sorted(got.headers["x-mlx-tools-left-out"].split(", ")) == left_out.split(", ")
+    paused = await rested(one, got.json()["id"])
+    assert paused["pending"][0]["arguments"] == {"word": "cat", "n": 2}
+    again = await one.client.post("/v1/runs", json=body, headers={"idempotency-key": "k"})
+    assert again.headers["x-mlx-tools-left-out"] == got.headers["x-mlx-tools-left-out"]
+    result = {"call_id": "c1", "output": "an animal"}
+    await one.client.post(f"/v1/runs/{paused['id']}/tool_results", json=result)
+    assert (await rested(one, paused["id"]))["answer"] == "a cat"
 
 
 async def test_the_same_key_makes_one_run_also_at_once(begin: Any) -> None:

@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mlx_tools.backends import Chunk, CompletionRequest
+from mlx_tools.gateway.client_tools import ClientTool, ClientTools, ToolDefinition
 from mlx_tools.gateway.request import (
     ApiError,
     ArgumentsAdded,
@@ -67,8 +68,10 @@ TOOLS = {
             },
             plugin="client",
         ),
+        *ClientTools([ToolDefinition(ClientTool("apply_patch", is_custom=True))]).specs,
     )
 }
+CUSTOM = frozenset(("apply_patch",))
 ROUTES: dict[str, dict[str, Any]] = {
     "prompted": {},
     "native": {"route": NATIVE},
@@ -110,13 +113,16 @@ _FITTING = st.fixed_dictionaries(
 _ARGUMENTS = st.one_of(
     _FITTING,
     st.fixed_dictionaries({"city": _WORDS}, optional={"days": st.integers(0, 9)}),
+    st.fixed_dictionaries({"input": st.lists(_WORDS, max_size=5).map(" ".join)}),
     st.dictionaries(
         st.sampled_from(["path", "count", "mode", "edits", "tags", "city", "days", "more"]),
         _VALUES,
         max_size=4,
     ),
 )
-_NAMES = st.sampled_from(["edit_file", "get_weather", "edit_file", "Edit-File", "rm_all"])
+_NAMES = st.sampled_from(
+    ["edit_file", "get_weather", "edit_file", "apply_patch", "apply_patch", "Edit-File", "rm_all"]
+)
 
 
 @st.composite
@@ -185,11 +191,15 @@ class Client:
                 self.calls.append([event.id, event.name, ""])
             case ArgumentsAdded():
                 assert event.text
-                self.calls[event.index][2] += event.text
-                self._check_values(self.calls[event.index][2])
+                call = self.calls[event.index]
+                call[2] += event.text
+                self._check_values(call[2], is_custom=call[1] in CUSTOM)
 
-    def _check_values(self, text: str) -> None:
-        """Check that the text is JSON up to a whole value, closing brackets aside."""
+    def _check_values(self, text: str, *, is_custom: bool) -> None:
+        """Check that the text is JSON up to a whole value, closing brackets aside.
+
+        That of a custom tool may end within its text.
+        """
         closers: list[str] = []
         is_string = is_escaped = False
         for char in text:
@@ -202,7 +212,8 @@ class Client:
                 closers.pop()
             else:
                 is_string = char == '"'
-        assert isinstance(json.loads(text + "".join(reversed(closers))), dict)
+        end = '"' if is_string and is_custom else ""
+        assert isinstance(json.loads(text + end + "".join(reversed(closers))), dict)
 
     def check_end(self, done: TurnDone, tool_choice: str) -> None:
         """Check that the end of the turn is what was told."""
@@ -245,6 +256,25 @@ class Client:
     tool_choice="auto",
     route="prompted",
 )
+@example(  # a text of which some was told, and then read otherwise
+    texts=[
+        '{"type":"tool_call","name":"apply_patch","arguments":{"input":"a\\nb","more":1}}',
+        ' c"}}',
+    ],
+    size=3,
+    strategy="free",
+    style="jsonl",
+    tool_choice="auto",
+    route="prompted",
+)
+@example(  # a quote within the text
+    texts=['{"type":"tool_call","name":"apply_patch","arguments":{"input":"say "hi" now"}}'],
+    size=1,
+    strategy="free",
+    style="jsonl",
+    tool_choice="auto",
+    route="prompted",
+)
 def test_what_was_told_stays_true(
     texts: list[str], size: int, strategy: str, style: str, tool_choice: str, route: str
 ) -> None:
@@ -253,6 +283,7 @@ def test_what_was_told_stays_true(
     request = TurnRequest(
         messages=(ClientMessage("user", "Go."),),
         tools=tuple(TOOLS.values()),
+        custom_tools=CUSTOM,
         tool_choice=tool_choice,
     )
     ids = (f"call_{number}" for number in range(1_000))

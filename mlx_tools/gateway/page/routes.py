@@ -59,8 +59,9 @@ from mlx_tools.gateway.page.shown import (
 )
 from mlx_tools.gateway.page.shown_sessions import PageSessions
 from mlx_tools.gateway.request import ApiError, server_sent
+from mlx_tools.gateway.run_body import read_run
 from mlx_tools.gateway.run_rows import RunRow
-from mlx_tools.gateway.runs import ENDED, Runs
+from mlx_tools.gateway.runs import ENDED, Runs, in_thread
 from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.paths import package_file, state_dir
 from mlx_tools.policy import equal_digests
@@ -245,7 +246,8 @@ class Page:
         if chosen != offered:
             body["tools"] = chosen
         try:
-            row, _ = await self._runs.create(self._owner, body, None)
+            run_request = await in_thread(read_run, body)
+            row, _ = await self._runs.create(self._owner, body, run_request, None)
         except ApiError as error:
             return await self._first(request, error.message, fields.get("question", ""))
         return _redirect(f"{PATH}sessions/{row.id}")
