@@ -79,6 +79,7 @@ if TYPE_CHECKING:
         try_native,
         with_route_tried,
         with_settings,
+        working_directory,
     )
 
 __getattr__, __dir__ = names_of(
@@ -140,6 +141,7 @@ __getattr__, __dir__ = names_of(
             "function_files",
             "list_function_files",
             "list_roots",
+            "working_directory",
             "choose_route",
             "run_settings",
             "session_store",

@@ -321,7 +321,7 @@ def user_path() -> Path:
 def read_typed(key: str, text: str) -> Any:
     """Return the value of a setting that a person typed, in its own unit.
 
-    None for no value.
+    None for an empty text, which unsets it; ``[]`` is an empty list.
 
     Raises:
         ConfigErrors: there is no such setting, or the value is not allowed.
@@ -329,8 +329,11 @@ def read_typed(key: str, text: str) -> Any:
     row = table().get(key)
     if row is None:
         raise ConfigErrors([_unknown_key(key, text)])
+    text = text.strip()
+    if not text:
+        return None
     try:
-        return row.read(text)
+        return row.read("" if text == "[]" and row.is_a("array") else text)
     except ValueError:
         raise ConfigErrors([f"{key}: {_not_allowed(row, repr(text))}"]) from None
 

@@ -11,6 +11,7 @@ import ipaddress
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import Struct
@@ -603,7 +604,19 @@ def function_files(paths: Sequence[str]) -> tuple[str, ...]:
 
 def _places_of(configuration: Configuration) -> dict[str, Any]:
     """Return the paths that the header of a session stores."""
-    return {"roots": list_roots(configuration), "functions": list_function_files(configuration)}
+    return {
+        "roots": list_roots(configuration),
+        "functions": list_function_files(configuration),
+        "folder": working_directory(),
+    }
+
+
+def working_directory() -> str:
+    """Return the working directory, empty if it was removed."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return ""
 
 
 def reusable_options(configuration: Configuration) -> dict[str, str]:

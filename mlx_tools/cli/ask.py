@@ -130,12 +130,13 @@ def _pick_session(
 ) -> tuple[SavedSession | NewSession, str | None]:
     """Return the session of a question, and the tool choice for this question only."""
     if go_on or session is not None:
-        from mlx_tools.cli.saved_sessions import refuse_options, resolve_session
+        from mlx_tools.cli.saved_sessions import refuse_options, resolve_session, tell_resumed
 
         refuse_options(schema=schema, require_tools=require_tools)
-        return resolve_session(
-            session, go_on, options_given
-        ), None if tool_choice == "auto" else tool_choice
+        saved = resolve_session(session, go_on, options_given)
+        if go_on:
+            tell_resumed(saved)
+        return saved, None if tool_choice == "auto" else tool_choice
     run = with_project(options.run_options(options_given, tool_choice, require_tools))
     if schema is not None:
         output_schema = check_output_schema(inputs.read_json(schema), f"--schema: {schema}")

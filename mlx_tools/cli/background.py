@@ -120,6 +120,20 @@ class _Question:
     answer: Future[Any] = field(default_factory=Future)
 
 
+class _OwnCalls:
+    """Asks the user about calls of their own: no model reads a reason."""
+
+    def __init__(self, turns: Turns, always: bool) -> None:
+        self._turns = turns
+        self._questions = Questions(always=always)
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        answers: Sequence[ApprovalAnswer] = await self._turns.ask_main_thread(
+            lambda: self._questions.ask(requests)
+        )
+        return answers
+
+
 class Turns:
     """Runs turns of a conversation, one at a time, on the loop behind ``portal``.
 
@@ -132,22 +146,24 @@ class Turns:
         """The approver: this object, or another one if no user is wanted or there."""
         always = run.configuration.settings.policy.approve == "always"
         self._questions = Questions(self._look, always=always)
+        self.own_approver = choose_approver(run.configuration, _OwnCalls(self, always))
+        """The approver of calls that the user makes."""
         self.type_ahead: TypeAhead | None = None
         """Holds what is typed meanwhile."""
         self._queue: queue.SimpleQueue[Event | _Question | None] = queue.SimpleQueue()
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         """Ask the user, from the loop; see `mlx_tools.controller.approvals.Approver`."""
-        answers: Sequence[ApprovalAnswer] = await self._ask_main_thread(
+        answers: Sequence[ApprovalAnswer] = await self.ask_main_thread(
             lambda: self._questions.ask(requests)
         )
         return answers
 
     async def more_steps(self, steps_taken: int) -> int:
         """Ask the user, from the loop; see `mlx_tools.controller.approvals.StepApprover`."""
-        return int(await self._ask_main_thread(lambda: self._questions.more_steps(steps_taken)))
+        return int(await self.ask_main_thread(lambda: self._questions.more_steps(steps_taken)))
 
-    async def _ask_main_thread(self, ask: Callable[[], Any]) -> Any:
+    async def ask_main_thread(self, ask: Callable[[], Any]) -> Any:
         """Let the main thread ask the user something; return the answer."""
         question = _Question(ask)
         decided = anyio.Event()
@@ -190,6 +206,7 @@ class Turns:
                         with self.keyboard():
                             answer = item.ask()
                         item.answer.set_result(answer)
+                        view.tick()  # what runs now may take long
                     else:
                         yield item
             has_ended = True

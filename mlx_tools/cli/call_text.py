@@ -18,11 +18,13 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import dropwhile, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from msgspec import Struct
 
 from mlx_tools.cli.output import cell, cells, color_text, count_columns, cut, wrap_line
+from mlx_tools.paths import expand_user
 
 if TYPE_CHECKING:
     from mlx_tools.controller import ApprovalRequest
@@ -79,6 +81,12 @@ def in_words(text: str) -> str:
     Control characters, unseen ones and long runs of spaces escaped.
     """
     return _SPACES.sub(lambda run: f"{_SPACE}{{{len(run[0])}}}", escape_invisible(text))
+
+
+def home_path(path: str) -> str:
+    """Return a path from the home folder, so that it is valid from anywhere."""
+    full, home = expand_user(path).resolve(), Path.home().resolve()
+    return in_words(str(Path("~", full.relative_to(home)) if full.is_relative_to(home) else full))
 
 
 def as_name(name: str) -> str:

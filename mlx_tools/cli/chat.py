@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 from anyio.from_thread import start_blocking_portal
 
-from mlx_tools.cli import inputs, options
+from mlx_tools.cli import inputs, options, typed_command
 from mlx_tools.cli.call_text import in_words
 from mlx_tools.cli.chat_commands import (
     COMMANDS,
@@ -33,11 +33,17 @@ from mlx_tools.cli.output import (
     wrap_line,
 )
 from mlx_tools.cli.project import with_project
+from mlx_tools.cli.saved_sessions import (
+    describe_resumed,
+    refuse_options,
+    resolve_session,
+    tell_resumed,
+)
 from mlx_tools.cli.talk import ChatSession
 from mlx_tools.cli.type_ahead import TypeAhead
 from mlx_tools.errors import EXIT_OK, BackendError, MlxToolsError
 from mlx_tools.paths import state_dir
-from mlx_tools.transcript import Answered, AnswerRecord, Outcome, UserRecord, at_rest
+from mlx_tools.transcript import Answered, AnswerRecord, Header, Outcome, UserRecord, at_rest
 
 if TYPE_CHECKING:
     from mlx_tools.app import RunOptions, SavedSession
@@ -60,11 +66,12 @@ def chat(
 ) -> int:
     """Talk until the input ends."""
     if go_on or session is not None:
-        from mlx_tools.cli.saved_sessions import refuse_options, resolve_session
-
         choice = "" if tool_choice == "auto" else tool_choice
         refuse_options(tool_choice=choice, require_tools=require_tools)
-        return talk_on(resolve_session(session, go_on, options_given))
+        saved = resolve_session(session, go_on, options_given)
+        if go_on and not sys.stdin.isatty():  # at a terminal the reminder says it
+            tell_resumed(saved)
+        return talk_on(saved)
     return _talk(with_project(options.run_options(options_given, tool_choice, require_tools)))
 
 
@@ -157,7 +164,7 @@ def _from_pipe(talk: ChatSession) -> int:
 
 
 def say(talk: ChatSession, text: str) -> Outcome | None:
-    """Answer a question, or run a slash command (then there is no outcome).
+    """Answer a question, or run a slash command or a program (then there is no outcome).
 
     A text that begins with a space is a question, whatever follows.
 
@@ -169,8 +176,12 @@ def say(talk: ChatSession, text: str) -> Outcome | None:
     if text.startswith("/"):
         run_slash_command(talk, text.rstrip())
         return None
-    question, untyped_suffix_chars = inputs.with_files(inputs.as_text(text.strip(), "question"))
-    return talk.ask(question, untyped_suffix_chars=untyped_suffix_chars)
+    if typed_command.is_command(text):
+        typed_command.run_line(talk, text)
+        return None
+    question, file_chars = inputs.with_files(inputs.as_text(text.strip(), "question"))
+    question, output_chars = typed_command.with_outputs(talk, question)
+    return talk.ask(question, untyped_suffix_chars=file_chars + output_chars)
 
 
 def reminder(talk: ChatSession) -> Iterator[str]:
@@ -180,7 +191,8 @@ def reminder(talk: ChatSession) -> Iterator[str]:
     if not questions:
         return
     count = count_noun(len(questions), "question")
-    yield f"going on with {talk.conversation.session}, {count} so far:"
+    header = next(record for record in records if isinstance(record, Header))
+    yield f"{describe_resumed(header)}, {count} so far:"
     yield f"> {_brief(questions[-1])}"
     last = at_rest(records)
     if isinstance(last, AnswerRecord):

@@ -32,7 +32,8 @@ from mlx_tools.app import (
     list_roots,
 )
 from mlx_tools.backends import list_models
-from mlx_tools.cli.call_text import as_name, in_words
+from mlx_tools.cli import typed_command
+from mlx_tools.cli.call_text import as_name, home_path, in_words
 from mlx_tools.cli.inputs import at_terminal, picked
 from mlx_tools.cli.options import one_of
 from mlx_tools.cli.output import (
@@ -176,8 +177,14 @@ def _ask_prompt(talk: ChatSession, source: BoundSource, name: str, values: str) 
 
 
 def completions(talk: ChatSession, name: str, beginning: str) -> Iterator[str]:
-    """Yield completions of a command's argument; for an empty name, paths."""
+    """Yield completions of a command's argument; for an empty name, paths.
+
+    For ``!`` they are programs.
+    """
     command = COMMANDS.get(ALIASES.get(name, name))
+    if command is None and name == typed_command.MARK:
+        yield from typed_command.completions(talk, beginning)
+        return
     if command is None and beginning.startswith("@"):
         yield from (f"@{path}" for path in _paths(talk, beginning[1:]))
         return
@@ -204,7 +211,7 @@ def _help(_: ChatSession, name: str) -> str:
     width = max(len(command.usage) for command in COMMANDS.values())
     for command in COMMANDS.values():
         _row(command.usage, command.help, width)
-    return "Ctrl-C stops an answer. A line with a blank before its / is asked."
+    return "Ctrl-C stops an answer. !PROGRAM runs it. A space before the / or ! asks the line."
 
 
 def _row(head: str, text: str, width: int = 0) -> None:
@@ -380,16 +387,10 @@ def roots(talk: ChatSession) -> list[str]:
     """Return the folders that tools may see, with their rights."""
     root_names = map(RootName.parse, talk.configuration.settings.tools.roots)
     return [
-        f"{_from_home(root.path)} ({'read, write' if root.writable else 'read'})"
+        f"{home_path(root.path)} ({'read, write' if root.writable else 'read'})"
         + in_words("".join(f" {pattern}" for pattern in root.patterns))
         for root in root_names
     ]
-
-
-def _from_home(path: str) -> str:
-    """Return a folder's path from the home folder, so that it is valid from anywhere."""
-    full, home = expand_user(path).resolve(), Path.home().resolve()
-    return in_words(str(Path("~", full.relative_to(home)) if full.is_relative_to(home) else full))
 
 
 def _root(talk: ChatSession, words: str) -> str:
@@ -437,7 +438,7 @@ def _functions(talk: ChatSession, words: str) -> None:
             shown = cut(in_words(words[1:]), 80)
             raise UsageError(f"{shown} is no file of functions here", hint="/functions lists these")
         talk.go_on_under(talk.configuration.with_options({"tools.functions": files}))
-    shown = "\n".join(map(_from_home, files))
+    shown = "\n".join(map(home_path, files))
     print_prose(shown or "no file: /functions FILE.py adds its functions as tools")
     specs = talk.controller.registry.all_specs().values()
     _tell_permissions(talk, [spec.name for spec in specs if spec.plugin == FUNCTIONS])

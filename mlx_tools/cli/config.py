@@ -80,19 +80,20 @@ def set_value(
         str, argument("KEY", "The setting, as config show names it.", autocompletion=_keys)
     ],
     words: Annotated[
-        list[str], argument("VALUE…", "Its value; lists with commas; an empty one unsets it.")
+        list[str],
+        argument("VALUE…", "Its value; lists with commas, [] for none; '' unsets it."),
     ],
 ) -> None:
     """Write a setting into your file; comments and order stay."""
     row = config.table().get(key)
-    if row is not None and row.setting.secret:
+    text = " ".join(words)
+    if row is not None and row.setting.secret and text.strip():
         raise UsageError(
             f"{key} is a secret, and others can see what stands on a command line",
             hint=f"mlx-tools config edit, or {row.env}",
         )
-    value = config.read_typed(key, " ".join(words))
-    text = config.read_user_text()
-    config.write_user_text(with_value(text, key, value))
+    value = config.read_typed(key, text)
+    config.write_user_text(with_value(config.read_user_text(), key, value))
     print_text(f"{key} = {as_toml(value)}" if value is not None else f"{key} is not set")
     with contextlib.suppress(ConfigError):  # every command reports an error elsewhere
         loaded = config.load()

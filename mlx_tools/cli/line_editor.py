@@ -323,7 +323,9 @@ class _Words(Completer):
                 if name.startswith(command):
                     yield Completion(name, -len(command), display_meta=for_terminal(help_text))
             return
-        if not command.startswith("/"):
+        if command.startswith("!") and not blank:
+            command, beginning = "!", command
+        elif not command.startswith("/"):
             command, beginning = "", document.get_word_before_cursor(WORD=True)
         with suppress(MlxToolsError, OSError):  # an error offers no completions
             for text in self._complete(command, beginning):

@@ -91,6 +91,8 @@ class ChatSession:
         """True to show every step, False for one line for each call."""
         self._portal = portal
         self.turns = Turns(portal, run)
+        self.outputs: list[str] = []
+        """Outputs of programs that the user ran; they go with the next question."""
         self._remaining = False  # True if the last question must be left to its session
         self._stack, self.controller = self._open_controller(run, saved)
         try:
@@ -290,6 +292,7 @@ class ChatSession:
         """Begin a new conversation."""
         self._enter(self.wait(self.controller.conversation))
         self._status = StatusLine(self.model)
+        self.outputs.clear()
 
     def go_on_under(self, configuration: Configuration) -> None:
         """Continue with the same model under other settings, in a new session.

@@ -97,7 +97,7 @@ _SCHEMA: Final = "give a JSON Schema (2020-12), an object"
 _FOUND_OUT: Final = frozenset(("chat_format", "context", "model", "strategy", "style", "verdict"))
 """What a header says as it was found out when the session began."""
 
-_HERE: Final = frozenset(("backend", "commands", "functions", "reasoning", "roots"))
+_HERE: Final = frozenset(("backend", "commands", "folder", "functions", "reasoning", "roots"))
 """What another model, or another machine, has of its own."""
 
 

@@ -187,7 +187,7 @@ def _without_marks(record: Record) -> Record:
     match record:
         case Header():
             kind = {k: v for k, v in record.backend.items() if k == "kind"}
-            return replace(record, seal="", backend=kind)
+            return replace(record, seal="", backend=kind, folder="")
         case CompletionRecord() | SummaryRecord() | CompactedRecord() | ObservationRecord():
             return replace(record, duration_ms=None)
         case PauseRecord():

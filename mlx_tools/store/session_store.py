@@ -197,6 +197,8 @@ class SessionSummary(Struct, frozen=True, kw_only=True):
     parent: str = ""
     first_asked: float = 0.0
     last_asked: float = 0.0
+    folder: str = ""
+    """The working directory in which it began, empty if unknown."""
 
 
 def summarize(records: Sequence[Record]) -> SessionSummary:
@@ -211,6 +213,7 @@ def summarize(records: Sequence[Record]) -> SessionSummary:
         parent=header.parent if header else "",
         first_asked=times[0],
         last_asked=max(times),
+        folder=header.folder if header else "",
     )
 
 

@@ -63,6 +63,7 @@ class RecordedSettings(Struct, frozen=True, kw_only=True):
     context: Annotated[int, Meta(ge=1, description="tokens, a whole number from 1")] | None = None
     compact: Compaction = "off"
     output_schema: Mapping[str, Any] | None = None
+    folder: str = ""
 
 
 class Header(_Record, frozen=True, kw_only=True, tag="header"):
@@ -123,6 +124,8 @@ class Header(_Record, frozen=True, kw_only=True, tag="header"):
     """Python files whose functions are tools."""
     weak_model: bool = False
     """The model's verdict says that it rarely calls tools correctly: it is shown more examples."""
+    folder: str = ""
+    """The working directory in which the session began, empty if unknown."""
     seal: str = ""
 
 

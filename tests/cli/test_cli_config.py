@@ -12,6 +12,7 @@ from typer.main import get_command
 from mlx_tools.app import config
 from mlx_tools.cli import ask
 from mlx_tools.testing import ScriptedServer
+from tests.tables import table
 
 
 def test_every_setting_is_shown_with_its_value_and_origin(
@@ -75,6 +76,40 @@ def test_a_setting_is_written_where_it_stands_and_comments_stay(run: Any, mine: 
     assert run("config", "set", "prompt.system", "").out == "prompt.system is not set\n"
     assert config.load().settings.prompt.system is None
     assert "needs a terminal" in run("config", "edit").error
+
+
+@table(
+    ("key", "value"),
+    [
+        ("limits.max_iterations", "7"),
+        ("policy.dry_run", "true"),
+        ("policy.approve", "never"),
+        ("policy.ask_effects", "write"),
+        ("policy.allow", "clock"),
+        ("backend.url", "http://127.0.0.1:1"),
+        ("gateway.models", "gpt-*=default"),
+    ],
+)
+def test_an_empty_value_unsets_a_setting_of_any_kind(
+    run: Any, home: Path, key: str, value: str
+) -> None:
+    before = config.load().values.get(key)
+    assert run("config", "set", key, value).code == 0
+    assert config.load().values.get(key) != before
+    assert run("config", "set", key, "").out == f"{key} is not set\n"
+    assert config.load().values.get(key) == before
+    assert "=" not in (home / "config" / "config.toml").read_text()
+
+
+def test_an_empty_list_is_written_as_such(run: Any, mine: Path) -> None:
+    assert run("config", "set", "policy.ask_effects", "[]").code == 0
+    assert config.load().settings.policy.ask_effects == ()
+
+
+def test_a_secret_can_be_unset(run: Any, configure: Any) -> None:
+    mine = configure('[backend]\napi_key = "hush"\n')
+    assert run("config", "set", "backend.api_key", "").code == 0
+    assert "hush" not in mine.read_text()
 
 
 def test_the_first_setting_makes_a_file_that_its_owner_alone_reads(run: Any, home: Path) -> None:

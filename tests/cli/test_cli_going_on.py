@@ -63,6 +63,23 @@ def test_the_last_conversation_is_the_one_that_was_written_to_last(
     assert (told.code, "--continue goes without --session" in told.error) == (2, True)
 
 
+def test_this_folders_last_conversation_goes_on_before_the_last_of_all(
+    run: Any, server: ScriptedServer, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = asked(run, server)
+    (home / "garden").mkdir()
+    monkeypatch.chdir(home / "garden")
+    went_on = run("ask", "-c", "--json", "Second?")
+    assert went_on.json["session"] == ours["session"]
+    assert f"going on with {ours['session']} of ~/here: First?" in went_on.error
+    other = asked(run, server)
+    run("ask", "--session", ours["session"], "Third?")
+    went_on = run("chat", "-c", stdin="Fourth?\n")
+    assert went_on.err.startswith(f"mlx-tools: note: going on with {other['session']}: First?")
+    monkeypatch.chdir(home / "here")
+    assert run("ask", "-c", "--json", "Fifth?").json["session"] == ours["session"]
+
+
 def test_what_is_no_conversation_of_a_persons_is_passed_over(
     run: Any, server: ScriptedServer
 ) -> None:
