@@ -164,7 +164,7 @@ def _from_pipe(talk: ChatSession) -> int:
 
 
 def say(talk: ChatSession, text: str) -> Outcome | None:
-    """Answer a question, or run a slash command or a program (then there is no outcome).
+    """Answer a question, or run a slash command or a program; those have no outcome.
 
     A text that begins with a space is a question, whatever follows.
 

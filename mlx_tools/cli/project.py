@@ -1,4 +1,4 @@
-"""A project's own instructions for agents: ``AGENTS.md`` of a folder that tools see."""
+"""A project's own instructions for agents, in the file ``AGENTS.md`` of a root."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _GO_WITH: Final = frozenset(
 They name its server's present address and the approver, or take power away for the time being.
 """
 
-_MOST: Final = 200
+_MAX_SESSIONS: Final = 200
 """Sessions among which this folder's last conversation is looked for: each takes a look into the
 index, and 200 of them less than a tenth of a second."""
 
@@ -93,7 +93,7 @@ def refuse_options(**options: object) -> None:
 
 
 def find_last_conversation() -> str:
-    """Return the id of this folder's last conversation of a person, else of the last of all.
+    """Return the id of a person's last conversation in this folder, else anywhere.
 
     Sessions of jobs, of a gateway's clients and of runs within a call do not count.
 
@@ -104,7 +104,7 @@ def find_last_conversation() -> str:
     jobs, runs = job_store(store), RunRows(store)
     here, last = working_directory(), ""
     for number, session in enumerate(_by_last_update(store)):
-        if last and (number >= _MOST or not here):
+        if last and (number >= _MAX_SESSIONS or not here):
             break
         try:
             summary = store.summary(session)
@@ -125,9 +125,9 @@ def find_last_conversation() -> str:
 
 def _by_last_update(store: SessionStore) -> Iterator[str]:
     """Yield ids, the one first that was last written to."""
-    yield from (first := store.by_last_update(_MOST))
-    if len(first) == _MOST:
-        yield from store.by_last_update()[_MOST:]
+    yield from (first := store.by_last_update(_MAX_SESSIONS))
+    if len(first) == _MAX_SESSIONS:
+        yield from store.by_last_update()[_MAX_SESSIONS:]
 
 
 def describe_resumed(header: Header) -> str:

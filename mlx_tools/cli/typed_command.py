@@ -1,4 +1,4 @@
-"""A line of a chat that begins with ``!``: the person runs a program by `run_command`.
+"""Programs that a person runs in a chat: a line that begins with ``!``.
 
 The tool's rules, its sandbox, the policy and the question before a call hold as for the model. The
 output goes with the next question.
@@ -31,12 +31,12 @@ _AS_QUESTION: Final = "a space before the ! sends it as a question"
 
 
 def is_command(text: str) -> bool:
-    """Return True for one line that begins with ``!``: a longer text is a pasted question."""
+    """Return True for one line that begins with ``!``; a longer text is a question."""
     return text.startswith(MARK) and "\n" not in text.strip()
 
 
 def run_line(talk: ChatSession, line: str) -> None:
-    """Run the program of a line, show what it prints, and keep that for the next question.
+    """Run a line's program, show its output, and keep that for the next question.
 
     Raises:
         UsageError: the line is no command, or the call is not allowed or fails.
@@ -86,7 +86,7 @@ def completions(talk: ChatSession, beginning: str) -> Iterator[str]:
 
 
 def with_outputs(talk: ChatSession, question: str) -> tuple[str, int]:
-    """Return a question with the outputs that go with it, and how many characters they have."""
+    """Return a question with the outputs that go with it, and their characters."""
     added = "".join(f"\n\n{text}" for text in talk.outputs)
     talk.outputs.clear()
     return question + added, len(added)
