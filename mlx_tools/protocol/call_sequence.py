@@ -386,7 +386,8 @@ class CallSequenceReader:
             raise Fault("a call needs a name and arguments")
         self.is_typed = self.is_typed or value.get("type") == _CALL_TYPE
         self.is_envelope = self.is_envelope or is_envelope(value)
-        self.aliases = self.aliases and is_alias(value)
+        is_known = not self._catalog or bool(self._catalog.find_nearly(first.name))
+        self.aliases = self.aliases and is_alias(value, is_known=is_known)
         for call, dropped in found:
             if self._is_full:
                 break

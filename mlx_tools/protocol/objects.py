@@ -177,16 +177,17 @@ def is_envelope(value: Mapping[str, Any]) -> bool:
     return kind == "tool_use" and "input" in value
 
 
-def is_alias(value: Mapping[str, Any]) -> bool:
+def is_alias(value: Mapping[str, Any], *, is_known: bool = True) -> bool:
     """Return whether an object is a call by its keys alone, whatever the tools.
 
-    It holds a name and arguments, and nothing else.
+    It holds a name and arguments, and nothing else. ``parameters`` stand in data as well, so they
+    are arguments only if the name ``is_known``.
     """
     if isinstance(inner := value.get("function"), Mapping) and not (value.keys() - _FUNCTION_KEYS):
         value = inner
     if value.get("type") == "tool_call":
         return True
-    has_arguments = "arguments" in value or "parameters" in value
+    has_arguments = "arguments" in value or (is_known and "parameters" in value)
     return value.get("type") in (None, *_KINDS) and has_arguments and value.keys() <= _ALIAS_KEYS
 
 

@@ -121,6 +121,10 @@ def test_the_same_text_is_judged_by_where_it_stands(text: str, place: str, expec
         ('Action: nobody\nAction Input: {"a": 1}', "[('nobody', {'a': 1})]"),
         ("nobody(a=1)", "text"),
         ('{"nobody": 1, "arguments": 2}', "text"),
+        # ``arguments`` are a call's alone, ``parameters`` stand in data as well.
+        ('{"name": "nobody", "arguments": {"a": 1}}', "[('nobody', {'a': 1})]"),
+        ('[{"name": "Widget", "parameters": {"size": 3}}]', "text"),
+        ('{"name": "get_wether", "parameters": {"a": 1}}', "[('get_wether', {'a': 1})]"),
         # Names behind a prefix.
         (
             HERMES.replace("get_", "functions.get_"),
