@@ -41,6 +41,7 @@ from mlx_tools.messages import (
     replace,
     total_usage,
 )
+from mlx_tools.parsing import writable
 from mlx_tools.prompt import Neutraliser, ResultTool, neutral
 from mlx_tools.protocol import (
     DEFAULT_REASONING_MARKERS,
@@ -50,7 +51,6 @@ from mlx_tools.protocol import (
     Delta,
     Reading,
     ThoughtDelta,
-    writable,
 )
 from mlx_tools.schema import is_large, make_compilable
 from mlx_tools.tools import to_openai

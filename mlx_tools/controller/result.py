@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mlx_tools.messages import ErrorInfo, FinalAnswer, ToolCall, replace
-from mlx_tools.parsing import INCOMPLETE, ObjectScanner, Unreadable, compact, loads
+from mlx_tools.parsing import INCOMPLETE, ObjectScanner, Unreadable, compact, loads, writable
 from mlx_tools.prompt import ResultTool
-from mlx_tools.protocol import Reading, validate_arguments, writable
+from mlx_tools.protocol import Reading, validate_arguments
 
 
 def settle_result(

@@ -14,7 +14,9 @@ from mlx_tools.parsing.scan import (
     FAULT,
     HEADS,
     INCOMPLETE,
+    NO_OBJECT,
     ObjectScanner,
+    objects_in,
 )
 from mlx_tools.parsing.source import (
     SPACE,
@@ -36,4 +38,5 @@ from mlx_tools.parsing.strict import (
     decode,
     encodable,
     loads,
+    writable,
 )

@@ -138,5 +138,13 @@ def encodable(text: str) -> bool:
     return True
 
 
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+def writable(text: str) -> str:
+    """``text`` with U+FFFD for lone surrogates, which cannot be written as UTF-8."""
+    return text if encodable(text) else _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
 compact: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 """The text of a value, without white space."""

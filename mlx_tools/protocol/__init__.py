@@ -33,7 +33,6 @@ from mlx_tools.protocol.reading import (
     ThoughtDelta,
     as_repetition,
     with_mended,
-    writable,
 )
 from mlx_tools.protocol.stream import Reader, line_deltas, read, read_line
 from mlx_tools.protocol.validate import (

@@ -8,10 +8,10 @@ from typing import Any, Final
 from msgspec import Struct
 
 from mlx_tools.messages import ToolSpec
-from mlx_tools.parsing import compact
+from mlx_tools.parsing import compact, objects_in
 from mlx_tools.protocol.call_like import fitting_calls
 from mlx_tools.protocol.catalog import LONG_NAME, ToolCatalog
-from mlx_tools.protocol.echo import call_sequences, objects_in
+from mlx_tools.protocol.echo import call_sequences
 from mlx_tools.protocol.objects import possible_calls
 
 _SHOWN_CHARS: Final = 80
@@ -51,7 +51,7 @@ def attempted_call(text: str, tools: Mapping[str, ToolSpec]) -> AttemptedCall | 
 
 def _attempts(text: str, catalog: ToolCatalog) -> Iterator[AttemptedCall]:
     """Calls that can be read: objects by any keys, then any family's form."""
-    for value in objects_in(text):
+    for value in filter(None, (value for _, value in objects_in(text))):
         outline = ", ".join(f"{compact(str(key))}: {_ELLIPSIS}" for key in value)
         for name, arguments in (*possible_calls(value), *fitting_calls(catalog, value)):
             yield AttemptedCall(f"{{{outline}}}"[:_SHOWN_CHARS], catalog.find(name), arguments)

@@ -13,15 +13,14 @@ from contextlib import suppress
 from typing import Any, Final
 
 from mlx_tools.parsing import (
-    CLOSED,
     CutOff,
     Fault,
-    ObjectScanner,
     TextSource,
     Unreadable,
     any_of,
     finished,
     keywords,
+    objects_in,
 )
 from mlx_tools.protocol.catalog import LONG_NAME, ToolCatalog
 from mlx_tools.protocol.delimiters import CONTROL_TOKEN
@@ -29,9 +28,6 @@ from mlx_tools.protocol.dialects import DIALECTS
 from mlx_tools.protocol.judging import Candidate, Extent, outcome
 from mlx_tools.protocol.objects import NAME_KEYS, arguments_of, object_calls
 from mlx_tools.schema import read_properties
-
-_REREADS: Final = 4
-"""So many times its length is read of a text at most, where what begins like objects is none."""
 
 BESIDE_TEXT: Final = "a call beside text is no call"
 _NEAR: Final = 40  # characters between a control token and a tool's name, as rule 8a has it
@@ -126,7 +122,6 @@ class CallLikeText:
         self._catalog = catalog
         self._names = catalog.pattern(LONG_NAME)
         self._word_starts = catalog.pattern(LONG_NAME, glued=True)
-        self._budget = _REREADS * len(text)
 
     def reason(self) -> str:
         """Return why the text looks like a call; empty where it does not."""
@@ -150,32 +145,19 @@ class CallLikeText:
 
     def _objects(self) -> Iterator[str]:
         """Why each object, wherever it stands, looks like a call."""
-        pos, said = self._unquoted.find("{"), self._unquoted
-        while pos >= 0 and self._budget > 0:
-            value, end = self._object_at(pos)
+        said = self._unquoted
+        for scanner, value in objects_in(self._text, said):
+            pos, end = scanner.start, scanner.pos
             line = said.rfind("\n", max(0, pos - _MOST_LINE), pos) + 1
             before = said[line:pos].strip(" \t[-*0123456789.)")
             begins = not before and pos - line < _MOST_LINE
-            if value is None:
+            if value is None or scanner.bad_reason:
                 ahead = said[pos : pos + _MOST_LINE]
                 if begins and _CALL_KEY.search(ahead) and self._names.search(ahead):
                     yield "an object that names a tool cannot be read"
             elif self._is_call(value, pos, end, "line" if begins else "inline"):
                 is_alone = not (said[:pos].strip() or said[end:].strip())
                 yield "its keys are not those of a call" if is_alone else BESIDE_TEXT
-            pos = said.find("{", max(end if value is not None else pos + 1, pos + 1))
-
-    def _object_at(self, begin: int) -> tuple[dict[str, Any] | None, int]:
-        """The object whose brace stands there, None if it cannot be read, and its end."""
-        scanner = ObjectScanner(begin)
-        scanner.advance(self._text)
-        self._budget -= scanner.pos - begin
-        try:
-            if scanner.status != CLOSED or scanner.bad_reason:
-                raise Unreadable(scanner.reason)
-            return scanner.read(self._text)[0], scanner.pos
-        except Unreadable:
-            return None, scanner.pos
 
     def _is_call(self, value: Mapping[str, Any], pos: int, end: int, extent: Extent) -> bool:
         """Return whether an object is a call, holds one, or stands behind a tool's name."""

@@ -10,10 +10,10 @@ object, by brackets, or by keys and values in turn.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 
-from mlx_tools.messages import ToolCall, loose_name, replace
+from mlx_tools.messages import FinishReason, ToolCall, loose_name, replace
 from mlx_tools.parsing import (
     HEADS,
     CutOff,
@@ -29,8 +29,10 @@ from mlx_tools.parsing import (
 from mlx_tools.protocol.catalog import LONG_NAME, ToolCatalog
 from mlx_tools.protocol.delimiters import END_TOKENS
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
-from mlx_tools.protocol.objects import is_alias, is_envelope, object_calls
+from mlx_tools.protocol.judging import Candidate, Extent
+from mlx_tools.protocol.objects import is_alias, is_envelope, may_mutate, object_calls
 from mlx_tools.protocol.tags import KEY_OPENS, TaggedArguments, TagReader
+from mlx_tools.schema import read_required
 
 _Object = tuple[dict[str, Any], tuple[str, ...]]
 
@@ -150,6 +152,43 @@ class CallSequenceReader:
             self.fault = str(fault) or "a call is due"
         except CutOff as cut:
             self.cut = cut
+
+    def candidate(self, extent: Extent = "whole") -> Candidate:
+        """Return the calls as the table of rule 8a asks for them."""
+        names, fits, is_explicit = self.names_tool, None, self.aliases
+        first = self.calls[0] if self.calls else None
+        if first is not None:
+            names = bool(self._catalog.find(first.name))
+            fits = self._catalog.fits(first.name, first.arguments)
+            is_explicit = is_explicit and "missing_arguments" not in first.repairs
+        is_code = self.is_python if not self.dialect.open else self.dialect.open == "["
+        if is_code and not all(
+            self._catalog.own_name(call.name) == call.name for call in self.calls
+        ):
+            return Candidate("python", False, None, extent)  # in code another case is another name
+        if self.dialect.open:
+            is_explicit = self.is_explicit or not self.dialect.line
+            return Candidate("marked", names, fits, is_explicit=is_explicit)
+        if self.is_envelope or (self.is_typed and extent != "whole"):
+            return Candidate("marked", names, fits, extent, is_explicit=True)
+        names = names and not self._is_only_named
+        return Candidate("python" if self.is_python else "json", names, fits, extent, is_explicit)
+
+    @property
+    def _is_only_named(self) -> bool:
+        """True if an object names a tool and holds no arguments of it."""
+        first = self.calls[0] if self.calls else None
+        if first is None or "missing_arguments" not in first.repairs or self.is_typed:
+            return False
+        return bool(self.dropped or read_required(self._catalog.parameters(first.name)))
+
+    def may_close(
+        self, reason: FinishReason, mutates: Callable[[str, Mapping[str, Any]], bool]
+    ) -> bool:
+        """Return whether the calls, the last without its closing brackets, count (rule 7)."""
+        if reason != "stop" or not self.calls or "missing_closers" not in self.calls[-1].repairs:
+            return False
+        return not any(may_mutate(mutates, call) for call in self.calls)
 
     @property
     def _has_header(self) -> bool:

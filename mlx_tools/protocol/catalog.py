@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -42,6 +42,25 @@ def without_prefixes(name: str) -> Iterator[str]:
         yield name
         prefix = _PREFIX.match(name)
         name = name[prefix.end() :] if prefix is not None else ""
+
+
+def check_arguments(
+    arguments: Mapping[str, Any], parameters: Mapping[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...], Sequence[Any]]:
+    """Return the arguments as a tool takes them, the coercions, and the faults.
+
+    Raises `ToolDefinitionError`, `CheckTooLong` or `RecursionError` if they cannot be checked.
+    """
+    given = dict(arguments)
+    if fits_plainly(given, parameters):
+        return given, (), ()
+    with limit_steps():
+        validator = make_validator(parameters)
+        found = find_faults(validator, given, _MOST_FAULTS)
+        mended, coercions = coerce(validator, given) if found else (given, ())
+        if coercions:
+            found = find_faults(validator, mended, _MOST_FAULTS)
+    return mended, coercions, found
 
 
 class ToolCatalog:
@@ -121,14 +140,8 @@ class ToolCatalog:
         """
         if not self.find(name):
             return False
-        parameters = self.parameters(self.find(name))
         try:
-            if fits_plainly(arguments, parameters):
-                return True
-            with limit_steps():
-                validator = make_validator(parameters)
-                changed, _ = coerce(validator, dict(arguments))
-                found = find_faults(validator, changed, _MOST_FAULTS)
+            _, _, found = check_arguments(arguments, self.parameters(self.find(name)))
         except (ToolDefinitionError, CheckTooLong, RecursionError):
             return True  # validation says what is wrong
         return not any(fault.validator in _OF_TYPE for fault in found)

@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
 
 from mlx_tools.messages import Style, ToolObservation
-from mlx_tools.parsing import WHITE, any_beginning_of, any_of, compact
+from mlx_tools.parsing import NO_OBJECT, WHITE, any_beginning_of, any_of, compact
 from mlx_tools.protocol.dialects import BY_MARK
 
 CALL_TAG: Final = "<tool_call>"
@@ -69,17 +69,6 @@ def wrapping_end(text: str, pos: int, wrapping: Wrapping) -> int:
         pos = found.end()
     return pos
 
-
-_NO_OBJECT: Final = (
-    r"[ \t\r\n]*+(?:[^ \t\r\n\"'A-Za-z_$/#]"
-    r"|[A-Za-z_$][A-Za-z0-9_$+.\-]*+[ \t\r\n]*+[^ \t\r\n:/#A-Za-z0-9_$+.\-]"
-    r"|[A-Za-z_$][A-Za-z0-9_$+.\-]*+[ \t\r\n]++[^ \t\r\n:/#]"
-    r"|\"[^\"\\\x00-\x1f]*+(?:[\x00-\x1f]|\"[ \t\r\n]*+[^ \t\r\n:/#\"'=])"
-    r"|'[^'\"\\\x00-\x1f]*+(?:[\x00-\x1f]|'[ \t\r\n]*+[^ \t\r\n:/#\"'=]))"
-)
-NO_OBJECT: Final = re.compile(_NO_OBJECT)
-"""What after a brace shows that no key and colon follow, so that it is no object's. A text of
-nothing but braces takes a twentieth of the time with it."""
 
 END_TOKENS: Final = (
     *("<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|end|>"),
@@ -146,7 +135,7 @@ class Marks:
         self._all, self._ends = marks, ends
         self.mark = any_of(marks)
         self.longest = max(map(len, marks))
-        self.special = re.compile(rf"\n|{{(?!{_NO_OBJECT})|`++|{self.mark.pattern}")
+        self.special = re.compile(rf"\n|{{(?!{NO_OBJECT.pattern})|`++|{self.mark.pattern}")
         """Ends a stretch of prose, for it may be more."""
 
         self.turn_end = re.compile(

@@ -16,18 +16,17 @@ from typing import Any, Final
 
 from mlx_tools.messages import ALIASES, loose_name
 from mlx_tools.parsing import (
-    CLOSED,
-    INCOMPLETE,
-    ObjectScanner,
     TextSource,
     Unreadable,
+    finished,
     literal,
     loads,
+    objects_in,
 )
 from mlx_tools.protocol.call_sequence import CallSequenceReader
 from mlx_tools.protocol.catalog import ToolCatalog, without_prefixes
-from mlx_tools.protocol.delimiters import HEADERS, NO_OBJECT
-from mlx_tools.protocol.dialects import BARE, BY_MARK, HARMONY
+from mlx_tools.protocol.delimiters import HEADERS
+from mlx_tools.protocol.dialects import BARE, BY_MARK, HARMONY, Dialect
 from mlx_tools.protocol.objects import possible_calls
 
 _ANY: Final = ToolCatalog(None)
@@ -35,7 +34,7 @@ _VARIANTS: Final = 8
 """So many times its own length is read of an observation: what its strings and escapes hold."""
 
 _REREADS: Final = 4
-"""A text is read so many times over at most, where braces in it begin no object."""
+"""So many times its length is read of a text at most, where what begins like calls is none."""
 
 _CODE: Final = re.compile(r"\\(?:[\"\\/nrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})")
 _LETTERS: Final = {**{letter: letter for letter in '"\\/'}, "n": "\n", "r": "\r", "t": "\t"}
@@ -123,7 +122,7 @@ def calls_in(observation: str) -> frozenset[str]:
             continue
         seen.add(text)
         left -= len(text)
-        for value in objects_in(text):
+        for _, value in objects_in(text):
             todo += _strings_and_calls(value, found)
         for run in call_sequences(text):
             keys = _untyped_key if run.is_tagged else echo_key
@@ -169,29 +168,6 @@ def _strings_and_calls(value: Any, keys: set[str]) -> Iterator[str]:
             yield item
 
 
-def objects_in(text: str) -> Iterator[Any]:
-    """The objects in ``text`` that are not part of another."""
-    left = _REREADS * len(text)
-    pos, tried = text.find("{"), -1
-    while pos >= 0:
-        if NO_OBJECT.match(text, pos + 1):
-            pos = text.find("{", pos + 1)
-            continue
-        scanner = ObjectScanner(pos)
-        tried = scanner.take_line(text, tried)
-        if scanner.status == INCOMPLETE:
-            scanner.advance(text)
-        end = scanner.pos
-        left -= end - pos
-        try:
-            if scanner.status != CLOSED:
-                raise Unreadable(scanner.reason)
-            yield scanner.read(text)[0]
-        except Unreadable:
-            end = pos + 1 if left > 0 else end
-        pos = text.find("{", max(end, pos + 1))
-
-
 _MARKS: Final = re.compile(
     "|".join(
         re.escape(mark)
@@ -202,51 +178,35 @@ _MARKS: Final = re.compile(
 """Where a call may begin in any dialect, and a name that is followed by its arguments."""
 
 
-def call_sequences(text: str) -> Iterator[CallSequenceReader]:
-    """The calls in ``text`` in any dialect, wherever they stand."""
-    yield from _marked_sequences(text)
-    yield from _element_sequences(text)
-
-
-def _marked_sequences(text: str) -> Iterator[CallSequenceReader]:
-    """Calls behind a mark, or behind a name and its bracket."""
-    left = _REREADS * len(text)
-    found = _MARKS.search(text)
-    while found is not None and left > 0:
-        mark, called = found[0], found["called"]
-        if called is not None:
-            dialect, skip = BY_MARK[">>>" if found["lines"] else "call:"], 0
-        elif mark in HEADERS or mark == "to=":
-            dialect, skip = HARMONY, 0 if mark == "to=" else len(mark)
-        else:
-            dialect, skip = BY_MARK[mark], BY_MARK[mark].skip(mark)
-        source = TextSource(text, pos=found.start(), final=True)
-        run = CallSequenceReader(source, dialect, _ANY, skip=skip)
-        for _ in run.steps():
-            pass
-        left -= source.pos - run.begin
-        if run.calls:
-            yield run
-        end = run.end if run.calls else found.end()
-        found = _MARKS.search(text, max(end, found.end()) if called is None else end)
-
-
 _ELEMENT: Final = re.compile(
     r"<(?P<tag>[A-Za-z][\w.-]{0,63}+)>\s*(?:<[A-Za-z][\w.-]*>|</(?P=tag)>)"
 )
 """An element that may be named as a tool, with one for each parameter in it."""
 
 
-def _element_sequences(text: str) -> Iterator[CallSequenceReader]:
-    """Calls that are elements named as a tool."""
-    left = _REREADS * len(text)
-    found = _ELEMENT.search(text)
-    while found is not None and left > 0:
-        source = TextSource(text, pos=found.start(), final=True)
-        run = CallSequenceReader(source, BARE, _ANY)
-        for _ in run.steps():
-            pass
-        left -= source.pos - run.begin
-        if run.calls:
-            yield run
-        found = _ELEMENT.search(text, max(run.end, found.start() + 1))
+def call_sequences(text: str) -> Iterator[CallSequenceReader]:
+    """The calls in ``text`` in any dialect, wherever they stand."""
+    for pattern in (_MARKS, _ELEMENT):
+        left = _REREADS * len(text)
+        found = pattern.search(text)
+        while found is not None and left > 0:
+            source = TextSource(text, pos=found.start(), final=True)
+            run = CallSequenceReader(source, *_form_of(found))
+            finished(run.steps())
+            left -= source.pos - run.begin
+            if run.calls:
+                yield run
+            begun = found.end() if pattern is _MARKS else found.start() + 1
+            found = pattern.search(text, max(run.end, begun))
+
+
+def _form_of(match: re.Match[str]) -> tuple[Dialect, ToolCatalog, None, int | None]:
+    """Return the reader's arguments for calls that begin with a match."""
+    mark, groups = match[0], match.groupdict()
+    if "tag" in groups:
+        return BARE, _ANY, None, None
+    if groups["called"] is not None:
+        return BY_MARK[">>>" if groups["lines"] else "call:"], _ANY, None, 0
+    if mark in HEADERS or mark == "to=":
+        return HARMONY, _ANY, None, 0 if mark == "to=" else len(mark)
+    return BY_MARK[mark], _ANY, None, BY_MARK[mark].skip(mark)

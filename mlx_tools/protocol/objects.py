@@ -24,9 +24,10 @@ from mlx_tools.parsing import (
     Unreadable,
     compact,
     loads,
+    writable,
 )
 from mlx_tools.protocol.delimiters import Wrapping
-from mlx_tools.protocol.reading import AnswerDelta, ArgumentsDelta, CallStarted, Delta, writable
+from mlx_tools.protocol.reading import AnswerDelta, ArgumentsDelta, CallStarted, Delta
 
 _CALL_KEYS: Final = frozenset(("type", "name", "arguments", "id"))
 _ANSWER_KEYS: Final = frozenset(("type", "content", "sources"))

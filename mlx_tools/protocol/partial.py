@@ -8,7 +8,7 @@ from typing import Final
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, Message
-from mlx_tools.parsing import WHITE, TextSource, encodable
+from mlx_tools.parsing import WHITE, TextSource, encodable, writable
 from mlx_tools.protocol.answer import answer_in
 from mlx_tools.protocol.catalog import ToolCatalog
 from mlx_tools.protocol.delimiters import (
@@ -19,7 +19,7 @@ from mlx_tools.protocol.delimiters import (
     Wrapping,
     wrapping_end,
 )
-from mlx_tools.protocol.reading import Reading, ReadingRules, Style, writable
+from mlx_tools.protocol.reading import Reading, ReadingRules, Style
 from mlx_tools.protocol.unmarked import ProseJudgement, judge_prose
 
 _CUT_SHOWN: Final = 2_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -11,7 +10,6 @@ from msgspec import Struct
 
 from mlx_tools.messages import ErrorInfo, Message, replace
 from mlx_tools.messages import Style as Style
-from mlx_tools.parsing import encodable
 
 DEFAULT_REASONING_MARKERS: Final[tuple[tuple[str, str], ...]] = (
     ("<think>", "</think>"),  # DeepSeek-R1, Qwen3, QwQ, SmolLM3, GLM-4.5, Phi-4-reasoning
@@ -154,11 +152,3 @@ Place = Literal["answer", "thought", "call"]
 """Where a text stands while it is written: prose counts as an answer."""
 
 Delta = AnswerDelta | ThoughtDelta | CallStarted | ArgumentsDelta
-
-
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
-
-
-def writable(text: str) -> str:
-    """``text`` with U+FFFD for lone surrogates, which cannot be written as UTF-8."""
-    return text if encodable(text) else _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -16,6 +16,7 @@ from mlx_tools.parsing import (
     CLOSED,
     CONTROL_ESCAPE,
     INCOMPLETE,
+    NO_OBJECT,
     SPACE,
     WHITE,
     CutOff,
@@ -27,12 +28,13 @@ from mlx_tools.parsing import (
     arguments_span,
     compact,
     decode,
+    writable,
 )
 from mlx_tools.protocol import delimiters
 from mlx_tools.protocol.call_sequence import CallSequenceReader
 from mlx_tools.protocol.catalog import ToolCatalog
 from mlx_tools.protocol.dialects import HARMONY, Dialect
-from mlx_tools.protocol.judging import Candidate, outcome
+from mlx_tools.protocol.judging import outcome
 from mlx_tools.protocol.objects import Judgement, OpenObject, may_mutate
 from mlx_tools.protocol.partial import PartialReading
 from mlx_tools.protocol.reading import (
@@ -44,7 +46,6 @@ from mlx_tools.protocol.reading import (
     Reading,
     ReadingRules,
     ThoughtDelta,
-    writable,
 )
 
 _DEFAULT: Final = ReadingRules()
@@ -586,17 +587,9 @@ class Reader:
 
     def _outcome(self, run: CallSequenceReader) -> str:
         """Return the outcome of a run outside code, by the table of rule 8a."""
-        is_line = run.dialect.line
-        if run.calls and run.has_text_behind and is_line:
+        if run.calls and run.has_text_behind and run.dialect.line:
             return "text"
-        if run.dialect.open == "[" and any(c.name not in self._rules.catalog for c in run.calls):
-            return "text"
-        names, fits = run.names_tool, None
-        if run.calls:
-            names = bool(self._catalog.find(run.calls[0].name))
-            fits = names and self._catalog.fits(run.calls[0].name, run.calls[0].arguments)
-        is_explicit = run.is_explicit or not is_line
-        return outcome(Candidate("marked", names, fits, is_explicit=is_explicit), "spoken")
+        return outcome(run.candidate(), "spoken")
 
     def _take_run(self, run: CallSequenceReader, begin: int, *, weak: bool) -> None:
         source, draft = self._source, self._draft
@@ -607,7 +600,7 @@ class Reader:
             self._no_call(run, weak=weak)
             return
         is_cut = run.cut is not None or (run.has_open_end and self._reason != "stop")
-        if is_cut and not self._may_close(run):
+        if is_cut and not run.may_close(self._reason, self._rules.mutates):
             self._cut(run)
             return
         native = run.dialect.open in self._rules.native or run.is_typed
@@ -629,12 +622,6 @@ class Reader:
         rest = self._source.text[run.end :]
         ending = self._marks.turn_end.match(rest)
         return not rest[ending.end() if ending else 0 :].strip(WHITE)
-
-    def _may_close(self, run: CallSequenceReader) -> bool:
-        """Return whether the calls, the last without its closing brackets, count (rule 7)."""
-        if self._reason != "stop" or "missing_closers" not in run.calls[-1].repairs:
-            return False
-        return not any(may_mutate(self._rules.mutates, call) for call in run.calls)
 
     def _cut(self, run: CallSequenceReader) -> None:
         self._draft.cut(run.begin)
@@ -774,7 +761,7 @@ class Reader:
     def _object(self, *, inline: bool) -> Steps[None]:
         """An object, from its opening brace to what comes of it."""
         source, draft = self._source, self._draft
-        if delimiters.NO_OBJECT.match(source.text, source.pos + 1):
+        if NO_OBJECT.match(source.text, source.pos + 1):
             self._stray()
             return
         if self._array:

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from mlx_tools.parsing import Unreadable, literal, loads
-from mlx_tools.schema import follow, list_branches, list_types, read_properties
+from mlx_tools.schema import JSON_TYPES, list_branches, possible_types, read_properties
 
-_KINDS: Final[Mapping[str, tuple[type[Any], ...]]] = {
-    "boolean": (bool,),
-    "integer": (int,),
-    "number": (int, float),
-    "array": (list,),
-    "object": (dict,),
-    "null": (type(None),),
-    "string": (str,),
-}
-_MOST_STEPS: Final = 8
 _MOST_LEVELS: Final = 64
 
 
@@ -51,11 +41,11 @@ def typed_value(text: str, parameters: Mapping[str, Any], key: str) -> Any:
         schema = more
     if schema is None:
         return text
-    return _as_one_of(text, frozenset(_types(schema, parameters)) or frozenset(_KINDS))
+    return _as_one_of(text, frozenset(possible_types(schema, parameters)) or frozenset(JSON_TYPES))
 
 
 def _as_one_of(text: str, kinds: frozenset[str]) -> Any:
-    wanted = tuple(kind for name in kinds - {"string"} for kind in _KINDS.get(name, ()))
+    wanted = tuple(kind for name in kinds - {"string"} for kind in JSON_TYPES.get(name, ()))
     for read in (loads, literal) if wanted else ():
         try:
             value = read(text.strip())
@@ -64,23 +54,6 @@ def _as_one_of(text: str, kinds: frozenset[str]) -> Any:
         if type(value) in wanted and (read is loads or type(value) not in (int, float)):
             return value
     return text
-
-
-def _types(schema: Any, root: Mapping[str, Any], steps: int = _MOST_STEPS) -> Iterator[str]:
-    """The JSON types that a schema allows; none where it says nothing of them."""
-    if not isinstance(schema, Mapping) or not steps:
-        return
-    values = schema.get("enum", [schema["const"]] if "const" in schema else [])
-    if named := list_types(schema):
-        yield from named
-    elif isinstance(reference := schema.get("$ref"), str):
-        yield from _types(follow(reference, root), root, steps - 1)
-    elif isinstance(values, list):
-        yield from (n for value in values for n, kinds in _KINDS.items() if type(value) in kinds)
-    for word in ("anyOf", "oneOf", "allOf"):
-        parts = schema.get(word)
-        for part in parts if isinstance(parts, list) else ():
-            yield from _types(part, root, steps - 1)
 
 
 @dataclass
@@ -128,7 +101,7 @@ def _content(element: _TaggedValue, schema: Any) -> Any:
     ways = [schema, *list_branches(schema)] if isinstance(schema, Mapping) else []
     ways = [way for way in ways if isinstance(way, Mapping)]
     if not element.children:
-        kinds = frozenset(kind for way in ways for kind in _types(way, way))
+        kinds = frozenset(kind for way in ways for kind in possible_types(way, way))
         return _as_one_of(without_line_breaks(element.text), kinds)
     if element.text.strip():
         raise Unreadable("text stands between tags")

@@ -30,8 +30,7 @@ from mlx_tools.protocol.call_sequence import CallSequenceReader
 from mlx_tools.protocol.catalog import LONG_NAME, ToolCatalog
 from mlx_tools.protocol.delimiters import AFTER_MESSAGES, CONTROL_TOKEN, END_TOKENS
 from mlx_tools.protocol.dialects import BARE
-from mlx_tools.protocol.judging import Candidate, Extent, Kind, Place, outcome
-from mlx_tools.protocol.objects import may_mutate
+from mlx_tools.protocol.judging import Candidate, Place, outcome
 from mlx_tools.protocol.reading import Reading, ReadingRules
 from mlx_tools.schema import read_required
 
@@ -57,6 +56,8 @@ _ENVELOPE: Final = re.compile(
     r"(?=[^\n]{0,200}\"(?:tool_calls|function_calls|tool_use|function)\")",
     re.MULTILINE,
 )
+_LINE_BEGUN: Final = re.compile(r"^[ \t]*(?=[\[{<A-Za-z_])", re.MULTILINE)
+_MOST_INDENT: Final = 3  # blanks before a line; with more it is code
 _SURPLUS: Final = ")]}"  # brackets behind calls that close nothing
 _ENDS: Final = re.compile(
     rf"\s*(?:(?:{any_of([*END_TOKENS]).pattern}|{CONTROL_TOKEN.pattern})\s*)*"
@@ -131,10 +132,8 @@ class _Prose:
         is_own = fence is not None and fence.info.startswith("tool_code")
         self._unquoted = self._text if is_data or is_own else without_quoted(self._text)
         if self._catalog.pattern(LONG_NAME).search(self._text):
-            yield self._last_lines()
             yield self._headers()
-            yield self._envelopes()
-            yield self._begun_lines()
+            yield self._line_calls()
         reason = CallLikeText(self._text, self._unquoted, self._catalog).reason()
         yield _call_like(reason) if reason else None
 
@@ -146,91 +145,49 @@ class _Prose:
 
     # --- reading a sequence -------------------------------------------------------------------
 
-    def _sequence(self, begin: int, end: int | None = None) -> CallSequenceReader:
+    def _sequence(self, begin: int) -> CallSequenceReader:
         """The calls without a mark that begin there."""
-        text = self._text if end is None else self._text[:end]
-        source = TextSource(text, pos=begin, final=True)
+        source = TextSource(self._text, pos=begin, final=True)
         sequence = CallSequenceReader(source, BARE, self._catalog, self._rules.max_calls)
-        for _ in sequence.steps():
-            pass
+        finished(sequence.steps())
         self._budget -= source.pos - begin
         return sequence
 
-    def _candidate(self, sequence: CallSequenceReader, extent: Extent) -> Candidate:
-        fits: bool | None = None
-        names = sequence.names_tool
-        is_explicit = sequence.aliases
-        if sequence.is_python and sequence.calls and not self._is_exact(sequence):
-            return Candidate("python", False, None, extent)
-        if sequence.calls:
-            call = sequence.calls[0]
-            fits = self._fits(call)
-            names = bool(self._catalog.find(call.name)) and not self._is_only_named(sequence)
-            is_explicit = is_explicit and "missing_arguments" not in call.repairs
-        kind: Kind = "python" if sequence.is_python else "json"
-        if sequence.is_envelope or (sequence.is_typed and extent != "whole"):
-            kind, is_explicit = "marked", True
-        return Candidate(kind, names, fits, extent, is_explicit)
-
-    def _is_exact(self, sequence: CallSequenceReader) -> bool:
-        """Return whether tools are named exactly: in code another case is another name."""
-        return all(call.name in self._rules.catalog for call in sequence.calls)
-
-    def _fits(self, call: ToolCall) -> bool:
-        return self._catalog.fits(call.name, call.arguments)
-
-    def _is_only_named(self, sequence: CallSequenceReader) -> bool:
-        """Return whether an object names a tool and holds no arguments of it."""
-        call = sequence.calls[0]
-        if "missing_arguments" not in call.repairs or sequence.is_typed:
-            return False
-        due = read_required(self._catalog.parameters(call.name))
-        return bool(sequence.dropped or due)
-
     def _take(self, sequence: CallSequenceReader, begin: int, *, is_alone: bool) -> ProseJudgement:
         """Take the calls of a sequence, with repairs for a mark that is missing."""
-        is_own = "" in self._rules.native
-        name = "envelope_alias" if sequence.aliases else "dialect"
-        calls = []
-        for call in sequence.calls:
-            repairs = call.repairs
-            if not (is_own or sequence.is_typed):
-                repairs = (name, *repairs)
-            calls.append(replace(call, repairs=tuple(dict.fromkeys(repairs))))
-        if sequence.cut is not None and not self._may_close(sequence):
-            error = ErrorInfo("truncated_output", "the output was cut off")
-            return ProseJudgement(error=error)
-        rest = self._text[sequence.end :]
-        wrapping = AFTER_MESSAGES.match(rest)
-        end = sequence.end + (wrapping.end() if wrapping else 0)
-        left = rest[wrapping.end() if wrapping else 0 :]
-        ends = _ENDS.match(left)
-        left = left[ends.end() if ends else 0 :]
-        is_alone = is_alone and not left.strip(" \t\r\n,;").strip(_SURPLUS)
+        is_cut = sequence.cut is not None
+        if is_cut and not sequence.may_close(self._reason, self._rules.mutates):
+            return ProseJudgement(error=ErrorInfo("truncated_output", "the output was cut off"))
+        is_own = "" in self._rules.native or sequence.is_typed
+        named = () if is_own else ("envelope_alias" if sequence.aliases else "dialect",)
+        calls = [
+            replace(call, repairs=tuple(dict.fromkeys((*named, *call.repairs))))
+            for call in sequence.calls
+        ]
+        wrapping_end, turn_end = self._ends(sequence)
+        left = self._text[turn_end:].strip(" \t\r\n,;")
+        is_alone = is_alone and not is_cut and not left.strip(_SURPLUS)
         left = left.lstrip(f" \t\r\n,;{_SURPLUS}").rstrip()
-        dropped = (*filter(None, sequence.dropped), *((left,) if left else ()))
         return ProseJudgement(
             messages=tuple(calls),
             begin=begin,
-            end=sequence.end if left else end,
-            dropped=dropped,
-            is_alone=is_alone and sequence.cut is None,
+            end=sequence.end if left else wrapping_end,
+            dropped=tuple(filter(None, (*sequence.dropped, left))),
+            is_alone=is_alone,
         )
 
-    def _may_close(self, sequence: CallSequenceReader) -> bool:
-        calls = sequence.calls
-        if self._reason != "stop" or not calls or "missing_closers" not in calls[-1].repairs:
-            return False
-        return not any(may_mutate(self._rules.mutates, call) for call in calls)
+    def _ends(self, sequence: CallSequenceReader) -> tuple[int, int]:
+        """Return where the wrapping behind calls ends, and the turn's end after it."""
+        wrapping = AFTER_MESSAGES.match(self._text, sequence.end)
+        end = wrapping.end() if wrapping else sequence.end
+        turn_end = _ENDS.match(self._text, end)
+        return end, turn_end.end() if turn_end else end
 
     def _reaches_end(self, sequence: CallSequenceReader) -> bool:
         most = self._rules.max_calls
         if sequence.cut is not None or (most is not None and len(sequence.calls) >= most):
             return True
-        rest = self._text[sequence.end :]
-        wrapping = AFTER_MESSAGES.match(rest)
-        ends = _ENDS.match(rest, wrapping.end() if wrapping else 0)
-        return ends is None or not rest[ends.end() :].strip(f"{_SURPLUS} \t\r\n")
+        return not self._text[self._ends(sequence)[1] :].strip(f"{_SURPLUS} \t\r\n")
 
     # --- what may stand in the text -----------------------------------------------------------
 
@@ -252,7 +209,7 @@ class _Prose:
             return None
         if not sequence.calls and not (sequence.cut or sequence.fault):
             return None
-        candidate = self._candidate(sequence, "whole")
+        candidate = sequence.candidate("whole")
         if not self._catalog:
             is_alias = sequence.aliases and candidate.is_explicit and sequence.calls
             return self._take(sequence, 0, is_alone=True) if is_alias else None
@@ -286,27 +243,6 @@ class _Prose:
             return ProseJudgement(error=ErrorInfo("truncated_output", "the output was cut off"))
         return _call_like(sequence.fault or "the call is not closed")
 
-    def _last_lines(self) -> ProseJudgement | None:
-        """Calls in Python that are the last lines."""
-        pos = 0
-        for found in _CALLED_LINE.finditer(self._unquoted):
-            if found.start() < pos or self._budget < 0:
-                continue
-            if not (self._catalog.find(found["name"]) or found["name"] == "print"):
-                continue
-            sequence = self._sequence(found.start())
-            pos = sequence.source.pos
-            if not sequence.calls or sequence.cut or not self._reaches_end(sequence):
-                continue
-            candidate = self._candidate(sequence, "whole")
-            call = sequence.calls[0]
-            due = read_required(self._catalog.parameters(call.name))
-            if call.arguments.keys() < set(due):
-                continue  # a tool that is only mentioned
-            if candidate.fits and outcome(candidate, "spoken") == "call":
-                return self._take(sequence, found.start(), is_alone=False)
-        return None
-
     def _headers(self) -> ProseJudgement | None:
         """A message's header whose control tokens a server left out, and its arguments."""
         found = _HEADER.search(self._unquoted)
@@ -325,44 +261,55 @@ class _Prose:
         call = ToolCall(name, value, None, ("dialect", *repairs))
         return ProseJudgement(messages=(call,), begin=found.start(), end=source.pos, is_alone=False)
 
-    def _envelopes(self) -> ProseJudgement | None:
-        """An object beside prose that says itself that it is a call, as OpenAI's does."""
-        for found in _ENVELOPE.finditer(self._unquoted):
-            sequence = self._sequence(found.start("object"))
-            candidate = self._candidate(sequence, "line")
-            is_whole = bool(sequence.calls) and not sequence.cut and candidate.kind == "marked"
-            if is_whole and outcome(candidate, "spoken") == "call":
-                return self._take(sequence, found.start(), is_alone=False)
-            if self._budget < 0:
-                break
-        return None
+    def _line_calls(self) -> ProseJudgement | None:
+        """Calls that begin a line beside prose.
 
-    def _begun_lines(self) -> ProseJudgement | None:
-        """Calls without a mark that begin a line beside prose: in Python, or an element."""
-        pos = 0
-        for found in re.finditer(r"^ {0,3}(?=[\[<A-Za-z_])", self._unquoted, re.MULTILINE):
-            if found.start() < pos or self._budget < 0:
+        Those in Python that are the last lines count, and objects that say themselves that they
+        are calls, as OpenAI's do. The others are call-like.
+        """
+        is_like, pos = False, 0
+        for found in _LINE_BEGUN.finditer(self._unquoted):
+            begin = found.end()
+            if found.start() < pos or self._budget < 0 or not self._may_begin(found.start(), begin):
                 continue
-            word = _WORD.match(self._text, found.end())
-            first = self._text[found.end()]
-            if word is not None and not self._begins_call(word[0]):
-                continue
-            if first == "[" and not _CALLED_LINE.match(self._text, found.start()):
-                continue
-            if first == "<" and not (child := _CHILD.match(self._text, found.end())):
-                continue
-            if first == "<" and not (self._catalog.find(child["tag"]) if child else ""):
-                continue
-            sequence = self._sequence(found.start())
+            sequence = self._sequence(begin)
             pos = sequence.source.pos
-            if not sequence.calls or sequence.has_text_behind:
+            if not sequence.calls:
                 continue
-            candidate = self._candidate(sequence, "line")
-            if candidate.kind == "python" and not sequence.calls[0].arguments:
-                continue  # a tool that is only mentioned
-            if outcome(candidate, "spoken") == "call_like":
-                return _call_like(BESIDE_TEXT)
-        return None
+            if self._is_last(sequence):
+                return self._take(sequence, found.start(), is_alone=False)
+            candidate = sequence.candidate("line")
+            said = outcome(candidate, "spoken")
+            if said == "call" and candidate.kind == "marked" and not sequence.cut:
+                return self._take(sequence, found.start(), is_alone=False)
+            is_mentioned = candidate.kind == "python" and not sequence.calls[0].arguments
+            is_beside = said == "call_like" and not sequence.has_text_behind
+            is_like = is_like or (is_beside and not is_mentioned)
+        return _call_like(BESIDE_TEXT) if is_like else None
+
+    def _may_begin(self, line: int, begin: int) -> bool:
+        """Return whether calls may begin there, behind the blanks of a line."""
+        if _ENVELOPE.match(self._unquoted, line):
+            return True
+        if begin - line > _MOST_INDENT or "\t" in self._text[line:begin]:
+            return False  # it is code
+        first = self._text[begin]
+        if first == "<":
+            child = _CHILD.match(self._text, begin)
+            return child is not None and bool(self._catalog.find(child["tag"]))
+        if first == "[":
+            return _CALLED_LINE.match(self._text, begin) is not None
+        word = _WORD.match(self._text, begin)
+        return word is not None and self._begins_call(word[0])
+
+    def _is_last(self, sequence: CallSequenceReader) -> bool:
+        """Return whether calls in Python are the last lines, and none is only mentioned."""
+        if not sequence.is_python or sequence.cut or not self._reaches_end(sequence):
+            return False
+        call, candidate = sequence.calls[0], sequence.candidate("whole")
+        due = read_required(self._catalog.parameters(call.name))
+        is_call = bool(candidate.fits) and outcome(candidate, "spoken") == "call"
+        return is_call and not call.arguments.keys() < set(due)
 
     def _last_fence(self) -> ProseJudgement | None:
         """The last fence, where it holds a call and nothing else."""
@@ -385,6 +332,7 @@ class _Prose:
         is_python = _CALLED_LINE.match(fence.inside) is not None
         if not calls:
             return None
-        candidate = Candidate("python" if is_python else "marked", True, self._fits(calls[0]))
+        fits = self._catalog.fits(calls[0].name, calls[0].arguments)
+        candidate = Candidate("python" if is_python else "marked", True, fits)
         is_call_like = outcome(candidate, place) == "call_like"
         return _call_like("a call in a fence behind text is no call") if is_call_like else None

@@ -23,21 +23,16 @@ from mlx_tools.messages import (
     own_name,
     replace,
 )
+from mlx_tools.protocol.catalog import check_arguments
 from mlx_tools.protocol.echo import echo_keys
 from mlx_tools.protocol.reading import Reading
 from mlx_tools.schema import (
     MAX_MESSAGE_CHARS,
     CheckTooLong,
-    coerce,
-    find_faults,
-    fits_plainly,
     format_path,
     join_faults,
-    limit_steps,
-    make_validator,
 )
 
-_MOST_FAULTS: Final = 40
 _SHOWN_NAME: Final = 80
 
 
@@ -159,19 +154,11 @@ def validate_arguments(
     are those that came, and nothing is coerced. Nothing is fetched; the work is bounded.
     """
     given = dict(arguments)
+    if (path := _not_finite(given)) is not None:
+        text = f"{format_path(path)}: a finite number"
+        return given, (), ErrorInfo("invalid_arguments", text[:MAX_MESSAGE_CHARS])
     try:
-        if fits_plainly(given, spec.parameters):
-            return given, (), None
-        with limit_steps():
-            path = _not_finite(given)
-            validator = make_validator(spec.parameters)
-            if path is not None:
-                text = f"{format_path(path)}: a finite number"
-                return given, (), ErrorInfo("invalid_arguments", text[:MAX_MESSAGE_CHARS])
-            found = find_faults(validator, given, _MOST_FAULTS)
-            mended, coercions = coerce(validator, given) if found else (given, ())
-            if coercions:
-                found = find_faults(validator, mended, _MOST_FAULTS)
+        mended, coercions, found = check_arguments(given, spec.parameters)
     except ToolDefinitionError as error:
         text = f"{spec.name}: its parameters cannot be used: {error.message}"
         return given, (), ErrorInfo("tool_error", text[:MAX_MESSAGE_CHARS])

@@ -3,6 +3,7 @@
 from mlx_tools.schema.compilable import COMPACT, is_large, make_compilable
 from mlx_tools.schema.lenient import LenientSchema, lenient_parameters
 from mlx_tools.schema.resolve import (
+    JSON_TYPES,
     ONE_SCHEMA,
     SCHEMA_LIST,
     SCHEMA_MAP,
@@ -16,6 +17,7 @@ from mlx_tools.schema.resolve import (
     list_branches,
     list_types,
     object_schema,
+    possible_types,
     read_properties,
     read_required,
     resolve,

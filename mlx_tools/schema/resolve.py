@@ -421,3 +421,36 @@ def list_types(schema: Mapping[str, Any]) -> Sequence[str]:
     if "items" in schema or "prefixItems" in schema:
         return ("array",)
     return ()
+
+
+JSON_TYPES: Final[Mapping[str, tuple[type[Any], ...]]] = {
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+    "string": (str,),
+}
+"""The types of JSON, with the types of Python that their values have."""
+
+
+def possible_types(schema: Any, root: Mapping[str, Any], max_steps: int = 8) -> Iterator[str]:
+    """Yield the types that a schema allows, through its references and branches.
+
+    It yields nothing if the schema does not say. ``max_steps`` bounds how deep it follows them.
+    """
+    if not isinstance(schema, Mapping) or not max_steps:
+        return
+    values = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    if named := list_types(schema):
+        yield from named
+    elif isinstance(reference := schema.get("$ref"), str):
+        yield from possible_types(follow(reference, root), root, max_steps - 1)
+    elif isinstance(values, list):
+        for value in values:
+            yield from (name for name, kinds in JSON_TYPES.items() if type(value) in kinds)
+    for word in ("anyOf", "oneOf", "allOf"):
+        parts = schema.get(word)
+        for part in parts if isinstance(parts, list) else ():
+            yield from possible_types(part, root, max_steps - 1)

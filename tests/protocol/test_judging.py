@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mlx_tools.messages import ToolCall
+from mlx_tools.messages import ToolCall, replace
 from mlx_tools.protocol import Reading, ReadingRules, read
 from tests.protocol.texts import streamed
 from tests.tables import table
@@ -121,6 +121,7 @@ def test_the_same_text_is_judged_by_where_it_stands(text: str, place: str, expec
         ('Action: nobody\nAction Input: {"a": 1}', "[('nobody', {'a': 1})]"),
         ("nobody(a=1)", "text"),
         ('{"nobody": 1, "arguments": 2}', "text"),
+        ('{"name": "nobody", "arguments": {"a": 1}, "price": 3}', "text"),
         # ``arguments`` are a call's alone, ``parameters`` stand in data as well.
         ('{"name": "nobody", "arguments": {"a": 1}}', "[('nobody', {'a': 1})]"),
         ('[{"name": "Widget", "parameters": {"size": 3}}]', "text"),
@@ -147,12 +148,33 @@ def test_the_same_text_is_judged_by_where_it_stands(text: str, place: str, expec
         ("shall I run get_weather(city='Paris')?", "text"),
         ("Error: get_weather() missing 1 required argument", "text"),
         ("[get_weather](https://example.org) is documented", "text"),
+        ("I will look.\nget_weather()", "text"),
+        ("I will look.\nlist_rooms()", "[('list_rooms', {})]"),
+        ('Action: get_weather\nAction Input: {"city": "Paris"} is what I write.', "call_like"),
     ],
 )
 def test_what_is_named_and_whether_it_fits_decides(text: str, expected: str) -> None:
     reading = read(text, "stop", RULES)
     assert told(reading) == expected
     assert streamed(text, RULES, sizes=(1,)) == reading
+
+
+def test_data_that_names_a_tool_is_text_unless_its_keys_are_parameters() -> None:
+    shade = {"type": "object", "properties": {"shade": {"type": "string"}}}
+    rules = ReadingRules(catalog={"color": shade})
+    assert told(read('It is {"tool": "color", "hex": "#fff"} here.', "stop", rules)) == "text"
+    assert (
+        told(read('It is {"tool": "color", "shade": "#fff"} here.', "stop", rules)) == "call_like"
+    )
+
+
+@table(("choice", "is_answer"), [("auto", True), ("none", True), ("required", False)])
+def test_an_answer_in_the_last_fence_counts_unless_a_call_is_required(
+    choice: str, is_answer: bool
+) -> None:
+    text = 'So:\n```json\n{"type":"final_answer","content":"Yes."}\n```'
+    reading = read(text, "stop", replace(RULES, tool_choice=choice))
+    assert [getattr(one, "content", one) for one in reading.messages] == ["Yes."] * is_answer
 
 
 def test_answers_of_coding_agents_are_shown_though_tools_are_named_as_words() -> None:
