@@ -235,7 +235,7 @@ class RecordedArtifacts:
         """True if an output was kept, though perhaps a model could be shown it whole."""
         return self._artifact is not None
 
-    def put(self, text: str) -> str | None:
+    def add(self, text: str, key: str = "") -> str | None:
         """Return the id that the output had."""
         return self._artifact
 
