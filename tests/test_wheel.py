@@ -85,6 +85,7 @@ def test_the_wheel_carries_the_package_and_the_words_and_defaults_of_the_reposit
     assert any(name.endswith("/licenses/LICENSE") for name in metadata)
 
 
+@pytest.mark.heavy
 def test_a_wheel_can_be_built_from_the_source_distribution(tmp_path: Path) -> None:
     archive = build("sdist", tmp_path)
     with tarfile.open(archive) as tar:
@@ -110,6 +111,7 @@ def test_the_installed_command_is_the_wheels_and_writes_nothing_for_its_help(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.heavy
 def test_pytest_replays_golden_transcripts_where_the_wheel_is_installed(
     binaries: Path, tmp_path: Path
 ) -> None:

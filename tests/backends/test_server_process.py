@@ -164,6 +164,7 @@ def test_a_request_that_ended_the_server_is_told_and_not_repeated(
     assert list((model.parent / "logs").iterdir()) == [log]
 
 
+@pytest.mark.heavy
 def test_a_thread_that_dies_behind_a_live_server_is_told_while_the_request_waits(
     model: Path,
 ) -> None:

@@ -521,6 +521,7 @@ def test_the_banner_says_model_context_folders_and_what_asks(home: Path) -> None
         ]
 
 
+@pytest.mark.heavy
 def test_undo_brings_back_what_an_earlier_session_of_the_talk_changed(
     terminal: Any, home: Path
 ) -> None:

@@ -20,6 +20,7 @@ def command(home: Path) -> list[str]:
     return [sys.executable, "-I", SCRIPT, "plain", str(home / "log")]
 
 
+@pytest.mark.heavy
 def test_a_server_is_added_used_changed_and_removed(
     run: Run, home: Path, command: list[str]
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_server_that_dies_leaves_figures_and_no_verdict(run: Any, home: Path) 
     assert "style" in result.out and "of " in result.out and "Traceback" not in result.err
 
 
+@pytest.mark.heavy
 def test_a_probe_without_time_keeps_nothing(run: Any, home: Path) -> None:
     def slow(prompt: str) -> Completion:
         asked = "<|im_start|>assistant" in prompt

@@ -184,6 +184,7 @@ def test_a_batch_stops_where_the_server_is_gone(run: Any, write: Any) -> None:
     assert "batch.jsonl: line 3: no server answers" in result.error
 
 
+@pytest.mark.heavy
 def test_a_completion_that_takes_too_long_is_of_its_line(run: Any, write: Any) -> None:
     slow = Completion("{" * 700, delay=0.2)
     result, _ = propose(run, slow, SUNNY, options=("--timeout", "1.5", *batch_of(write, 2)))

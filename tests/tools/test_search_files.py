@@ -244,6 +244,7 @@ def test_ignore_rules_of_inner_folders_overrule_outer_ones() -> None:
     assert is_ignored("sub/b/", [outer, inner]) and not is_ignored("sub/b", [outer, inner])
 
 
+@pytest.mark.heavy
 def test_a_link_swapped_in_while_searching_is_never_followed(folder: Path) -> None:
     """A thread puts a link to the secret in the place of a file, again and again."""
     written(folder.parent, {"outside.txt": SECRET})

@@ -180,6 +180,7 @@ def test_a_task_is_done_through_chat(task: Task, home: Path) -> None:
 
 
 @pytest.mark.parametrize("task", marked(WATCHED))
+@pytest.mark.heavy
 def test_a_person_at_a_terminal_approves_what_a_task_changes(
     task: Task, home: Path, terminal: Callable[..., Terminal]
 ) -> None:
@@ -209,6 +210,7 @@ def test_the_measured_tasks_are_those_that_there_are() -> None:
 
 
 @table(("key", "made"), [("y", 26), ("n", 24)])
+@pytest.mark.heavy
 def test_a_person_at_a_terminal_says_at_the_step_limit_whether_to_go_on(
     tmp_path: Path, key: str, made: int
 ) -> None:
