@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from mlx_tools.controller.attempts import attempted_call
 from mlx_tools.messages import ErrorInfo, Style, ToolCall, ToolSpec, replace
 from mlx_tools.parsing import compact
 from mlx_tools.prompt import GAP, one_line
-from mlx_tools.protocol import Reading, attempted_call, closest_tool, validate_arguments, write_call
+from mlx_tools.protocol import Reading, closest_tool, validate_arguments, write_call
 from mlx_tools.schema import read_properties, read_required
 
 if TYPE_CHECKING:

@@ -34,6 +34,7 @@ from mlx_tools.parsing.strict import (
     MAX_DEPTH,
     Unreadable,
     arguments_span,
+    canonical_json,
     compact,
     decode,
     encodable,

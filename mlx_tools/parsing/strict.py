@@ -148,3 +148,31 @@ def writable(text: str) -> str:
 
 compact: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 """The text of a value, without white space."""
+
+
+def canonical_json(value: Any) -> str:
+    """Return the canonical text of a value, as RFC 8785 has it.
+
+    That has no form for an integer beyond 2**53 and for half a surrogate pair. A value that holds
+    one gets a form of its own, with sorted keys and every number as Python writes it.
+    """
+    import rfc8785
+
+    try:
+        return rfc8785.dumps(_plain(value)).decode()
+    except (rfc8785.CanonicalizationError, UnicodeEncodeError):
+        return json.dumps(_plain(value, whole=True), sort_keys=True, separators=(",", ":"))
+
+
+def _plain(value: Any, *, whole: bool = False) -> Any:
+    """Return ``value`` in JSON's own types.
+
+    ``whole``: a number without a fraction is an integer.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, whole=whole) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, whole=whole) for item in value]
+    if whole and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value

@@ -7,7 +7,8 @@ in docs/protocol.md.
 
 from __future__ import annotations
 
-from mlx_tools.protocol.attempts import AttemptedCall, attempted_call
+from mlx_tools.protocol.call_like import fitting_calls
+from mlx_tools.protocol.catalog import ToolCatalog
 from mlx_tools.protocol.delimiters import (
     ANSWER_END,
     ANSWER_TAG,
@@ -19,7 +20,8 @@ from mlx_tools.protocol.delimiters import (
     write_observation,
 )
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
-from mlx_tools.protocol.echo import calls_in, canonical
+from mlx_tools.protocol.echo import call_sequences, calls_in, canonical
+from mlx_tools.protocol.objects import possible_calls
 from mlx_tools.protocol.reading import (
     DEFAULT_REASONING_MARKERS,
     AnswerDelta,

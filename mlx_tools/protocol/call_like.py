@@ -22,7 +22,7 @@ from mlx_tools.parsing import (
     keywords,
     objects_in,
 )
-from mlx_tools.protocol.catalog import LONG_NAME, ToolCatalog
+from mlx_tools.protocol.catalog import ToolCatalog
 from mlx_tools.protocol.delimiters import CONTROL_TOKEN
 from mlx_tools.protocol.dialects import DIALECTS
 from mlx_tools.protocol.judging import Candidate, Extent, outcome
@@ -120,8 +120,8 @@ class CallLikeText:
         self._text = text
         self._unquoted = unquoted
         self._catalog = catalog
-        self._names = catalog.pattern(LONG_NAME)
-        self._word_starts = catalog.pattern(LONG_NAME, glued=True)
+        self._names = catalog.pattern()
+        self._word_starts = catalog.pattern(glued=True)
 
     def reason(self) -> str:
         """Return why the text looks like a call; empty where it does not."""

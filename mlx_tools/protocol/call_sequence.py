@@ -26,7 +26,7 @@ from mlx_tools.parsing import (
     literal_object,
     loads,
 )
-from mlx_tools.protocol.catalog import LONG_NAME, ToolCatalog
+from mlx_tools.protocol.catalog import ToolCatalog
 from mlx_tools.protocol.delimiters import END_TOKENS
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
 from mlx_tools.protocol.judging import Candidate, Extent
@@ -663,7 +663,7 @@ class CallSequenceReader:
         recipient = recipients[-1] if recipients else ""
         self.end = self.source.pos
         self.header = MessageHeader(recipient, channels[-1] if channels else "")
-        if not recipient and self._catalog.pattern(LONG_NAME).search(head):
+        if not recipient and self._catalog.pattern().search(head):
             self._fail_header("the recipient of the message cannot be read")
         if not recipient or recipient in ("user", "assistant", "all"):
             return

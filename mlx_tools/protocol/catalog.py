@@ -24,7 +24,7 @@ Catalog = Mapping[str, Mapping[str, Any]]
 
 _MOST_FAULTS: Final = 40
 _MOST_NAME: Final = 200
-LONG_NAME: Final = 6  # a name of so many characters is found within a word as well
+_LONG_NAME: Final = 6  # a name of so many characters is found within a word as well
 _LEAST_NEAR: Final = 3  # characters of a name that can be told although one is wrong
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_-]{1,64}(?:\.|:|/|__)(?=[A-Za-z])")
 """What a server or a namespace puts before a tool's name."""
@@ -107,7 +107,7 @@ class ToolCatalog:
         """The names of the parameters of all tools."""
         return frozenset(key for schema in self._tools.values() for key in read_properties(schema))
 
-    def pattern(self, long_name: int, *, glued: bool = False) -> re.Pattern[str]:
+    def pattern(self, *, glued: bool = False) -> re.Pattern[str]:
         """Return a pattern of the tools' names; short ones count as words alone.
 
         ``glued``: a name of any length begins a word, and may go on.
@@ -115,8 +115,8 @@ class ToolCatalog:
         names = sorted(self._tools, key=len, reverse=True)
         if glued:
             return re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, names)) or '(?!)'})")
-        short = "|".join(re.escape(name) for name in names if len(name) < long_name)
-        long = [re.escape(name) for name in names if len(name) >= long_name]
+        short = "|".join(re.escape(name) for name in names if len(name) < _LONG_NAME)
+        long = [re.escape(name) for name in names if len(name) >= _LONG_NAME]
         words = [rf"(?<![\w-])(?:{short})(?![\w-])"] if short else []
         return re.compile("|".join((*long, *words)) or "(?!)", re.IGNORECASE)
 

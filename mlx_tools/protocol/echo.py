@@ -7,7 +7,6 @@ protocol's form, its name and arguments are found. It is a heuristic; policy is 
 
 from __future__ import annotations
 
-import json
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from mlx_tools.messages import ALIASES, loose_name
 from mlx_tools.parsing import (
     TextSource,
     Unreadable,
+    canonical_json,
     finished,
     literal,
     loads,
@@ -42,32 +42,8 @@ _ESCAPED: Final = re.compile(r'\\(["\\/])')
 
 
 def canonical(name: str, arguments: Mapping[str, Any]) -> str:
-    """The canonical form of a call: the same for the same call, whatever its spelling.
-
-    RFC 8785 has no form for an integer beyond 2**53 and for half a surrogate pair; a call that
-    holds one gets a form of its own, with sorted keys and every number as Python writes it.
-    """
-    import rfc8785
-
-    try:
-        return rfc8785.dumps({"name": name, "arguments": _plain(arguments)}).decode()
-    except (rfc8785.CanonicalizationError, UnicodeEncodeError):
-        call = {"name": name, "arguments": _plain(arguments, whole=True)}
-        return json.dumps(call, sort_keys=True, separators=(",", ":"))
-
-
-def _plain(value: Any, *, whole: bool = False) -> Any:
-    """Return ``value`` in JSON's own types.
-
-    ``whole``: a number without a fraction is an integer.
-    """
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item, whole=whole) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item, whole=whole) for item in value]
-    if whole and isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
+    """The canonical form of a call: the same for the same call, whatever its spelling."""
+    return canonical_json({"name": name, "arguments": arguments})
 
 
 _TOOL_BY_ALIAS: Final[Mapping[str, str]] = {

@@ -20,7 +20,7 @@ from mlx_tools.protocol.delimiters import (
     wrapping_end,
 )
 from mlx_tools.protocol.reading import Reading, ReadingRules, Style
-from mlx_tools.protocol.unmarked import ProseJudgement, judge_prose
+from mlx_tools.protocol.unmarked import ProseJudge, ProseJudgement
 
 _CUT_SHOWN: Final = 2_000
 """Characters of a call that was cut off that the model sees again: it writes the call anew, and the
@@ -202,7 +202,7 @@ class PartialReading:
         prose = self.text_between(0, self.stop)
         if self.forged or self.is_for_user or not prose.strip():
             return ProseJudgement()
-        judgement = judge_prose(prose, self.catalog, rules, reason, read_inside)
+        judgement = ProseJudge(prose, self.catalog, rules, reason, read_inside).judgement()
         is_answer = any(isinstance(one, FinalAnswer) for one in judgement.messages)
         if is_answer and rules.tool_choice not in ("auto", "none"):
             return ProseJudgement()

@@ -27,7 +27,7 @@ from mlx_tools.parsing import (
 )
 from mlx_tools.protocol.call_like import BESIDE_TEXT, CallLikeText, may_be_call
 from mlx_tools.protocol.call_sequence import CallSequenceReader
-from mlx_tools.protocol.catalog import LONG_NAME, ToolCatalog
+from mlx_tools.protocol.catalog import ToolCatalog
 from mlx_tools.protocol.delimiters import AFTER_MESSAGES, CONTROL_TOKEN, END_TOKENS
 from mlx_tools.protocol.dialects import BARE
 from mlx_tools.protocol.judging import Candidate, Place, outcome
@@ -82,29 +82,13 @@ class ProseJudgement(Struct, frozen=True, kw_only=True):
     is_alone: bool = True
 
 
-PROSE: Final = ProseJudgement()
-
-
 def _call_like(reason: str) -> ProseJudgement:
     return ProseJudgement(error=ErrorInfo("invalid_json", reason[:500]), is_call_like=True)
 
 
-def judge_prose(
-    text: str,
-    catalog: ToolCatalog,
-    rules: ReadingRules,
-    reason: FinishReason,
-    read_inside: Callable[[str], Reading] | None,
-) -> ProseJudgement:
-    """Return what ``text`` is, which holds no message that is read by its marks.
+class ProseJudge:
+    """Judges a text that holds no message that is read by its marks."""
 
-    ``read_inside`` reads the content of a fence; None within one.
-    """
-    prose = _Prose(text, catalog, rules, reason, read_inside)
-    return next(filter(None, prose.judgements()), PROSE)
-
-
-class _Prose:
     def __init__(
         self,
         text: str,
@@ -113,6 +97,7 @@ class _Prose:
         reason: FinishReason,
         read_inside: Callable[[str], Reading] | None,
     ) -> None:
+        """``read_inside`` reads the content of a fence; None within one."""
         self._text = text
         self._catalog = catalog
         self._rules = rules
@@ -121,7 +106,11 @@ class _Prose:
         self._budget = _REREADS * len(text)
         self._unquoted = ""  # the text without what is quoted in it
 
-    def judgements(self) -> Iterator[ProseJudgement | None]:
+    def judgement(self) -> ProseJudgement:
+        """Return what the text is."""
+        return next(filter(None, self._judgements()), ProseJudgement())
+
+    def _judgements(self) -> Iterator[ProseJudgement | None]:
         """Yield what each way of looking at the text says; the first result counts."""
         yield self._whole()
         yield self._last_fence()
@@ -131,7 +120,7 @@ class _Prose:
         is_data = fence is not None and fence.inside.lstrip()[:1] in ("{", "[")
         is_own = fence is not None and fence.info.startswith("tool_code")
         self._unquoted = self._text if is_data or is_own else without_quoted(self._text)
-        if self._catalog.pattern(LONG_NAME).search(self._text):
+        if self._catalog.pattern().search(self._text):
             yield self._headers()
             yield self._line_calls()
         reason = CallLikeText(self._text, self._unquoted, self._catalog).reason()

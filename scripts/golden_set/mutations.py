@@ -539,7 +539,7 @@ REPAIRS = (
     ("wrapped_list", "schema/validator", 'yield [value], "wrapped_list"', "return"),
     (
         "dialect",
-        "protocol/stream",
+        "protocol/turn",
         'repairs = call.repairs if native else (*call.repairs, "dialect")',
         "repairs = call.repairs",
     ),
@@ -626,7 +626,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "calls-per-turn",
-        "protocol/stream",
+        "protocol/turn",
         "len(draft.messages) >= most",
         "len(draft.messages) > most",
         has("calls-per-turn"),

@@ -9,10 +9,7 @@ from msgspec import Struct
 
 from mlx_tools.messages import ToolSpec
 from mlx_tools.parsing import compact, objects_in
-from mlx_tools.protocol.call_like import fitting_calls
-from mlx_tools.protocol.catalog import LONG_NAME, ToolCatalog
-from mlx_tools.protocol.echo import call_sequences
-from mlx_tools.protocol.objects import possible_calls
+from mlx_tools.protocol import ToolCatalog, call_sequences, fitting_calls, possible_calls
 
 _SHOWN_CHARS: Final = 80
 """Characters of what was written that are shown: more says no more of the form."""
@@ -41,7 +38,7 @@ def attempted_call(text: str, tools: Mapping[str, ToolSpec]) -> AttemptedCall | 
     attempts = [one for one in _attempts(text, catalog) if one.name in tools]
     if attempts:  # the first of those of which most can be read
         return max(attempts, key=lambda one: _fit(one, catalog))
-    found = catalog.pattern(LONG_NAME).search(text)
+    found = catalog.pattern().search(text)
     name = catalog.find(found[0]) if found is not None else ""
     if found is None or name not in tools:
         return None
