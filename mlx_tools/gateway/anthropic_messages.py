@@ -230,44 +230,44 @@ def _request(
 
 
 def _messages(body: CountedBody, history: HistoryReader) -> Iterator[ClientMessage]:
-    if system := _instructions(body.system or (), "system", history.content):
+    if system := _instructions(body.system or (), history.content, "system"):
         yield ClientMessage("system", system)
     for index, message in enumerate(body.messages):
-        at = place("messages", index, "content")
+        at = ("messages", index, "content")
         if message.role == "system":
-            yield ClientMessage("system", _instructions(message.content, at, history.content))
+            yield ClientMessage("system", _instructions(message.content, history.content, *at))
         else:
-            yield from _block_messages(message, at, history)
+            yield from _block_messages(message, history, *at)
 
 
 def _block_messages(
-    message: MessageParam, field_path: str, history: HistoryReader
+    message: MessageParam, history: HistoryReader, *path: str | int
 ) -> list[ClientMessage]:
     """The text, calls and results of a message's blocks, in their order."""
     role: Role = "user" if message.role == "user" else "assistant"
     built = ConversationBuilder()
     for index, block in enumerate(message.content):
-        here, kind = place(field_path, index), block.get("type")
+        here, kind = (*path, index), block.get("type")
         if kind == "tool_use":
-            call = read(ToolUseBlock, block, here)
+            call = read(ToolUseBlock, block, *here)
             built.call(history.function_call(call.id, call.name, call.input))
         elif kind == "tool_result":
-            built.add(_result(read(ToolResultBlock, block, here), here, history))
+            built.add(_result(read(ToolResultBlock, block, *here), history, *here))
         elif is_call(block) or is_result(block):
             for part in history.messages(block):
                 built.add(part)
-        elif (text := history.content.part(block, here)) is not None:
+        elif (text := history.content.part(block, *here)) is not None:
             built.say(role, text)
     return built.end() or [ClientMessage(role)]
 
 
-def _result(block: ToolResultBlock, field_path: str, history: HistoryReader) -> ClientMessage:
-    text = history.content.text(block.content, place(field_path, "content"))
+def _result(block: ToolResultBlock, history: HistoryReader, *path: str | int) -> ClientMessage:
+    text = history.content.text(block.content, *path, "content")
     return ClientMessage("tool", text, call_id=block.tool_use_id, failed=bool(block.is_error))
 
 
-def _instructions(blocks: Sequence[JsonObject], field_path: str, content: ContentReader) -> str:
-    texts = (content.part(block, place(field_path, index)) for index, block in enumerate(blocks))
+def _instructions(blocks: Sequence[JsonObject], content: ContentReader, *path: str | int) -> str:
+    texts = (content.part(block, *path, index) for index, block in enumerate(blocks))
     return "\n".join(text for text in texts if text and not text.startswith(_BILLING))
 
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, TypeVar
 
+import msgspec
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -41,8 +42,8 @@ _MOST: Final = 2**63 - 1
 """The largest number that a server in any language can read."""
 
 
-def read(kind: type[AnyBody], value: Any, field_path: str = "") -> AnyBody:
-    """Read a value, found in the body at this place, as a part of this kind.
+def read(kind: type[AnyBody], value: Any, *path: str | int) -> AnyBody:
+    """Read a value, found in the body at this path, as a part of this kind.
 
     Raises:
         ApiError: of the first field that is wrong.
@@ -51,7 +52,7 @@ def read(kind: type[AnyBody], value: Any, field_path: str = "") -> AnyBody:
         return kind.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        param = place(field_path, *_steps_in(value, first["loc"]))
+        param = place(*path, *_steps_in(value, first["loc"]))
         code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
         message = f"{param or 'the body'}: {first['msg']}"
         raise ApiError(400, code, message, param=param or None) from None
@@ -69,19 +70,28 @@ def _steps_in(value: Any, steps: Iterable[str | int]) -> Iterator[str | int]:
         yield step
 
 
-def place(field_path: str, *path: str | int) -> str:
+def place(*path: str | int) -> str:
     """Where a field stands in a body, as ``input[0].content[1].type``."""
+    field_path = ""
     for step in path:
         field_path += f"[{step}]" if isinstance(step, int) else f".{step}" if field_path else step
     return field_path
 
 
-def json_object(text: str, subject: str) -> JsonObject:
-    """The JSON object that a text is, which can be written as text again. Raises `ApiError`, which
-    calls the text ``subject``: also for half of a surrogate pair, a number that JSON does not have,
-    and nesting without end."""
+def json_object(text: str | bytes, subject: str) -> JsonObject:
+    """Return the JSON object that a text is, which can be written as text again.
+
+    Raises:
+        ApiError: it is none; the error calls the text ``subject``. Refused are also half of a
+            surrogate pair, a number that JSON does not have, and nesting without end.
+    """
     try:
-        value = json.loads(text)
+        if isinstance(value := _decode_json(text), dict):
+            return value
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        pass  # the slower reading below takes what can be taken, and says what is wrong
+    try:
+        value = json.loads(text if isinstance(text, str) else text.decode())
     except (ValueError, RecursionError) as error:
         raise ApiError(400, "invalid_json", f"{subject} no JSON: {error}") from None
     if not isinstance(value, dict):
@@ -97,6 +107,11 @@ def json_object(text: str, subject: str) -> JsonObject:
             continue
         raise invalid(name.encode(errors="replace").decode(), problem)
     return value
+
+
+def _decode_json(text: str | bytes, levels: int = 30) -> Any:
+    """Decode JSON with some levels of the stack to spare, for those who write the value again."""
+    return _decode_json(text, levels - 1) if levels else msgspec.json.decode(text)
 
 
 def _as_parts(value: Any) -> Any:

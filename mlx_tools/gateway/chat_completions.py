@@ -241,13 +241,13 @@ def read_messages(
 ) -> Iterator[ClientMessage]:
     """Read the messages of a body. Raises `ApiError` for the first that is wrong."""
     for number, message in enumerate(messages):
-        at = place("messages", number)
-        content = history.content.text(message.content, place(at, "content"))
+        at = ("messages", number)
+        content = history.content.text(message.content, *at, "content")
         content = content or message.refusal or ""
         if message.role == "tool" and not message.tool_call_id:
-            raise missing(place(at, "tool_call_id"))
+            raise missing(place(*at, "tool_call_id"))
         calls = tuple(
-            _call(call, history, place(at, "tool_calls", index))
+            _call(call, history, *at, "tool_calls", index)
             for index, call in enumerate(message.tool_calls or ())
         )
         if (called := message.function_call) is not None:
@@ -265,11 +265,11 @@ _ROLES: Final[Mapping[str, Role]] = {
 }
 
 
-def _call(call: AssistantCall, history: HistoryReader, field_path: str) -> ClientCall:
+def _call(call: AssistantCall, history: HistoryReader, *path: str | int) -> ClientCall:
     if call.custom is not None:
         return history.custom_call(call.id or "", call.custom.name, call.custom.input or "")
     if call.function is None:
-        raise missing(place(field_path, "function"))
+        raise missing(place(*path, "function"))
     return history.function_call(call.id or "", call.function.name, call.function.arguments)
 
 

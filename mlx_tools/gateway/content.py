@@ -67,26 +67,30 @@ class ContentReader:
     def __init__(self) -> None:
         self.left_out: dict[str, None] = {}
 
-    def text(self, parts: Sequence[JsonObject] | None, field_path: str) -> str:
-        """Return what the parts at this place of a body say, a line or more each."""
-        texts = [
-            self.part(part, place(field_path, index)) for index, part in enumerate(parts or ())
-        ]
-        return "\n".join(text for text in texts if text is not None)
+    def text(self, parts: Sequence[JsonObject] | None, *path: str | int) -> str:
+        """Return what the parts at this path of a body say, a line or more each."""
+        if not parts:
+            return ""
+        if len(parts) == 1:  # as nearly all content is
+            return self.part(parts[0], *path, 0) or ""
+        texts = [self.part(part, *path, index) for index, part in enumerate(parts)]
+        return "\n".join([text for text in texts if text is not None])
 
-    def part(self, part: JsonObject, field_path: str) -> str | None:
+    def part(self, part: JsonObject, *path: str | int) -> str | None:
         """Return what one part says, None if it says nothing to a model.
 
         Raises:
             ApiError: a part that is text by its kind has none.
         """
-        kind = "text" if part.get("type") is None else part["type"]
+        kind = part.get("type", "text")
+        if kind is None:
+            kind = "text"
         if not isinstance(kind, str):
-            raise invalid(place(field_path, "type"), "a text")
+            raise invalid(place(*path, "type"), "a text")
         if kind in _TEXT_KINDS:
             key = "refusal" if kind == "refusal" and "refusal" in part else "text"
             if not isinstance(text := part.get(key), str):
-                raise invalid(place(field_path, key), "a text")
+                raise invalid(place(*path, key), "a text")
             return text
         if kind in _THOUGHTS:
             return None

@@ -163,11 +163,7 @@ async def json_body(
 
 
 def _object_of(body: bytes) -> dict[str, Any]:
-    try:
-        text = body.decode()
-    except UnicodeDecodeError as error:
-        raise ApiError(400, "invalid_json", f"the body is no JSON: {error}") from None
-    return json_object(text, "the body is")
+    return json_object(body, "the body is")
 
 
 async def in_thread_if_large(size: int, work: Callable[[], Result]) -> Result:

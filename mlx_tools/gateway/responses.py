@@ -270,7 +270,7 @@ def _messages_of(items: Sequence[JsonObject], history: HistoryReader) -> list[Cl
     """
     built = ConversationBuilder()
     for index, item in enumerate(items):
-        for message in _item_messages(item, place("input", index), history):
+        for message in _item_messages(item, history, "input", index):
             built.add(message)
     return built.end()
 
@@ -280,28 +280,28 @@ _SILENT: Final = ("reasoning", "additional_tools", "configuration_update", "comp
 
 
 def _item_messages(
-    item: JsonObject, field_path: str, history: HistoryReader
+    item: JsonObject, history: HistoryReader, *path: str | int
 ) -> Iterator[ClientMessage]:
-    """What one item comes to."""
+    """What the item at this path of the body comes to."""
     kind = item.get("type") or ("message" if "role" in item else None)
     content = history.content
     if kind == "message":
-        message = read(MessageItem, item, field_path)
-        text = content.text(message.content, place(field_path, "content"))
+        message = read(MessageItem, item, *path)
+        text = content.text(message.content, *path, "content")
         yield ClientMessage("system" if message.role == "developer" else message.role, text)
     elif kind == "function_call":
-        call = read(CallItem, item, field_path)
+        call = read(CallItem, item, *path)
         made = history.function_call(call.call_id, call.name, call.arguments, call.namespace or "")
         yield ClientMessage("assistant", calls=(made,))
     elif kind == "custom_tool_call":
         yield ClientMessage("assistant", calls=(history.call(item),))
     elif kind in ("function_call_output", "custom_tool_call_output"):
-        output = read(OutputItem, item, field_path)
-        text = content.text(output.output, place(field_path, "output"))
+        output = read(OutputItem, item, *path)
+        text = content.text(output.output, *path, "output")
         yield ClientMessage("tool", text, call_id=output.call_id or "")
     elif not isinstance(kind, str) or kind == "item_reference":
         problem = f"an item of type {kind!r} cannot be read here; send the item itself"
-        raise unsupported(place(field_path, "type"), problem)
+        raise unsupported(place(*path, "type"), problem)
     elif kind not in _SILENT:
         yield from history.messages(item)
     elif kind in ("configuration_update", "compaction_trigger"):
