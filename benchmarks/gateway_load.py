@@ -78,6 +78,18 @@ def upstream(port: int) -> None:
             *filter(None, (after,)),
         ]
         same = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+        usage = {
+            "prompt_tokens": 1,
+            "completion_tokens": len(words),
+            "total_tokens": 1 + len(words),
+        }
+        if not body.get("stream"):
+            said = {"role": "assistant", "content": "".join(words)}
+            one = {"index": 0, "finish_reason": "stop"} | (
+                {"message": said} if chat else {"text": said["content"]}
+            )
+            whole = same | {"object": "chat.completion", "choices": [one], "usage": usage}
+            return JSONResponse(whole)
 
         async def stream() -> Any:
             for word in words:
@@ -88,6 +100,8 @@ def upstream(port: int) -> None:
             last = {"index": 0, "finish_reason": "stop"}
             choice = last | ({"delta": {}} if chat else {"text": ""})
             yield event(same | {"choices": [choice]})
+            if (body.get("stream_options") or {}).get("include_usage"):
+                yield event(same | {"choices": [], "usage": usage})
             yield "data: [DONE]\n\n"
 
         return StreamingResponse(stream(), media_type="text/event-stream")

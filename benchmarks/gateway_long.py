@@ -1,11 +1,11 @@
 """Processor time of a long conversation's next turn, through the gateway and its peers.
 
-``python benchmarks/gateway_long.py`` sends a conversation of 200,000 characters that goes on turn by
-turn, so that all but the last question is known, to processes on loopback in turns: the gateway, with
-and without a tool, LiteLLM's proxy (both before the same scripted model server), and a bare starlette,
-which reads the body and answers at once. It prints the median of each, and the median of the
-rounds' ratios to the bare starlette, and writes gateway_long.json. It takes two minutes, and one more
-for the environment of LiteLLM if that is not there; ``--no-litellm`` leaves it out. Linux only.
+``python benchmarks/gateway_long.py`` sends a conversation of 200,000 characters that goes on turn
+by turn, so that all but the last question is known. In turns it asks the gateway, with and without
+a tool, LiteLLM's proxy (both before the same scripted model server), and a bare starlette, which
+reads the body and answers at once. All are processes on loopback. It prints the median of each and
+the median of the rounds' ratios to the bare starlette, and writes gateway_long.json. It takes 40
+seconds, and a minute more to install LiteLLM; ``--no-litellm`` leaves it out. Linux only.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def bare_starlette() -> Iterator[tuple[str, int]]:
 
 
 def processor_seconds(pid: int) -> float:
-    """Return the processor time of a process, in nanoseconds exact: its clock is (~pid << 3) | 2."""
+    """Return the processor time of a process, all its threads'."""
+    # The clock that Linux gives each process; what /proc says is exact to 10 ms only.
     return time.clock_gettime((~pid << 3) | 2)
 
 

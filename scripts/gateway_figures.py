@@ -1,5 +1,7 @@
-"""Writes what was measured of the gateway into docs/gateway.md: from the files that
-benchmarks/gateway_load.py and benchmarks/gateway_cache.py leave.
+"""Writes the measurements of the gateway into docs/gateway.md.
+
+They come from the files that gateway_load.py, gateway_long.py and gateway_cache.py of benchmarks/
+leave.
 
 python scripts/gateway_figures.py            write it
 python scripts/gateway_figures.py --check    exit 1 where it is out of date
@@ -44,7 +46,15 @@ def figures() -> str:
         + ", ".join(f"{name} {row['least']:.0%}" for name, row in cache.items() if row["least"])
         + " (more than 100 % is the model's own turn)."
     )
-    return "\n".join([*lines, "", paragraph(told)])
+    costs = ", ".join(
+        f"{name} {row['ms']:g} ms" for name, row in _kept("gateway_long.json").items()
+    )
+    long = (
+        "Processor time of the next turn of a conversation of 200,000 characters, whose beginning "
+        f"is known (`python benchmarks/gateway_long.py`): {costs}. The bare starlette reads the "
+        "body and asks no model."
+    )
+    return "\n".join([*lines, "", paragraph(told), "", paragraph(long)])
 
 
 STRETCH: Final = Stretch("gateway.md", "gateway's figures", "gateway_figures.py", figures)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, WrapValidator
 
 from mlx_tools.backends import MAX_SCORES, TokenScore
 from mlx_tools.gateway.body import (
@@ -125,6 +125,34 @@ class ChatMessage(Body):
     refusal: str | None = None
 
 
+_ROLES: Final[Mapping[str, Role]] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+
+
+def _read_text_message(
+    value: Any, read_model: Callable[[Any], ChatMessage]
+) -> ChatMessage | ClientMessage:
+    """Read a message that is a role and a text, as most are, without a model of pydantic.
+
+    A long conversation has hundreds, and they come again with each request.
+    """
+    if type(value) is dict and value.keys() == {"role", "content"}:
+        role, content = value["role"], value["content"]
+        if type(role) is str and type(content) is str and role in _ROLES and role != "tool":
+            return ClientMessage(_ROLES[role], content)
+    return read_model(value)
+
+
+ReadMessage = Annotated[ChatMessage, WrapValidator(_read_text_message)]
+"""A message as its model or, if it is a role and a text, as it is read."""
+
+
 class StreamOptions(Body):
     include_usage: bool | None = None
 
@@ -151,7 +179,7 @@ class OpenAiBody(SamplingBody):
 class ChatBody(OpenAiBody):
     """The fields that have a meaning here; all others are kept apart."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[list[ReadMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
     tools: Annotated[list[ChatTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: str | JsonObject | None = None
     parallel_tool_calls: bool | None = None
@@ -237,10 +265,13 @@ def _check_not_asked(body: JsonObject, refused_fields: Mapping[str, Any]) -> Non
 
 
 def read_messages(
-    messages: Sequence[ChatMessage], history: HistoryReader
+    messages: Sequence[ChatMessage | ClientMessage], history: HistoryReader
 ) -> Iterator[ClientMessage]:
     """Read the messages of a body. Raises `ApiError` for the first that is wrong."""
     for number, message in enumerate(messages):
+        if isinstance(message, ClientMessage):
+            yield message
+            continue
         at = ("messages", number)
         content = history.content.text(message.content, *at, "content")
         content = content or message.refusal or ""
@@ -253,16 +284,6 @@ def read_messages(
         if (called := message.function_call) is not None:
             calls = (*calls, history.function_call("", called.name, called.arguments))
         yield ClientMessage(_ROLES[message.role], content, calls, message.tool_call_id or "")
-
-
-_ROLES: Final[Mapping[str, Role]] = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-    "function": "tool",
-}
 
 
 def _call(call: AssistantCall, history: HistoryReader, *path: str | int) -> ClientCall:

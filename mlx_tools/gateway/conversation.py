@@ -267,7 +267,8 @@ class WaitingCalls:
 class ConversationFold:
     """A conversation folded into a session, up to the turn that is due.
 
-    ``key`` is the conversation's own.
+    ``key`` is the conversation's own. ``known_chars`` are the characters of the beginning whose
+    fold was remembered.
     """
 
     session: Session
@@ -276,6 +277,7 @@ class ConversationFold:
     key: str = field(init=False)
     calls: WaitingCalls = field(default_factory=lambda: WaitingCalls(()), init=False)
     has_question: bool = field(default=False, init=False)
+    known_chars: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         """What was written with tools, or to fit a schema, is no example where there are none."""
@@ -325,6 +327,7 @@ class ConversationFold:
             if (found := self.beginnings.get(keys[at], self.session)) is not None:
                 self.session, self.calls = found.session.copy(), found.calls.copy()
                 self.key, self.has_question = keys[at], found.has_question
+                self.known_chars = found.chars
                 return at
         self.key = keys[preamble]
         return preamble

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field
 from mlx_tools.controller import ApprovalAnswer, prior_from_messages
 from mlx_tools.errors import UsageError
 from mlx_tools.gateway.body import MAX_TOOLS, Body, answer_schema, place, read
-from mlx_tools.gateway.chat_completions import ChatMessage, read_messages
+from mlx_tools.gateway.chat_completions import ReadMessage, read_messages
 from mlx_tools.gateway.client_tools import name_dropped
 from mlx_tools.gateway.content import ContentReader
 from mlx_tools.gateway.conversation import WaitingCalls, arguments_of, pair_results
@@ -59,7 +59,7 @@ class RunBody(_Strict):
         **{"not": {"required": ["preset", "tools"]}},
     )
     question: Question | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=_MOST_EARLIER)] | None = (
+    messages: Annotated[list[ReadMessage], Field(min_length=1, max_length=_MOST_EARLIER)] | None = (
         None
     )
     model: str | None = None

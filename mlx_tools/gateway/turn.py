@@ -313,6 +313,8 @@ class _TurnInProgress:
         session = Session.from_header(header, specs=specs, words=runner.profile.words)
         self._conversed = ConversationFold(session, runner.memory, runner.beginnings)
         self._conversed.fold(request.conversation)
+        # Characters of which the next step has not been worked out before.
+        self._new_size = request.size - self._conversed.known_chars
         self._session = self._conversed.session
         # What a call copies out of a result is for the client to know, not for us to refuse.
         self._results, self._session.calls_seen_in_outputs = (
@@ -327,7 +329,7 @@ class _TurnInProgress:
         self._completer = Completer(backend, self._session, streams_prose=True)
         self._writer = TurnWriter(self._session)
         self._driver = turn_driver(
-            self._writer, self._fit, self._complete_turn, in_thread=request.size > LARGE
+            self._writer, self._fit, self._complete_turn, in_thread=self._new_size > LARGE
         )
 
     def _begin_text(self) -> str:
@@ -337,7 +339,7 @@ class _TurnInProgress:
 
     async def pending_request(self) -> Complete:
         """The completion that is asked for now."""
-        return await in_thread_if_large(self._request.size, self._next_completion)
+        return await in_thread_if_large(self._new_size, self._next_completion)
 
     def _next_completion(self) -> Complete:
         step = self._session.next_step()
