@@ -5,6 +5,10 @@ the same prompt on any gateway, and the prompt of a longer one begins with the b
 one, so that the server's cache holds. A `TurnMemory` brings back what the model itself wrote, which
 a client sends back with other white space and another order of keys; without it a turn is written
 in the protocol's own form, which costs some prefill and nothing else.
+
+Several gateways may serve one conversation in turns, before one model server. Each knows only its
+own turns. So a turn is brought back verbatim only while no turn of another gateway follows it: up
+to the last one of these all gateways write the same bytes, the protocol's own form.
 """
 
 from __future__ import annotations
@@ -67,9 +71,12 @@ class TurnMemory:
         self._kept: OrderedDict[str, tuple[Turned, int]] = OrderedDict()
 
     def keep(self, key: str, turned: Turned) -> None:
-        """Remember the turn that ends the conversation of this key."""
+        """Remember the turn that ends the conversation of this key.
+
+        An empty one was written here, but cannot be brought back.
+        """
         texts = [r.text for r, _ in turned if isinstance(r, CompletionRecord)]
-        size = sum(map(len, texts)) + _OF_A_RECORD * len(turned)
+        size = sum(map(len, texts)) + _OF_A_RECORD * max(len(turned), 1)
         turned = tuple(  # the prompt is made again of the conversation
             (replace(one, prompt=None) if isinstance(one, CompletionRecord) else one, reading)
             for one, reading in turned
@@ -79,6 +86,10 @@ class TurnMemory:
         self._size += size - gone
         while self._size > self._max_turns:
             self._size -= self._kept.popitem(last=False)[1][1]
+
+    def __contains__(self, key: str) -> bool:
+        """Return True if the turn that ends the conversation of this key was written here."""
+        return key in self._kept
 
     def get(self, key: str) -> Turned | None:
         """The turn that ends the conversation of this key, None where it is not known."""
@@ -96,6 +107,8 @@ class _Beginning(Struct, frozen=True):
     calls: WaitingCalls
     has_question: bool
     chars: int
+    is_verbatim: bool
+    """A turn in it stands as the model wrote it, not in the protocol's own form."""
 
 
 class BeginningMemory:
@@ -113,7 +126,9 @@ class BeginningMemory:
     def keep(self, key: str, fold: ConversationFold, chars: int) -> None:
         """Remember a fold of a conversation of so many characters."""
         size = chars + _OF_A_RECORD
-        kept = _Beginning(fold.session.copy(), fold.calls.copy(), fold.has_question, size)
+        kept = _Beginning(
+            fold.session.copy(), fold.calls.copy(), fold.has_question, size, fold.is_verbatim
+        )
         with self._lock:
             old = self._folds.pop(key, None)
             self._folds[key] = kept
@@ -278,6 +293,8 @@ class ConversationFold:
     calls: WaitingCalls = field(default_factory=lambda: WaitingCalls(()), init=False)
     has_question: bool = field(default=False, init=False)
     known_chars: int = field(default=0, init=False)
+    is_verbatim: bool = field(default=False, init=False)
+    _last_unknown: int = field(default=-1, init=False)
 
     def __post_init__(self) -> None:
         """What was written with tools, or to fit a schema, is no example where there are none."""
@@ -290,6 +307,15 @@ class ConversationFold:
         can go on with."""
         messages = pair_results(messages)
         keys = [*accumulate(messages, next_key, initial=self.key)]  # by number of messages
+        # The last turn that another gateway wrote, or the client itself.
+        self._last_unknown = next(
+            (
+                at
+                for at in range(len(messages) - 1, -1, -1)
+                if messages[at].role == "assistant" and keys[at + 1] not in self.memory
+            ),
+            -1,
+        )
         begin = self._recall(messages, keys)
         rest = range(begin, len(messages))
         for says, group in groupby(rest, lambda at: messages[at].role in ("user", "system")):
@@ -301,7 +327,7 @@ class ConversationFold:
             for at in numbers:
                 self.key = keys[at + 1]
                 if messages[at].role == "assistant":
-                    self._speak(messages[at])
+                    self._speak(messages[at], verbatim=at > self._last_unknown)
                 else:
                     self._observe(messages[at])
         if messages and messages[-1].role != "assistant":
@@ -324,10 +350,11 @@ class ConversationFold:
         for at in range(len(messages) - 1, preamble, -1):
             if messages[at].role != "assistant":
                 continue
-            if (found := self.beginnings.get(keys[at], self.session)) is not None:
+            found = self.beginnings.get(keys[at], self.session)
+            if found is not None and not (found.is_verbatim and at <= self._last_unknown):
                 self.session, self.calls = found.session.copy(), found.calls.copy()
                 self.key, self.has_question = keys[at], found.has_question
-                self.known_chars = found.chars
+                self.known_chars, self.is_verbatim = found.chars, found.is_verbatim
                 return at
         self.key = keys[preamble]
         return preamble
@@ -339,12 +366,14 @@ class ConversationFold:
         self.session.fold(UserRecord(content=content, joined_to_results=beside))
         self.has_question = True
 
-    def _speak(self, message: ClientMessage) -> None:
+    def _speak(self, message: ClientMessage, *, verbatim: bool) -> None:
         session = self.session
         if not self.has_question:  # the conversation begins with the model
             session.fold(UserRecord(content=session.words.texts["turns.go_on"]))
             self.has_question = True
-        turned = self.memory.get(self.key) or _message_to_turn(message, session)
+        turned = self.memory.get(self.key) if verbatim else None
+        self.is_verbatim |= bool(turned)
+        turned = turned or _message_to_turn(message, session)
         keys: list[str] = []
         for record, reading in turned:
             session.fold(record, reading, is_past=True)

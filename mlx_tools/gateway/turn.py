@@ -600,10 +600,10 @@ class _TurnInProgress:
         echoed: tuple[str, ...] = (),
     ) -> TurnDone:
         text = self._answer.text
-        if self._is_kept and not self._answer.stopped_by and (calls or finish == "stop"):
-            message = ClientMessage("assistant", text, calls)
-            key = next_key(self._conversed.key, message)
-            self._runner.memory.keep(key, tuple(self._writer.turned))
+        is_kept = self._is_kept and not self._answer.stopped_by and (calls or finish == "stop")
+        message = ClientMessage("assistant", text, calls)
+        key = next_key(self._conversed.key, message)
+        self._runner.memory.keep(key, tuple(self._writer.turned) if is_kept else ())
         # What the whole turn cost: the last prompt, and all that was written.
         written = total_usage(self._usages).completion_tokens
         return TurnDone(

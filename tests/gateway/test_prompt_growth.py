@@ -192,3 +192,51 @@ def test_what_is_remembered_is_bounded_and_shared_with_nobody() -> None:
                 continue
             if isinstance(value, list | dict | set) or hasattr(value, "copy"):
                 assert getattr(other, name) is not value, name
+
+
+SPACED: Final = '{ "type": "tool_call",  "name": "get_weather", "arguments": { "city": "Rome" } }'
+"""A call as a model may write it; the protocol's own form has no blanks."""
+
+
+def prompts_of(order: str, raw: str = SPACED) -> list[str]:
+    """The prompts of a conversation whose turns go to these gateways, which share nothing.
+
+    A small letter is a turn that a stop text cut off.
+    """
+    gateways = {name: speaker_of(None) for name in order.upper()}
+    messages: list[Any] = [{"role": "user", "content": "How is it in Rome?"}]
+    prompts = []
+    for name in order:
+        written = write_answer("It rains.", "jsonl") if name.islower() else raw
+        more = {"stop": "ains"} if name.islower() else {}
+        prompt, done = asked(gateways[name.upper()], written, body_of(messages, **more))
+        prompts.append(prompt)
+        function = {"name": "get_weather", "arguments": '{"city": "Rome"}'}
+        calls = [{"id": call.id, "type": "function", "function": function} for call in done.calls]
+        messages += [
+            {"role": "assistant", "content": done.text or None, "tool_calls": calls or None},
+            *(
+                {"role": "tool", "tool_call_id": call.id, "content": "It rains."}
+                for call in done.calls
+            ),
+            {"role": "user", "content": "And now?"},
+        ]
+    return prompts
+
+
+@pytest.mark.parametrize("order", ["ABABAB", "ABCABC", "AABBAABB", "AAABAAAB", "ABBAAAB"])
+def test_gateways_in_turns_share_all_that_was_asked_before_the_last_change(order: str) -> None:
+    prompts = prompts_of(order)
+    begin = 0  # of those in a row that one gateway got
+    for number in range(1, len(order)):
+        if order[number] == order[number - 1]:
+            assert prompts[number].startswith(prompts[number - 1] + SPACED)
+        else:
+            assert prompts[number].startswith(prompts[begin]), number
+            begin = number
+
+
+def test_one_gateway_brings_back_what_the_model_wrote_beside_a_turn_that_was_cut_off() -> None:
+    for number, prompt in enumerate(prompts_of("AAaAAaA")):
+        calls = number - sum(number > cut for cut in (2, 5))
+        assert prompt.count(SPACED) == calls
