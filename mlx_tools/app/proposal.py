@@ -165,7 +165,7 @@ def _reading(
     assert isinstance(step, Complete)
     rules = replace(step.rules, prefix=completion.prefix)
     reading = read(completion.text, completion.finish_reason or "stop", rules)
-    return with_mended(reading, completion.mended)
+    return with_mended(reading, completion.mended_messages)
 
 
 class _StoreWithoutArtifacts(MemoryStore):

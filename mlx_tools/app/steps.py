@@ -45,7 +45,7 @@ from mlx_tools.transcript import (
     StoppedRecord,
     SummaryRecord,
     UserRecord,
-    dropped,
+    dropped_text,
     stopped_in_words,
 )
 
@@ -129,8 +129,10 @@ def build_steps(records: Sequence[Record]) -> list[ReportStep]:
         step = _step(record)
         mends = [*mends, record] if isinstance(record, MendRecord) else []
         if isinstance(record, MendRecord):
-            step.words = f"{dropped(mends) or 'nothing'} → {record.replacement or 'written anew'}"
-        step.timestamp = getattr(record, "at", "")
+            step.words = (
+                f"{dropped_text(mends) or 'nothing'} → {record.replacement or 'written anew'}"
+            )
+        step.timestamp = getattr(record, "recorded_at", "")
         said = record.record if isinstance(record, CarriedRecord) else record
         step.call = getattr(said, "call", None) or ""
         if isinstance(said, UserRecord | AnswerRecord):
@@ -176,7 +178,7 @@ def _step(record: Record) -> ReportStep:
             label = f"Summary {record.call}"
             return ReportStep("model", label, "of a long output", notes, blocks=blocks)
         case CompactedRecord():
-            counts = (("before", record.before), ("after", record.after))
+            counts = (("before", record.tokens_before), ("after", record.tokens_after))
             notes = [f"{count} tokens {moment}" for moment, count in counts if count is not None]
             removed = "\n".join(f"{call}: {text}" for call, text in record.observations.items())
             blocks = [fold_text(text) for text in (record.content, removed) if text]

@@ -169,8 +169,8 @@ def _of_tool(name: str, total: Counters) -> Sequence[str]:
     figures = (
         tool_counters.picked,
         _share(tool_counters.ok, tool_counters.picked),
-        tool_counters.failed,
-        tool_counters.refused,
+        tool_counters.failures,
+        tool_counters.refusals,
         tool_counters.repaired,
         mean,
     )

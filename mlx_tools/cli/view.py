@@ -140,9 +140,9 @@ class LiveView:
                 self._detail("dim", f"· turn {event.turn}: {_usage(event)}")
             case events.ContextFilling():
                 self.end()
-                share = f"{100 * event.used // event.size} % of the model's context is used"
+                share = f"{100 * event.used_tokens // event.size} % of the model's context is used"
                 room = f"; {self._makes_room}" if self._makes_room else ""
-                note(f"{share}: {event.used} of {event.size} tokens{room}")
+                note(f"{share}: {event.used_tokens} of {event.size} tokens{room}")
             case events.Compacted():
                 self._step("yellow", f"! {describe_compaction(event)}")
             case events.Mended():
@@ -358,11 +358,11 @@ class StatusLine:
                 if usage.completion_tokens is not None and seconds >= _MIN_SECONDS:
                     self._speed = usage.completion_tokens / seconds
             case events.ContextFilling():
-                self._context = (event.size, event.used)
+                self._context = (event.size, event.used_tokens)
             case events.Compacted():
-                self._context = (self._context[0], event.after)
+                self._context = (self._context[0], event.tokens_after)
             case events.Finished(outcome=outcome):
-                self._context = (outcome.context.size, outcome.context.used)
+                self._context = (outcome.context.size, outcome.context.used_tokens)
                 self._model = outcome.model or self._model
 
     def text(self) -> str:
@@ -436,7 +436,7 @@ def describe_compaction(event: events.Compacted) -> str:
     """Return in words which parts left the prompt."""
     counts = ((event.turns, "turn"), (event.observations, "observation"))
     parts = " and ".join(count_noun(number, noun) for number, noun in counts if number)
-    old_tokens, new_tokens = event.before, event.after
+    old_tokens, new_tokens = event.tokens_before, event.tokens_after
     tokens = (
         ""
         if old_tokens is None or new_tokens is None

@@ -170,8 +170,8 @@ class CallApprovals:
             calls=tuple(one.call for one in seen),
             digests=tuple(one.digest for one in seen),
             expires_at=expires,
-            at=_text(now),
-            within=tuple(nested_calls),
+            recorded_at=_text(now),
+            nested_calls=tuple(nested_calls),
         )
         self._writer.append(replace(record, seal=self._pause_seal(record)))
         return seen
@@ -197,7 +197,9 @@ class CallApprovals:
             if digest and not equal_digests(digest, request.digest):
                 raise UsageError(f"what {request.name} would do has changed since it was shown")
             at = self._writer.timestamp()
-            self._writer.append(EditRecord(call=call.call, arguments=call.arguments, at=at))
+            self._writer.append(
+                EditRecord(call=call.call, arguments=call.arguments, recorded_at=at)
+            )
             self._writer.append(decision)
         spec = self._session.specs.get(request.name)
         record = ApprovalRecord(
@@ -205,7 +207,7 @@ class CallApprovals:
             approved=answer.approved,
             digest=request.digest,
             reason=answer.reason,
-            at=self._writer.timestamp(),
+            recorded_at=self._writer.timestamp(),
             scope=_scope(answer, request),
             state=request.state,
             expires_at=request.expires_at,
@@ -284,7 +286,7 @@ class CallApprovals:
         Raises `UsageError` if nobody asks about one, or what was shown of it was changed since.
         """
         pause = self._session.pause if self._session.state is State.PAUSED else None
-        known = {waiting.call_id for waiting in pause.within} if pause is not None else set()
+        known = {waiting.call_id for waiting in pause.nested_calls} if pause is not None else set()
         if unknown := answers.keys() - known:
             raise UsageError(f"{min(unknown)} is not a call that waits (any more)")
         if answers and pause is not None and not equal_digests(self._pause_seal(pause), pause.seal):
@@ -351,7 +353,7 @@ class CallApprovals:
             )
         if pause is None or not digest:
             return "was not shown to anybody yet"
-        if not self._in_time(pause.at, pause.expires_at):
+        if not self._in_time(pause.recorded_at, pause.expires_at):
             return "was shown too long ago, or the clock was changed"
         if not equal_digests(request.digest, digest):
             return "has changed since it was shown: what it acts on, its tool, or the policy"
@@ -415,7 +417,7 @@ class CallApprovals:
             why = "the approval in the transcript was not given here"
         elif not equal_digests(one.digest, approval.digest):
             why = f"what {call.name} would do has changed since it was approved"
-        elif not self._in_time(approval.at, approval.expires_at):
+        elif not self._in_time(approval.recorded_at, approval.expires_at):
             why = "the approval has expired"
         elif not self._consumed_approvals.take(approval.digest):
             why = "the approval was used before"

@@ -104,7 +104,7 @@ class CompletionResult(Struct):
     tokens: int = 0
     reading: Reading = Reading()  # frozen, so all may share it
     mends: tuple[MendRecord, ...] = ()
-    mended: tuple[int, ...] = ()
+    mended_messages: tuple[int, ...] = ()
     repeated: bool = False
 
     def record(
@@ -133,11 +133,11 @@ class CompletionResult(Struct):
             dropped=reading.dropped,
             bare_text=reading.bare_text,
             strategy=step.strategy,
-            mended=self.mended,
+            mended_messages=self.mended_messages,
             repeated=self.repeated,
             requests=self.requests,
             pieces=self.pieces,
-            at=recorded_at,
+            recorded_at=recorded_at,
             error=reading.error if code in ("unfilled", "unknown_tool") else None,
             prompt=step.prompt[kept:],
             shared_prefix_chars=kept,
@@ -287,7 +287,7 @@ class Completer:
                 await self._draw(prompt, ask, step, turn, written, teller)
         self._turn = None
         written.prefix, written.text, written.reading = turn.prefix, turn.text, turn.reading
-        written.mends, written.mended = tuple(turn.mends), turn.mended
+        written.mends, written.mended_messages = tuple(turn.mends), turn.mended
         written.finish_reason, written.repeated = turn.finish_reason, turn.repeated
         error = ErrorInfo("unfilled", turn.violation) if turn.unfilled else written.reading.error
         if error is not None and error.code in ("unfilled", "unknown_tool"):

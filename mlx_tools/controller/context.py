@@ -122,7 +122,7 @@ class ContextWindow:
                 f"the prompt takes {used + spare} tokens, and the model's context holds {size}: "
                 "ask less at once, or begin a new session"
             )
-            return StoppedRecord(reason="context_full", message=message, used=used + spare)
+            return StoppedRecord(reason="context_full", message=message, used_tokens=used + spare)
         return FittedStep(
             _limit_tokens(step, room), used, fills(size, used) and not self._session.filling
         )
@@ -198,7 +198,7 @@ class ContextWindow:
             turns=count_turns(session.prompt, cut.removed),
             content=content,
             artifacts=() if key is None else (key,),
-            before=tokens_before,
+            tokens_before=tokens_before,
             requests=len(usages),
             usage=total_usage(usages),
             duration_ms=round((monotonic() - began) * 1000),
@@ -231,7 +231,7 @@ class ContextWindow:
             content=content,
             observations=observations,
             artifacts=tuple(keys.values()),
-            before=used_tokens,
+            tokens_before=used_tokens,
         )
         return self._count_tokens(record, render)
 
@@ -256,12 +256,12 @@ class ContextWindow:
         None if these are no fewer than before, so that nothing would be won, and nobody asked for
         it.
         """
-        if record.before is None:
+        if record.tokens_before is None:
             return record
         after = self._counter.tokens(render(compact_prompt(self._session.prompt, record)))
-        if record.reason != "asked" and after >= record.before:
+        if record.reason != "asked" and after >= record.tokens_before:
             return None
-        return replace(record, after=after)
+        return replace(record, tokens_after=after)
 
 
 def _is_small(step: Complete, size: int) -> bool:

@@ -201,7 +201,7 @@ class Conversation:
         """What a person allowed for the rest of the session, and of those that it goes on from."""
         if self._live is None:
             return self._parts.inputs.consents
-        return self._live.session.history.consented
+        return self._live.session.history.allowed_effects
 
     @property
     def driver(self) -> Driver:
@@ -343,7 +343,7 @@ class Conversation:
         if strangers := results.keys() - set(sure):
             raise UsageError(f"{min(strangers)} is not a call that waits (any more)")
         if state is State.PAUSED and session.pause is not None:
-            sure += [call.call_id for call in session.pause.within if not call.in_doubt]
+            sure += [call.call_id for call in session.pause.nested_calls if not call.in_doubt]
         answers = answers_of(approvals, sure)
         within = {key: answers.pop(key) for key in tuple(answers) if "/" in key}
         with self._observe_run(emit):
@@ -476,7 +476,7 @@ class Conversation:
             return None
         writer = self._live.writer
         writer.emit = None
-        writer.append(record := replace(record, at=writer.timestamp()))
+        writer.append(record := replace(record, recorded_at=writer.timestamp()))
         event = events.event_of(record, ())
         assert isinstance(event, events.Compacted)
         return event
@@ -540,7 +540,7 @@ class Conversation:
     def _append_resumed(self) -> None:
         """Write down that this process goes on with the session, and under which policy."""
         writer = self._open.writer
-        writer.append(ResumedRecord(policy=self.policy.to_json(), at=writer.timestamp()))
+        writer.append(ResumedRecord(policy=self.policy.to_json(), recorded_at=writer.timestamp()))
         self._reopened = False
 
     @property

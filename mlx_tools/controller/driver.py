@@ -294,7 +294,7 @@ class Driver:
         with self.parts.clock.person_waits():
             more = await asker.more_steps(self.session.iterations)
         if more > 0:
-            self.writer.append(ExtendedRecord(iterations=more, at=self.writer.timestamp()))
+            self.writer.append(ExtendedRecord(iterations=more, recorded_at=self.writer.timestamp()))
         return more > 0
 
     # --- ends ---
@@ -359,13 +359,13 @@ class Driver:
         if not isinstance(fitted, FittedStep):
             self._waiting_for = ""
             if isinstance(fitted, CompactedRecord):
-                fitted = replace(fitted, at=writer.timestamp())
+                fitted = replace(fitted, recorded_at=writer.timestamp())
             writer.append(fitted)
             return
         step = fitted.step
         if fitted.filling:
             size = self.session.header.context
-            writer.tell(events.ContextFilling(size=size or 0, used=fitted.used or 0))
+            writer.tell(events.ContextFilling(size=size or 0, used_tokens=fitted.used or 0))
         if writer.emit is not None:
             writer.emit(events.TurnStarted(turn=step.turn, prompt_chars=len(step.prompt)))
         began = monotonic()
@@ -446,7 +446,7 @@ class Driver:
         # On disk before the tool starts: a crash from here on leaves a call in doubt, never one
         # that ran and is not known.
         self.writer.append(
-            ExecutionRecord(call=call.call, mutates=mutates, at=self.writer.timestamp())
+            ExecutionRecord(call=call.call, mutates=mutates, recorded_at=self.writer.timestamp())
         )
         return BegunCall(expected_state, mutates)
 
@@ -480,4 +480,6 @@ class Driver:
         began = monotonic()
         record = await self.parts.summaries.summarise(call, text, tell)
         duration_ms = round((monotonic() - began) * 1000)
-        self.writer.append(replace(record, duration_ms=duration_ms, at=self.writer.timestamp()))
+        self.writer.append(
+            replace(record, duration_ms=duration_ms, recorded_at=self.writer.timestamp())
+        )

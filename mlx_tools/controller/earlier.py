@@ -97,7 +97,7 @@ class PriorConversation(Struct, frozen=True, kw_only=True):
         for place, one in enumerate(said, start=1):
             if isinstance(one, UserRecord):
                 one = session.question_record(
-                    one.content, one.tool_choice, one.at, one.untyped_suffix_chars
+                    one.content, one.tool_choice, one.recorded_at, one.untyped_suffix_chars
                 )
             elif isinstance(one, ObservationRecord):
                 one = _clean_record(one, clean)

@@ -314,7 +314,7 @@ class NestedRuns:
         context = RunContext(
             parent=parent,
             depth=self._context.depth + 1,
-            consents=history.consented,
+            consents=history.allowed_effects,
             unknown_ends=history.unknown_ends,
             reads=self._context.reads,
         )

@@ -114,7 +114,7 @@ class Outputs:
         if result.content is None:
             return self._record_failure(record, call, result.error)
         if result.sources is not None:
-            return self._record_sources(record, call, result.sources.cleaned(self.clean))
+            return self._record_sources(record, call, result.sources.map_texts(self.clean))
         content, limit = self.clean(result.content), self.most_chars
         content = self._preface(call) + content
         self.whole[call.call] = content
@@ -161,7 +161,7 @@ class Outputs:
         """Sources, numbered on from those that the session was given before."""
         words, limit = self._session.words, self.most_chars
         first = max(self._session.history.sources, default=0) + 1
-        cite = words.text("turns.cite", number=first) if sources.found else ""
+        cite = words.text("turns.cite", number=first) if sources.items else ""
         after = "\n".join(part for part in (sources.note, cite) if part)
         laid = render_sources(sources, first)
         preface = self._preface(call)
@@ -174,7 +174,7 @@ class Outputs:
             notice = self._cut_notice(self.artifacts.get(call.call), room, len(laid.text))
             laid, content = _fitted(sources, first, room, notice)
             content = (preface + _join_texts(content, after))[:limit]
-        given = tuple(one.to_json() for one in laid.given)
+        given = tuple(one.to_json() for one in laid.sources)
         artifact = self.artifacts.get(call.call)
         return replace(record, content=content, artifact=artifact, sources=given), problem
 

@@ -140,7 +140,7 @@ def fills(size: int | None, used_tokens: int | None) -> bool:
 def reading_of(record: CompletionRecord, rules: ReadingRules) -> Reading:
     """Read a recorded completion again, by the rules under which it was written."""
     reading = read(record.text, record.finish_reason or "stop", rules)
-    reading = with_mended(reading, record.mended)
+    reading = with_mended(reading, record.mended_messages)
     return as_repetition(reading) if record.repeated else reading
 
 
@@ -154,7 +154,7 @@ class CompletionText(Protocol):
     @property
     def finish_reason(self) -> FinishReason | None: ...
     @property
-    def mended(self) -> tuple[int, ...]: ...
+    def mended_messages(self) -> tuple[int, ...]: ...
 
 
 class Session(SessionState):
@@ -332,7 +332,7 @@ class Session(SessionState):
             reading = self.settle_reading(reading_of(record, self._rules(record.prefix)), record)
         self.sent_prompt.take(record)
         self.completed, self.turn = record, record.turn
-        self.history.at = record.at
+        self.history.last_completed_at = record.recorded_at
         if record.context is not None:
             self.filling = self.filling or fills(self.header.context, record.context)
         self.iterations += 1
@@ -361,16 +361,16 @@ class Session(SessionState):
                     self.history.unknown_ends.begin(turn.call(record.call))
                 yes = turn.calls[record.call].approval
                 if yes is not None and yes.scope == "session" and self.believes(yes):
-                    self.history.consent(turn.call(record.call).name, yes)
+                    self.history.add_consent(turn.call(record.call).name, yes)
             case CallRecord():
                 self.format_errors = 0
                 self.calls_made += 1
                 spec = self.specs.get(record.name)
                 times = self.run_history.add(record.name, record.arguments, spec)
             case DecisionRecord() if record.decision != "deny":
-                self.history.made[record.call] = (
+                self.history.rate_counts[record.call] = (
                     turn.calls[record.call].record.name,
-                    self.history.at,
+                    self.history.last_completed_at,
                 )
             case ObservationRecord():
                 self._observe(record)
@@ -501,7 +501,8 @@ class Session(SessionState):
         def again(**changes: Any) -> Reading:
             rules = replace(self._rules(completion.prefix), **changes)
             return with_mended(
-                read(completion.text, completion.finish_reason or "stop", rules), completion.mended
+                read(completion.text, completion.finish_reason or "stop", rules),
+                completion.mended_messages,
             )
 
         return settle_result(
@@ -571,7 +572,7 @@ class Session(SessionState):
         tools = self.known_tools.offer(content, tool_choice or self.header.tool_choice)
         return UserRecord(
             content=content,
-            at=recorded_at,
+            recorded_at=recorded_at,
             tool_choice=tool_choice,
             tools=tools,
             untyped_suffix_chars=untyped_suffix_chars,

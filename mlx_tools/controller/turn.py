@@ -80,7 +80,7 @@ def _calls(
     turn = completion.turn
     run = session.run_history
     history = run.copy()
-    made = dict(session.history.made)
+    made = dict(session.history.rate_counts)
     for number, call in enumerate(judged_calls, start=session.calls_made + 1):
         record = CallRecord(
             turn=turn,
@@ -96,7 +96,7 @@ def _calls(
         spec = session.specs.get(record.name)
         times = history.add(record.name, record.arguments, spec)
         served = history.may_serve_again(record, spec)
-        told = run.times(record) > 1 if served else run.reminded
+        told = run.repeat_count(record) > 1 if served else run.reminded
         repeated = times > 2 if served else times > 1
         if repeated and told:
             return [*calls, StoppedRecord(reason="repeated_call")]
@@ -112,12 +112,14 @@ def _calls(
         elif len(json_bytes(record.arguments)) > session.limits.max_argument_bytes:
             verdicts.append(refusal(record, session, "payload_too_large"))
         else:
-            decision = decision_on(record, session, call_counts=made, timestamp=completion.at)
+            decision = decision_on(
+                record, session, call_counts=made, timestamp=completion.recorded_at
+            )
             verdicts.append(decision)
             if decision.decision == "deny":
                 verdicts.append(refusal_by(decision, CallState(record), session))
             else:
-                made[record.call] = record.name, completion.at
+                made[record.call] = record.name, completion.recorded_at
         if isinstance(last := verdicts[-1], ObservationRecord):
             history.end(record, last.error)
             if over:
@@ -151,18 +153,21 @@ def decision_on(
     policy = policy or session.policy
     history, spec = session.history, session.specs.get(record.name)
     if call_counts is None:
-        call_counts = {key: one for key, one in history.made.items() if key != record.call}
+        call_counts = {key: one for key, one in history.rate_counts.items() if key != record.call}
     facts = None
     if spec is not None:
         facts = collect_facts(
             spec,
             record.arguments,
             session.finder,
-            consented=history.consented(spec, record.arguments),
+            consented=history.allowed_effects(spec, record.arguments),
             private_read=history.private_read,
             repeats_doubt=history.unknown_ends.holds(record.name, record.arguments),
             rate_denial=find_exceeded_rate(
-                policy, spec, call_counts, history.at if timestamp is None else timestamp
+                policy,
+                spec,
+                call_counts,
+                history.last_completed_at if timestamp is None else timestamp,
             ),
         )
     decision = decide(

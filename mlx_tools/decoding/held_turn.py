@@ -380,7 +380,7 @@ class ConstrainedTurn:
                 replacement=text,
                 restarted=True,
             )
-            self.mends.append(replace(begun, ended=self._end_reason))
+            self.mends.append(replace(begun, finish_reason=self._end_reason))
         self._begin_with(replace(self._rules, prefix=""))
         self._whole = text
         if mended:
@@ -907,10 +907,10 @@ class ConstrainedTurn:
                 message=self._messages,
                 kept_chars=offset - self._prefix,
                 rejected_pieces=tuple(filter(None, drawn)),
-                ended=self._end_reason,
+                finish_reason=self._end_reason,
                 alternatives=asked,
                 replacement=replacement,
-                scored=self._scored_text if alternatives is not None else "",
+                scored_text=self._scored_text if alternatives is not None else "",
                 after_text=alternatives is not None and self._exact == offset,
             )
         )

@@ -28,7 +28,7 @@ from mlx_tools.gateway.runs import PATIENCE, Runs, conflict, in_thread, is_taken
 from mlx_tools.messages import replace
 from mlx_tools.paths import to_install
 from mlx_tools.store import FileFormat, SessionStore, Statements
-from mlx_tools.transcript import Record, rests
+from mlx_tools.transcript import Record, is_at_rest
 
 if TYPE_CHECKING:
     from procrastinate import App
@@ -195,7 +195,7 @@ class QueuedRuns(Runs):
         with anyio.move_on_after(PATIENCE):
             while (now := await self.find(None, row.id)).act is not None:
                 records = await self.work.read(row)
-                if is_taken(records[act.records :]) and not rests(records):
+                if is_taken(records[act.records :]) and not is_at_rest(records):
                     break
                 await anyio.sleep(_SOON)
         if now.act is None and now.refused:
@@ -213,7 +213,7 @@ class QueuedRuns(Runs):
         return row
 
     def _is_at_rest(self, row: RunRow, records: Sequence[Record]) -> bool:
-        return row.act is not None or rests(records)
+        return row.act is not None or is_at_rest(records)
 
     def _status(self, row: RunRow, records: Sequence[Record], was_used: bool) -> str:
         if row.act is None or row.cancelled:

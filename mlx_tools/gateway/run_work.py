@@ -61,8 +61,8 @@ from mlx_tools.transcript import (
     Record,
     Stopped,
     UserRecord,
+    is_at_rest,
     outcome_of,
-    rests,
 )
 
 
@@ -294,7 +294,7 @@ async def perform(conversation: Conversation, act: RunAct, emit: Callable[[Event
         case "look" if not since:
             await conversation.resume(emit=emit)
             return
-    if not rests(records):
+    if not is_at_rest(records):
         await conversation.resume(emit=emit)
 
 
@@ -323,7 +323,7 @@ async def requests_of(
 
 def standing_of_run(row: RunRow, records: Sequence[Record]) -> str:
     """How a run stands that nobody is at."""
-    if rests(records):
+    if is_at_rest(records):
         outcome = outcome_of(records)
         cancelled = isinstance(outcome, Stopped) and outcome.reason == "cancelled"
         return "cancelled" if cancelled else outcome.status

@@ -27,7 +27,7 @@ from mlx_tools.gateway.run_work import RunExecution, was_asked
 from mlx_tools.gateway.served_models import DEFAULT, ServedModels
 from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.messages import replace
-from mlx_tools.transcript import Event, events, rests
+from mlx_tools.transcript import Event, events, is_at_rest
 
 if TYPE_CHECKING:
     from procrastinate import BaseRetryStrategy
@@ -130,7 +130,7 @@ class RunWorker:
         try:
             row, refused = await self._watched(row, conversation)
             records = [*conversation.files.transcript]
-            if refused or rests(records) or (row.cancelled and not was_asked(records)):
+            if refused or is_at_rest(records) or (row.cancelled and not was_asked(records)):
                 await self._work.put_to_rest(row, records, refused)
         except StorageError as error:
             raise RunUnavailable(str(error)) from error

@@ -55,9 +55,9 @@ from mlx_tools.transcript import (
     Unfinished,
     at_rest,
     events,
+    is_at_rest,
     outcome_of,
     pending_calls,
-    rests,
 )
 
 PATIENCE: Final = 10.0
@@ -217,7 +217,7 @@ class Runs:
         """A run that is not at work here as it is now, how it stands, and its records."""
         used, records = await self._looked_at(row)
         row = await self.find(None, row.id)  # it may have been cancelled since
-        if row.act is None and not rests(records):  # or brought to rest
+        if row.act is None and not is_at_rest(records):  # or brought to rest
             used, records = await self._looked_at(row)
         return row, self._status(row, records, used), records
 
@@ -344,7 +344,7 @@ class Runs:
                         return
                     if row.id in self._live:  # meanwhile
                         continue
-                    rest, ended = rests(records), status in ends
+                    rest, ended = is_at_rest(records), status in ends
                     upto = closed_count(records, at_rest=rest)
                     if rest and row.act is not None:
                         upto, ended, size = len(records) - 1, False, -2  # its worker will say so
@@ -422,7 +422,7 @@ class Runs:
             with suppress(StorageError):  # what broke off there is found so by whoever looks
                 emit = partial(self._happens, row, live)
                 live.refused = await self.work.do(live.conversation, act, emit)
-                if live.refused or rests(live.records):
+                if live.refused or is_at_rest(live.records):
                     await self.work.put_to_rest(row, live.records, live.refused)
 
     def _put_to_rest(self, row: RunRow, live: _LiveRun) -> None:
@@ -470,7 +470,7 @@ class Runs:
         """The tool of a call that waits, and the run's records. Raises `ApiError` where none
         does."""
         records = await self._wait_at_rest(row)
-        last = at_rest(records) if rests(records) else None
+        last = at_rest(records) if is_at_rest(records) else None
         pending = pending_calls(records, last) if isinstance(last, PauseRecord) else ()
         for one in pending:
             if one.call_id == call:
@@ -485,7 +485,7 @@ class Runs:
                 await live.rested.wait()
         records = await self._records(row)
         begun = was_asked(records) or (await self.find(row.owner, row.id)).act is not None
-        if row.id in self._live or (begun and not rests(records)):
+        if row.id in self._live or (begun and not is_at_rest(records)):
             raise conflict("the run is at work, or waits for that")
         return records
 
@@ -526,7 +526,7 @@ class Runs:
 
     def _is_at_rest(self, row: RunRow, records: Sequence[Record]) -> bool:
         """Whether there is nothing to be done about it here."""
-        return row.act is None and rests(records)
+        return row.act is None and is_at_rest(records)
 
     async def _settle(
         self, row: RunRow, records: Sequence[Record], *, cancelled: bool = False
@@ -557,7 +557,7 @@ class Runs:
 
     def _status(self, row: RunRow, records: Sequence[Record], was_used: bool) -> str:
         """How a run stands that was so looked at."""
-        if row.cancelled or rests(records):
+        if row.cancelled or is_at_rest(records):
             return standing_of_run(row, records)
         if not was_used:
             return "stopped"  # it broke off, before it was begun or its model is not served
@@ -598,7 +598,7 @@ def conflict(problem: str, param: str | None = None) -> ApiError:
 
 def _end_of(records: Sequence[Record]) -> str:
     """In a word how a run came to rest: why, where it stopped."""
-    if not rests(records):
+    if not is_at_rest(records):
         return "unfinished"
     outcome = outcome_of(records)
     return outcome.reason if isinstance(outcome, Stopped) else outcome.status
@@ -608,7 +608,7 @@ def _view(row: RunRow, records: Sequence[Record], status: str) -> JsonObject:
     asked = was_asked(records)
     outcome = outcome_of(records, unfinished=True) if asked else Unfinished(session=row.id)
     value = outcome.to_json()
-    if status in ENDED and not rests(records):
+    if status in ENDED and not is_at_rest(records):
         value["reason"] = "cancelled" if status == "cancelled" else "interrupted"
     return {"id": row.id} | value | {"status": status}
 

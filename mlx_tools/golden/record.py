@@ -90,7 +90,7 @@ def make_golden(
         source=source,
         about=about,
         features=tuple(features),
-        known=tuple(  # the tools that matter to the run and that its catalog does not hold
+        extra_tools=tuple(  # the tools that matter to the run and that its catalog does not hold
             spec.to_json()
             for name, spec in registry.specs().items()
             if name not in listed and (name in called or can_be_allowed(policy, spec))
@@ -178,7 +178,7 @@ def name_values(golden: Golden, *, home: str) -> Golden:
         return value
 
     made = Golden.of([from_json(renamed(value)) for value in plain])
-    return replace(made, golden=replace(made.golden, named=dict(meant.values())))
+    return replace(made, golden=replace(made.golden, named_values=dict(meant.values())))
 
 
 def _without_marks(record: Record) -> Record:
@@ -193,9 +193,9 @@ def _without_marks(record: Record) -> Record:
         case PauseRecord():
             digests = tuple(f"{{digest {call}}}" for call in record.calls)
             within = tuple(
-                replace(call, digest=f"{{digest {call.call_id}}}") for call in record.within
+                replace(call, digest=f"{{digest {call.call_id}}}") for call in record.nested_calls
             )
-            return replace(record, digests=digests, within=within, seal="")
+            return replace(record, digests=digests, nested_calls=within, seal="")
         case ApprovalRecord():
             state = "{state}" if record.state else ""
             return replace(record, digest=f"{{digest {record.call}}}", state=state, seal="")

@@ -56,7 +56,7 @@ from mlx_tools.transcript import (
 def recorded_specs(golden: Golden) -> dict[str, ToolSpec]:
     """The tools as they were recorded, by name: those of the catalog, then the others."""
     found: dict[str, ToolSpec] = {}
-    for value in (*golden.header.tools, *golden.golden.known):
+    for value in (*golden.header.tools, *golden.golden.extra_tools):
         spec = _spec(json.dumps(value))
         if value.get("by_arguments"):
             effects = RecordedEffects(spec.name, golden.golden.effects, value["effects"])
@@ -231,8 +231,10 @@ def replay_completion(
         stood[done] = turn.text
         for piece in mend.rejected_pieces:
             turn.feed(piece)
-        if turn.pending_request is draw and mend.ended is not None:
-            turn.end(mend.ended, cut_out=mend.kind == "envelope" and not mend.rejected_pieces)
+        if turn.pending_request is draw and mend.finish_reason is not None:
+            turn.end(
+                mend.finish_reason, cut_out=mend.kind == "envelope" and not mend.rejected_pieces
+            )
         if turn.pending_request is draw and len(turn.mends) < done + 1:
             return turn, stood  # what was mended then fits now
     last = turn.pending_request
@@ -254,7 +256,7 @@ def _score(turn: ConstrainedTurn, mend: MendRecord) -> None:
         return
     asked = mend.alternatives
     likely = None if asked is None else [(one["token"], one["logprob"]) for one in asked]
-    turn.scored(likely, mend.scored)
+    turn.scored(likely, mend.scored_text)
 
 
 # --- what was said, and by whom -----------------------------------------------------------------

@@ -110,7 +110,7 @@ class RecordedCompleter:
             requests=record.requests,
             reading=reading,
             mends=() if turn is None else tuple(turn.mends),
-            mended=record.mended if turn is None else turn.mended,
+            mended_messages=record.mended_messages if turn is None else turn.mended,
             repeated=record.repeated if turn is None else turn.repeated,
         )
 

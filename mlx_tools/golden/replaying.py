@@ -192,7 +192,12 @@ class _ReplayWriter(SessionWriter):
         mends, record = self._script.peek_completion()
         assert record is not None
         # The world's: none of it is found out again.
-        now = replace(now, duration_ms=record.duration_ms, at=record.at, pieces=record.pieces)
+        now = replace(
+            now,
+            duration_ms=record.duration_ms,
+            recorded_at=record.recorded_at,
+            pieces=record.pieces,
+        )
         comparing, prior = self._comparing, self.session.last_prompt
         if record.prompt is not None:
             recorded = prior[: record.shared_prefix_chars] + record.prompt
@@ -201,7 +206,14 @@ class _ReplayWriter(SessionWriter):
                 kept = min(record.shared_prefix_chars, now.shared_prefix_chars)
                 comparing.texts("prompt", "the prompt", recorded[kept:], prompt[kept:], record)
         comparing.field("outcome", "the strategy", "strategy", now, record)
-        for key in ("retained_text", "reasoning", "commentary", "dropped", "bare_text", "mended"):
+        for key in (
+            "retained_text",
+            "reasoning",
+            "commentary",
+            "dropped",
+            "bare_text",
+            "mended_messages",
+        ):
             comparing.field("reading", f"what is read ({key})", key, now, record)
         for mend in mends:
             self.session.apply(mend)
@@ -263,7 +275,7 @@ class _Replayer:
             specs=self._specs,
             words=words,
             disabled=golden.golden.disabled,
-            finder=NamedSecrets(golden.golden.named),
+            finder=NamedSecrets(golden.golden.named_values),
         )
         self._writer = writer = _ReplayWriter(session, self._script, self._comparing)
         outputs = RecordedOutputs(session, self._script)
@@ -404,7 +416,7 @@ class _Replayer:
 
     def _replay_question(self, record: UserRecord) -> UserRecord:
         now = self._session.question_record(
-            record.content, record.tool_choice, record.at, record.untyped_suffix_chars
+            record.content, record.tool_choice, record.recorded_at, record.untyped_suffix_chars
         )
         self._comparing.field("prompt", "the tools told of", "tools", now, record)
         return now

@@ -49,8 +49,8 @@ from mlx_tools.transcript import (
     Record,
     at_rest,
     calls_in_doubt,
+    is_at_rest,
     outcome_of,
-    rests,
 )
 
 ORIGIN_KEY: Final = "asked"
@@ -145,8 +145,8 @@ class Delegation:
             UsageError: there is no such session, or an answer is not valid.
         """
         records = self._records(session)
-        is_waiting = rests(records) and isinstance(at_rest(records), PauseRecord)
-        if answers is None and rests(records) and (is_waiting or not calls_in_doubt(records)):
+        is_waiting = is_at_rest(records) and isinstance(at_rest(records), PauseRecord)
+        if answers is None and is_at_rest(records) and (is_waiting or not calls_in_doubt(records)):
             path = session_store(self.configuration).read(session).path
             return outcome_of(records, transcript=path)
         header = records[0]

@@ -222,7 +222,7 @@ def asked_at(question: Record | None, header: Record | None) -> float:
 
     In seconds since 1970; 0 if neither is recorded.
     """
-    for text in (getattr(question, "at", ""), getattr(header, "created", "")):
+    for text in (getattr(question, "recorded_at", ""), getattr(header, "created", "")):
         with suppress(ValueError, OverflowError):
             moment = datetime.fromisoformat(text)
             return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -142,8 +142,8 @@ class Undo:
         """Yield the times at which the session's questions were asked."""
         with contextlib.suppress(TranscriptError, ValueError):
             for record in self._store.records(self._session):
-                if isinstance(record, UserRecord) and record.at:
-                    yield datetime.fromisoformat(record.at).timestamp()
+                if isinstance(record, UserRecord) and record.recorded_at:
+                    yield datetime.fromisoformat(record.recorded_at).timestamp()
 
     def undo(self, step: UndoStep) -> UndoStep:
         """Undo one step that is due, and return its new status. Its copy is then deleted."""

@@ -461,7 +461,7 @@ def to_result(value: Any) -> str | Sources:
         ResultError: the value has no JSON.
     """
     sources = sources_of(value)
-    return to_text(value) if sources is None else sources.cleaned(whole_characters)
+    return to_text(value) if sources is None else sources.map_texts(whole_characters)
 
 
 def whole_characters(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What happened in a session, as values: records, outcomes, events, metrics. Pure."""
+"""Records, outcomes, events and metrics of a session, as values. Pure."""
 
 from mlx_tools.transcript.chat_messages import observation_text, tool_call
 from mlx_tools.transcript.doubt import UnknownEnds, calls_in_doubt, in_doubt_after, unknown_ends_of
@@ -30,11 +30,11 @@ from mlx_tools.transcript.outcome import (
     at_rest,
     context_used,
     count,
+    is_at_rest,
     last_run,
     outcome_of,
     outcome_of_run,
     pending_calls,
-    rests,
     sources_in,
 )
 from mlx_tools.transcript.records import (
@@ -69,7 +69,7 @@ from mlx_tools.transcript.records import (
     StoppedRecord,
     SummaryRecord,
     UserRecord,
-    dropped,
+    dropped_text,
 )
 from mlx_tools.transcript.sources import (
     NumberedSource,

@@ -1,4 +1,4 @@
-"""Records as messages of OpenAI's chat interface, which other programs store and send."""
+"""Records as messages of OpenAI's chat API, for other programs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ def chat_messages(records: Iterable[Record]) -> list[dict[str, Any]]:
     """Return the messages of the user, the assistant and the tools.
 
     Results stand in the order of their calls. A turn that could not be read is left out, and so is
-    the correction of it. A call without a result, such as one that waits for an approval, has no
-    message of a tool.
+    its correction. A call without a result, such as one that is pending, has no tool message.
     """
     messages: list[dict[str, Any]] = []
     commentary: dict[int, str] = {}
@@ -59,13 +58,13 @@ def chat_messages(records: Iterable[Record]) -> list[dict[str, Any]]:
 
 
 def tool_call(call_id: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a call as a message of the assistant holds it."""
+    """Return a call as an assistant message holds it."""
     function = {"name": name, "arguments": _compact(arguments)}
     return {"id": call_id, "type": "function", "function": function}
 
 
 def observation_text(record: ObservationRecord) -> str:
-    """Return the text that the model is shown of how a call ended: the output, or the error."""
+    """Return the text of a call's end that the model is shown: output or error."""
     error = record.shown_error
     if error is None:
         return record.content or ""

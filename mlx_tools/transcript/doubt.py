@@ -1,7 +1,7 @@
-"""Doubt about a call: it was started, can change things, and has no known end.
+"""Calls in doubt: they were started, can change things, and have no known end.
 
-Doubt belongs to the call, whatever ended its run: Ctrl-C, a time limit, a cancellation, a crash or
-a lost database. A person decides about it before the session goes on.
+A call is in doubt whatever ended its run: Ctrl-C, a time limit, a cancellation, a crash or a lost
+database. A person decides about it before the session goes on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ from mlx_tools.transcript.records import (
 
 
 def in_doubt_after(record: Record, was_in_doubt: bool) -> bool:
-    """Return whether a call is in doubt after one of its records, and was ``was_in_doubt`` it."""
+    """Return True if a call is in doubt after one of its records.
+
+    Args:
+        record: the record.
+        was_in_doubt: True if the call was in doubt before it.
+    """
     match record:
         case ExecutionRecord():
             return was_in_doubt or record.mutates
@@ -35,7 +40,7 @@ def in_doubt_after(record: Record, was_in_doubt: bool) -> bool:
 
 
 def calls_in_doubt(records: Iterable[Record]) -> tuple[str, ...]:
-    """Return the keys of the calls of a session that are in doubt, in the order they started."""
+    """Return the keys of a session's calls in doubt, in the order of their starts."""
     doubts: dict[str, None] = {}
     for record in records:
         if isinstance(record, ExecutionRecord | ObservationRecord):
@@ -47,7 +52,7 @@ def calls_in_doubt(records: Iterable[Record]) -> tuple[str, ...]:
 
 
 def unknown_ends_of(records: Iterable[Record]) -> tuple[StartedCall, ...]:
-    """Return the calls of a whole session, and of runs within them, whose end nobody knows."""
+    """Return the calls of a session, nested runs included, whose end is unknown."""
     ends, calls, started = UnknownEnds(), dict[str, CallRecord](), set[str]()
     for record in records:
         match record:
@@ -64,25 +69,25 @@ def unknown_ends_of(records: Iterable[Record]) -> tuple[StartedCall, ...]:
 
 
 class UnknownEnds(Struct):
-    """The calls, by name and arguments, that were started and whose end nobody knows.
+    """The calls, by name and arguments, that were started and whose end is unknown.
 
-    A call stays here after a person gave it up: the same call again is asked about, whatever stands
-    for the session. It leaves once the same call has ended.
+    A call stays here after a person gave it up: a person is asked about the same call again,
+    whatever the session allows. It leaves once the same call has ended.
     """
 
     calls: dict[tuple[str, Any], StartedCall] = field(default_factory=dict)
 
     def holds(self, name: str, arguments: Mapping[str, Any]) -> bool:
-        """Return whether a call with these arguments would repeat one whose end is unknown."""
+        """Return True if such a call would repeat one whose end is unknown."""
         return (name, to_hashable(arguments)) in self.calls if self.calls else False
 
     def begin(self, call: CallRecord | StartedCall) -> None:
-        """Take in that a call which can change things was started."""
+        """Add a call that was started and can change things."""
         key = call.name, to_hashable(call.arguments)
         self.calls[key] = StartedCall(call.name, call.arguments)
 
     def end(self, call: CallRecord, record: ObservationRecord, *, was_started: bool) -> None:
-        """Take in how a call ended, if it was started, and those in runs within it."""
+        """Record how a call ended if it was started, and add those of nested runs."""
         if was_started and record.error is not None and record.error.code == IN_DOUBT:
             self.begin(call)
         elif was_started:

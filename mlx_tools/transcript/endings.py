@@ -1,4 +1,4 @@
-"""The end of a run in words for a person: what happened, then what to do about it."""
+"""The end of a run in words for a person: what happened, then what to do."""
 
 from __future__ import annotations
 
@@ -98,8 +98,10 @@ def cut_in_words(records: Sequence[Record], *, repeated: bool = False) -> str:
 
 
 def _unreadable(last: CompletionRecord, records: Sequence[Record]) -> tuple[str, str] | None:
-    """What was wrong with the last completion, and the way out, if more is known than that it
-    could not be read."""
+    """Return what was wrong with the last completion, and the remedy.
+
+    It is None if nothing more is known than that the completion could not be read.
+    """
     corrections = [r for r in records if isinstance(r, CorrectionRecord)]
     if not corrections or corrections[-1].error.code != "truncated_output":
         return None
@@ -109,6 +111,6 @@ def _unreadable(last: CompletionRecord, records: Sequence[Record]) -> tuple[str,
 
 
 def _at_tokens(completions: Sequence[CompletionRecord]) -> str:
-    """At how many tokens a completion was cut off, as far as the server counted them."""
+    """Return words for the number of tokens before the cut, if the server counts them."""
     counts = [r.usage.completion_tokens for r in completions if r.requests == 1]
     return f" at {counts[0]:,} tokens" if counts and counts[0] else " at the token limit"

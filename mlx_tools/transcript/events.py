@@ -1,7 +1,7 @@
-"""Events, which a run tells while it goes on: one for each record that says something, and deltas.
+"""Events of a run: one for each record of note, and deltas.
 
-`event_of` makes the events of records, live or of a transcript that is read again; all others are
-of the moment. The last one is `Finished`.
+`event_of` makes the events of records, live or of a transcript that is read again. All other events
+are only live. The last event is `Finished`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mlx_tools.transcript.records import (
     ObservationRecord,
     Record,
     RepairRecord,
-    dropped,
+    dropped_text,
 )
 
 _PREVIEW_CHARS: Final = 200
@@ -41,7 +41,7 @@ class Event(Struct, frozen=True, kw_only=True):
         cls.type = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     def to_json(self) -> dict[str, Any]:
-        """The event as one JSON object, its ``type`` in snake case: a line of ``--events``."""
+        """Return the event as a JSON object with its ``type``: a line of ``--events``."""
         return {"type": self.type, **to_builtins(self)}
 
 
@@ -49,22 +49,24 @@ class Event(Struct, frozen=True, kw_only=True):
 
 
 class TurnEnded(Event, frozen=True, kw_only=True):
-    """A completion is there. ``usage`` holds None where the server reported nothing."""
+    """A completion has ended."""
 
     turn: int
     usage: Usage
+    """The tokens; None in it is what the server did not report."""
     duration_ms: int | None
 
 
 class Mended(Event, frozen=True, kw_only=True):
-    """A turn was mended while it was written. ``kind`` says what did not fit, ``dropped`` is what
-    the model had written from there on, ``replacement`` what stands there instead; empty: it wrote
-    on."""
+    """A turn was mended while it was written."""
 
     turn: int
     kind: MendKind
+    """What did not fit."""
     dropped: str
+    """The text of the model from there on, which was removed."""
     replacement: str = field(name="put")
+    """The text that stands there instead, empty if the model wrote on."""
 
 
 class FormatBroken(Event, frozen=True, kw_only=True):
@@ -101,44 +103,51 @@ class ToolStarted(Event, frozen=True, kw_only=True):
 
 
 class ToolEnded(Event, frozen=True, kw_only=True):
-    """A call has its observation. ``preview`` is the beginning of what the model is shown;
-    ``cached``: nothing ran, it is what the same call was answered before."""
+    """A call has its observation."""
 
     call: str
     name: str
     error: ErrorInfo | None
     preview: str
+    """The beginning of what the model is shown."""
     duration_ms: int | None
     output_size_chars: int | None
     cached: bool = False
+    """True if nothing ran, and the earlier result of the same call is shown."""
 
 
 class Compacted(Event, frozen=True, kw_only=True):
-    """The oldest of the prompt was replaced: so many turns, and observations of later ones.
-
-    ``reason`` says whether somebody ``asked`` for it, the context was ``filling``, or ``full``;
-    ``summary``: the model summed them up. ``before`` and ``after`` are the prompt's tokens, None
-    where the context's size is unknown.
-    """
+    """The oldest turns of the prompt were replaced, and observations of later ones."""
 
     reason: Literal["asked", "filling", "full"]
+    """``asked`` by somebody, or since the context was ``filling``, or ``full``."""
     turns: int
+    """The number of turns that were replaced."""
     observations: int
+    """The number of later observations that were replaced."""
     summary: bool
-    before: int | None
-    after: int | None
+    """True if the model summarised them."""
+    tokens_before: int | None = field(name="before")
+    """The prompt's tokens before, None if the context's size is unknown."""
+    tokens_after: int | None = field(name="after")
+    """The prompt's tokens after, None if the context's size is unknown."""
 
 
 def event_of(
     record: Record, records: Sequence[Record], later_records: Iterable[Record] = ()
 ) -> Event | None:
-    """The event of a record, None where it has none. ``records`` are the session's up to this one,
-    ``later_records`` those that follow from the same completion."""
+    """Return the event of a record, None if it has none.
+
+    Args:
+        record: the record.
+        records: the session's records up to this one.
+        later_records: records that follow from the same completion.
+    """
     match record:
         case CompletionRecord():
             return _event(TurnEnded, record)
         case MendRecord():
-            return _event(Mended, record, dropped=dropped([*_mends(records)][::-1]))
+            return _event(Mended, record, dropped=dropped_text([*_mends(records)][::-1]))
         case CorrectionRecord():
             return _event(FormatBroken, record)
         case CallRecord():
@@ -160,7 +169,7 @@ def event_of(
 
 
 def _event(kind: type[Event], record: Record, **fields: Any) -> Event:
-    """The event with the record's own values, and ``fields`` that do not stand in it."""
+    """Return the event with the record's own values, and ``fields`` besides."""
     own = (name for name in kind.__struct_fields__ if name not in fields)
     return kind(**{name: getattr(record, name) for name in own}, **fields)
 
@@ -171,7 +180,7 @@ def _name(call: str, records: Sequence[Record]) -> str:
 
 
 def _mends(records: Sequence[Record]) -> Iterator[MendRecord]:
-    """The mends of the turn that is being written, the last one first."""
+    """Yield the mends of the turn in progress, the last one first."""
     for record in reversed(records):
         if not isinstance(record, MendRecord):
             return
@@ -192,17 +201,18 @@ class TurnStarted(Event, frozen=True, kw_only=True):
 
     turn: int
     prompt_chars: int
+    """The length of the whole prompt."""
 
 
 class AnswerPiece(Event, frozen=True, kw_only=True):
-    """Text of the answer, as it forms."""
+    """Text of the answer, as it arrives."""
 
     turn: int
     text: str
 
 
 class ThoughtPiece(Event, frozen=True, kw_only=True):
-    """Text of what the model thinks before it speaks, as it forms."""
+    """Text of the model's reasoning, as it arrives."""
 
     turn: int
     text: str
@@ -217,7 +227,7 @@ class CallOpened(Event, frozen=True, kw_only=True):
 
 
 class ArgumentsPiece(Event, frozen=True, kw_only=True):
-    """Raw text of a call's arguments, as it forms."""
+    """Raw text of a call's arguments, as it arrives."""
 
     turn: int
     index: int
@@ -225,28 +235,31 @@ class ArgumentsPiece(Event, frozen=True, kw_only=True):
 
 
 class WouldChange(Event, frozen=True, kw_only=True):
-    """In a dry run: a call that was not made, and what it would have changed, as an approval shows
-    it (a unified diff); empty where its tool cannot tell."""
+    """A call that a dry run did not make."""
 
     call: str
     name: str
     preview: str
+    """What it would have changed, as an approval shows it (a unified diff); empty if unknown."""
 
 
 class ContextFilling(Event, frozen=True, kw_only=True):
-    """Four fifths of the model's context are used, or more; told once. Both are in tokens."""
+    """At least four fifths of the model's context are used; sent once."""
 
     size: int
-    used: int
+    """The size of the context, in tokens."""
+    used_tokens: int = field(name="used")
+    """The tokens in use."""
 
 
 class ToolProgress(Event, frozen=True, kw_only=True):
-    """A tool tells how far it has come; ``fraction`` from 0 to 1 where it is known."""
+    """A tool reports its progress."""
 
     call: str
     name: str
     message: str
     fraction: float | None
+    """Progress from 0 to 1, None if unknown."""
 
 
 class Finished(Event, frozen=True, kw_only=True):

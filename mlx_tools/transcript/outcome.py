@@ -1,4 +1,4 @@
-"""Outcomes of runs, and what these took: readings of their records."""
+"""Outcomes of runs, and their counters: readings of their records."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from mlx_tools.transcript.records import (
     SummaryRecord,
     UserRecord,
 )
-from mlx_tools.transcript.sources import NumberedSource, cited_sources, given_in
+from mlx_tools.transcript.sources import NumberedSource, cited_sources, read_sources
 
 # --- the history of a run and of its session, as far as it decides about later calls --------------
 
@@ -67,34 +67,37 @@ arguments; None where nobody did."""
 
 
 class RunHistory(Struct):
-    """Which calls one run has made: what tells a repeated call from a new one.
+    """The calls of one run, to tell a repeated call from a new one.
 
     The same call again is a repeat unless a call that can change things, itself not a repeat, came
     in between: running the tests, editing, running the tests is no repeat; A, B, A, B is one.
-    ``answered``: one has run; ``acted``: one that was more than a search for tools; ``reminded``:
-    a call was refused since it repeats another. ``faults`` are why calls brought no result.
-    ``changes`` counts the different calls that can change things, ``mutations`` all of them but
-    repeats; ``seen`` has for each call the count when it was made last, and how often since then.
     """
 
     answered: bool = False
+    """A call has run."""
     acted: bool = False
+    """A call has run that was more than a search for tools."""
     reminded: bool = False
+    """A call was refused since it repeats another."""
     changes: int = 0
+    """The number of different calls that can change things."""
     mutations: int = 0
-    seen: dict[tuple[str, Any], tuple[int, int]] = field(default_factory=dict)
+    """The number of all calls that can change things, except repeats."""
+    last_calls: dict[tuple[str, Any], tuple[int, int]] = field(default_factory=dict)
+    """For each call, the count of changes when it was last made, and its repeats since then."""
     faults: dict[tuple[str, Any], ErrorInfo] = field(default_factory=dict)
+    """The errors of calls that brought no result."""
 
     def copy(self) -> RunHistory:
         """Return a history that can be added to while this one stays."""
-        return replace(self, seen=dict(self.seen), faults=dict(self.faults))
+        return replace(self, last_calls=dict(self.last_calls), faults=dict(self.faults))
 
     def fault(self, call: CallRecord) -> ErrorInfo | None:
-        """Return why the same call brought no result before, None where it did."""
+        """Return the error of the same call before, None if it had a result."""
         return self.faults.get((call.name, to_hashable(call.arguments)))
 
     def end(self, call: CallRecord, error: ErrorInfo | None) -> None:
-        """Take in how a call ended; a reminder says nothing new."""
+        """Record how a call ended; a reminder says nothing new."""
         key = call.name, to_hashable(call.arguments)
         if error is None:
             self.faults.pop(key, None)
@@ -102,72 +105,87 @@ class RunHistory(Struct):
             self.faults[key] = error
 
     def add(self, name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> int:
-        """Take in a call; return how often it was made with no change since, this time included."""
+        """Add a call. Return how often it was made without a change in between.
+
+        This call counts, too.
+        """
         key = name, to_hashable(arguments)
         mutates = spec is not None and spec.mutates(arguments)
-        at, times = self.seen.get(key, (-1, 0))
+        at, times = self.last_calls.get(key, (-1, 0))
         times = times + 1 if at == (self.changes if mutates else self.mutations) else 1
         if mutates and times == 1:
             self.mutations += 1
-            self.changes += key not in self.seen
-        self.seen[key] = (self.changes if mutates else self.mutations), times
+            self.changes += key not in self.last_calls
+        self.last_calls[key] = (self.changes if mutates else self.mutations), times
         return times
 
     def forget(self, call: CallRecord) -> None:
-        """Take back a call that came after the last that its turn may make: it can be made in the
-        next."""
+        """Remove a call that came after the last one that its turn may make.
+
+        It can be made in the next turn.
+        """
         key = call.name, to_hashable(call.arguments)
         self.faults.pop(key, None)
-        at, times = self.seen.pop(key, (0, 0))
+        at, times = self.last_calls.pop(key, (0, 0))
         if times > 1:
-            self.seen[key] = at, times - 1
+            self.last_calls[key] = at, times - 1
 
-    def times(self, call: CallRecord) -> int:
-        """Return how often a call was made when it was made last, with no change in between."""
-        return self.seen.get((call.name, to_hashable(call.arguments)), (0, 0))[1]
+    def repeat_count(self, call: CallRecord) -> int:
+        """Return how often a call was made in a row, without a change in between."""
+        return self.last_calls.get((call.name, to_hashable(call.arguments)), (0, 0))[1]
 
     def may_serve_again(self, call: CallRecord, spec: ToolSpec | None) -> bool:
-        """Return whether a call that repeats another may be answered again: it only reads, and ran
-        before."""
+        """Return True if a call that repeats another may be answered again.
+
+        It may if it only reads, and ran before.
+        """
         fault = self.fault(call)
         ran = fault is None or fault.code in _RAN
         return ran and spec is not None and not spec.mutates(call.arguments)
 
 
 class SessionHistory(Struct):
-    """The history of a session that decides about its later calls, over all its questions.
+    """The history of a session that decides about its later calls.
 
-    ``made`` are the calls that were let through, ``private_read`` is whether a private tool has
-    answered, ``at`` is when the last completion came, ``sources`` are those that the model was
-    given, by number, ``files`` is what it knows of files, by file, ``consents`` what a person
-    allowed for the rest of the session, by tool and by what they are bound to
-    (`ToolSpec.consent_binding`).
-    ``shared`` are the consents of the session whose call this one runs within, and
-    ``unknown_ends`` are the calls whose end nobody knows, there and here.
+    It covers all questions of the session.
     """
 
     shared: Consents | None = None
+    """The consents of the session whose call this session runs within."""
     unknown_ends: UnknownEnds = field(default_factory=UnknownEnds)
-    made: RateCounts = field(default_factory=dict)
+    """The calls whose end is unknown, there and here."""
+    rate_counts: RateCounts = field(default_factory=dict)
+    """The calls that were let through, for rate limits."""
     private_read: bool = False
+    """True if a private tool has answered."""
     sources: dict[int, NumberedSource] = field(default_factory=dict)
+    """The sources that the model was given, by number."""
     files: dict[str, FileView] = field(default_factory=dict)
+    """What the model knows of files, by file."""
     consents: dict[tuple[str, Any], ApprovalRecord] = field(default_factory=dict)
-    at: str = ""
+    """Consents for the rest of the session, by tool and binding (`ToolSpec.consent_binding`)."""
+    last_completed_at: str = ""
+    """The time of the last completion."""
 
     def copy(self) -> SessionHistory:
         """Return a history that can be added to while this one stays."""
         return replace(
             self,
             unknown_ends=UnknownEnds({**self.unknown_ends.calls}),
-            made={**self.made},
+            rate_counts={**self.rate_counts},
             sources={**self.sources},
             files={**self.files},
             consents={**self.consents},
         )
 
     def observe(self, record: ObservationRecord, spec: ToolSpec | None, run: RunHistory) -> bool:
-        """Take in how a call of the tool ``spec`` ended, in ``run`` too; return whether it ran."""
+        """Record how a call ended, in the session and in ``run``. Return True if it ran.
+
+        Args:
+            record: the observation.
+            spec: the tool, None if it is unknown.
+            run: the history of the run.
+        """
         self.sources.update(sources_in(record))
         self.files.update((view.file, view) for view in record.files)
         ran = record.error is None or record.error.code in _RAN
@@ -178,13 +196,16 @@ class SessionHistory(Struct):
         self.private_read |= shows and (spec is None or spec.private or record.nested > 0)
         return ran
 
-    def consent(self, tool: str, record: ApprovalRecord) -> None:
-        """Take in a consent to calls of a tool for the rest of the session."""
+    def add_consent(self, tool: str, record: ApprovalRecord) -> None:
+        """Add a consent to calls of a tool for the rest of the session."""
         self.consents[tool, to_hashable(record.bound_to or {})] = record
 
-    def consented(self, spec: ToolSpec, arguments: Mapping[str, Any]) -> Effects | None:
-        """Return the effects that a person allowed this tool, as it is now, with these arguments,
-        for the rest of the session or of the one that it runs within; None if nobody did."""
+    def allowed_effects(self, spec: ToolSpec, arguments: Mapping[str, Any]) -> Effects | None:
+        """Return the effects that a person allowed for the rest of the session.
+
+        They are those of this tool, as it is now, with these arguments, in this session or in the
+        one that it runs within. None if nobody allowed any.
+        """
         binding = spec.consent_binding(arguments)
         record = None if binding is None else self.consents.get((spec.name, to_hashable(binding)))
         shared = None if self.shared is None else self.shared(spec, arguments)
@@ -207,7 +228,7 @@ _REPEATED = "the same call was made again after the model was told so, and the r
 
 
 class _Sums(Struct, frozen=True):
-    """Numbers, and numbers by name, that can be added up."""
+    """Numbers, and numbers by name, that can be summed."""
 
     def __add__(self, second: Self) -> Self:
         names = self.__struct_fields__
@@ -215,7 +236,7 @@ class _Sums(Struct, frozen=True):
         return type(self)(**sums)
 
     def to_json(self) -> dict[str, Any]:
-        """The counters as JSON values."""
+        """Return the counters as JSON values."""
         return to_builtins(self)  # type: ignore[no-any-return]
 
 
@@ -227,55 +248,57 @@ def _sum(first: Any, second: Any) -> Any:
 
 
 class ToolCounters(_Sums, frozen=True, kw_only=True):
-    """Counts of what became of the calls of one tool.
-
-    ``picked`` counts the calls that were read. Of these ``ran`` were started: ``ok`` ended with an
-    output, ``failed`` with an error, and nobody knows the end of the others. ``refused`` ended with
-    an error and never ran: invalid, denied, or the like. One that was answered out of the cache is
-    ``ok`` and did not run. ``repaired`` were read only after a repair. ``errors`` counts both kinds
-    by code, ``repairs`` by name. ``duration_ms`` is the time that the calls took which ran to an
-    end.
-    """
+    """Counters of the calls of one tool."""
 
     picked: int = 0
+    """The number of calls that were read."""
     ran: int = 0
+    """The number that were started. Those of them without an end are the remainder."""
     ok: int = 0
-    failed: int = 0
-    refused: int = 0
+    """The number that ended with an output, out of the cache too."""
+    failures: int = field(name="failed", default=0)
+    """The number that were started and ended with an error."""
+    refusals: int = field(name="refused", default=0)
+    """The number that ended with an error and never ran: invalid, denied, or the like."""
     repaired: int = 0
+    """The number that were read only after a repair."""
     errors: Mapping[str, int] = field(default_factory=dict)
+    """The number of both kinds of errors, by code."""
     repairs: Mapping[str, int] = field(default_factory=dict)
+    """The number of repairs, by name."""
     duration_ms: int = 0
+    """The time of the calls that ran to an end."""
 
 
 class Counters(_Sums, frozen=True, kw_only=True):
-    """Counts of what happened in one run, or in many.
-
-    ``questions`` were put, each with one of ``ends``: ``answered``, ``paused``, the reason why it
-    stopped, or ``unfinished``. They took so many ``completions``; for these, and for summaries, the
-    model was asked in so many ``requests``, which took ``duration_ms`` and the tokens that its
-    server has told of. ``corrections`` are the lines that could not be read, and other hints that
-    the model was given, by code. ``repairs`` are those of calls and answers alike, ``mends`` those
-    places where a turn was mended. ``tools`` has each tool that was picked, by name; a name that no
-    tool has is one that the model made up.
-    """
+    """Counters of one run, or of many."""
 
     questions: int = 0
+    """The number of questions."""
     ends: Mapping[str, int] = field(default_factory=dict)
+    """Their ends: ``answered``, ``paused``, ``unfinished`` or the reason of a stop."""
     completions: int = 0
+    """The number of completions for them."""
     requests: int = 0
+    """The number of requests to the model, for completions and summaries."""
     duration_ms: int = 0
+    """The time that the requests took."""
     prompt_tokens: int = 0
+    """The tokens that its server reported, here and below."""
     cached_tokens: int = 0
     completion_tokens: int = 0
     corrections: Mapping[str, int] = field(default_factory=dict)
+    """Corrections and other hints that the model was given, by code."""
     repairs: Mapping[str, int] = field(default_factory=dict)
+    """Repairs of calls and answers, by name."""
     mends: int = 0
+    """The places where a turn was mended."""
     tools: Mapping[str, ToolCounters] = field(default_factory=dict)
+    """The counters of each tool, by name. A name that no tool has was made up by the model."""
 
 
 class CounterSum:
-    """A sum of counters, for many of them: they are added in place."""
+    """A sum of many counters, which are added in place."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Any] = to_builtins(Counters())
@@ -299,17 +322,17 @@ def _add_to(sums: dict[str, Any], numbers: Mapping[str, Any]) -> None:
 
 
 def count(records: Sequence[Record]) -> Counters:
-    """The counters of some records: of one run, or of a whole transcript."""
+    """Return the counters of some records: of one run, or of a whole transcript."""
     tools: dict[str, ToolCounters] = {}
     for call in _calls_in(records).values():
         end, error, name = call.end, call.error, call.record.name
-        ran = call.started and not (end is not None and end.cached)
+        ran = call.was_started and not (end is not None and end.cached)
         one = ToolCounters(
             picked=1,
             ran=int(ran),
             ok=int(end is not None and error is None),
-            failed=int(ran and error is not None),
-            refused=int(not ran and error is not None),
+            failures=int(ran and error is not None),
+            refusals=int(not ran and error is not None),
             repaired=int(bool(call.repairs)),
             errors={error.code: 1} if error is not None else {},
             repairs=dict(Counter(call.repairs)),
@@ -338,7 +361,7 @@ def count(records: Sequence[Record]) -> Counters:
 
 
 def _ends(records: Sequence[Record]) -> dict[str, int]:
-    """How each question ended."""
+    """Return the number of questions by their end."""
     starts = [i for i, r in enumerate(records) if isinstance(r, UserRecord)]
     ends: Counter[str] = Counter()
     for start, end in pairwise((*starts, len(records))):
@@ -362,20 +385,21 @@ _REQUESTING = (CompletionRecord, SummaryRecord, CompactedRecord)
 
 
 class _Call(Struct):
-    """The course of a call. ``repeats_doubt``: it is the same as one whose end nobody knows."""
+    """The course of a call."""
 
     record: CallRecord
     arguments: Mapping[str, Any]
     repairs: list[str] = field(default_factory=list)
-    started: bool = False
+    was_started: bool = False
     in_doubt: bool = False
     repeats_doubt: bool = False
+    """The call is the same as one whose end is unknown."""
     end: ObservationRecord | None = None
     error: ErrorInfo | None = None
 
 
 def _calls_in(records: Iterable[Record]) -> dict[str, _Call]:
-    """The calls, by key."""
+    """Return the calls by key."""
     calls: dict[str, _Call] = {}
     for record in records:
         if isinstance(record, CallRecord):
@@ -393,7 +417,7 @@ def _calls_in(records: Iterable[Record]) -> dict[str, _Call]:
             case EditRecord():
                 call.arguments, call.repeats_doubt = record.arguments, False
             case ExecutionRecord():
-                call.started = True
+                call.was_started = True
             case ObservationRecord():
                 call.end, call.error = record, record.error
     return calls
@@ -403,19 +427,13 @@ def _calls_in(records: Iterable[Record]) -> dict[str, _Call]:
 
 
 def _repr_without(value: Struct, hidden: str) -> str:
-    """A value as `repr` writes it, but for one field."""
+    """Return the ``repr`` of a value without one field."""
     names = (name for name in value.__struct_fields__ if name != hidden)
     return f"{type(value).__name__}({', '.join(f'{n}={getattr(value, n)!r}' for n in names)})"
 
 
 class CallReport(Struct, frozen=True, kw_only=True):
-    """One call of a run.
-
-    ``output`` is the whole output, where this process still has it: it is left out of everything
-    that is printed or written (``repr`` too), unless asked for. ``artifact`` is the id of the
-    artifact that it was kept as. ``cached``: nothing ran, it is what the same call was answered
-    before.
-    """
+    """One call of a run."""
 
     id: str
     name: str
@@ -425,10 +443,13 @@ class CallReport(Struct, frozen=True, kw_only=True):
     duration_ms: int | None = None
     output_size_chars: int | None = None
     output: str | None = None
+    """The whole output, if this process still has it. It is printed or written only on request."""
     artifact: str | None = None
+    """The id of the artifact that it is stored as."""
     error_code: str | None = None
     error_preview: str | None = None
     cached: bool = False
+    """True if nothing ran, and the earlier result of the same call was used."""
     would_change: str = ""
     """The change that a dry run left out, as the model is told it."""
 
@@ -436,8 +457,11 @@ class CallReport(Struct, frozen=True, kw_only=True):
         return _repr_without(self, "output")
 
     def to_json(self, *, include_outputs: bool = False) -> dict[str, Any]:
-        """The call as ``--json`` prints it; ``output`` only where it is asked for, ``artifact``,
-        ``cached`` and ``would_change`` only where there is one, and where it is."""
+        """Return the call as ``--json`` prints it.
+
+        ``output`` is there only on request, ``artifact``, ``cached`` and ``would_change`` only if
+        they say something.
+        """
         out: dict[str, Any] = {
             "id": self.id,
             "name": self.name,
@@ -460,18 +484,16 @@ class CallReport(Struct, frozen=True, kw_only=True):
 
 
 class Context(Struct, frozen=True):
-    """The model's context: its ``size``, and how much of it is ``used``, in tokens."""
+    """The model's context, in tokens."""
 
     size: int | None = None
-    used: int | None = None
+    """The size of the context."""
+    used_tokens: int | None = field(name="used", default=None)
+    """The tokens in use."""
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """The ending of a run. Numbers the server did not report are None.
-
-    ``records`` are those of the run. ``reasoning_artifact`` is the id of the artifact that what the
-    model thought was kept as.
-    """
+    """The end of a run. Numbers that the server did not report are None."""
 
     status: ClassVar[str]
     session: str
@@ -486,23 +508,25 @@ class Outcome(Struct, frozen=True, kw_only=True):
     model: str | None = None
     strategy: str = "free"
     reasoning_artifact: str | None = None
+    """The id of the artifact that holds the model's reasoning."""
     records: Sequence[Record] = ()
+    """The records of the run."""
 
     def __repr__(self) -> str:
         return _repr_without(self, "records")
 
     @property
     def counters(self) -> Counters:
-        """Counts of what became of the calls, tool by tool."""
+        """Counters of the run, tool by tool."""
         return count(self.records)
 
     def messages(self) -> list[dict[str, Any]]:
         """Return the messages of this run in OpenAI's form, the question first.
 
         They are those of the user, the assistant (with its ``tool_calls``) and the tools, without
-        the system's. `Controller.run` takes them as ``history``. A call that waits for a person, or
-        at which the run stopped, has no message of a tool. What a tool returned stands here as the
-        model was shown it.
+        the system's. `Controller.run` takes them as ``history``. A call that is pending, or at
+        which the run stopped, has no tool message. The output of a tool is as the model was shown
+        it.
         """
         return chat_messages(self.records)
 
@@ -512,8 +536,10 @@ class Outcome(Struct, frozen=True, kw_only=True):
         return EXIT_OK
 
     def to_json(self, *, include_outputs: bool = False) -> dict[str, Any]:
-        """The outcome as ``mlx-tools ask --json`` prints it: every key, always, but for
-        ``reasoning_artifact``, where there is none."""
+        """Return the outcome as ``mlx-tools ask --json`` prints it.
+
+        All keys are always there, except ``reasoning_artifact`` if there is none.
+        """
         return {
             "status": self.status,
             "answer": getattr(self, "answer", None),
@@ -538,7 +564,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 class Answered(Outcome, frozen=True, kw_only=True):
-    """The model gave its final answer. ``sources`` are those that it cites, by number.
+    """The model gave its final answer.
 
     ``bare_text``, ``truncated`` and ``call_like`` are as in the transcript's `AnswerRecord`.
     """
@@ -546,6 +572,7 @@ class Answered(Outcome, frozen=True, kw_only=True):
     status: ClassVar[str] = "answered"
     answer: str
     sources: tuple[NumberedSource, ...] = ()
+    """The sources that the answer cites, by number."""
     bare_text: bool = False
     truncated: bool = False
     call_like: bool = False
@@ -554,7 +581,7 @@ class Answered(Outcome, frozen=True, kw_only=True):
 
 
 class Paused(Outcome, frozen=True, kw_only=True):
-    """A person must decide about the ``pending`` calls. The transcript keeps everything."""
+    """A person must decide about the ``pending`` calls. The transcript keeps all."""
 
     status: ClassVar[str] = "paused"
     pending: tuple[PendingCall, ...] = ()
@@ -565,7 +592,7 @@ class Paused(Outcome, frozen=True, kw_only=True):
 
 
 class Stopped(Outcome, frozen=True, kw_only=True):
-    """The run ended without an answer: ``reason`` is a word, ``message`` says it to a person."""
+    """The run ended without an answer: ``reason`` is a code, ``message`` the words."""
 
     status: ClassVar[str] = "stopped"
     reason: StopReason
@@ -581,7 +608,7 @@ class Stopped(Outcome, frozen=True, kw_only=True):
 
 
 class Unfinished(Outcome, frozen=True, kw_only=True):
-    """What there is of a run that has not come to rest."""
+    """A run that has not come to rest, as far as it went."""
 
     status: ClassVar[str] = "running"
 
@@ -594,11 +621,18 @@ def outcome_of(
     outputs: Mapping[str, str] | None = None,
     artifacts: Mapping[str, str] | None = None,
 ) -> Outcome:
-    """The outcome of the last question in ``records``, which must have come to rest; with
-    ``unfinished`` what there is of it.
+    """Return the outcome of the last question, which must have come to rest.
 
-    ``outputs`` holds the whole outputs by call, as far as they are at hand, ``artifacts`` the ids
-    of those that were kept after their observation was written.
+    Args:
+        records: the session's records.
+        unfinished: True to return what there is of a question that has not come to rest.
+        transcript: the path of the transcript.
+        outputs: whole outputs by call, as far as they are at hand.
+        artifacts: the ids of artifacts that were stored after their observation was written, by
+            call.
+
+    Raises:
+        TranscriptError: the question has not come to rest.
     """
     header = next(r for r in records if isinstance(r, Header))
     given: dict[int, NumberedSource] = {}
@@ -622,11 +656,11 @@ def last_run(records: Sequence[Record]) -> Sequence[Record]:
 
 
 def sources_in(record: Record) -> Mapping[int, NumberedSource]:
-    """The sources that the model was given with this record, by number."""
+    """Return the sources that the model was given with this record, by number."""
     observed = record.record if isinstance(record, CarriedRecord) else record
     if not isinstance(observed, ObservationRecord) or not observed.sources:
         return {}
-    return {source.n: source for source in given_in(observed.sources)}
+    return {source.n: source for source in read_sources(observed.sources)}
 
 
 def outcome_of_run(
@@ -639,10 +673,19 @@ def outcome_of_run(
     outputs: Mapping[str, str] | None = None,
     artifacts: Mapping[str, str] | None = None,
 ) -> Outcome:
-    """The outcome of one question, whose records ``run`` begins with.
+    """Return the outcome of one question, whose records ``run`` begins with.
 
-    ``sources`` are those that the session's model was given so far, for whichever question; the
-    others are as in `outcome_of`.
+    Args:
+        header: the session's header.
+        run: the question's records.
+        sources: sources that the model was given so far, for any question of the session.
+        unfinished: as in `outcome_of`.
+        transcript: as in `outcome_of`.
+        outputs: as in `outcome_of`.
+        artifacts: as in `outcome_of`.
+
+    Raises:
+        TranscriptError: the question has not come to rest.
     """
     last = at_rest(run)
     asked = [r for r in run if isinstance(r, _REQUESTING)]
@@ -691,26 +734,31 @@ def _cut_by(answer: AnswerRecord) -> Literal["length", "repetition"] | None:
 
 
 def at_rest(records: Sequence[Record]) -> Record:
-    """The record that says how the last question stands: what was summed up after it says nothing
-    of that."""
+    """Return the record that says how the last question stands.
+
+    A compaction after it says nothing of that.
+    """
     return next(r for r in reversed(records) if not isinstance(r, CompactedRecord))
 
 
-def rests(records: Sequence[Record]) -> bool:
-    """Return whether the last question has come to rest."""
+def is_at_rest(records: Sequence[Record]) -> bool:
+    """Return True if the last question has come to rest."""
     asked = any(isinstance(record, UserRecord) for record in records)
     return asked and isinstance(at_rest(records), AnswerRecord | PauseRecord | StoppedRecord)
 
 
 def context_used(run: Sequence[Record]) -> int | None:
-    """The tokens in the model's context at the end of a run: of the prompt, as the server said or
-    as it was counted, and of what was written then; None where nobody counted."""
+    """Return the tokens in the model's context at the end of a run.
+
+    They are those of the prompt, as the server reported or as they were counted, and of the
+    completion. None if nobody counted them.
+    """
     for record in reversed(run):
         match record:
-            case StoppedRecord(used=int(used)):
+            case StoppedRecord(used_tokens=int(used)):
                 return used
-            case CompactedRecord() if record.after is not None:
-                return record.after
+            case CompactedRecord() if record.tokens_after is not None:
+                return record.tokens_after
             case CompletionRecord():
                 usage, written = record.usage, record.usage.completion_tokens
                 said = usage.prompt_tokens if record.requests == 1 else None
@@ -730,7 +778,7 @@ def _reports(
     outputs: Mapping[str, str],
     artifacts: Mapping[str, str],
 ) -> tuple[CallReport, ...]:
-    """The calls of a run that ``last`` ended."""
+    """Return the calls of a run that ``last`` ended."""
     calls = _calls_in(run)
     stopped = isinstance(last, StoppedRecord) and last.reason == "repeated_call"
     repeated = [*calls][-1] if stopped and calls else None
@@ -774,7 +822,7 @@ def _status(call: _Call, paused: bool) -> CallStatus:
 
 
 def pending_calls(run: Sequence[Record], pause: PauseRecord) -> tuple[PendingCall, ...]:
-    """The calls that are asked about in ``pause``, as they would run."""
+    """Return the calls that are asked about in ``pause``, as they would run."""
     calls = _calls_in(run)
     own = (
         PendingCall(
@@ -788,4 +836,4 @@ def pending_calls(run: Sequence[Record], pause: PauseRecord) -> tuple[PendingCal
         for key, digest in zip(pause.calls, pause.digests, strict=False)
         if key in calls
     )
-    return (*own, *pause.within)
+    return (*own, *pause.nested_calls)

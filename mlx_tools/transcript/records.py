@@ -1,6 +1,6 @@
-"""Transcript records, plain, frozen values: a line of the transcript each.
+"""Transcript records: plain, frozen values, one for each line of a transcript.
 
-Nothing here knows how they come about, are shown or stored.
+Nothing here knows how records are made, shown or stored.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ Reasoning = Annotated[
 
 
 class RecordedSettings(Struct, frozen=True, kw_only=True):
-    """The settings of a run that stand in its `Header` under the same name, as the caller gave
-    them: `RunSettings` explains each.
+    """The settings of a run that stand in its `Header`, as the caller gave them.
 
-    They are named there again, since the order of a header's fields is that of its line. A type
-    says with its description what is allowed, for a caller who gives something else.
+    `RunSettings` explains each. The header names them again, since the order of its fields is that
+    of its line. The description of a type says what is allowed, for a caller who gives something
+    else.
     """
 
     model: str | None = None
@@ -69,18 +69,8 @@ class RecordedSettings(Struct, frozen=True, kw_only=True):
 class Header(_Record, frozen=True, kw_only=True, tag="header"):
     """The first record of a transcript: all that resuming and replaying need.
 
-    ``verdict`` says why ``style`` and ``strategy`` are what was measured of the model.
-    ``shortlist`` names the tools of which the prompt tells at the beginning, where not of all, and
-    ``shortlist_request`` is what they were chosen by. ``system`` and ``examples`` were made of
-    ``project_context``, ``persona``, ``catalog_budget`` (tokens; None: unknown) and
-    ``require_tools``; in older files of ``history`` too, earlier messages. ``configured_policy`` is
-    what was configured besides ``policy``, empty where that is the same. ``parent`` names the
-    session and the call that this one runs within. ``context`` is how many tokens the model can
-    take, None where nobody says. ``route`` says by which ``path`` the model is asked: ``native``,
-    by its server's own chat interface, or ``prompted``, as where it is empty; and the ``reason``.
-    Of a native one it says whether the server ``completes`` text too, and ``obeys`` a tool choice.
-    ``output_schema`` is the JSON Schema that answers must fit, None where they are text. ``seal``
-    shows whoever has the store's secret that nobody changed the header.
+    ``system`` and ``examples`` are made of ``project_context``, ``persona``, ``catalog_budget`` and
+    ``require_tools``; in older files of ``history`` too, earlier messages.
     """
 
     session: str
@@ -88,6 +78,7 @@ class Header(_Record, frozen=True, kw_only=True, tag="header"):
     version: int = 1
     model: str | None = None
     backend: Mapping[str, Any] = field(default_factory=dict)
+    """The backend."""
     chat_format: Mapping[str, Any] = field(default_factory=dict)
     style: Style = "jsonl"
     strategy: Strategy = "free"
@@ -100,24 +91,35 @@ class Header(_Record, frozen=True, kw_only=True, tag="header"):
     roots: tuple[str, ...] = ()
     catalog_hash: str = ""
     shortlist: tuple[str, ...] = ()
+    """The tools that the prompt names at first, if these are not all."""
     shortlist_request: str = ""
+    """The text by which they were chosen."""
     policy: Mapping[str, Any] = field(default_factory=dict)
     policy_hash: str = ""
     configured_policy: Mapping[str, Any] = field(name="standing", default_factory=dict)
+    """The configured policy, empty if ``policy`` is the same."""
     parent: str = ""
+    """The session and the call that this session runs within."""
     limits: Mapping[str, Any] = field(default_factory=dict)
     tool_choice: str = "auto"
     verdict: Mapping[str, Any] = field(default_factory=dict)
+    """The measurement that chose ``style`` and ``strategy``."""
     project_context: str = ""
     persona: str | None = None
     catalog_budget: int | None = None
+    """The tokens for the catalog, None if unknown."""
     history: tuple[Mapping[str, str], ...] = ()
     require_tools: tuple[str, ...] = ()
     long_observations: LongObservations = "cut"
     context: int | None = None
+    """The tokens that the model can take, None if unknown."""
     compact: Compaction = "off"
     route: Mapping[str, Any] = field(default_factory=dict)
+    """Why and by which ``path`` the model is asked: ``native``, by its server's chat API, or
+    ``prompted``, the default. For a native one also if the server ``completes`` text, and ``obeys``
+    a tool choice."""
     output_schema: Mapping[str, Any] | None = None
+    """The JSON Schema that answers must fit, None for text."""
     commands: tuple[str, ...] = ()
     """Programs that ``run_command`` may run besides its own."""
     functions: tuple[str, ...] = ()
@@ -127,126 +129,131 @@ class Header(_Record, frozen=True, kw_only=True, tag="header"):
     folder: str = ""
     """The working directory in which the session began, empty if unknown."""
     seal: str = ""
+    """Shows to an owner of the store's secret that nobody changed the header."""
 
 
 class GoldenRecord(_Record, frozen=True, kw_only=True, tag="golden"):
-    """The mark of a golden transcript: it stands right behind the header.
-
-    ``source`` says who wrote the completions. ``known`` are tools that the run could see and its
-    catalog does not hold, ``disabled`` those that could not run, with the reason; ``effects`` what
-    a call could do whose effects depend on its arguments, by its canonical form. ``template`` is
-    what the chat format was read from. ``expect`` says what a live check wants of each question
-    (`mlx_tools.golden.expect`), ``outcomes`` what they came to. ``named`` are the values behind
-    names that stand for them because they change. ``words`` are digests of the files of
-    ``prompts/``. ``volatile`` stands in older files, and says nothing any more.
-    """
+    """The mark of a golden transcript, right after the header."""
 
     name: str
     source: Literal["real", "scripted"] = "real"
+    """Who wrote the completions."""
     about: str = ""
     features: tuple[str, ...] = ()
-    known: tuple[Mapping[str, Any], ...] = ()
+    extra_tools: tuple[Mapping[str, Any], ...] = field(name="known", default=())
+    """Tools that the run could see and that its catalog does not hold."""
     disabled: Mapping[str, str] = field(default_factory=dict)
+    """The tools that could not run, with the reason."""
     effects: Mapping[str, Any] = field(default_factory=dict)
+    """The effects of calls whose effects depend on their arguments, by canonical form."""
     template: Mapping[str, Any] = field(default_factory=dict)
+    """The source of the chat format."""
     expect: tuple[Mapping[str, Any], ...] = ()
+    """What a live check expects of each question (`mlx_tools.golden.expect`)."""
     outcomes: tuple[Mapping[str, Any], ...] = ()
-    named: Mapping[str, str] = field(default_factory=dict)
+    """The outcomes of the questions."""
+    named_values: Mapping[str, str] = field(name="named", default_factory=dict)
+    """The values behind names that stand for them because they change."""
     volatile: tuple[str, ...] = ()
+    """In older files only; it has no meaning any more."""
     words: Mapping[str, str] = field(default_factory=dict)
+    """Digests of the files of ``prompts/``."""
 
 
 class UserRecord(_Record, frozen=True, kw_only=True, tag="user"):
-    """A question. ``at`` is the wall clock (ISO 8601, UTC), here and elsewhere; it never reaches
-    the prompt.
-
-    ``tools`` are the lines of the tools that match it and that the model had not been told of.
-    ``untyped_suffix_chars`` is how many characters at the end of ``content`` nobody typed.
-    ``joined_to_results``: it was said together with the results of the calls before it, and stands
-    in the same turn.
-    """
+    """A question."""
 
     content: str
-    at: str = ""
+    recorded_at: str = field(name="at", default="")
+    """The wall clock (ISO 8601, UTC), here and elsewhere; it never reaches the prompt."""
     tool_choice: str | None = None
     tools: tuple[str, ...] = ()
+    """The lines of tools that match the question and that the model had not been told of."""
     untyped_suffix_chars: int = field(name="piped", default=0)
+    """The number of characters at the end of ``content`` that nobody typed."""
     joined_to_results: bool = field(name="beside", default=False)
+    """True if it came with the results of the calls before it, in the same turn."""
 
 
 class CompletionRecord(_Record, frozen=True, kw_only=True, tag="completion"):
-    """One completion as it came.
-
-    ``prompt`` is what the model was asked with, but for the first ``shared_prefix_chars``
-    characters, which are those of the prompt before it; None in format version 1. ``prefix`` is
-    what the host wrote at the start of the model's turn, ``text`` what stands after it, mends
-    included, ``retained_text`` what of both goes on in the prompt. ``mended`` numbers the messages,
-    from 0, in which more was mended than what stands around arguments. ``requests`` is how often
-    the backend was asked, ``pieces`` in how many pieces text came, ``usage`` the sum of all.
-    ``error`` is why a turn ended before its message did. Rates of calls go by ``at``. ``context``
-    is how many tokens the prompt has, None where the context's size is unknown.
-    """
+    """One completion, as the backend returned it."""
 
     turn: int
     prefix: str = ""
+    """The text that the host wrote at the start of the model's turn."""
     text: str
+    """The text after it, mends included."""
     retained_text: str = field(name="counted", default="")
+    """The part of both that goes on in the prompt."""
     finish_reason: FinishReason | None = None
     closed_early: bool = False
     usage: Usage = Usage()  # frozen, so all may share it
+    """The sum of all usage."""
     duration_ms: int | None = None
     reasoning: str = ""
     commentary: str = ""
     dropped: tuple[str, ...] = ()
     bare_text: bool = False
     strategy: Strategy = "free"
-    mended: tuple[int, ...] = ()
+    mended_messages: tuple[int, ...] = field(name="mended", default=())
+    """The numbers, from 0, of messages with more mended than the envelope of arguments."""
     requests: int = 1
+    """The number of requests to the backend."""
     pieces: int | None = None
+    """The number of pieces in which text came."""
     error: ErrorInfo | None = None
-    at: str = ""
+    """The reason why a turn ended before its message did."""
+    recorded_at: str = field(name="at", default="")
+    """The time that rates of calls go by."""
     prompt: str | None = None
+    """The prompt without its first ``shared_prefix_chars``; None in format version 1."""
     shared_prefix_chars: int = field(name="kept", default=0)
+    """The number of characters that the prompt has in common with the one before it."""
     context: int | None = None
+    """The tokens of the prompt, None if the context's size is unknown."""
     repeated: bool = False
     """The turn was ended since its text repeated itself."""
 
 
 class MendRecord(_Record, frozen=True, kw_only=True, tag="mend"):
-    """One place where the next completion was mended while it was written.
-
-    ``kind`` says what did not fit there, ``message`` in which message of the turn, from 0.
-    ``kept_chars`` is how many characters of the turn stood, after the prefix; ``rejected_pieces``
-    what the model had written since the last mend, in pieces, and ``ended`` how that ended, None
-    where the stream was closed. ``replacement`` stands in place of what did not fit: what must
-    stand there, or one of ``alternatives``, the tokens that were asked for, each with its
-    ``logprob``, while the model wrote ``scored`` (``after_text`` all that stood, or before the
-    token that ends it). It is empty where it was drawn again, or given up. ``restarted``: the model
-    began its line anew, and nothing stands but ``replacement``.
-    """
+    """One place where the next completion was mended while it was written."""
 
     turn: int
     kind: MendKind
+    """What did not fit."""
     message: int = 0
+    """The number of the message in the turn, from 0."""
     kept_chars: int = field(name="kept", default=0)
+    """The number of characters of the turn that stayed, after the prefix."""
     rejected_pieces: tuple[str, ...] = field(name="drawn", default=())
-    ended: FinishReason | None = None
+    """What the model had written since the last mend, in pieces."""
+    finish_reason: FinishReason | None = field(name="ended", default=None)
+    """How that ended, None if the stream was closed."""
     alternatives: tuple[Mapping[str, Any], ...] | None = None
+    """The tokens that were asked for, each with its ``logprob``."""
     replacement: str = field(name="put", default="")
-    scored: str = ""
+    """What stands in place of what did not fit: the only text that can stand there, or one of
+    ``alternatives``. It is empty if the model was asked again, or if the place was given up."""
+    scored_text: str = field(name="scored", default="")
+    """What the model had written when the alternatives were asked for."""
     after_text: bool = field(name="behind", default=False)
+    """True if the alternatives follow all of it, False if they come before the token that ends
+    it."""
     restarted: bool = field(name="anew", default=False)
+    """True if the model began its line again, and only ``replacement`` stands."""
 
     @property
     def clean(self) -> bool:
-        """Return whether only white space, punctuation, or what stands around arguments was
-        mended."""
+        """True if only white space, punctuation or the envelope of arguments was mended."""
         closes = bool(self.replacement) and not self.replacement.strip("}] \n")
         return self.kind in ("envelope", "quote", "thought") or (self.kind == "bracket" and closes)
 
 
-def dropped(mends: Iterable[MendRecord]) -> str:
-    """The text that the last of these mends, all of one turn so far, took away from the model's."""
+def dropped_text(mends: Iterable[MendRecord]) -> str:
+    """Return the text of the model that the last of these mends removed.
+
+    The mends are all of one turn so far.
+    """
     gone = text = ""
     for mend in mends:
         text += "".join(mend.rejected_pieces)
@@ -255,10 +262,11 @@ def dropped(mends: Iterable[MendRecord]) -> str:
 
 
 class CallRecord(_Record, frozen=True, kw_only=True, tag="tool_call"):
-    """A call that was read, valid or not. ``call`` is its key here: unique, and the host's own."""
+    """A call that was read, valid or not."""
 
     turn: int
     call: str
+    """The call's key here: unique, and the host's own."""
     name: str
     arguments: Mapping[str, Any]
     id: str | None = None
@@ -285,147 +293,163 @@ class DecisionRecord(_Record, frozen=True, kw_only=True, tag="decision"):
 
 
 class PendingCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A call that waits for a person. An approval must carry its ``digest``. ``in_doubt``: it, or
-    the same call before it, was started, and nobody knows how that ended."""
+    """A call that waits for a person."""
 
     call_id: str
     name: str
     arguments: Mapping[str, Any]
     digest: str
+    """The digest that an approval must carry."""
     expires_at: str
     in_doubt: bool = False
+    """True if it, or the same call before it, was started and its end is unknown."""
 
     def to_json(self) -> dict[str, Any]:
-        """The call as ``--json`` prints it; ``in_doubt`` only where it is."""
+        """Return the call as ``--json`` prints it; ``in_doubt`` only if it is true."""
         return {k: v for k, v in to_builtins(self).items() if k != "in_doubt" or v}
 
 
 class PauseRecord(_Record, frozen=True, kw_only=True, tag="paused"):
-    """A person is asked about calls, and the run waits: written before anything is shown.
+    """A person is asked about calls, and the run waits.
 
-    Each of ``digests`` binds an approval of one of ``calls`` to what is shown, until
-    ``expires_at``. ``within`` are calls that wait in runs within a call. ``seal`` shows that nobody
-    changed what was shown of them.
+    It is written before anything is shown. Each of ``digests`` binds an approval of one of
+    ``calls`` to what is shown.
     """
 
     calls: tuple[str, ...]
     digests: tuple[str, ...]
     expires_at: str
-    at: str = ""
-    within: tuple[PendingCall, ...] = ()
+    """The time until which an approval can be given."""
+    recorded_at: str = field(name="at", default="")
+    nested_calls: tuple[PendingCall, ...] = field(name="within", default=())
+    """The calls that wait in nested runs."""
     seal: str = ""
+    """Shows that nobody changed what was shown of them."""
 
 
 class EditRecord(_Record, frozen=True, kw_only=True, tag="edited"):
-    """A person gave a call other arguments; a decision on the call as it is now follows."""
+    """A person gave a call other arguments.
+
+    A decision on the call with these arguments follows.
+    """
 
     call: str
     arguments: Mapping[str, Any]
-    at: str = ""
+    recorded_at: str = field(name="at", default="")
 
 
 class ApprovalRecord(_Record, frozen=True, kw_only=True, tag="approval"):
-    """A person's answer about a call that policy asked about; binds to ``digest``.
+    """A person's answer about a call that policy asked about; it binds to ``digest``.
 
-    ``state`` is what the call would act on as it was shown, ``expires_at`` until when this holds.
-    ``scope`` ``session`` covers later calls too, of the tool with the digest ``tool``, with no more
-    than ``effects``, and with the same values of the arguments ``bound_to``. ``seal`` shows whoever
-    has the store's secret that a person said it.
+    With the ``scope`` ``session`` it covers later calls of the tool with the digest ``tool`` too,
+    with no more than ``effects``, and with the same values of the arguments ``bound_to``.
     """
 
     call: str
     approved: bool
     digest: str
     reason: str = ""
-    at: str = ""
+    recorded_at: str = field(name="at", default="")
     scope: Literal["call", "session"] = "call"
     state: str = ""
+    """What the call would act on, as it was shown."""
     expires_at: str = ""
+    """The time until which the approval holds."""
     tool: str = ""
     effects: tuple[str, ...] = ()
     bound_to: Mapping[str, Any] | None = None
     seal: str = ""
+    """Shows to an owner of the store's secret that a person gave the answer."""
 
 
 class ResumedRecord(_Record, frozen=True, kw_only=True, tag="resumed"):
-    """Another process goes on from here. ``policy`` is the one in force from now on: the header's,
-    narrowed by what was configured at the time."""
+    """Another process goes on from here."""
 
     policy: Mapping[str, Any]
-    at: str = ""
+    """The policy in force from now on: the header's, narrowed by the configured one."""
+    recorded_at: str = field(name="at", default="")
 
 
 class ExecutionRecord(_Record, frozen=True, kw_only=True, tag="execution_started"):
-    """Written, and on disk, before a tool starts."""
+    """The start of a tool. It is on disk before the tool starts."""
 
     call: str
     mutates: bool
-    at: str = ""
+    recorded_at: str = field(name="at", default="")
 
 
 class NestedRecord(_Record, frozen=True, kw_only=True, tag="nested_run"):
-    """A call asks the model for the time number ``run`` (from 0), in the session ``session``: there
-    the answer is found again, where the call has to be made again."""
+    """A call asks the model in a nested run.
+
+    If the call has to be made again, the answer is found in that run's session.
+    """
 
     call: str
     run: int
+    """The number of the call's nested run, from 0."""
     session: str
+    """The session of that run."""
 
 
 class SummaryRecord(_Record, frozen=True, kw_only=True, tag="summary"):
-    """The model's summary of an output that is too long to be shown; its observation follows.
+    """The model's summary of an output that is too long to be shown.
 
-    ``parts`` are those of the output that it read, in order: each with its ``offset`` in characters
-    and its ``summary``. ``problem`` is why there are fewer than there could be. ``usage`` adds up
-    all ``requests``.
+    Its observation follows.
     """
 
     call: str
     parts: tuple[Mapping[str, Any], ...] = ()
+    """The parts of the output that the model read, each with its ``offset`` in characters and its
+    ``summary``."""
     problem: str = ""
+    """The reason why there are fewer parts than there could be."""
     requests: int = 0
     usage: Usage = Usage()  # frozen, so all may share it
+    """The sum of all ``requests``."""
     duration_ms: int | None = None
-    at: str = ""
+    recorded_at: str = field(name="at", default="")
 
 
 class CompactedRecord(_Record, frozen=True, kw_only=True, tag="compacted"):
-    """From here on the prompt is another one: what was oldest in it is replaced, in one step.
-
-    ``removed`` is how many of the records that it was made of leave it, ``turns`` how many
-    completions that are; ``content`` stands in their place, and ``observations``, by call, in place
-    of those that left alone. ``artifacts`` keep what was replaced. ``before`` and ``after`` are the
-    tokens of the prompt, None where nobody counts them; ``requests`` and ``usage`` are what a
-    summary took.
-    """
+    """A compaction: from here on, the oldest part of the prompt is replaced."""
 
     reason: Literal["asked", "filling", "full"]
     removed: int = field(name="gone", default=0)
+    """The number of records that leave the prompt."""
     turns: int = 0
+    """The number of completions among them."""
     content: str = ""
+    """The text that stands in their place."""
     observations: Mapping[str, str] = field(default_factory=dict)
+    """The texts that stand in place of observations that left alone, by call."""
     artifacts: tuple[str, ...] = ()
-    before: int | None = None
-    after: int | None = None
+    """The artifacts that hold what was replaced."""
+    tokens_before: int | None = field(name="before", default=None)
+    """The tokens of the prompt before, None if unknown."""
+    tokens_after: int | None = field(name="after", default=None)
+    """The tokens of the prompt after, None if unknown."""
     requests: int = 0
+    """The requests that a summary took, and below their usage."""
     usage: Usage = Usage()  # frozen, so all may share it
     duration_ms: int | None = None
-    at: str = ""
+    recorded_at: str = field(name="at", default="")
 
 
 class FileView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A text file as the model knows it: the lines that it was shown, or has written.
 
-    ``file`` identifies the file, ``state`` its content then. The lines ``first`` to ``last`` of
-    ``total`` are known, counted from 1. ``is_cut``: a line of these was not shown whole.
+    The lines ``first`` to ``last`` of ``total`` are known, counted from 1.
     """
 
     file: str
+    """The file's identity."""
     state: str
+    """The state of its content then."""
     first: int
     last: int
     total: int
     is_cut: bool = False
+    """True if a line of these was not shown whole."""
 
     @property
     def is_whole(self) -> bool:
@@ -440,31 +464,32 @@ class StartedCall(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ObservationRecord(_Record, frozen=True, kw_only=True, tag="tool_observation"):
-    """The end of a call. ``content`` is what the model sees; the whole stands in ``artifact``, and
-    in ``whole`` where a golden transcript keeps it.
-
-    ``nested`` is how many completions runs within the call took: they count against the run's.
-    ``cached``: nothing ran, it is what the same call was answered before. ``sources`` are those
-    that the content shows, each with ``n``, ``title`` and ``location``; ``files`` what the model
-    knows of files by it. ``unknown_ends`` are the calls in runs within it whose end nobody knows.
-    """
+    """The end of a call."""
 
     call: str
     name: str
     content: str | None = None
+    """What the model sees."""
     error: ErrorInfo | None = None
     id: str | None = None
     duration_ms: int | None = None
     output_size_chars: int | None = None
     artifact: str | None = None
+    """The artifact that holds the whole output."""
     nested: int = 0
+    """The number of completions of nested runs, which count against the run's."""
     cached: bool = False
+    """True if nothing ran, and the earlier result of the same call was used."""
     sources: tuple[Mapping[str, Any], ...] = ()
+    """The sources in the content, each with ``n``, ``title`` and ``location``."""
     whole: str | None = None
+    """The whole output, in golden transcripts that keep it."""
     files: tuple[FileView, ...] = ()
+    """What the model knows of files by this observation."""
     would_change: str = ""
     """The change that a dry run left out, in words and as far as the model is shown it."""
     unknown_ends: tuple[StartedCall, ...] = ()
+    """The calls of nested runs whose end is unknown."""
 
     @property
     def shown_error(self) -> ErrorInfo | None:
@@ -475,21 +500,19 @@ class ObservationRecord(_Record, frozen=True, kw_only=True, tag="tool_observatio
 
     @property
     def shown_text(self) -> str:
-        """The words that the model reads."""
+        """The text that the model reads."""
         error = self.shown_error
         return self.content or "" if error is None else error.message
 
 
 class CorrectionRecord(_Record, frozen=True, kw_only=True, tag="correction"):
-    """The model's line could not be read; this is what it is told.
-
-    ``forged``: it wrote an observation, which is the host's to write, after calls had been
-    answered.
-    """
+    """A turn could not be read; ``error`` is what the model is told."""
 
     turn: int
     error: ErrorInfo
     forged: bool = False
+    """True if the model wrote an observation, which is the host's to write, after calls had been
+    answered."""
 
 
 class ExtendedRecord(_Record, frozen=True, kw_only=True, tag="extended"):
@@ -497,39 +520,37 @@ class ExtendedRecord(_Record, frozen=True, kw_only=True, tag="extended"):
 
     iterations: int
     """Completions that the question may take in addition."""
-    at: str = ""
+    recorded_at: str = field(name="at", default="")
 
 
 class AnswerRecord(_Record, frozen=True, kw_only=True, tag="final_answer"):
-    """The final answer. ``sources`` is what the model named as such, whatever that is.
-
-    ``bare_text``: it is prose. ``truncated``: it was cut off at the token limit. ``call_like``: it
-    looks like a call that could not be read, and came again after a correction.
-    """
+    """The final answer."""
 
     turn: int
     content: str
     sources: tuple[Any, ...] = ()
+    """What the model named as sources, whatever that is."""
     bare_text: bool = False
+    """True if the answer is prose."""
     truncated: bool = False
+    """True if it was cut off at the token limit."""
     call_like: bool = False
+    """True if it looks like a call that could not be read, and came again after a correction."""
     repeated: bool = False
     """It was cut off since its text repeated itself, not at the token limit."""
 
 
 class StoppedRecord(_Record, frozen=True, kw_only=True, tag="stopped"):
-    """The run ended without an answer, and why.
-
-    ``waiting_for`` says whom the run was waiting for when its time ran out: the backend, a tool, or
-    nobody. ``partial`` is what had come of a completion that broke off: kept, never read. ``used``
-    are the tokens of a prompt that the context does not hold.
-    """
+    """The run ended without an answer."""
 
     reason: StopReason
     message: str = ""
     waiting_for: Literal["", "backend", "tool"] = ""
+    """What the run waited for when its time ran out: the backend, a tool, or nothing."""
     partial: str = ""
-    used: int | None = None
+    """The text of a completion that broke off: stored, never read."""
+    used_tokens: int | None = field(name="used", default=None)
+    """The tokens of a prompt that the context does not hold."""
 
 
 PromptRecord = (
@@ -545,17 +566,17 @@ PromptRecord = (
 
 
 class CarriedRecord(_Record, frozen=True, kw_only=True, tag="carried"):
-    """One record of what was said before this session, in another one or to a caller.
+    """One record of the prior conversation: another session's, or a caller's.
 
-    It stands in the prompt, and its texts are known for what they are; nothing of it runs again,
-    counts for a run of this session, or is a person's approval. ``private``: a private tool has
-    answered there. ``unknown_ends``, at the last of these records, are the calls of before whose
-    end nobody knows, also those that were summed up.
+    It stands in the prompt. Nothing of it runs again, counts for a run of this session, or is a
+    person's approval.
     """
 
     record: PromptRecord
     private: bool = False
+    """True if a private tool has answered there."""
     unknown_ends: tuple[StartedCall, ...] = ()
+    """At the last of these records: earlier calls whose end is unknown, summarised ones too."""
 
 
 Record = (
@@ -591,7 +612,7 @@ for _kind in get_args(Record):
 
 
 class State(StrEnum):
-    """Where a session stands."""
+    """The state of a session."""
 
     EMPTY = "empty"
     IDLE = "idle"

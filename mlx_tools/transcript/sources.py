@@ -1,8 +1,8 @@
-"""Sources: what a tool found, numbered for the model, and those that an answer cites.
+"""Sources: results that a tool found, numbered for the model, and their citations.
 
-A tool that finds things returns `Sources`. The numbers are given when its observation is recorded,
-and go on counting over a session, so that ``[3]`` means one thing in it. The record keeps which
-number is what: text of a source that looks like a numbered source changes nothing.
+A tool that finds things returns `Sources`. They are numbered when the observation is recorded, and
+the numbers go on over a session, so that ``[3]`` means one thing in it. The record keeps the
+sources by number: text of a source that looks like a numbered source changes nothing.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ _SPAN: Final = re.compile(r"([0-9]+) *[-\u2013] *\^?([0-9]+)")
 
 
 class Source(Struct, frozen=True):
-    """One thing that was found: its title, where it stands (a path or a URL), and what it says."""
+    """One thing that a tool found."""
 
     title: str
     location: str
+    """Its place: a path or a URL."""
     text: str = ""
+    """Its content."""
 
 
 class Sources(Struct, frozen=True):
-    """The result of a tool that finds things, the best first.
+    """The result of a tool that finds things, the best first."""
 
-    ``note`` is the tool's own words, said after them, or in their place where nothing was found.
-    """
-
-    found: tuple[Source, ...]
+    items: tuple[Source, ...]
     note: str = ""
+    """The tool's own words, after the sources, or in their place if there are none."""
 
-    def cleaned(self, clean: Callable[[str], str]) -> Sources:
-        """The same with every text passed through ``clean``."""
+    def map_texts(self, clean: Callable[[str], str]) -> Sources:
+        """Return the same sources with every text passed through ``clean``."""
         found = (
-            Source(clean(one.title), clean(one.location), clean(one.text)) for one in self.found
+            Source(clean(one.title), clean(one.location), clean(one.text)) for one in self.items
         )
         return Sources(tuple(found), clean(self.note))
 
@@ -73,55 +73,54 @@ class NumberedSource(Struct, frozen=True):
     location: str
 
     def to_json(self) -> dict[str, Any]:
-        """As records and ``--json`` have it."""
+        """Return the source as records and ``--json`` have it."""
         return {"n": self.n, "title": self.title, "location": self.location}
 
 
 class RenderedSources(NamedTuple):
-    """Sources as the model reads them.
-
-    ``given`` are those that are shown. Where not all fitted, ``cut_at`` is the character of the
-    whole text at which the first thing is missing, and ``omitted`` how many are missing in all.
-    """
+    """Sources as the model reads them."""
 
     text: str
-    given: tuple[NumberedSource, ...]
+    sources: tuple[NumberedSource, ...]
+    """The sources that are shown."""
     cut_at: int | None = None
+    """The character of the whole text at which the first thing is missing, None if all fits."""
     omitted: int = 0
+    """The number of characters that are missing in all."""
 
 
 def sources_of(value: Any) -> Sources | None:
-    """The sources that a tool returned, alone or as a list of them; None for any other value."""
+    """Return the sources that a tool returned, alone or as a list, else None."""
     if isinstance(value, Source):
         value = Sources((value,))
     elif isinstance(value, list | tuple) and value and all(isinstance(v, Source) for v in value):
         value = Sources(tuple(value))
     if not isinstance(value, Sources):
         return None
-    return replace(value, found=tuple(value.found)[:MAX_SOURCES])
+    return replace(value, items=tuple(value.items)[:MAX_SOURCES])
 
 
 def render_sources(sources: Sources, first: int = 1, room: int | None = None) -> RenderedSources:
-    """The sources as text, numbered from ``first`` on, in at most ``room`` characters.
+    """Render sources as text, numbered from ``first``, in at most ``room`` characters.
 
     Each begins with a line of number, title and location; its text follows with every line quoted.
-    Where there is too little room the longest are cut first, and the last ones left out.
+    If there is too little room, the longest are cut first and the last ones left out.
     """
     given = [
         NumberedSource(
             n, _line(one.title, MAX_TITLE_CHARS), _line(one.location, MAX_LOCATION_CHARS)
         )
-        for n, one in enumerate(sources.found, start=first)
+        for n, one in enumerate(sources.items, start=first)
     ]
     heads = [_head(one) for one in given]
     blocks = [
         "\n".join((head, *_quoted(one.text)))
-        for head, one in zip(heads, sources.found, strict=True)
+        for head, one in zip(heads, sources.items, strict=True)
     ]
     whole = "\n".join(blocks)
     if room is None or len(whole) <= room:
         return RenderedSources(whole, tuple(given))
-    shown = _that_fit(heads, room)
+    shown = _count_fitting(heads, room)
     sizes = _shares([len(block) for block in blocks[:shown]], room - (shown - 1))
     text = "\n".join(_cut(block, size) for block, size in zip(blocks, sizes, strict=False))
     cut_at = _first_cut(blocks, sizes)
@@ -131,10 +130,15 @@ def render_sources(sources: Sources, first: int = 1, room: int | None = None) ->
 def cited_sources(
     content: str, citations: Iterable[Any], sources: Mapping[int, NumberedSource]
 ) -> tuple[NumberedSource, ...]:
-    """The given sources that an answer cites, by number: in its text as ``[2]``, or in
-    ``citations``, the protocol's own list of them (numbers, or titles or locations).
+    """Return the sources that an answer cites, by number.
 
-    A number nobody gave is none, a span that holds one is none as a whole, and code cites nothing.
+    A number that was not given is no citation, a span that holds one is none as a whole, and code
+    cites nothing.
+
+    Args:
+        content: the answer, which cites as in ``[2]``.
+        citations: the protocol's own list of citations: numbers, titles or locations.
+        sources: the sources that the model was given.
     """
     if not sources:
         return ()
@@ -142,19 +146,19 @@ def cited_sources(
     for line, is_code in _lines(content):
         if not is_code:
             for found in _NUMBERS.finditer(_CODE.sub(" ", line)):
-                numbers |= _meant_by(found, sources)
+                numbers |= _cited_in_match(found, sources)
     for one in citations:
         numbers |= _cited_numbers(one, sources)
     return tuple(sources[n] for n in sorted(numbers))
 
 
 def expand_citations(content: str, sources: Iterable[NumberedSource]) -> str:
-    """An answer with its citations as names, for a reader who was not given the numbers."""
+    """Replace citations in an answer by names, for a reader without the numbers."""
     known = {one.n: one for one in sources}
     either = re.compile(f"{_CODE.pattern}|{_NUMBERS.pattern}", re.IGNORECASE)
 
     def names(match: re.Match[str]) -> str:
-        numbers = _meant_by(match, known) if any(match.groups()) else ()
+        numbers = _cited_in_match(match, known) if any(match.groups()) else ()
         if not numbers:
             return match[0]
         return f"({'; '.join(_name(known[number]) for number in sorted(numbers))})"
@@ -164,8 +168,8 @@ def expand_citations(content: str, sources: Iterable[NumberedSource]) -> str:
     )
 
 
-def given_in(rows: Iterable[Any]) -> Iterator[NumberedSource]:
-    """The sources that a record keeps; what is none is passed over."""
+def read_sources(rows: Iterable[Any]) -> Iterator[NumberedSource]:
+    """Yield the sources that a record keeps; skip what is none."""
     for row in rows:
         match row:
             case {"n": int(n), "title": str(title), "location": str(location)} if n > 0:
@@ -173,7 +177,7 @@ def given_in(rows: Iterable[Any]) -> Iterator[NumberedSource]:
 
 
 def _line(text: str, limit: int) -> str:
-    """The text on one line, without control characters."""
+    """Return the text on one line, without control characters."""
     line = _CONTROL.sub("", " ".join(text[: 4 * limit].split()))
     return line if len(line) <= limit else line[: limit - 1] + _CUT
 
@@ -190,12 +194,15 @@ def _name(source: NumberedSource) -> str:
 
 
 def _name_and_location(source: NumberedSource) -> list[str]:
-    """Title and location, once where they are the same."""
+    """Return title and location, once if they are the same."""
     return [part for part in dict.fromkeys((source.title, source.location)) if part]
 
 
 def _quoted(text: str) -> Iterator[str]:
-    """Every line of the text, wherever a reader may see one end, quoted; blank ones but once."""
+    """Yield every line of the text, quoted; several blank lines as one.
+
+    A line ends wherever a reader may see an end.
+    """
     blank = True
     for line in text.strip().splitlines():
         kept = _CONTROL.sub("", line).rstrip()
@@ -204,8 +211,8 @@ def _quoted(text: str) -> Iterator[str]:
         blank = not kept
 
 
-def _that_fit(heads: Sequence[str], room: int) -> int:
-    """The number of sources that can be shown at least by their first line: one in any case."""
+def _count_fitting(heads: Sequence[str], room: int) -> int:
+    """Return the number of sources whose first line can be shown: at least one."""
     used = 0
     for number, head in enumerate(heads):
         used += len(head) + len(_CUT) + 1
@@ -215,8 +222,10 @@ def _that_fit(heads: Sequence[str], room: int) -> int:
 
 
 def _shares(sizes: Sequence[int], room: int) -> list[int]:
-    """The part of ``room`` that each gets: all that it needs, or as much as the others that
-    lack."""
+    """Return the part of ``room`` for each size.
+
+    A size gets all that it needs, or as much as the others that get too little.
+    """
     shares = [0] * len(sizes)
     left = room
     order = sorted(range(len(sizes)), key=sizes.__getitem__)
@@ -231,7 +240,7 @@ def _cut(block: str, size: int) -> str:
 
 
 def _first_cut(blocks: Sequence[str], sizes: Sequence[int]) -> int:
-    """Where in the whole text the first thing is missing."""
+    """Return the place in the whole text at which the first thing is missing."""
     at = 0
     for block, size in zip(blocks, sizes, strict=False):
         if len(block) > size:
@@ -241,7 +250,7 @@ def _first_cut(blocks: Sequence[str], sizes: Sequence[int]) -> int:
 
 
 def _lines(content: str) -> Iterator[tuple[str, bool]]:
-    """The lines of a text, and whether Markdown sets each as code."""
+    """Yield the lines of a text, and True for those that Markdown sets as code."""
     fence = ""
     for line in content.split("\n"):
         mark = line.lstrip()[:3]
@@ -252,8 +261,11 @@ def _lines(content: str) -> Iterator[tuple[str, bool]]:
             yield line, bool(fence)
 
 
-def _meant_by(match: re.Match[str], sources: Mapping[int, NumberedSource]) -> set[int]:
-    """The given numbers between brackets, and those within spans of nothing but given ones."""
+def _cited_in_match(match: re.Match[str], sources: Mapping[int, NumberedSource]) -> set[int]:
+    """Return the given numbers between brackets.
+
+    A span counts if all numbers in it were given.
+    """
     text = next(filter(None, match.groups()))
     numbers = {int(part) for part in re.findall("[0-9]+", _SPAN.sub(" ", text))}
     for begin, end in _SPAN.findall(text):
@@ -264,7 +276,10 @@ def _meant_by(match: re.Match[str], sources: Mapping[int, NumberedSource]) -> se
 
 
 def _cited_numbers(item: Any, sources: Mapping[int, NumberedSource]) -> set[int]:
-    """The source that an item of an answer's own list names; none where nobody gave it."""
+    """Return the source that an item of an answer's own list names.
+
+    The set is empty if the model was not given it.
+    """
     match item:
         case bool():
             return set()

@@ -41,7 +41,7 @@ class Facts:
     @property
     def tools(self) -> frozenset[str]:
         """The tools that were recorded, those besides the catalog too."""
-        return frozenset(t["name"] for t in (*self.header.tools, *self.golden.golden.known))
+        return frozenset(t["name"] for t in (*self.header.tools, *self.golden.golden.extra_tools))
 
     @property
     def calls(self) -> list[CallRecord]:

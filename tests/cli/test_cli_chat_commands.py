@@ -359,7 +359,7 @@ def test_what_was_allowed_for_the_session_does_not_hold_once_tools_reach_more(
         record = ApprovalRecord(
             call="c1", approved=True, digest="", tool=spec.digest(), effects=("write",)
         )
-        talk.conversation.session_state.history.consent("create_file", record)
+        talk.conversation.session_state.history.add_consent("create_file", record)
 
         def consented() -> object:
             consents = talk.conversation.consents

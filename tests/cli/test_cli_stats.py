@@ -46,7 +46,7 @@ def question(
 ) -> list[Record]:
     """A question for which a tool was called, and its answer."""
     return [
-        UserRecord(content="Where?", at=at),
+        UserRecord(content="Where?", recorded_at=at),
         CompletionRecord(turn=1, text="", usage=Usage(50, 20, 5), duration_ms=1500),
         CallRecord(turn=1, call=key, name=tool, arguments={}),
         ExecutionRecord(call=key, mutates=False),
@@ -63,10 +63,10 @@ def kept(keep: Keep) -> str:
     failed = question(now, error=ErrorInfo("timeout", "late"), key="c2")
     keep("20260101-000000-00000001", [head, *question(LONG_AGO), *failed])
     other = Header(session="s", created=now, model="large")
-    keep("20260101-000000-00000002", [other, UserRecord(content="?", at=now)])
+    keep("20260101-000000-00000002", [other, UserRecord(content="?", recorded_at=now)])
     keep("20260101-000000-00000003", [Header(session="s", created=LONG_AGO), *question("")[2:5]])
     stopped = StoppedRecord(reason="backend_error")
-    keep("20260101-000000-00000004", [head, UserRecord(content="?", at=now), stopped])
+    keep("20260101-000000-00000004", [head, UserRecord(content="?", recorded_at=now), stopped])
     keep("20260101-000000-00000005", [head, '{"type":"user","content":7}'])
     return now
 

@@ -191,12 +191,12 @@ def test_thoughts_are_folded_to_a_line() -> None:
 
 
 def test_a_full_context_is_told_with_what_makes_room(capsys: Any) -> None:
-    filling = events.ContextFilling(size=1000, used=810)
+    filling = events.ContextFilling(size=1000, used_tokens=810)
     LiveView(steps=None, answer=None, makes_room="/compact makes room").show(filling)
     assert "81 % of the model's context" in (told := capsys.readouterr().err)
     assert told.endswith("; /compact makes room\n")
     none = {"turns": 0, "observations": 0}
-    done = events.Compacted(reason="asked", **none, summary=True, before=40, after=30)
+    done = events.Compacted(reason="asked", **none, summary=True, tokens_before=40, tokens_after=30)
     assert describe_compaction(done) == "the prompt was compacted, from 40 to 30 tokens"
 
 
@@ -218,7 +218,7 @@ def test_the_status_line_says_what_is_known_and_nothing_else() -> None:
     known = finished("a", context=Context(1000, 230), model="m")
     wrote = (started(), 3.0, piece("a"), 0.5, piece("b"), 2.0, ended(), known)
     assert after(*wrote) == "23 % of 1000 · 2 tokens/s · m"
-    full = after(events.ContextFilling(size=1000, used=800))
+    full = after(events.ContextFilling(size=1000, used_tokens=800))
     assert full == "80 % of 1000 · 2 tokens/s · /compact makes room · m"
 
 

@@ -185,7 +185,7 @@ def test_a_person_is_told_once_when_four_fifths_are_used() -> None:
     happened = heard(made)
     told = [e for e in happened if isinstance(e, events.ContextFilling)]
     assert len(told) == 1
-    assert told[0].size == SIZE and SIZE * 4 // 5 <= told[0].used <= SIZE
+    assert told[0].size == SIZE and SIZE * 4 // 5 <= told[0].used_tokens <= SIZE
     assert isinstance(last(happened), Answered)
 
 
@@ -198,7 +198,11 @@ def test_the_oldest_observations_leave_for_references_that_can_be_read(tmp_path:
     assert within(made)
     (first, *_) = compactions(outcome)
     assert (first.reason, first.removed) == ("full", 0)
-    assert first.before is not None and first.after is not None and first.after < first.before
+    assert (
+        first.tokens_before is not None
+        and first.tokens_after is not None
+        and first.tokens_after < first.tokens_before
+    )
     for text, key in zip(first.observations.values(), first.artifacts, strict=True):
         kept = Path(outcome.transcript or "").parent / "artifacts" / key
         assert key in text and "read_artifact" in text
@@ -258,7 +262,7 @@ def test_what_the_server_counted_makes_the_count_exact(tmp_path: Path) -> None:
     assert completions[1].context is not None
     tail = backend.requests[1].prompt[len(backend.requests[0].prompt) :]
     assert exact <= completions[1].context <= exact + estimate_tokens(tail) - len(tail) // 4
-    assert outcome.context.used == sum(
+    assert outcome.context.used_tokens == sum(
         -(-len(text) // 4) for text in (backend.requests[-1].prompt, answer())
     )
 

@@ -212,9 +212,9 @@ def test_any_records_are_counted_and_no_call_has_two_ends(records: list[Record])
     counters = count(records)
     json.dumps(counters.to_json())
     for one in counters.tools.values():
-        assert one.ok + one.failed + one.refused <= one.picked
-        assert one.failed <= one.ran <= one.picked
-        assert sum(one.errors.values()) == one.failed + one.refused
+        assert one.ok + one.failures + one.refusals <= one.picked
+        assert one.failures <= one.ran <= one.picked
+        assert sum(one.errors.values()) == one.failures + one.refusals
 
 
 @FEW

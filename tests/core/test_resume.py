@@ -482,7 +482,7 @@ def test_an_approval_that_nobody_gave_lets_nothing_run(house: House, flip: str) 
         call="c1",
         approved=True,
         digest=pause.digests[0],
-        at=datetime.now(UTC).isoformat(),
+        recorded_at=datetime.now(UTC).isoformat(),
         expires_at=pause.expires_at,
         seal=seal,
     )

@@ -371,7 +371,7 @@ class Talk:
     def say(self, time: str, *lines: str) -> list[str]:
         """What became of the calls, each its decision and rule, at a completion of this time.
         Those that may run do."""
-        said = replace(completion(self.session.turn + 1, "\n".join(lines)), at=time)
+        said = replace(completion(self.session.turn + 1, "\n".join(lines)), recorded_at=time)
         self.add(said)
         written = settle(self.session)
         self.records += written

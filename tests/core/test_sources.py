@@ -189,13 +189,13 @@ def test_a_secret_in_a_source_reaches_neither_the_model_nor_the_outcome() -> Non
 def test_only_given_numbers_begin_a_line(found: list[Source], first: int, room: int | None) -> None:
     laid = render_sources(Sources(tuple(found)), first, room)
     begun = [line for line in laid.text.splitlines() if line.startswith("[")]
-    assert len(begun) <= len(laid.given) <= len(found)
+    assert len(begun) <= len(laid.sources) <= len(found)
     if room is not None:
         assert len(laid.text) <= room
     if room is None or room > 5000:
-        for line, one in zip(begun, laid.given, strict=True):
+        for line, one in zip(begun, laid.sources, strict=True):
             assert line.startswith(f"[{one.n}]")
-    assert [one.n for one in laid.given] == list(range(first, first + len(laid.given)))
+    assert [one.n for one in laid.sources] == list(range(first, first + len(laid.sources)))
 
 
 @given(st.text(alphabet="[]0123456789,-^ `\\\n", max_size=60), st.lists(st.integers(), max_size=3))

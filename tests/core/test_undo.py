@@ -416,7 +416,7 @@ def test_what_the_last_question_changed_can_be_undone_alone(place: Place) -> Non
     def asked() -> None:
         at = datetime.now(UTC).isoformat()
         files = place.store.open(place.files.session)
-        files.transcript.append(UserRecord(content="?", at=at))
+        files.transcript.append(UserRecord(content="?", recorded_at=at))
         files.transcript.close()
 
     def undone() -> list[tuple[str, str]]:

@@ -127,7 +127,7 @@ def test_another_tool_and_a_built_in_one_that_is_gone_are_the_tools(golden: Gold
     tools = tuple({**tool, "description": "Adds."} for tool in golden.header.tools)
     assert ("tools", "the description of the tool calculator") in found(headed(golden, tools=tools))
     gone = {**golden.header.tools[0], "name": "abacus"}
-    known = replace(golden.golden, known=(*golden.golden.known, gone))
+    known = replace(golden.golden, extra_tools=(*golden.golden.extra_tools, gone))
     assert found(replace(golden, golden=known)) == [("tools", "the tool abacus")]
 
 

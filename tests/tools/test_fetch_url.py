@@ -42,7 +42,7 @@ def test_a_page_is_a_source_with_its_title_its_address_and_its_text() -> None:
     with site(says(PAGE)) as server:
         result = fetched(fetching(server), server.url("/dir/?q=ä b#part"))
         assert result.sources is not None
-        (source,) = result.sources.found
+        (source,) = result.sources.items
         assert source.title == "A page"
         assert source.location == server.url("/dir/?q=%C3%A4%20b")
         assert source.text == f"Hello [there]({server.url('/other?a=1')})."
@@ -159,7 +159,7 @@ def test_every_redirect_is_checked_anew_and_the_last_address_is_told() -> None:
     with site(handle) as server:
         result = fetched(fetching(server, names=names), server.url())
         assert result.sources is not None
-        assert result.sources.found[0].location == server.url("/three", host="other.test")
+        assert result.sources.items[0].location == server.url("/three", host="other.test")
         assert names.asked == ["site.test", "site.test", "other.test"]
         assert [asked.fields["host"] for asked in server.asked][-1] == f"other.test:{server.port}"
         assert all(set(asked.fields) == FIELDS for asked in server.asked)  # no cookie, no referer

@@ -65,7 +65,7 @@ def test_results_are_at_most_as_many_as_were_asked_for_and_none_is_told() -> Non
     many = [{"url": f"https://a.org/{n}", "title": str(n), "text": ""} for n in range(50)]
     asked: list[Any] = []
     result = called(giving(many, asked), max_results=3)
-    assert result.sources is not None and len(result.sources.found) == 3
+    assert result.sources is not None and len(result.sources.items) == 3
     assert asked == [("q", 3)]
     result = called(giving([]))
     assert result.content is not None and "Nothing was found" in result.content
@@ -244,7 +244,7 @@ def test_ones_own_searxng_is_asked_in_place_of_the_engines(
         assert [asked.path for asked in server.asked] == ["/search?q=tea+%26+time&format=json"]
     if isinstance(said, list):
         assert result.sources is not None
-        assert [f"{s.location} {s.title} {s.text}" for s in result.sources.found] == said
+        assert [f"{s.location} {s.title} {s.text}" for s in result.sources.items] == said
     else:
         assert said in str(result.error)
 
@@ -257,4 +257,4 @@ def test_a_searxng_may_find_pages_of_the_local_hosts_that_were_named_and_of_no_o
             registry = builtin_tools(local_hosts=hosts, searxng=address)
             result = executed(registry.get("web_search"), query="q")
             assert result.sources is not None
-            assert [source.location for source in result.sources.found] == places
+            assert [source.location for source in result.sources.items] == places

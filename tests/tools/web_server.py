@@ -139,7 +139,7 @@ def text(result: ToolResult) -> str:
     """The text of what was fetched."""
     assert result.error is None, result.error
     assert result.sources is not None
-    return result.sources.found[0].text
+    return result.sources.items[0].text
 
 
 def refusal(result: ToolResult) -> tuple[str, str]:

@@ -246,7 +246,7 @@ async def waiting_calls(
     """The calls of a session that a person decides about. Raises what `Sessions.waiting` does."""
     found = [_waiting(one, fresh=fresh) for one, fresh in await sessions.waiting(session)]
     pause = at_rest(records)
-    within = pause.within if isinstance(pause, PauseRecord) else ()
+    within = pause.nested_calls if isinstance(pause, PauseRecord) else ()
     requests = await sessions.waiting_within(session) if within else ()
     looks = {request.call: request for request in requests}
     return found + [_waiting_within(one, looks.get(one.call_id)) for one in within]
