@@ -72,7 +72,9 @@ def measured(item: BfclItem, tools: Sequence[ToolSpec], search: ToolSpec, budget
     best = finder.shortlist(item.question)
     catalog = build_catalog(tools, budget, best=lambda: best, search=search)
     place = max(ranked.index(name) + 1 for name in wanted)
-    return Row(item.category, place, wanted <= set(catalog.shown), len(catalog.shown) - 1)
+    return Row(
+        item.category, place, wanted <= set(catalog.shown_names), len(catalog.shown_names) - 1
+    )
 
 
 def measure(options: argparse.Namespace) -> Iterator[Row]:

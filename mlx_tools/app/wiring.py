@@ -397,7 +397,7 @@ def _note_unfindable(configuration: Configuration, registry: Registry, note: Not
     if any(map(is_search, specs)):
         return
     listed = [spec for spec in specs if not is_on_demand(spec)]
-    if hidden := len(build_catalog(listed, CATALOG_BUDGET).hidden):
+    if hidden := len(build_catalog(listed, CATALOG_BUDGET).hidden_names):
         note(
             f"{hidden} of {len(listed)} tools do not fit into the catalog, and {SEARCH}, with "
             "which the model would find them, is not allowed: allow it too, or fewer of them"

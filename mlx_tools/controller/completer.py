@@ -42,7 +42,7 @@ from mlx_tools.messages import (
     total_usage,
 )
 from mlx_tools.parsing import writable
-from mlx_tools.prompt import Neutraliser, ResultTool, neutral
+from mlx_tools.prompt import Neutraliser, ResultTool, neutralise_value
 from mlx_tools.protocol import (
     DEFAULT_REASONING_MARKERS,
     AnswerDelta,
@@ -491,7 +491,10 @@ def to_chat_request(
     choice = step.rules.tool_choice
     tools = [] if choice == "none" else to_openai(step.tools.values())
     return replace(
-        request, messages=step.messages, tools=neutral(tools, neutraliser), tool_choice=choice
+        request,
+        messages=step.messages,
+        tools=neutralise_value(tools, neutraliser),
+        tool_choice=choice,
     )
 
 

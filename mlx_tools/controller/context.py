@@ -28,7 +28,7 @@ from mlx_tools.prompt import (
     compact_prompt,
     conversation_text,
     count_turns,
-    cut_at_rest,
+    cut_all_turns,
     cut_to_fit,
     cut_to_sum_up,
     replacements,
@@ -144,12 +144,12 @@ class ContextWindow:
         If there is one question, that is summed up too; None if nothing was said. For a session
         that rests. Raises `BackendError` if the model cannot be asked, or says nothing.
         """
-        cut = cut_at_rest(self._session.prompt)
+        cut = cut_all_turns(self._session.prompt)
         if cut is None:
             return None
         counted = self._session.header.context is not None
-        before = self._counter.tokens(self._session.prompt.written) if counted else None
-        record = await self._summed_up(cut, "asked", lambda prompt: prompt.written, before)
+        before = self._counter.tokens(self._session.prompt.closed_text) if counted else None
+        record = await self._summed_up(cut, "asked", lambda prompt: prompt.closed_text, before)
         if record is None:
             raise BackendBroken("the model gave no summary", hint="ask again, or begin anew")
         return record

@@ -19,7 +19,7 @@ from mlx_tools.prompt import (
     KnownTools,
     PromptWords,
     ResultTool,
-    begun_prompt,
+    new_prompt,
     result_tool,
 )
 from mlx_tools.protocol import DEFAULT_REASONING_MARKERS
@@ -240,7 +240,7 @@ class SessionState:
         """How the model's own template begins a call."""
         self.call_marks = frozenset((*self.chat_format.dialects, *mark))
         """All marks that open a call."""
-        self.prompt = begun_prompt(
+        self.prompt = new_prompt(
             self.chat_format,
             tuple((one.get("role"), one.get("content")) for one in header.examples),
             style=header.style,

@@ -1,4 +1,4 @@
-"""From a transcript to the text that a model goes on from. Pure: no file, clock or socket."""
+"""Rendering of a transcript as a model's prompt. Pure: no file, clock or socket."""
 
 from mlx_tools.prompt.catalog import build_catalog, one_line, signature
 from mlx_tools.prompt.chat_format import NAMED_FORMATS, ChatFormat, format_for_name
@@ -9,7 +9,7 @@ from mlx_tools.prompt.compaction import (
     compact_prompt,
     conversation_text,
     count_turns,
-    cut_at_rest,
+    cut_all_turns,
     cut_to_fit,
     cut_to_sum_up,
     may_leave,
@@ -34,7 +34,7 @@ from mlx_tools.prompt.finder import (
     stem,
     stems,
 )
-from mlx_tools.prompt.native_messages import ChatMessage, native_messages, neutral
+from mlx_tools.prompt.native_messages import ChatMessage, native_messages, neutralise_value
 from mlx_tools.prompt.neutralise import Neutraliser
 from mlx_tools.prompt.opening import (
     CATALOG_BUDGET,
@@ -45,7 +45,7 @@ from mlx_tools.prompt.opening import (
     build_system,
     result_tool,
 )
-from mlx_tools.prompt.render import Prompt, begun_prompt
+from mlx_tools.prompt.render import Prompt, new_prompt
 from mlx_tools.prompt.result_tool import ResultTool, holds_result
 from mlx_tools.prompt.words import (
     FILES,

@@ -1,9 +1,9 @@
-"""The tools as the model sees them: one line each, a signature and what the tool does.
+"""The catalog of tools in a prompt: one line for each, signature and description.
 
     weather(city: string, days?: integer = 3, unit?: "c"|"f") - Forecast for a city. city: its name
 
 A signature costs a fifth of a JSON schema's tokens, and small models call it right more often.
-Descriptions and schemas may come from anybody: each comes to one line of bounded length.
+Descriptions and schemas may come from anybody: each becomes one line of bounded length.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _WHOLE_LIMITS: Final = _Limits(nodes=5_000, items=500, chars=1_000)
 
 
 class _Detail(NamedTuple):
-    """A measure of how much of a tool is told."""
+    """The amount of detail in a tool's line."""
 
     depth: int
     description: int
@@ -74,25 +74,25 @@ _USABLE: Final = 4
 """So many of these still tell all arguments of a tool and what it does; the rest is for single
 tools whose line would be too long."""
 
-LEAST_SHOWN: Final = 10
+MIN_SHOWN_TOOLS: Final = 10
 """So many tools are shown in less detail rather than fewer in more."""
 
 
 class Catalog(Struct, frozen=True):
-    """The lines of the tools that are shown, and the names of those shown and hidden.
+    """The lines of the shown tools, and the names of those shown and hidden.
 
-    ``shown`` and ``lines`` go together. ``search`` says whether the last of them is the tool that
-    finds the hidden ones.
+    ``shown_names`` and ``lines`` go together. ``search`` is True if the last of them is the tool
+    that finds the hidden ones.
     """
 
     lines: tuple[str, ...]
-    shown: tuple[str, ...]
-    hidden: tuple[str, ...]
+    shown_names: tuple[str, ...]
+    hidden_names: tuple[str, ...]
     search: bool = False
 
 
 def count_tokens(text: str) -> int:
-    """About how many tokens a text has: one for four characters."""
+    """Estimate the tokens of a text: one for four characters."""
     return -(-len(text) // 4)
 
 
@@ -110,20 +110,25 @@ def build_catalog(
     search: ToolSpec | None = None,
     write: Sequence[_Write] = (),
 ) -> Catalog:
-    """The catalog of ``tools`` within ``budget`` tokens, line ends included.
+    """Return the catalog of ``tools`` within a budget of tokens.
 
-    ``write`` are the forms in which a tool may be written, the longest first; without it those of
-    `signature`, in less and less detail.
+    All tools are written in the same form, the longest that fits, in their own order. If the
+    shortest is too long, a shortlist is shown, each tool if it still fits, in a form that leaves
+    room for `MIN_SHOWN_TOOLS`. ``search`` then stands last, in a quarter of the budget if it can.
+    One tool is always shown.
 
-    All tools are told of in the same form, the longest that fits, in their own order. Where the
-    shortest is too much, a shortlist is shown: those of ``best()``, the best first (without it the
-    tools as they come), each if it still fits, in a form that leaves room for `LEAST_SHOWN`.
-    ``search``, which is not among the tools, then stands last, in a quarter of the budget if it
-    can. One tool is always shown.
+    Args:
+        tools: the tools.
+        budget: the tokens, line ends included.
+        count: counts the tokens of a text.
+        best: returns the tools of a shortlist, the best first; without it they come in their order.
+        search: the tool that finds hidden tools, which is not among ``tools``.
+        write: the forms in which a tool may be written, the longest first; without it those of
+            `signature`, in less and less detail.
     """
     forms = write or [partial(signature, detail=detail) for detail in range(_USABLE)]
     for form in forms:
-        kept = _fitting(tools, form, budget, count, whole=True)
+        kept = _select_fitting(tools, form, budget, count, whole=True)
         if len(kept) == len(tools):
             return _catalog(kept, tools, search=False)
     last: _Lines = []
@@ -134,8 +139,8 @@ def build_catalog(
         budget -= count(f"{last[0][1]}\n")
     ordered = tools if best is None else best()
     for form in forms:
-        kept = _fitting(ordered, form, budget, count)
-        if len(kept) >= min(LEAST_SHOWN, len(ordered)):
+        kept = _select_fitting(ordered, form, budget, count)
+        if len(kept) >= min(MIN_SHOWN_TOOLS, len(ordered)):
             break
     kept = kept or [(ordered[0], forms[-1](ordered[0]))]
     return _catalog([*kept, *last], tools, search=bool(last))
@@ -147,7 +152,7 @@ def _catalog(known_lines: _Lines, tools: Sequence[ToolSpec], *, search: bool) ->
     return Catalog(tuple(line for _, line in known_lines), tuple(shown), hidden, search)
 
 
-def _fitting(
+def _select_fitting(
     tools: Sequence[ToolSpec],
     form: _Write,
     budget: int,
@@ -155,8 +160,11 @@ def _fitting(
     *,
     whole: bool = False,
 ) -> _Lines:
-    """The tools that fit, each if it still does, with their lines. ``whole``: ends at the first
-    that does not."""
+    """Return the tools that fit, with their lines.
+
+    Each is added if it still fits. With ``whole`` the selection ends at the first tool that does
+    not.
+    """
     kept: _Lines = []
     for tool in tools:
         line = form(tool)
@@ -169,12 +177,12 @@ def _fitting(
     return kept
 
 
-def names_in(text: str) -> list[str]:
-    """The names of the tools whose lines stand in ``text``, as `build_catalog` wrote them."""
+def parse_tool_names(text: str) -> list[str]:
+    """Return the names of the tools whose catalog lines are in ``text``."""
     return _HEAD.findall(text)
 
 
-KEPT_LINES: Final = 16_384
+MAX_CACHED_LINES: Final = 16_384
 """Lines of tools that are kept: of three times as many tools as the largest set of MCP servers that
 was measured (5,000), at most 400 characters each."""
 
@@ -182,14 +190,14 @@ _lines_by_tool: dict[tuple[str, int], str] = {}
 
 
 def signature(spec: ToolSpec, detail: int = 0) -> str:
-    """A tool's line in full detail, or in less, as far as it fits."""
+    """Return a tool's line in full detail, or in less, so that it fits."""
     try:
         key = spec.digest(), detail
     except (TypeError, ValueError, RecursionError):  # values that JSON does not have
         return _signature(spec, detail)
     line = _lines_by_tool.get(key)
     if line is None:
-        if len(_lines_by_tool) >= KEPT_LINES:
+        if len(_lines_by_tool) >= MAX_CACHED_LINES:
             _lines_by_tool.clear()
         line = _lines_by_tool[key] = _signature(spec, detail)
     return line
@@ -205,12 +213,15 @@ def _signature(spec: ToolSpec, detail: int) -> str:
 
 
 def whole_signature(spec: ToolSpec) -> str:
-    """Return a tool's line in all detail, and what is said of its parameters."""
+    """Return a tool's line in full detail, with the descriptions of its parameters."""
     return with_descriptions(_format_tool(spec, _WHOLE, _WHOLE_LIMITS), spec)
 
 
 def one_line(text: str, limit: int) -> str:
-    """``text`` with white space and invisible characters as single spaces, cut to ``limit``."""
+    """Return ``text`` on one line of at most ``limit`` characters.
+
+    White space and invisible characters become single spaces.
+    """
     line = _BLANK.sub(" ", text[: 8 * limit]).strip()
     return line if len(line) <= limit and len(text) <= 8 * limit else _cut(line, limit)
 
@@ -232,7 +243,7 @@ def _format_tool(spec: ToolSpec, detail: _Detail, limits: _Limits = _LIMITS) -> 
 
 
 def _hints(schema: Any, root: Mapping[str, Any]) -> list[str]:
-    """The short descriptions that the arguments have of their own."""
+    """Return the short descriptions of the arguments."""
     said = []
     for name, member in list(read_properties(schema).items())[:MAX_ITEMS]:
         described = member.get("description") if isinstance(member, Mapping) else None
@@ -245,7 +256,7 @@ def _hints(schema: Any, root: Mapping[str, Any]) -> list[str]:
 
 
 class _TypeWriter:
-    """Writes schemas as types; stops at a bound on the parts of one signature."""
+    """A writer of schemas as types; it stops at a limit on the parts of one signature."""
 
     def __init__(self, root: Mapping[str, Any], limits: _Limits) -> None:
         self._root, self._limits = root, limits
@@ -253,7 +264,7 @@ class _TypeWriter:
         self._root_definitions: list[str] = []
 
     def members(self, schema: Any, depth: int, *, optional: bool = True) -> list[str]:
-        """The properties of an object as ``name: type``, the optional ones with a ``?``."""
+        """Return an object's properties as ``name: type``, the optional ones with a ``?``."""
         needed = read_required(schema)
         named = read_properties(schema)
         names = [name for name in named if optional or name in needed]
@@ -328,7 +339,10 @@ def _union(names: Iterable[str], limit: int) -> str:
 
 
 def _value(value: Any, limit: int = MAX_VALUE_CHARS) -> str:
-    """A JSON value in one short line; a number beyond 4,300 digits cannot be written."""
+    """Return a JSON value on one short line.
+
+    A number of more than 4,300 digits cannot be written.
+    """
     if isinstance(value, str):
         return json.dumps(one_line(value, limit), ensure_ascii=False)
     if isinstance(value, bool | None) or _number(value):

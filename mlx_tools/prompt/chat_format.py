@@ -1,10 +1,8 @@
-"""Delimiters of a model's turns, the formats that are known by name, and how a model's own template
-tells of tools, of calls and of what came of them (style ``native``).
+"""Chat formats: the delimiters of turns, and how a template writes tools.
 
-Plain data, kept in a transcript's header: what is written by it needs no template any more. It is
-read from the model's own template by `mlx_tools.prompt.chat_template` and
-`mlx_tools.prompt.tool_probe`; the named formats are for servers that do not say which template
-their model has.
+They are plain data, kept in a transcript's header: what they write needs no template any more.
+`mlx_tools.prompt.chat_template` and `mlx_tools.prompt.tool_probe` read them from the model's own
+template. The named formats are for servers that do not say which template their model has.
 """
 
 from __future__ import annotations
@@ -33,12 +31,12 @@ Slots = tuple[str, ...]
 """Text with slots: words as they stand and the name of what belongs between them, in turn."""
 
 _BY_NAME: Final = {dialect.name: dialect for dialect in DIALECTS}
-_SLOTTED: Final = {
+_ALLOWED_SLOTS: Final = {
     "opening": frozenset(("system", "tools")),
     "toolless": frozenset(("system",)),
-    "before": frozenset(("next_id", "next_name")),
-    "between": frozenset(("id", "name", "next_id", "next_name")),
-    "after": frozenset(("id", "name")),
+    "results_prefix": frozenset(("next_id", "next_name")),
+    "results_separator": frozenset(("id", "name", "next_id", "next_name")),
+    "results_suffix": frozenset(("id", "name")),
 }
 MAX_DESCRIPTION: Final = 1000
 
@@ -48,38 +46,38 @@ class TemplateRefused(Exception):
 
 
 class ToolFormat(Struct, frozen=True, kw_only=True):
-    """The texts that a template writes around tools, calls and results.
-
-    ``opening`` stands before the first question, the system text and the tools in it; ``toolless``
-    is the same without tools. A tool is written as JSON: all of OpenAI's object or its function
-    alone (``wrapped``), with ``indent`` blanks a level (0: on one line), after ``margin`` at each
-    further line; ``separator`` stands between two.
-
-    ``dialect`` names the family of `DIALECTS` in which the model calls, empty where its calls are
-    bare objects. ``call`` is what such a turn begins with up to the name, and what stands between
-    name and arguments; ``close`` what ends it after the last call's own closing bracket.
-
-    ``before``, ``between`` and ``after`` stand around the results of a turn's calls, behind the end
-    of the model's turn, up to what asks it to write. ``encoded``: a result is a JSON string there.
-    """
+    """The texts that a template writes around tools, calls and results."""
 
     opening: Slots
+    """The text before the first question, with slots for the system text and the tools."""
     toolless: Slots
-    wrapped: bool
+    """The same without tools."""
+    is_wrapped: bool = msgspec.field(name="wrapped")
+    """True if a tool is all of OpenAI's object, False if it is its function alone."""
     indent: int
+    """The blanks for a level of its JSON, 0 for one line."""
     compact: bool
     margin: str
+    """The text at the beginning of each further line."""
     separator: str
+    """The text between two tools."""
     dialect: str
+    """The dialect of `DIALECTS` in which the model calls, empty if its calls are bare objects."""
     call: tuple[str, str]
+    """The text of a turn that calls up to the name, and the text between name and arguments."""
     close: str
-    before: Slots
-    between: Slots
-    after: Slots
-    encoded: bool
+    """The text after the last call's own closing bracket."""
+    results_prefix: Slots = msgspec.field(name="before")
+    """The text from the end of the model's turn to the first result."""
+    results_separator: Slots = msgspec.field(name="between")
+    """The text between two results of a turn."""
+    results_suffix: Slots = msgspec.field(name="after")
+    """The text after the last result, up to what asks the model to write."""
+    is_json_string: bool = msgspec.field(name="encoded")
+    """True if a result is a JSON string there."""
 
     def __post_init__(self) -> None:
-        for name, allowed in _SLOTTED.items():
+        for name, allowed in _ALLOWED_SLOTS.items():
             slots: Slots = getattr(self, name)
             if len(slots) % 2 == 0 or not {*slots[1::2]} <= allowed:
                 raise ValueError(f"{name} has slots that it may not have")
@@ -90,33 +88,39 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
 
     @property
     def family(self) -> Dialect | None:
-        """The family in whose form the model calls, None where its calls are bare objects."""
+        """The dialect in which the model calls, None if its calls are bare objects."""
         return _BY_NAME.get(self.dialect)
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """The marks of that form."""
+        """The marks of that dialect."""
         family = self.family
         if family is None:
             return ()
         return tuple(filter(None, (family.open, family.close, *family.inner)))
 
-    def written(self, spec: ToolSpec, *, brief: bool = False) -> str:
-        """A tool as the template writes it; ``brief`` without what is said of its arguments."""
+    def render_tool(self, spec: ToolSpec, *, brief: bool = False) -> str:
+        """Return a tool as the template writes it.
+
+        With ``brief`` the descriptions of its arguments are left out.
+        """
         description = spec.description[:MAX_DESCRIPTION]
         if brief:
             description = " ".join(description[:160].split())
         parameters = _without_words(spec.parameters) if brief else spec.parameters
-        return self.listed(
+        return self.render_json(
             {"name": spec.name, "description": description, "parameters": parameters}
         )
 
-    def listed(self, function: Mapping[str, Any]) -> str:
-        """A function's object as the template writes it."""
-        return render_function(function, self.wrapped, self.indent, self.compact, self.margin)
+    def render_json(self, function: Mapping[str, Any]) -> str:
+        """Return a function's object as the template writes it."""
+        return render_function(function, self.is_wrapped, self.indent, self.compact, self.margin)
 
     def begin(self, system: str, tools: Sequence[str], neutraliser: Neutraliser) -> str:
-        """The text before the first question; ``system`` is neutralised, ``tools`` are not."""
+        """Return the text before the first question.
+
+        ``system`` is neutralised already, ``tools`` are not.
+        """
         text = Composer(neutraliser)
         for part, named in split_slots(self.opening if tools else self.toolless):
             if not named:
@@ -130,8 +134,8 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
         return str(text)
 
     def result(self, text: str, neutraliser: Neutraliser) -> str:
-        """The text of a result as it stands between the delimiters."""
-        if self.encoded:
+        """Return the text of a result between its delimiters."""
+        if self.is_json_string:
             return neutraliser.in_json(json.dumps(text, ensure_ascii=False))
         return neutraliser.plain(text)
 
@@ -139,7 +143,7 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
 def render_function(
     function: Mapping[str, Any], is_wrapped: bool, indent: int, compact: bool, margin: str
 ) -> str:
-    """A function's object as a template writes it; the arguments are a `ToolFormat`'s."""
+    """Return a function's object as a template writes it, by a `ToolFormat`'s values."""
     value = {"type": "function", "function": function} if is_wrapped else function
     separators = (",", ": " if indent else ":") if compact else None
     text = json.dumps(value, ensure_ascii=False, indent=indent or None, separators=separators)
@@ -147,17 +151,17 @@ def render_function(
 
 
 def split_slots(slots: Slots) -> Iterator[tuple[str, bool]]:
-    """The parts of a text with slots, and whether each is the name of one."""
+    """Yield the parts of a text with slots, each with True if it is a slot's name."""
     return ((part, bool(number % 2)) for number, part in enumerate(slots))
 
 
 def fill_slots(slots: Slots, values: Mapping[str, str]) -> str:
-    """The text with values in its slots."""
+    """Return the text with values in its slots."""
     return "".join(values[part] if named else part for part, named in split_slots(slots))
 
 
 def slots_of(text: str, values: Mapping[str, str]) -> Slots:
-    """``text`` with slots where ``values`` stand, by their names."""
+    """Return ``text`` with slots in place of ``values``, by their names."""
     parts: tuple[str, ...] = (text,)
     for name, value in values.items():
         cut: list[str] = []
@@ -172,7 +176,7 @@ def slots_of(text: str, values: Mapping[str, str]) -> Slots:
 
 
 def gaps(text: str, parts: Sequence[str]) -> list[str] | None:
-    """The texts around ``parts``; None unless each is there once, in order."""
+    """Return the texts around ``parts``; None unless each is there once, in order."""
     gaps, rest = [], text
     for part in parts:
         before, found, rest = rest.partition(part)
@@ -182,24 +186,24 @@ def gaps(text: str, parts: Sequence[str]) -> list[str] | None:
     return None if any(part in gap for gap in gaps for part in parts) else [*gaps, rest]
 
 
-_WORDS: Final = frozenset(("description", "title", "examples", "$comment", "default"))
-_NAMED: Final = frozenset(("properties", "patternProperties", "$defs", "definitions"))
+_TEXT_KEYS: Final = frozenset(("description", "title", "examples", "$comment", "default"))
+_NAME_KEYS: Final = frozenset(("properties", "patternProperties", "$defs", "definitions"))
 
 
 def _without_words(schema: Any) -> Any:
-    """A schema without its descriptions; the names of properties stay, whatever they are."""
+    """Return a schema without descriptions; the names of properties stay."""
     if isinstance(schema, list | tuple):
         return [_without_words(item) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
     return {
         key: {name: _without_words(item) for name, item in value.items()}
-        if key in _NAMED and isinstance(value, Mapping)
+        if key in _NAME_KEYS and isinstance(value, Mapping)
         else value
         if key in ("enum", "const", "required")
         else _without_words(value)
         for key, value in schema.items()
-        if key not in _WORDS
+        if key not in _TEXT_KEYS
     }
 
 
@@ -210,41 +214,46 @@ def _without_words(schema: Any) -> Any:
 class ChatFormat:
     """The text before and after each turn.
 
-    ``bos`` is written at the start where the tokenizer does not add it itself. Where ``system`` is
-    None the system text goes into the first user turn, between the two of ``system_in_user``;
-    ``default_system`` is what the model's template writes by itself where there is no such text.
-    ``assistant[0]`` is what asks the model to write, the opening of a thought included where
-    ``opens_thought``. ``answer_header`` is written instead where the model must not think, or where
-    the host begins its text; ``history_header`` stands before the text of an earlier turn, whose
-    thought is not sent again. Both go on from ``assistant[0]``, so that a prompt only grows; where
-    they are not given they close an empty thought, if the format has ``reasoning`` (the markers of
-    a thought): ``answering`` and ``remembered`` are what they come to. ``trims`` names the roles
-    whose text the template strips of outer white space, ``dialects`` the marks in it with which its
-    model opens a call of its own. ``tools`` is how its template tells of tools; where that is None,
-    ``toolless`` says why. ``turn_ends`` are what ends the model's turn: its end tokens, and what
-    opens the next one.
+    ``assistant[0]`` asks the model to write. ``answer_header`` and ``history_header`` both go on
+    from it, so that a prompt only grows. If they are None they close an empty thought, provided
+    that the format has ``reasoning``: ``answering`` and ``remembered`` hold the result.
     """
 
     name: str
     bos: str = ""
+    """The beginning-of-text, if the tokenizer does not add it itself."""
     system: tuple[str, str] | None
+    """The delimiters of the system text; None if it goes into the first user turn."""
     user: tuple[str, str]
     assistant: tuple[str, str]
+    """The text that asks the model to write, with an opened thought, and the end of its turn."""
     reasoning: tuple[str, str] | None = None
+    """The markers of a thought."""
     opens_thought: bool = False
+    """True if the text that asks the model to write opens a thought."""
     control_tokens: tuple[str, ...] = ()
     end_tokens: tuple[str, ...] = ()
+    """The tokens that end the model's turn."""
     system_in_user: tuple[str, str] = ("", "\n\n")
+    """The texts around the system text in the first user turn."""
     default_system: str = ""
+    """What the template writes by itself if there is no system text."""
     answer_header: str | None = None
+    """The opening of an answer if the model must not think, or the host begins its text."""
     history_header: str | None = None
+    """The opening of an earlier turn, whose thought is not sent again."""
     trims: tuple[str, ...] = ()
+    """The roles whose text the template strips of outer white space."""
     dialects: tuple[str, ...] = ()
+    """The marks in the template with which its model opens a call of its own."""
     tools: ToolFormat | None = None
+    """How the template writes tools, None if that is unknown."""
     toolless: str = field(default="its own template is not at hand", compare=False)
+    """The reason why ``tools`` is None."""
     answering: str = field(default="", init=False, compare=False)
     remembered: str = field(default="", init=False, compare=False)
     turn_ends: tuple[str, ...] = field(default=(), init=False, compare=False)
+    """What ends the model's turn: its end tokens, and the opening of the next turn."""
 
     def __post_init__(self) -> None:
         for name, kind in _FORMAT_FIELDS.items():
@@ -283,14 +292,14 @@ class ChatFormat:
         object.__setattr__(self, "turn_ends", tuple(ends))
 
     def to_json(self) -> dict[str, Any]:
-        """The format as a JSON object, for a transcript's header."""
+        """Return the format as a JSON object, for a transcript's header."""
         left_out = _UNWRITTEN if self.tools is not None else _UNWRITTEN | {"tools"}
         found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return {name: value for name, value in found.items() if name not in left_out}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> ChatFormat:
-        """The format that `to_json` gave. Raises `ChatFormatError` for anything else."""
+        """Return the format that `to_json` wrote, else raise `ChatFormatError`."""
         try:
             return msgspec.convert(dict(value), ChatFormat)
         except (TypeError, ValueError, RecursionError) as error:
@@ -321,7 +330,7 @@ _UNWRITTEN: Final = {"toolless", "answering", "remembered", "turn_ends"}
 
 
 def empty_thought(reasoning: tuple[str, str], text_after: str | None = None) -> str:
-    """A thought without content: all of it, or what closes the one that ``text_after`` opened."""
+    """Return an empty thought, or the end of the one that ``text_after`` opened."""
     opening, closing = reasoning
     if text_after is None:
         return f"{opening}\n\n{closing}\n\n"
@@ -330,7 +339,7 @@ def empty_thought(reasoning: tuple[str, str], text_after: str | None = None) -> 
 
 
 def _turns(opening: str, closing: str) -> dict[str, tuple[str, str]]:
-    """What stands around each turn, where its role stands in its opening."""
+    """Return the delimiters of each role's turn, for a format with roles in openings."""
     roles = ("system", "user", "assistant")
     return {role: (opening.replace("ROLE", role), closing) for role in roles}
 
@@ -402,10 +411,10 @@ _FAMILIES: Final = (
 
 @lru_cache(maxsize=32)
 def format_for_name(model_name: str) -> ChatFormat:
-    """The format that models of this name are known to have, else ``plain``.
+    """Return the known format of models of this name, else ``plain``.
 
-    A guess for servers that do not show their model's template; a base model, or a family whose
-    format is none of the named ones, gets ``plain``, which any model can follow.
+    It is a guess for servers that do not show their model's template. A base model, or a family
+    whose format is none of the named ones, gets ``plain``, which any model can follow.
     """
     name = model_name.lower().replace("_", "-").rstrip("/").rpartition("/")[2]
     family = next((known for pattern, known in _FAMILIES if re.search(pattern, name)), "plain")

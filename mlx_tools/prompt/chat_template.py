@@ -1,7 +1,7 @@
-"""A chat format, found out from the model's own template.
+"""Detection of a chat format in the model's own template.
 
 The template is rendered with texts that cannot be mistaken for its own, and what stands between
-them is read off: so turns can be put together one after the other, without asking the template
+them is read off. So turns can be put together one after the other, without asking the template
 again, which might rewrite what was sent before (and drop the thoughts of earlier turns, or move the
 system text to the last question).
 """
@@ -45,8 +45,10 @@ Message = Mapping[str, Any]
 
 
 class _Turns(NamedTuple):
-    """The text that a template writes between the texts of a conversation: up to the first user's,
-    where no system text is given (a default one may stand here), and between turns."""
+    """The texts that a template writes between the texts of a conversation.
+
+    ``opening`` stands before the first question without a system text; a default one may be in it.
+    """
 
     opening: str
     question_to_answer: str
@@ -56,7 +58,9 @@ class _Turns(NamedTuple):
 def render_template(
     template: str, messages: Sequence[Message], *, bos_token: str = "", eos_token: str = ""
 ) -> str:
-    """Return the prompt that a jinja2 chat template makes of messages, an answer asked for.
+    """Return the prompt that a jinja2 chat template makes of messages.
+
+    It ends with the text that asks for an answer.
 
     Raises:
         ChatFormatError: the template is broken, does too much, or refuses these messages.
@@ -79,11 +83,20 @@ def format_from_template(
     special_tokens: Sequence[str] = (),
     adds_bos: bool,
 ) -> ChatFormat:
-    """The chat format of a jinja2 chat template.
+    """Return the chat format of a jinja2 chat template.
 
-    ``special_tokens`` are the tokenizer's, by their text. With ``adds_bos`` the tokenizer begins
-    every prompt with ``bos_token`` itself, and the format leaves it out. Raises `ChatFormatError`
-    where the template is broken, does too much, or does not write a conversation in its order.
+    Args:
+        template: the template.
+        name: the name of the format.
+        bos_token: the beginning-of-text token.
+        eos_token: the end-of-text token.
+        special_tokens: the texts of the tokenizer's special tokens.
+        adds_bos: True if the tokenizer begins every prompt with ``bos_token`` itself; the format
+            then leaves it out.
+
+    Raises:
+        ChatFormatError: the template is broken, does too much, or does not write a conversation in
+            its order.
     """
     from mlx_tools.prompt.template_sandbox import ChatTemplate  # jinja2 takes a while to import
 
@@ -127,14 +140,14 @@ def format_from_template(
 def _with_tools(
     chat_format: ChatFormat, template: ChatTemplate, bos: str, rendered_tools: Sequence[str]
 ) -> ChatFormat:
-    """The format with how its template tells of tools, or why that cannot be told."""
+    """Add how the template writes tools, or why that cannot be found out."""
     known = {mark for one in DIALECTS for mark in (one.open, one.close) if mark}
     marks = [mark for mark in known if any(mark in text for text in rendered_tools)]
     try:
         tools = tools_from_template(template, chat_format, bos=bos, marks=marks)
     except ToolsUnknown as unknown:
         return replace(chat_format, toolless=str(unknown))
-    lines = _lines(tools.before[0], tools.after[-1])
+    lines = _lines(tools.results_prefix[0], tools.results_suffix[-1])
     tokens = (*chat_format.control_tokens, *tools.marks, *lines)
     return replace(chat_format, tools=tools, control_tokens=tuple(dict.fromkeys(tokens)))
 
@@ -149,8 +162,10 @@ class _Probe:
         self._fault: Exception | None = None  # the first
 
     def text(self, *messages: tuple[str, str], ask: bool = False, **options: Any) -> str:
-        """The text that the template writes for messages of role and text, empty where it refuses
-        or cannot be rendered."""
+        """Return the text that the template writes for messages of role and text.
+
+        It is empty if the template refuses or cannot be rendered.
+        """
         sent = [
             {"role": role, "content": [{"type": "text", "text": text}] if self._parts else text}
             for role, text in messages
@@ -163,7 +178,7 @@ class _Probe:
             return ""
 
     def turns(self) -> _Turns:
-        """Reads off what stands between three questions and two answers."""
+        """Read off the texts between three questions and two answers."""
         for self._parts in (False, True):
             for self._lead in ((), ({"role": "system", "content": ""},)):
                 written = self.text(*_CONVERSATION, ask=True)
@@ -178,7 +193,10 @@ class _Probe:
         )
 
     def answer_suffix(self, turns: _Turns) -> str:
-        """The end of an assistant's turn: as much of what follows as stands at the end too."""
+        """Return the end of an assistant's turn.
+
+        It is the part of the text between turns that also stands at the end of a conversation.
+        """
         written = self.text(("user", _QUESTION), ("assistant", _ANSWER))
         end = _text_after(written, _ANSWER)
         shared = _shared(end, turns.answer_to_question) if end is not None else ""
@@ -191,7 +209,10 @@ class _Probe:
     def system(
         self, turns: _Turns, user_prefix: str, bos_token: str, adds_bos: bool
     ) -> tuple[str, tuple[str, str] | None, tuple[str, str]]:
-        """The beginning-of-text to write, and what stands around the system text, and where."""
+        """Return the beginning-of-text, and the texts around the system text.
+
+        The last pair is for a system text in the first user turn.
+        """
         bos, opening = _split_bos(turns.opening, user_prefix, bos_token, adds_bos)
         written = self.text(("system", _SYSTEM), ("user", _QUESTION))
         found = gaps(written, [_SYSTEM, _QUESTION])
@@ -207,13 +228,15 @@ class _Probe:
         return bos, (before, between[: len(between) - len(shared)]), ("", "\n\n")
 
     def after_question(self, *, ask: bool = True, **options: Any) -> str | None:
-        """The text behind the last question, where an answer is asked for or not; None where it
-        cannot be told."""
+        """Return the text after the last question, None if it cannot be found out.
+
+        With ``ask`` an answer is asked for.
+        """
         written = self.text(("user", _QUESTION), ask=ask, **options)
         return _text_after(written, _QUESTION)
 
     def trims(self, *, has_system: bool) -> tuple[str, ...]:
-        """The roles whose text loses its outer white space."""
+        """Return the roles whose text loses its outer white space."""
         roles = []
         padded = f" \n{_SYSTEM}\n "
         for role, before, after in (
@@ -232,8 +255,10 @@ class _Probe:
 def _headers(
     probe: _Probe, turns: _Turns, markers: Sequence[tuple[str, str]]
 ) -> tuple[str, dict[str, Any]]:
-    """The text that ends a question, and how the answer to it is opened: asked for (``ask``),
-    forced, remembered, as in `ChatFormat`."""
+    """Return the end of a question, and the openings of its answer.
+
+    The openings are those that ask (``ask``), force and remember an answer, as in `ChatFormat`.
+    """
     asked, unasked = probe.after_question(), probe.after_question(ask=False)
     if asked is None:
         raise ChatFormatError("the model's chat template asks for no answer", hint=HINT)
@@ -256,7 +281,7 @@ def _headers(
 
 
 def _silent(probe: _Probe, usual: str, suffix: str) -> str | None:
-    """The opening of an answer where the template is told that the model shall not think."""
+    """Return an answer's opening if the template is told not to let the model think."""
     for option in _THINKING_OPTIONS:
         options: dict[str, Any] = {option: False}
         asked = probe.after_question(**options)
@@ -270,7 +295,10 @@ def _silent(probe: _Probe, usual: str, suffix: str) -> str | None:
 
 
 def _markers(literals: Sequence[str], special: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """The known pairs of reasoning markers that the template or the tokenizer has both of."""
+    """Return the known pairs of reasoning markers in the template or the tokenizer.
+
+    Both markers of a pair must be there.
+    """
     written = "\n".join(literals)
     return tuple(
         pair
@@ -282,7 +310,7 @@ def _markers(literals: Sequence[str], special: Sequence[str]) -> tuple[tuple[str
 
 
 def _reasoning(markers: Sequence[tuple[str, str]], *headers: str) -> tuple[str, str] | None:
-    """The pair that the headers use, else the first that the template knows."""
+    """Return the pair that the headers use, else the first that the template knows."""
     for pair in (*markers, *REASONING_MARKERS):
         if any(marker in header for marker in pair for header in headers):
             return pair
@@ -292,9 +320,10 @@ def _reasoning(markers: Sequence[tuple[str, str]], *headers: str) -> tuple[str, 
 def _control_tokens(
     literals: Sequence[str], special: Sequence[str], headers: Sequence[str]
 ) -> tuple[str, ...]:
-    """Special tokens, the template's own markers, and the known ones of reasoning and tools.
+    """Return the special tokens, the template's markers, and other known markers.
 
-    A turn that is opened by words alone (``USER:``) is a delimiter of lines.
+    Those are the markers of reasoning and of tools. A turn that is opened by words alone
+    (``USER:``) is a delimiter of lines.
     """
     found = [marker for text in literals for marker in _MARKER.findall(text)]
     known = [marker for pair in REASONING_MARKERS for marker in pair]
@@ -304,15 +333,15 @@ def _control_tokens(
 
 
 def _lines(*headers: str) -> list[str]:
-    """The headers that are words alone, as delimiters of lines."""
+    """Return the headers that are words alone, as delimiters of lines."""
     return [f"\n{head.strip()}" for head in headers if head.strip() and not _MARKER.search(head)]
 
 
 def _split_bos(text: str, user_prefix: str, bos: str, adds_bos: bool) -> tuple[str, str]:
-    """Takes the beginning-of-text off ``text``; the first of the two is what is to be written.
+    """Split the beginning-of-text off ``text``; the first part is to be written.
 
-    Where every turn begins with that token (as in ChatML it may) it is part of the turn, unless
-    the tokenizer adds one.
+    If every turn begins with that token (as it may in ChatML) it is part of the turn, unless the
+    tokenizer adds one.
     """
     if not bos or not text.startswith(bos):
         return "", text
@@ -326,7 +355,7 @@ def _text_after(text: str, part: str) -> str | None:
 
 
 def _shared(first: str, second: str) -> str:
-    """The longest common beginning that does not end inside a marker of either."""
+    """Return the longest common beginning that does not end inside a marker of either."""
     pairs = enumerate(zip(first, second, strict=False))
     length = next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))
     cuts = (

@@ -1,6 +1,6 @@
-"""Compaction of a prompt that grows too large: the oldest observations leave first, then turns.
+"""Compaction of a long prompt: the oldest observations leave first, then turns.
 
-Pure: texts are counted by a function that is given, and what is decided is a `CompactedRecord`.
+Pure: a function that is passed in counts tokens, and a decision is a `CompactedRecord`.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _GAIN: Final = 2
 
 
 class Cut(Struct, frozen=True):
-    """The observations of ``calls`` and the first ``removed`` records: both leave a prompt."""
+    """The observations of ``calls`` and the first ``removed`` records, which leave."""
 
     calls: tuple[str, ...] = ()
     removed: int = 0
 
 
 class Placeholders(Struct, frozen=True):
-    """The texts in place of what leaves, before anything is kept.
+    """The texts in place of what leaves, before anything is stored.
 
-    ``readable``: the model can read what left. ``summary`` is as long as one would be, empty where
-    the turns are not summed up.
+    ``readable`` is True if the model can read what left. ``summary`` is as long as a summary would
+    be, empty if the turns are not summarised.
     """
 
     words: PromptWords
@@ -51,7 +51,10 @@ class Placeholders(Struct, frozen=True):
     summary: str = ""
 
     def record(self, cut: Cut) -> CompactedRecord:
-        """A record to try a cut with: it says about as much as the one that will be written."""
+        """Return a record to try a cut with.
+
+        It is about as long as the one that will be written.
+        """
         keys = dict.fromkeys(("", *cut.calls), _KEY) if self.readable else {}
         content, observations = replacements(cut, keys, self.words)
         if self.summary:
@@ -61,14 +64,14 @@ class Placeholders(Struct, frozen=True):
         )
 
     @property
-    def of_call(self) -> str:
+    def observation_text(self) -> str:
         """The text in place of an observation."""
         key = _KEY if self.readable else ""
         return self.words.text("compaction.observation", name=READER, id=key)
 
 
 def compact_prompt(prompt: Prompt, record: CompactedRecord) -> Prompt:
-    """The prompt as it would be with the record."""
+    """Return the prompt as it would be with the record."""
     other = prompt.copy()
     other.add(record)
     return other
@@ -83,12 +86,22 @@ def cut_to_fit(
     size: int,
     limit: int,
 ) -> Cut | None:
-    """The cut by which the prompt takes at most ``limit`` of a context of ``size`` tokens;
-    None where nothing helps.
+    """Return the cut by which the prompt takes at most ``limit`` tokens.
 
-    What leaves is much at once, down to half of the context or of what could leave, so that the
-    next turns find the beginning of the prompt in the server's cache again. The observations that
-    the model has not seen yet leave last, only as many as must, and only where it can read them.
+    Much leaves at once, down to half of the context or of what could leave, so that the next turns
+    find the beginning of the prompt in the server's cache again. Observations that the model has
+    not seen yet leave last, only as many as must, and only if the model can read them.
+
+    Args:
+        prompt: the prompt.
+        placeholders: the texts in place of what leaves.
+        render: renders a prompt.
+        count: counts the tokens of a text.
+        size: the tokens of the context.
+        limit: the tokens that the prompt may take.
+
+    Returns:
+        None if no cut is enough.
     """
     steps = _steps(prompt, placeholders)
     late = _long(prompt, placeholders, unseen_only=True) if placeholders.readable else []
@@ -115,8 +128,11 @@ def cut_to_fit(
 def cut_to_sum_up(
     prompt: Prompt, placeholders: Placeholders, render: Render, count: Count, *, size: int
 ) -> Cut | None:
-    """The oldest turns, as many as must leave so that the rest takes half of the context, or all
-    that can where that is not enough; None where not even these bring it below four fifths."""
+    """Return the oldest turns, to summarise so that the rest takes half the context.
+
+    They are all that can leave if that is not enough; None if even these do not bring the prompt
+    below four fifths.
+    """
     places = _places(prompt.records)
 
     @cache
@@ -129,9 +145,11 @@ def cut_to_sum_up(
     return Cut(removed=places[min(number, len(places) - 1)])
 
 
-def cut_at_rest(prompt: Prompt) -> Cut | None:
-    """All turns before the last question, or that too where there is no other; None where nothing
-    was said. For a session in which nothing is being answered."""
+def cut_all_turns(prompt: Prompt) -> Cut | None:
+    """Return all turns before the last question, for a session at rest.
+
+    If there is no other question, the last one leaves too; None if the prompt is empty.
+    """
     records = prompt.records
     asked = [place for place, one in enumerate(records) if isinstance(one, UserRecord) and place]
     gone = asked[-1] if asked else len(records)
@@ -141,10 +159,16 @@ def cut_at_rest(prompt: Prompt) -> Cut | None:
 def replacements(
     cut: Cut, keys: Mapping[str, str], words: PromptWords
 ) -> tuple[str, Mapping[str, str]]:
-    """The texts in place of the turns that leave, empty where none do, and of each observation.
+    """Return the texts in place of the turns that leave, and of each observation.
 
-    ``keys`` are the artifacts that keep it, by call, and those of the turns under an empty key;
-    what has none is only told of.
+    Args:
+        cut: what leaves.
+        keys: the artifacts that hold it, by call; those of the turns under an empty key. What has
+            none is only mentioned.
+        words: the words of ``prompts/``.
+
+    Returns:
+        The text for the turns, empty if none leave, and the texts of observations by call.
     """
 
     def text(key: str, call: str = "") -> str:
@@ -155,15 +179,19 @@ def replacements(
 
 
 def may_leave(prompt: Prompt, removed: int, *, answering: bool) -> bool:
-    """True where so many records may leave the prompt: whole turns, and not the one that is open
-    where a question is being answered."""
+    """Return True if so many records may leave the prompt.
+
+    They must be whole turns, without the turn that answers the question in progress.
+    """
     ends = [] if answering else [len(prompt.records)]
     return removed in (0, *_places(prompt.records), *ends)
 
 
 def conversation_text(prompt: Prompt, removed: int, words: PromptWords) -> str:
-    """The first ``removed`` records of the prompt in words, and before them what stands in place of
-    those that left earlier."""
+    """Return the first ``removed`` records of the prompt in words.
+
+    Before them comes the text in place of those that left earlier.
+    """
     lines = [prompt.removed_text] if prompt.removed_text else []
     lines += _render_records(prompt.records[:removed], words)
     return "\n\n".join(lines)
@@ -198,9 +226,10 @@ def _steps(prompt: Prompt, placeholders: Placeholders) -> list[Cut]:
 
 
 def _places(records: Sequence[Record]) -> list[int]:
-    """Where turns begin, but for the first: what stands before can leave, the last turn stays.
+    """Return the places where turns begin, except the first.
 
-    A question begins the turn that answers it.
+    What stands before a place can leave; the last turn stays. A question begins the turn that
+    answers it.
     """
     return [
         place
@@ -211,11 +240,13 @@ def _places(records: Sequence[Record]) -> list[int]:
 
 
 def _long(prompt: Prompt, placeholders: Placeholders, *, unseen_only: bool = False) -> list[str]:
-    """The calls whose observations are worth replacing, those of the last turn (``unseen_only``) or
-    of the turns before it, the oldest first."""
+    """Return the calls whose observations are worth replacing, the oldest first.
+
+    They are those of the last turn (``unseen_only``) or of the turns before it.
+    """
     records = prompt.records
     last = [0, *_places(records)][-1]
     some = records[last:] if unseen_only else records[:last]
     observed = (one for one in some if isinstance(one, ObservationRecord) and one.error is None)
-    least = _GAIN * len(placeholders.of_call)
+    least = _GAIN * len(placeholders.observation_text)
     return [one.call for one in observed if len(one.content or "") > least]

@@ -1,10 +1,10 @@
-"""The tools that match a request (for a shortlist, a search, and what a question brings), and those
-that a session's model has been told of.
+"""Search for tools that match a request, and the tools that a model knows.
 
-All rank by BM25 over names, descriptions and parameters. Tools that match alike stand in the order
-of their names, so the result depends on the tools and not on the order they came in.
+The matches serve a shortlist, a search, and the tools that a question brings. All rank by BM25 over
+names, descriptions and parameters. Tools that match alike stand in the order of their names, so the
+result depends on the tools and not on the order they came in.
 
-Every permitted tool may be called by its exact name; what is offered where the host writes a call
+Every permitted tool may be called by its exact name. What the host offers while it writes a call
 (guided decoding, grammars) are the tools that the model could know: those in the catalog, those
 that came with a question, those that a search found, and the reader once an output was cut.
 """
@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import BUILTIN
-from mlx_tools.prompt.catalog import LEAST_SHOWN, build_catalog, names_in
+from mlx_tools.prompt.catalog import MIN_SHOWN_TOOLS, build_catalog, parse_tool_names
 from mlx_tools.transcript import (
     CompactedRecord,
     Header,
@@ -50,30 +50,32 @@ _DECIMALS: Final = 6
 
 
 def is_search(spec: ToolSpec | None) -> bool:
-    """True where this is the built-in tool that looks through the others."""
+    """Return True if this is the built-in tool that searches the others."""
     return spec is not None and spec.name == SEARCH and spec.plugin == BUILTIN
 
 
 def is_reader(spec: ToolSpec | None) -> bool:
-    """True where this is the built-in tool that reads on in an output that was cut."""
+    """Return True if this is the built-in tool that reads on in cut outputs."""
     return spec is not None and spec.name == READER and spec.plugin == BUILTIN
 
 
 def is_on_demand(spec: ToolSpec) -> bool:
-    """True where the catalog leaves this tool out, because it is told of where it is of use: the
-    search where not all tools fit, the reader with an output that was cut."""
+    """Return True if the catalog leaves this tool out until it is of use.
+
+    The search is of use if not all tools fit, the reader with an output that was cut.
+    """
     return spec.plugin == BUILTIN and spec.name in (SEARCH, READER)
 
 
 class Finder:
-    """Ranks some tools against requests. Made once for the tools; works when it is first asked."""
+    """A ranking of some tools against requests; its index is built at first use."""
 
     def __init__(self, tools: Iterable[ToolSpec]) -> None:
         self.tools = tuple(tools)
         self._scorer: Bm25 | None = None
 
     def matches(self, request: str) -> list[tuple[ToolSpec, float]]:
-        """All tools with their scores, the best first; 0 for no word in common."""
+        """Return all tools with their scores, the best first; 0 without a common word."""
         if self._scorer is None:
             self._scorer = Bm25(list(map(tool_stems, self.tools)))
         scores = [round(score, _DECIMALS) for score in self._scorer.scores(set(stems(request)))]
@@ -81,26 +83,30 @@ class Finder:
         return sorted(pairs, key=lambda pair: (-pair[1], pair[0].name))
 
     def shortlist(self, request: str, first: Sequence[str] = ()) -> list[ToolSpec]:
-        """The tools that a shortlist is filled with, in its order: those named in ``first``, those
-        that match, and where these are few, others up to `LEAST_SHOWN`.
+        """Return the tools that a shortlist is filled with, in its order.
 
-        More of what has no word in common with the request would cost time and mislead.
+        They are those named in ``first``, those that match, and if these are few, others up to
+        `MIN_SHOWN_TOOLS`. More of what has no word in common with the request would cost time and
+        mislead.
         """
         places = {name: place for place, name in enumerate(first)}
         matches = self.matches(request)
         wanted = sum(1 for tool, score in matches if score > 0 or tool.name in places)
         ranked = sorted(matches, key=lambda pair: places.get(pair[0].name, len(places)))
-        return [tool for tool, _ in ranked[: max(wanted, LEAST_SHOWN)]]
+        return [tool for tool, _ in ranked[: max(wanted, MIN_SHOWN_TOOLS)]]
 
     def hits(self, request: str) -> list[ToolSpec]:
-        """The tools that have a word in common with ``request``, the best match first."""
+        """Return the tools that have a word in common with ``request``, the best first."""
         return [tool for tool, score in self.matches(request) if score > 0]
 
     def offer(
         self, request: str, known_names: Iterable[str], first: Sequence[str] = ()
     ) -> tuple[str, ...]:
-        """The lines of what a later question brings: the tools named in ``first`` and those among
-        its `OFFERED` best matches that are not ``known_names``, within `OFFER_BUDGET`."""
+        """Return the lines of the tools that a later question brings.
+
+        They are the tools named in ``first`` and the new ones among its `OFFERED` best matches,
+        within `OFFER_BUDGET`.
+        """
         told = set(known_names)
         named = [tool for tool in self.tools if tool.name in first]
         best = [*named, *self.hits(request)[:OFFERED]]
@@ -109,11 +115,10 @@ class Finder:
 
 
 class KnownTools:
-    """Folds a session's header, questions and observations: a reading of the transcript, like the
-    prompt.
+    """The tools that a model knows: a fold of header, questions and observations.
 
-    ``permitted`` are the tools that policy may allow. Where the header names no shortlist, the
-    catalog holds them all, and the search, which would find nothing else, is not offered.
+    ``permitted`` are the tools that policy may allow. If the header names no shortlist, the catalog
+    holds them all, and the search, which would find nothing else, is not offered.
     """
 
     def __init__(self, header: Header, permitted: Mapping[str, ToolSpec]) -> None:
@@ -136,14 +141,16 @@ class KnownTools:
         return self._announced
 
     def copy(self) -> KnownTools:
-        """Known tools that can be gone on with while these stay."""
+        """Return known tools that can be added to while these stay."""
         other = copy(self)
         other._names, other._remaining = {*self._names}, {*self._remaining}
         return other
 
     def offer(self, question: str, tool_choice: str) -> tuple[str, ...]:
-        """The lines of the tools that a question brings, none where the catalog holds them all, or
-        was chosen by this very question."""
+        """Return the lines of the tools that a question brings.
+
+        There are none if the catalog holds all tools, or was chosen by this question.
+        """
         first = [tool_choice] if tool_choice in self._permitted else []
         if not self._shown_names or (question == self._request and self._names.issuperset(first)):
             return ()
@@ -153,13 +160,13 @@ class KnownTools:
         return self._finder.offer(question, self._names - self._remaining, first)
 
     def ask(self, record: UserRecord, tool_choice: str) -> None:
-        """Takes in a question, the tools it brings, and the tool that must be called."""
+        """Add a question, the tools that it brings, and the tool that must be called."""
         self._tell_of(*self._brought(record), tool_choice)
 
     def observe(self, record: ObservationRecord) -> bool:
-        """Takes in an observation, what was found with it; returns whether it is a search's.
+        """Add an observation and the tools that it names. Return True for a search's.
 
-        An observation that names its own artifact was cut, and tells of the reader.
+        An observation that names its own artifact was cut, and so brings the reader.
         """
         if record.artifact and record.artifact in (record.content or ""):
             self._tell_of_reader()
@@ -169,9 +176,11 @@ class KnownTools:
         return True
 
     def compact(self, record: CompactedRecord, removed_records: Iterable[Record]) -> None:
-        """Takes in that something was left out of the prompt, and where it can be read.
-        ``removed_records`` is what the prompt is made of now: tools whose lines are gone may be
-        brought again."""
+        """Add a compaction, and where the removed texts can be read.
+
+        ``removed_records`` is what the prompt is made of now: tools whose lines left may be brought
+        again.
+        """
         texts = (record.content, *record.observations.values())
         if any(key in text for key in record.artifacts for text in texts):
             self._tell_of_reader()
@@ -190,11 +199,11 @@ class KnownTools:
             self._tell_of(READER)
 
     def _brought(self, record: Record) -> list[str]:
-        """The tools whose lines a question brings, or a search has found."""
+        """Return the tools whose lines a question brings, or a search has found."""
         if isinstance(record, UserRecord):
-            return names_in("\n".join(record.tools)) if record.tools else []
+            return parse_tool_names("\n".join(record.tools)) if record.tools else []
         if isinstance(record, ObservationRecord) and is_search(self._permitted.get(record.name)):
-            return names_in(record.content or "")
+            return parse_tool_names(record.content or "")
         return []
 
 
@@ -216,7 +225,7 @@ NAME_WEIGHT: Final = 3
 _WORD: Final = re.compile(r"[^\W_]+")
 HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _DIGITS: Final = re.compile(r"(?<=\d)(?=[^\W\d])|(?<=[^\W\d])(?=\d)")
-_SAYING_NOTHING: Final = (
+_STOP_WORDS: Final = (
     "a about all also am an and any are as at be been being between both but by can could did do"
     " does each find for from get give given had has have he her here him his how i if in into is"
     " it its let like make many may me might more most much must my need no not of on one only or"
@@ -224,12 +233,12 @@ _SAYING_NOTHING: Final = (
     " their them then there these they this those to two up us use used user using value want was"
     " we were what when where whether which who whom why will with would you your"
 )
-_COMMON: Final = frozenset(_SAYING_NOTHING.split(" "))
+_COMMON: Final = frozenset(_STOP_WORDS.split(" "))
 """Words that say nothing of what is asked for."""
 
 
 def stems(text: str) -> list[str]:
-    """The words of ``text`` that carry meaning, each cut down to its stem, in order.
+    """Return the stems of the words of ``text`` that carry meaning, in order.
 
     Names are split at underscores, humps and digits: ``getAreaOf2D`` is *get*, *area*, *of*, *2*,
     *d*. Words of scripts without spaces stay whole.
@@ -245,14 +254,16 @@ def stems(text: str) -> list[str]:
 
 
 def is_common(word: str) -> bool:
-    """True where a word says nothing of what is asked for: *the*, *find*, *please*."""
+    """Return True if a word says nothing of what is asked: *the*, *find*, *please*."""
     return word.casefold() in _COMMON
 
 
 @functools.lru_cache(maxsize=16_384)
 def stem(word: str) -> str:
-    """A word in small letters without the commonest English endings: enough to make two forms of
-    it meet."""
+    """Return a word in small letters without the commonest English endings.
+
+    That is enough for two forms of it to meet.
+    """
     word = word.casefold()
     if len(word) <= 3 or not word.isascii():
         return word
@@ -265,7 +276,7 @@ def stem(word: str) -> str:
     return word[:-1] if len(word) > 3 and word[-1] in "ey" else word
 
 
-_INSTEAD: Final = {
+_ENDINGS_BY_REPLACEMENT: Final = {
     "": ("ments", "ment", "ingly", "ings", "ing", "ions", "ion", "ers", "ed", "er", "s"),
     "ate": ("ations", "ation", "ators", "ator"),
     "y": ("ies", "ied"),
@@ -275,13 +286,13 @@ _INSTEAD: Final = {
     "ss": ("sses", "ss"),
 }
 _ENDINGS: Final = sorted(
-    ((one, instead) for instead, endings in _INSTEAD.items() for one in endings),
+    ((one, instead) for instead, endings in _ENDINGS_BY_REPLACEMENT.items() for one in endings),
     key=lambda pair: -len(pair[0]),
 )
 
 
 def tool_stems(spec: ToolSpec) -> Counter[str]:
-    """The stems in what a tool says of itself, counted; its name counts more."""
+    """Return the stems in a tool's texts, counted; its name counts more."""
     counts = Counter(NAME_WEIGHT * stems(spec.name))
     counts.update(stems(spec.description))
     counts.update(stems(" ".join(schema_texts(spec.parameters))))
@@ -289,7 +300,7 @@ def tool_stems(spec: ToolSpec) -> Counter[str]:
 
 
 def schema_texts(schema: Any) -> Iterable[str]:
-    """The names, descriptions and allowed words of a schema, up to a bound."""
+    """Yield the names, descriptions and enum values of a schema, up to a limit."""
     waiting: list[Any] = [schema]
     nodes = 0
     while waiting and nodes < MAX_SCHEMA_NODES:
@@ -314,7 +325,7 @@ def schema_texts(schema: Any) -> Iterable[str]:
 
 
 class Bm25:
-    """Scores texts, each given as its stems, counted. Pure."""
+    """Scores of texts, each passed as its counted stems. Pure."""
 
     def __init__(self, texts: Sequence[Mapping[str, int]]) -> None:
         self._texts = texts
@@ -329,7 +340,7 @@ class Bm25:
         }
 
     def scores(self, terms: AbstractSet[str]) -> list[float]:
-        """The match of each text with these stems: 0 for none in common, unbounded above."""
+        """Return each text's match with these stems: from 0 for none in common."""
         return [
             sum(
                 self._idf[stem] * text[stem] * (K1 + 1) / (text[stem] + norm)

@@ -1,7 +1,7 @@
-"""A transcript as messages, for a server that tells its model of tools and reads its calls itself.
+"""A transcript as messages, for servers that render tools and read calls.
 
-What `Prompt` writes as text stands here as messages of OpenAI's chat interface: the same records,
-the same texts, control tokens broken in all of them. Nothing tells of the protocol.
+What `Prompt` writes as text stands here as messages of OpenAI's chat API: the same records and
+texts, with control tokens broken in all of them. Nothing mentions the protocol.
 """
 
 from __future__ import annotations
@@ -32,8 +32,15 @@ ChatMessage = Mapping[str, Any]
 def native_messages(
     prompt: Prompt, header: Header, words: PromptWords, neutraliser: Neutraliser, result: str = ""
 ) -> tuple[ChatMessage, ...]:
-    """The messages that say what ``prompt`` says, for the session with this header. ``result`` is
-    the tool whose call is the answer, where one is."""
+    """Return the messages that say what ``prompt`` says.
+
+    Args:
+        prompt: the prompt.
+        header: the session's header.
+        words: the words of ``prompts/``.
+        neutraliser: breaks control tokens.
+        result: the tool whose call is the answer, empty if there is none.
+    """
     chat = _Chat(words, neutraliser)
     if system := plain_system(header, words, neutraliser, result):
         chat.messages.append({"role": "system", "content": system})
@@ -47,7 +54,7 @@ def native_messages(
 
 
 class _Chat:
-    """The messages so far; ``removed`` is what is still to be told of records that left."""
+    """The messages so far; ``removed`` is the unsaid text for records that left."""
 
     def __init__(self, words: PromptWords, neutraliser: Neutraliser) -> None:
         self.messages: list[dict[str, Any]] = []
@@ -60,7 +67,7 @@ class _Chat:
         self._notes: list[str] = []
 
     def take(self, record: Any) -> None:
-        """One more record."""
+        """Add a record."""
         match record:
             case UserRecord():
                 self._ask(record)
@@ -78,7 +85,10 @@ class _Chat:
                 self._notes.append(self._advised(record.error))
 
     def say(self, role: str, content: str) -> None:
-        """A message in words. A role never speaks twice in a row: many templates refuse that."""
+        """Add a message in words. A role never speaks twice in a row.
+
+        Many templates refuse that.
+        """
         content = self._neutraliser.plain(content)
         last = self.messages[-1] if self.messages else {}
         if last.get("role") == role and not last.get("tool_calls"):
@@ -87,7 +97,7 @@ class _Chat:
             self.messages.append({"role": role, "content": content})
 
     def end_turn(self) -> None:
-        """Writes what the model wrote last: its calls with their results, or its words."""
+        """Add the last turn of the model: its calls with their results, or its words."""
         completion, self._completion = self._completion, None
         calls, self._calls = self._calls, []
         if calls:
@@ -111,7 +121,7 @@ class _Chat:
         if len({*ids}) < len(ids):
             ids = [call.call for call in calls]
         told = [
-            tool_call(given, call.name, neutral(call.arguments, self._neutraliser))
+            tool_call(given, call.name, neutralise_value(call.arguments, self._neutraliser))
             for call, given in zip(calls, ids, strict=True)
         ]
         said = self._neutraliser.plain(commentary) or None
@@ -125,23 +135,28 @@ class _Chat:
             return self._words.texts["turns.unanswered"]
         error = record.shown_error
         form = error.form if error is not None else ""
-        lines = (self._words.asked_form(form), form) if form else ()
+        lines = (self._words.form_introduction(form), form) if form else ()
         return "\n".join((observation_text(record), *lines))
 
     def _advised(self, error: ErrorInfo) -> str:
         advice = self._words.correction(error.code, "native")
         said = [error.message, *((advice,) if advice not in error.message else ())]
-        said += [self._words.asked_form(error.form), error.form] if error.form else []
+        said += [self._words.form_introduction(error.form), error.form] if error.form else []
         return " ".join(filter(None, said))
 
 
-def neutral(value: Any, neutraliser: Neutraliser) -> Any:
-    """A JSON value with the control tokens in its texts broken: a server's template would make
-    tokens of them."""
+def neutralise_value(value: Any, neutraliser: Neutraliser) -> Any:
+    """Return a JSON value with the control tokens in its texts broken.
+
+    A server's template would make tokens of them.
+    """
     if isinstance(value, str):
         return neutraliser.plain(value)
     if isinstance(value, Mapping):
-        return {neutral(key, neutraliser): neutral(one, neutraliser) for key, one in value.items()}
+        return {
+            neutralise_value(key, neutraliser): neutralise_value(one, neutraliser)
+            for key, one in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [neutral(one, neutraliser) for one in value]
+        return [neutralise_value(one, neutraliser) for one in value]
     return value

@@ -1,12 +1,12 @@
-"""Control tokens in untrusted text: found, and broken so that no tokenizer takes them for its own.
+"""Neutralising of control tokens in untrusted text.
 
 A completions server tokenises the whole prompt, so a ``<|im_end|>`` in a file or a question would
-end the turn. Two ways of breaking one:
+end the turn. Two ways of breaking one, so that no tokenizer takes it for its own:
 
 - in plain text a visible mark after its first character (``<·|im_end|>``), which `restore` undoes;
-- in a JSON string the first character as an escape (``\\u003c|im_end|>``), which loses nothing.
+- in a JSON string the first character as an escape (``\u003c|im_end|>``), which loses nothing.
 
-`Composer` joins host text and untrusted text, and sees to the seams between them.
+`Composer` joins host text and untrusted text, and checks the seams between them.
 """
 
 from __future__ import annotations
@@ -66,34 +66,36 @@ class Neutraliser:
         return self._mark_tokens(text, add=True)
 
     def restore(self, text: str) -> str:
-        """The text that `plain` was given."""
+        """Return the text that `plain` was given."""
         return self._mark_tokens(text, add=False) if self.mark in text else text
 
     def in_json(self, text: str) -> str:
-        """JSON ``text`` with the first character of every control token in a string escaped.
+        """Escape the first character of every control token in JSON strings of ``text``.
 
         Every string keeps its value. A token outside of all strings, which JSON cannot hold but a
         model's line may, is broken by the mark.
         """
         begins, literal = self._patterns.begins, self._patterns.literal
         held = begins.search(text) is not None and literal().search(text) is not None
-        return self._escaped(text, literal(), prose=False) if held else text
+        return self._escape_strings(text, literal(), prose=False) if held else text
 
     def in_mixed(self, text: str) -> str:
-        """A model's own text, prose and JSON in any order: strings as in `in_json`, all else as in
-        `plain`."""
-        known = self._patterns.any
-        return self._escaped(text, known, prose=True) if known.search(text) else text
+        """Neutralise a model's own text, prose and JSON in any order.
 
-    def found(self, text: str) -> bool:
-        """True where ``text`` holds a control token, or what could be taken for an observation."""
+        Strings are treated as in `in_json`, all else as in `plain`.
+        """
+        known = self._patterns.any
+        return self._escape_strings(text, known, prose=True) if known.search(text) else text
+
+    def contains_token(self, text: str) -> bool:
+        """Return True if ``text`` holds a control token or a seeming observation."""
         return self._patterns.any.search(text) is not None
 
     def seam(self, text_before: str, text_after: str, untrusted: int | None = None) -> bool:
-        """True where a control token stands across the end of one text and the start of the next.
+        """Return True if a control token spans the end of one text and the next.
 
-        Where ``untrusted`` is given, only one that begins before that place of ``text_before``
-        counts.
+        If ``untrusted`` is given, only a token counts that begins before that place of
+        ``text_before``.
         """
         patterns, head = self._patterns, text_before[-self.reach :]
         limit = len(head) if untrusted is None else untrusted - (len(text_before) - len(head))
@@ -121,8 +123,8 @@ class Neutraliser:
             parts[place] = part + self.mark if add else part[0] + part[2:]
         return text[:start] + "".join(parts)
 
-    def _escaped(self, text: str, pattern: re.Pattern[str], *, prose: bool) -> str:
-        """``text`` with escapes in its strings, and a mark in whatever ``pattern`` still finds."""
+    def _escape_strings(self, text: str, pattern: re.Pattern[str], *, prose: bool) -> str:
+        """Escape tokens in the strings of ``text``, and mark what ``pattern`` still finds."""
         tokens = self._patterns.literal().finditer(text)
         token = next(tokens, None)
         parts, done = [], 0
@@ -150,10 +152,10 @@ class Neutraliser:
 
 
 class Composer(Struct):
-    """Text in the making, of host text and neutralised untrusted text.
+    """A text in the making, of host text and neutralised untrusted text.
 
-    Where the end of one and the start of the next would make a control token together, the mark is
-    put between them; host text alone is never changed.
+    If the end of one and the start of the next would make a control token together, the mark is put
+    between them. Host text alone is never changed.
     """
 
     _neutraliser: Neutraliser
@@ -162,14 +164,14 @@ class Composer(Struct):
     _untrusted: int = 0  # up to this place of the tail what goes on over its end may be anybody's
 
     def host(self, text: str) -> None:
-        """Appends host text."""
+        """Append host text."""
         if self._untrusted and self._neutraliser.seam(self._tail, text, self._untrusted):
             self._append(self._neutraliser.mark)
             self._untrusted = 0
         self._append(text)
 
     def untrusted(self, text: str) -> None:
-        """Appends text of any origin, already neutralised by itself.
+        """Append text of any origin, already neutralised by itself.
 
         A lone surrogate, which no server could be sent, becomes U+FFFD.
         """
@@ -181,7 +183,7 @@ class Composer(Struct):
             self._untrusted = len(self._tail)
 
     def copy(self) -> Composer:
-        """A composer that can be gone on with while this one stays."""
+        """Return a composer that can be added to while this one stays."""
         return Composer(self._neutraliser, [str(self)], self._tail, self._untrusted)
 
     def __str__(self) -> str:
@@ -198,12 +200,12 @@ class Composer(Struct):
 
 
 class _Patterns(NamedTuple):
-    """The patterns of a `Neutraliser`. ``begins`` finds any token's first character, ``literal``,
-    which is slow to make, has the shortest of tokens first, ``any``, which finds what could be
-    taken for an observation too, the longest.
+    """The patterns of a `Neutraliser`.
 
-    ``begun`` are the ASCII characters after which a token may go on, and ``inside`` those with
-    which one may.
+    ``begins`` finds any token's first character. ``literal``, which is slow to make, has the
+    shortest of tokens first. ``any``, which also finds what looks like an observation, has the
+    longest first. ``lead_chars`` are the ASCII characters after which a token may go on,
+    ``inner_chars`` those with which it may.
     """
 
     tokens: tuple[str, ...]
@@ -212,19 +214,19 @@ class _Patterns(NamedTuple):
     begins: re.Pattern[str]
     literal: Callable[[], re.Pattern[str]]
     any: re.Pattern[str]
-    begun: frozenset[str]
-    inside: frozenset[str]
+    lead_chars: frozenset[str]
+    inner_chars: frozenset[str]
 
     def may_span(self, last: str, first: str) -> bool:
-        """False where no token can go on from the one character to the other."""
-        if last.isascii() and last not in self.begun:
+        """Return False if no token can go on from the one character to the other."""
+        if last.isascii() and last not in self.lead_chars:
             return False
-        return not first.isascii() or first in self.inside
+        return not first.isascii() or first in self.inner_chars
 
 
 @lru_cache(maxsize=32)
 def _patterns(control_tokens: tuple[str, ...]) -> _Patterns:
-    """Kept, because every session of a model needs the same ones."""
+    """Return the patterns; cached, as every session of a model needs the same ones."""
     stripped = (
         "\n" * token.startswith("\n") + token.strip() for token in (*control_tokens, *PROTOCOL_TAGS)
     )
@@ -240,21 +242,21 @@ def _patterns(control_tokens: tuple[str, ...]) -> _Patterns:
         begins=re.compile(f"[{re.escape(''.join({token[0] for token in tokens}))}{LINE_BREAKS}]"),
         literal=cache(lambda: re.compile(_alternatives(shortest))),
         any=re.compile(_alternatives(shortest[::-1], observation=True)),
-        begun=_in_either_case(begun) | _ASCII_SPACE,
-        inside=_in_either_case(inside) | _ASCII_SPACE,
+        lead_chars=_in_either_case(begun) | _ASCII_SPACE,
+        inner_chars=_in_either_case(inside) | _ASCII_SPACE,
     )
 
 
 def _in_either_case(text: str) -> frozenset[str]:
-    """The characters, and all that `re` takes for the same without regard to case."""
+    """Return the characters, and all that `re` takes for the same ignoring case."""
     return frozenset((text + text.upper()).lower() + (text + text.lower()).upper() + text)
 
 
 def _alternatives(tokens: list[str], *, observation: bool = False) -> str:
-    """A pattern that consumes the first character of a token and looks at the rest, as a group.
+    """Return a pattern that consumes a token's first character and looks at the rest.
 
-    Grouped by first and second character, so that text without these is passed over quickly; in a
-    group the order stays.
+    The rest is a group. Tokens are grouped by first and second character, so that text without
+    these is passed over quickly; in a group the order stays.
     """
     by_first: dict[str, dict[str, list[str]]] = {}
     if observation:
@@ -279,9 +281,9 @@ def _escape_text(text: str) -> str:
 
 
 def _strings(text: str, *, prose: bool) -> Iterator[tuple[int, int]]:
-    """Where the insides of JSON strings stand in ``text``.
+    """Yield the places of the insides of JSON strings in ``text``.
 
-    With ``prose`` a quote outside of all brackets is no string's.
+    With ``prose`` a quote outside of all brackets begins no string.
     """
     depth = position = 0
     while match := (_OPENER if prose and not depth else _STRING_OR_BRACKET).search(text, position):
@@ -294,7 +296,10 @@ def _strings(text: str, *, prose: bool) -> Iterator[tuple[int, int]]:
 
 
 def _escape(unit: str) -> str | None:
-    """One character of a JSON string, or one escape, in the form ``\\u....``; None if it is so."""
+    """Return a character of a JSON string as ``\\u....``, None if it is written so.
+
+    ``unit`` is one character or one escape.
+    """
     if len(unit) == 6:
         return None
     if len(unit) == 2:

@@ -43,8 +43,13 @@ RESULT_NAME: Final = "final_result"
 
 
 def result_tool(schema: Mapping[str, Any], names: Container[str], words: PromptWords) -> ResultTool:
-    """The tool whose call is an answer that fits ``schema``, with a name that none of the tools in
-    ``names`` has. Raises `ToolDefinitionError` for a schema that cannot be used."""
+    """Return the tool whose call is an answer that fits ``schema``.
+
+    Its name is none of ``names``.
+
+    Raises:
+        ToolDefinitionError: the schema cannot be used.
+    """
     name = RESULT_NAME
     while name in names:
         name += "_"
@@ -99,24 +104,24 @@ class Opening(Struct, frozen=True):
 
 
 class _FrameParts(NamedTuple):
-    """The parts that are made of a frame once."""
+    """The parts that are made once for a frame."""
 
     whole: SystemPrompt
     examples: tuple[Message, ...]
     finder: Finder
 
 
-_MOST_KEPT: Final = 64
+_MAX_CACHED: Final = 64
 _parts_cache: dict[Any, _FrameParts] = {}
 """By all that they are made of: the sessions of a program mostly begin alike."""
 
 
 class Openings:
-    """Makes openings; what does not depend on the questions is made once, for equal frames.
+    """A maker of openings; equal frames share what does not depend on the questions.
 
-    ``find_search`` gives the tool that looks through the tools, None where there is none that may
-    be called; it is asked only where not all tools fit into the catalog. ``tools`` describes those
-    that the model can know, as JSON values, and ``catalog_hash`` is a digest of that.
+    ``find_search`` returns the tool that searches the tools, None if there is none that may be
+    called; it is called only if not all tools fit into the catalog. ``tools`` describes those that
+    the model can know, as JSON values, and ``catalog_hash`` is a digest of that.
     """
 
     def __init__(self, frame: Frame, find_search: Callable[[], ToolSpec | None]) -> None:
@@ -135,12 +140,12 @@ class Openings:
         )
         if (kept := _parts_cache.get(key)) is None:
             whole = build_system(frame)
-            examples = () if whole.hidden else _examples(frame, frame.tools)
-            if len(_parts_cache) >= _MOST_KEPT:
+            examples = () if whole.hidden_names else _examples(frame, frame.tools)
+            if len(_parts_cache) >= _MAX_CACHED:
                 _parts_cache.clear()
             kept = _parts_cache[key] = _FrameParts(whole, examples, Finder(frame.tools))
-        self._kept = kept
-        if kept.whole.hidden and (search := find_search()) is not None:
+        self._parts = kept
+        if kept.whole.hidden_names and (search := find_search()) is not None:
             self.search = search
             described.append(search.to_json())
         self.tools: tuple[Mapping[str, Any], ...] = tuple(json.loads(json.dumps(described)))
@@ -148,21 +153,20 @@ class Openings:
         self.catalog_hash = hashlib.sha256(catalog.encode()).hexdigest()
 
     def opening(self, question: str, *, first: Sequence[str] = ()) -> Opening:
-        """The opening of a session that begins with ``question``.
+        """Return the opening of a session that begins with ``question``.
 
-        A shortlist is chosen by that question, and the later ones bring what it lacks: so a
-        conversation that is sent anew with each question, as stateless clients do, begins with the
-        same bytes each time. ``first`` are tools that stand in the shortlist whatever it is chosen
-        by.
+        A shortlist is chosen by that question, and the later ones bring what it lacks. So a
+        conversation that is sent again with each question, as stateless clients do, begins with the
+        same bytes each time. ``first`` are tools that stand in the shortlist in any case.
         """
-        whole, shown, finder = self._kept
-        if not whole.hidden:
+        whole, shown, finder = self._parts
+        if not whole.hidden_names:
             return Opening(whole.text, shown)
         best = partial(finder.shortlist, question, first)
         system = build_system(self.frame, best=best, search=self.search)
         by_name = {tool.name: tool for tool in self.frame.tools}
-        shown = _examples(self.frame, [by_name[n] for n in system.shown if n in by_name])
-        return Opening(system.text, shown, system.shown, question)
+        shown = _examples(self.frame, [by_name[n] for n in system.shown_names if n in by_name])
+        return Opening(system.text, shown, system.shown_names, question)
 
 
 def _examples(frame: Frame, tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
@@ -177,11 +181,11 @@ def _examples(frame: Frame, tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
 
 
 class SystemPrompt(Struct, frozen=True):
-    """The text, and which tools' names its catalog shows and hides."""
+    """The text, and the names of tools that its catalog shows and hides."""
 
     text: str
-    shown: tuple[str, ...]
-    hidden: tuple[str, ...]
+    shown_names: tuple[str, ...]
+    hidden_names: tuple[str, ...]
 
 
 def build_system(
@@ -190,14 +194,19 @@ def build_system(
     best: Callable[[], Sequence[ToolSpec]] | None = None,
     search: ToolSpec | None = None,
 ) -> SystemPrompt:
-    """The system prompt of a session.
+    """Return the system prompt of a session.
 
-    Past the catalog's budget ``best`` and ``search`` make a shortlist (`build_catalog`). What is
-    not the project's own text (tools, project context, a persona) is neutralised. Raises
-    `ConfigError` for a response mode that is unknown.
+    What is not the project's own text (tools, project context, a persona) is neutralised. In style
+    ``native`` the text is all that stands before the first question: what the template itself
+    writes, by ``frame.native``, with the system text and the tools in it.
 
-    In style ``native`` the text is all that stands before the first question: what the template
-    itself writes, by ``frame.native``, the system text and the tools in it.
+    Args:
+        frame: what the session is made of.
+        best: past the catalog's budget, the tools of a shortlist (`build_catalog`).
+        search: past the catalog's budget, the tool that finds the others.
+
+    Raises:
+        ConfigError: the response mode is unknown.
     """
     words, neutraliser = frame.words, frame.neutraliser
     native = frame.native if frame.style == "native" else None
@@ -213,7 +222,7 @@ def build_system(
 
     forms: tuple[Callable[[ToolSpec], str], ...] = ()
     if native is not None:
-        forms = (native.written, partial(native.written, brief=True))
+        forms = (native.render_tool, partial(native.render_tool, brief=True))
     elif frame.whole_descriptions:
         forms = (whole_signature,)
     catalog = build_catalog(
@@ -221,14 +230,14 @@ def build_system(
     )
     lines, result = [*catalog.lines], frame.result
     if result is not None:
-        lines.append(signature(result) if native is None else native.written(result))
+        lines.append(signature(result) if native is None else native.render_tool(result))
     persona = words.persona if frame.persona is None else "{{persona}}"
     sections = [("", persona), (" ", modes[frame.response_mode])]
     if native is None:
         sections.append(("\n\n", words.protocols[frame.style]))
     if lines and native is None:
         sections.append(("\n\n", words.texts["catalog.tools"]))
-    if catalog.hidden:
+    if catalog.hidden_names:
         more = "catalog.search" if catalog.search else "catalog.hidden"
         sections.append(("\n", words.texts[more]))
     if not lines:
@@ -240,21 +249,24 @@ def build_system(
     values = {
         "persona": (frame.persona or "").strip(),
         "tools": "\n".join(lines),
-        "count": str(len(catalog.hidden)),
-        "name": catalog.shown[-1] if catalog.shown else "",
+        "count": str(len(catalog.hidden_names)),
+        "name": catalog.shown_names[-1] if catalog.shown_names else "",
         "context": frame.project_context.strip(),
     }
-    written = _composed(sections, values, neutraliser)
+    written = _compose(sections, values, neutraliser)
     if native is not None:
         written = native.begin(written, lines, neutraliser)
-    return SystemPrompt(written, catalog.shown, catalog.hidden)
+    return SystemPrompt(written, catalog.shown_names, catalog.hidden_names)
 
 
 def plain_system(
     header: Header, words: PromptWords, neutraliser: Neutraliser, result: str = ""
 ) -> str:
-    """The system text of a session whose server tells its model of the tools: nothing of a protocol
-    or a catalog stands in it. ``result`` is the tool whose call is the answer, where one is."""
+    """Return the system text of a session whose server tells its model of the tools.
+
+    Nothing of a protocol or a catalog stands in it. ``result`` is the tool whose call is the
+    answer, empty if there is none.
+    """
     sections = [
         ("", words.persona if header.persona is None else "{{persona}}"),
         (" ", words.response_modes.get(header.response_mode, "")),
@@ -262,14 +274,16 @@ def plain_system(
         ("\n\n", words.texts["project_context"] if header.project_context.strip() else ""),
     ]
     values = {"persona": (header.persona or "").strip(), "context": header.project_context.strip()}
-    return _composed(sections, values, neutraliser).strip()
+    return _compose(sections, values, neutraliser).strip()
 
 
-def _composed(
+def _compose(
     sections: Sequence[tuple[str, str]], values: Mapping[str, str], neutraliser: Neutraliser
 ) -> str:
-    """The sections that hold something, each behind its gap; what stands in their places is
-    anybody's text."""
+    """Join the sections that are not empty, each after its gap.
+
+    What stands in their placeholders is anybody's text.
+    """
     text = Composer(neutraliser)
     for number, (gap, section) in enumerate(one for one in sections if one[1]):
         text.host(gap if number else "")
@@ -346,7 +360,7 @@ def build_examples(
     *,
     weak_model: bool = False,
 ) -> tuple[Message, ...]:
-    """Return the example turns that a conversation begins with: an answer at once, and a call.
+    """Return the example turns that a conversation begins with: an answer, and a call.
 
     Args:
         words: the questions and answers of ``prompts/``.

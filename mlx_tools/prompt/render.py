@@ -1,9 +1,9 @@
 """A transcript as the text that a model goes on from.
 
 The bytes only grow: what a completion was asked with is the beginning of all that is asked later,
-up to a `CompactedRecord`, which replaces what is oldest and begins the text anew. So nothing that
-was written is ever changed, and what a turn of the user's role holds is written only when the
-completion that answers it is there; until then `Prompt.render` shows how it stands.
+up to a `CompactedRecord`, which replaces the oldest part and begins the text again. So nothing that
+was written is ever changed. A turn of the user's role is written only once the completion that
+answers it is there; until then `Prompt.render` shows how it stands.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mlx_tools.transcript import (
 CORRECTION: Final = "protocol"
 """The name in an observation that answers no call, but a line that could not be read."""
 
-_Seen = (
+_FoldedRecord = (
     UserRecord | CompletionRecord | CallRecord | ObservationRecord | CorrectionRecord | AnswerRecord
 )
 """The records that a prompt is made of."""
@@ -47,37 +47,43 @@ _Seen = (
 class _OpenTurn(Struct):
     """The turn of the user's role that nothing has answered yet.
 
-    ``said`` and ``notes`` are neutralised: questions, and corrections. ``observed`` are the results
-    of ``calls``, by call; ``unread`` is a completion in which nothing was read.
+    ``lines`` and ``notes`` are neutralised: questions, and corrections. ``observations`` are the
+    results of ``calls``, by call; ``unread`` is a completion in which nothing was read.
     """
 
-    said: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
     calls: list[CallRecord] = field(default_factory=list)
-    observed: dict[str, ObservationRecord] = field(default_factory=dict)
+    observations: dict[str, ObservationRecord] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     unread: CompletionRecord | None = None
 
     def copy(self) -> _OpenTurn:
-        """A turn that can be gone on with while this one stays."""
+        """Return a turn that can be added to while this one stays."""
         return _OpenTurn(
-            [*self.said], [*self.calls], dict(self.observed), [*self.notes], self.unread
+            [*self.lines], [*self.calls], dict(self.observations), [*self.notes], self.unread
         )
 
 
 class Prompt:
     """The prompt of a session: folds records, renders text. Append-only, and pure.
 
-    ``system`` was neutralised by `build_system`. ``examples`` are turns, mappings of role and
-    content. ``reasoning`` is ``off``, ``auto`` or a number of tokens: with ``off`` a model that
-    thinks is given its thought empty and closed.
-
     The turns of the user's role hold what came since the last completion: a question, or the
     observations of its calls, in their order, and a correction. A question that comes while another
-    has no answer closes that turn, with words that say so; so the roles always alternate.
+    has no answer closes that turn, with words that say so; so the roles always alternate. In style
+    ``native`` observations stand in turns of their own, as the template writes results.
 
-    In style ``native`` ``system`` is all that stands before the first question, observations stand
-    in turns of their own, as the template writes results, and a ``tool_choice`` that is ``none`` is
-    said in words, unless the answer is a call too (``answers_by_call``).
+    Args:
+        chat_format: the chat format.
+        style: how messages are written.
+        system: the text of `build_system`, neutralised; in style ``native`` all that stands before
+            the first question.
+        examples: turns, mappings of role and content.
+        neutraliser: breaks control tokens.
+        words: the words of ``prompts/``.
+        reasoning: ``off``, ``auto`` or a number of tokens. With ``off`` a model that thinks gets
+            its thought empty and closed.
+        tool_choice: the tool choice. In style ``native``, ``none`` is said in words.
+        answers_by_call: True if the answer is a call too; ``none`` is then not said.
     """
 
     def __init__(
@@ -108,12 +114,12 @@ class Prompt:
         trims = "system" in chat_format.trims and self._native is None
         self._system = system.strip() if trims else system
         self._trims = "user" in chat_format.trims
-        self._records: list[_Seen] = []
+        self._records: list[_FoldedRecord] = []
         self._removed_text = ""  # what stands in place of records that are gone
         self._begin()
 
     def _begin(self) -> None:
-        """Writes what stands before the first question."""
+        """Write the text before the first question."""
         self._text = Composer(self.neutraliser)
         self._is_started = False
         self._open = _OpenTurn()
@@ -134,26 +140,26 @@ class Prompt:
             self._show(role, content)
 
     def _show(self, role: str | None, content: str | None) -> None:
-        """Writes an example."""
+        """Write an example."""
         if role not in ("user", "assistant", "observation") or not isinstance(content, str):
             raise UsageError(f"this is no turn of a conversation: {role!r}, {content!r}")
         if role == "assistant":
             self._speak(content, "")
         elif role == "observation":
-            self._open.said.append(self._json_in(content))
+            self._open.lines.append(self._json_in(content))
         else:
-            if self._open.said:
-                self._close(self._unanswered)
+            if self._open.lines:
+                self._close(self._unanswered_text)
             content = content.strip() if self._trims else content
-            self._open.said.append(self.neutraliser.in_mixed(content))
+            self._open.lines.append(self.neutraliser.in_mixed(content))
 
     # --- the fold ---
 
     def add(self, record: Record) -> None:
-        """Folds one record; those that no model sees change nothing."""
+        """Fold one record; those that no model sees change nothing."""
         if isinstance(record, CompactedRecord):
             self._compact(record)
-        if not isinstance(record, _Seen):
+        if not isinstance(record, _FoldedRecord):
             return
         self._records.append(record)
         turn = self._open
@@ -161,7 +167,7 @@ class Prompt:
             self._open_prompt = None
         match record:
             case CompletionRecord() if record.retained_text.strip():
-                self._speak(closed(record, self._style, self._native), record.prefix)
+                self._speak(close_completion(record, self._style, self._native), record.prefix)
             case CompletionRecord():
                 # Nothing of it was read. It stays out, unless a correction speaks of it.
                 turn.unread = record
@@ -170,7 +176,7 @@ class Prompt:
             case CallRecord():
                 turn.calls.append(record)
             case ObservationRecord():
-                turn.observed[record.call] = record
+                turn.observations[record.call] = record
             case CorrectionRecord():
                 self._correct(record)
             case AnswerRecord():
@@ -178,13 +184,13 @@ class Prompt:
                     self._close(write_answer(record.content, self._style))
 
     def render(self, prefix: str = "") -> str:
-        """The prompt for the next completion: it ends in the opened turn and ``prefix``.
+        """Return the prompt for the next completion, which ends in ``prefix``.
 
-        Raises `UsageError` where no completion is due: nothing was asked, or a call has no
-        observation yet.
+        Raises:
+            UsageError: no completion is due: nothing was asked, or a call has no observation yet.
         """
         for call in self._open.calls:
-            if call.call not in self._open.observed:
+            if call.call not in self._open.observations:
                 raise UsageError(f"the call {call.call} has no observation yet")
         if self._open_prompt is None:
             if not self._has_lines:
@@ -196,22 +202,22 @@ class Prompt:
         return str(text)
 
     @property
-    def records(self) -> tuple[_Seen, ...]:
-        """The records in the prompt, as they stand there: a `CompactedRecord` counts these."""
+    def records(self) -> tuple[_FoldedRecord, ...]:
+        """The records in the prompt, in their order: a `CompactedRecord` counts these."""
         return tuple(self._records)
 
     @property
     def removed_text(self) -> str:
-        """The text in place of records that are gone, empty where none are."""
+        """The text in place of records that left, empty if none did."""
         return self._removed_text
 
     @property
-    def written(self) -> str:
-        """The text without the turn that is open, but for what is to be told in it of what left."""
+    def closed_text(self) -> str:
+        """The text without the open turn, but with its notice of what left."""
         return f"{self._text}{self._notice}"
 
     def copy(self) -> Prompt:
-        """A prompt that can be gone on with while this one stays."""
+        """Return a prompt that can be added to while this one stays."""
         other = copy(self)
         other._text, other._records = self._text.copy(), [*self._records]
         other._open, other._open_prompt = self._open.copy(), None
@@ -220,9 +226,9 @@ class Prompt:
     # --- what records do ---
 
     def _compact(self, record: CompactedRecord) -> None:
-        """Begins the text anew, with what the record leaves, and what it puts in place of the rest.
+        """Begin the text again, with the records that stay and the text for the others.
 
-        The question that the first turn left answers stays: it is asked behind what is gone.
+        The question that the first remaining turn answers stays: it is asked after what left.
         """
         gone, kept = self._records[: record.removed], self._records[record.removed :]
         if kept and not isinstance(kept[0], UserRecord):
@@ -242,18 +248,18 @@ class Prompt:
             turn.notes.append(self._plain(record.content))
             return
         if self._has_lines or turn.unread is not None:
-            self._close(self._unanswered)
+            self._close(self._unanswered_text)
             turn = self._open
-        turn.calls, turn.observed = [], {}  # nobody will say how these ended
+        turn.calls, turn.observations = [], {}  # nobody will say how these ended
         if self._notice:
-            turn.said.append(self._plain(self._notice))
+            turn.lines.append(self._plain(self._notice))
             self._notice = ""
         choice = record.tool_choice or self._tool_choice
         silent = self._native is not None and choice == "none" and not self._answers_by_call
         asked = record.content
         if record.tools or silent:
-            asked = self._words.asked(asked, record.tools, no_calls=silent)
-        turn.said.append(self._plain(asked))
+            asked = self._words.render_question(asked, record.tools, no_calls=silent)
+        turn.lines.append(self._plain(asked))
 
     def _correct(self, record: CorrectionRecord) -> None:
         if self._open.unread is not None:
@@ -272,29 +278,29 @@ class Prompt:
         self._open.notes += (note, *form)
 
     def _asked_form(self, error: ErrorInfo | None) -> tuple[str, ...]:
-        """The lines that show how the call at fault is asked for; none where nobody knows."""
+        """Return the lines that show the form of the call at fault, none if unknown."""
         if error is None or not error.form:
             return ()
-        form = neutral_speech(error.form, self._style, self.neutraliser, self._native)
-        return self._plain(self._words.asked_form(error.form)), form
+        form = neutralise_turn(error.form, self._style, self.neutraliser, self._native)
+        return self._plain(self._words.form_introduction(error.form)), form
 
     @property
-    def _unanswered(self) -> str:
+    def _unanswered_text(self) -> str:
         return write_answer(self._words.texts["turns.unanswered"], self._style)
 
     # --- turns ---
 
     def _close(self, fallback: str) -> None:
-        """Ends a turn in which nothing was read with ``fallback``, after the prefix it had."""
+        """End a turn in which nothing was read with ``fallback``, after its prefix."""
         unread = self._open.unread
         prefix = unread.prefix if unread is not None else ""
         self._speak(fallback if fallback.startswith(prefix) else prefix, prefix)
 
     def _speak(self, reply: str, prefix: str) -> None:
-        """Writes the open turn of the user's role, and the assistant's that answers it.
+        """Write the open turn of the user's role, and the assistant's that answers it.
 
-        The answer's header goes on from what asked for it. A model that writes the blank after its
-        header itself has written it already.
+        The answer's header goes on from the text that asked for it. A model that writes the blank
+        after its header itself has written it already.
         """
         if self._open_prompt is None:
             self._write_host(self._text)
@@ -307,19 +313,21 @@ class Prompt:
         elif header[len(ask) :].isspace() and reply[:1].isspace():
             header = ask
         self._text.host(header + prefix)
-        neutral = neutral_speech(reply, self._style, self.neutraliser, self._native)
+        neutral = neutralise_turn(reply, self._style, self.neutraliser, self._native)
         if not (reply.startswith(prefix) and neutral.startswith(prefix)):
             rest = reply.removeprefix(prefix)
-            neutral = prefix + neutral_speech(rest, self._style, self.neutraliser, self._native)
+            neutral = prefix + neutralise_turn(rest, self._style, self.neutraliser, self._native)
         self._text.untrusted(neutral[len(prefix) :])
         self._text.host(self._format.assistant[1])
 
     def _write_host(self, text: Composer) -> None:
-        """Writes what came since the model's last turn: in turns of the user's role, results as the
-        model's own template has them where it is spoken to so."""
+        """Write what came since the model's last turn, in turns of the user's role.
+
+        In style ``native`` results stand as the model's own template writes them.
+        """
         turn, native = self._open, self._native
-        lines, results = [*turn.said], self._results()
-        if native is not None and turn.observed and self._is_started:
+        lines, results = [*turn.lines], self._results()
+        if native is not None and turn.observations and self._is_started:
             self._write_results(text, native, results)
             if not (lines or turn.notes):
                 return
@@ -357,7 +365,7 @@ class Prompt:
                 else:
                     text.host(part)
 
-        slots, last = native.before, ("", "")
+        slots, last = native.results_prefix, ("", "")
         for record, given in results:
             key, name = (
                 json.dumps(one or "", ensure_ascii=False)[1:-1] for one in (given, record.name)
@@ -370,20 +378,19 @@ class Prompt:
                 fault = {"code": advised.code, "message": words}
                 said = json.dumps({"error": fault}, ensure_ascii=False)
             text.untrusted(native.result(said, self.neutraliser))
-            slots, last = native.between, (key, name)
-        gap(native.after, id=last[0], name=last[1])
+            slots, last = native.results_separator, (key, name)
+        gap(native.results_suffix, id=last[0], name=last[1])
 
     # --- lines ---
 
     @property
     def _has_lines(self) -> bool:
-        """True where anything came since the model's last turn."""
-        return bool(self._open.said or self._open.observed or self._open.notes)
+        """True if anything came since the model's last turn."""
+        return bool(self._open.lines or self._open.observations or self._open.notes)
 
     def _results(self) -> list[tuple[ObservationRecord, str | None]]:
-        """The observations that are there, those of calls in call order, then any other; each with
-        the id that it is given."""
-        calls, observed = self._open.calls, dict(self._open.observed)
+        """Return the observations, each with its id: those of calls first, in their order."""
+        calls, observed = self._open.calls, dict(self._open.observations)
         taken = {call.id for call in calls}
         spare = (str(number) for number in count(len(calls) + 1))
         found = []
@@ -398,7 +405,7 @@ class Prompt:
         return [*found, *((record, record.id) for record in observed.values())]
 
     def _advised(self, error: ErrorInfo) -> ErrorInfo:
-        """The error with advice on how to mend the line, as far as both fit."""
+        """Return the error with advice on how to mend the line, if both fit."""
         advice = self._words.correction(error.code, self._style)
         stop = "" if error.message[-1:] in (*".!?…", "") else "."
         said = f"{error.message}{stop} {advice}".strip()
@@ -406,9 +413,10 @@ class Prompt:
         return replace(error, message=said) if fits else error
 
     def _json_in(self, text: str) -> str:
-        """An observation's line with its JSON neutralised; the style's own wrapping stays.
+        """Return an observation's line with its JSON neutralised.
 
-        One that is no such line, as an example's may be, is text like any other.
+        The style's own wrapping stays. A text that is no such line, as an example's may be, is
+        treated as any other text.
         """
         before, after = _around_observation(self._style)
         body = text.removeprefix(before).removesuffix(after)
@@ -422,11 +430,13 @@ class Prompt:
 
 
 @lru_cache(maxsize=16)
-def begun_prompt(
+def new_prompt(
     chat_format: ChatFormat, examples: tuple[tuple[Any, Any], ...], **options: Any
 ) -> Prompt:
-    """A `Prompt` in which nothing was said yet, its examples pairs of role and content: kept, for
-    many sessions begin alike, and to be copied."""
+    """Return a `Prompt` without records, to be copied.
+
+    It is cached, as many sessions begin alike. ``examples`` are pairs of role and content.
+    """
     return Prompt(
         chat_format=chat_format,
         examples=[{"role": role, "content": content} for role, content in examples],
@@ -437,7 +447,7 @@ def begun_prompt(
 
 @cache
 def _around_observation(style: Style) -> tuple[str, str]:
-    """The text that a style puts before and after an observation's JSON."""
+    """Return the text that a style puts before and after an observation's JSON."""
     empty = write_observation(ToolObservation(""), style)
     return empty[: empty.find("{")], empty[empty.rfind("}") + 1 :]
 
@@ -451,12 +461,13 @@ _ARRAY: Final = re.compile(r"\[[ \t\r\n]*\{")
 _STRING_OR_FENCE: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"?|(`{3,16}|~{3,16})')
 
 
-def closed(completion: CompletionRecord, style: Style, native: ToolFormat | None = None) -> str:
-    """The text of a completion that counts, with the bracket, tag and fence closed that it leaves
-    open.
+def close_completion(
+    completion: CompletionRecord, style: Style, native: ToolFormat | None = None
+) -> str:
+    """Return a completion's retained text, with its bracket, tag and fence closed.
 
     Reading may stop at a message's last brace, and a model may end there: what would have closed
-    the message was never written. It is added only where the reader takes it for the end of that
+    the message was never written. It is added only if the reader takes it for the end of that
     message, so reading the text again gives the same messages. A text without a message, and one
     that broke off inside one, stay as they are.
     """
@@ -495,23 +506,23 @@ def closed(completion: CompletionRecord, style: Style, native: ToolFormat | None
 
 
 def _rules(style: Style, native: ToolFormat | None) -> ReadingRules:
-    """Rules for a text of which it does not matter which tools there are."""
+    """Return reading rules for a text, whichever tools there are."""
     if style != "native" or native is None or not native.marks:
         return ReadingRules(style=style)
     return ReadingRules(style=style, catalog={"": {}}, native=frozenset(native.marks[:1]))
 
 
-def neutral_speech(
+def neutralise_turn(
     text: str, style: str, neutraliser: Neutraliser, native: ToolFormat | None = None
 ) -> str:
-    """A model's own text with its control tokens broken, in JSON strings by an escape.
+    """Return a model's text with its control tokens broken, in strings by an escape.
 
     In the style ``xml`` the protocol's own tags stay where they have their place: around a call's
     object, and around the answer. In the style ``native`` the marks of the template's own form of
     calls stay where they are a call's.
     """
     if style == "native" and native is not None:
-        return _native_speech(text, neutraliser, native)
+        return _neutralise_native_turn(text, neutraliser, native)
     if style != "xml":
         return neutraliser.in_mixed(text)
     parts: list[str] = []
@@ -539,20 +550,20 @@ _PARAMETER: Final = r"(?:\w+:)?(?:parameter|param|(?:longcat_)?arg_(?:key|value)
 _VALUE: Final = re.compile(rf"(<{_PARAMETER}\b[^>\n]*>)(.*?)(</{_PARAMETER}>)", re.DOTALL)
 """A value in a tag of its own."""
 
-_MOST_MARKS: Final = 64
+_MAX_MARKS: Final = 64
 """So many places are tried for the mark that opens a run of calls."""
 
 
-def _native_speech(text: str, neutraliser: Neutraliser, native: ToolFormat) -> str:
-    """A model's text in its own form: the marks of its calls stay, nothing else does."""
+def _neutralise_native_turn(text: str, neutraliser: Neutraliser, native: ToolFormat) -> str:
+    """Neutralise a text in the model's own form: only the marks of its calls stay."""
     rules, family = _rules("native", native), native.family
     if family is None or family.open not in text:
         return neutraliser.in_mixed(text)
     calls = _calls(text, rules)
     starts = [found.start() for found in re.finditer(re.escape(family.open), text)]
-    for begin in reversed(starts[-_MOST_MARKS:]):  # what opens it without need is no call's
+    for begin in reversed(starts[-_MAX_MARKS:]):  # what opens it without need is no call's
         if calls and _calls(text[begin:], rules) == calls:
-            run = _neutral_run(text[begin:], neutraliser, native, calls)
+            run = _neutralise_calls(text[begin:], neutraliser, native, calls)
             if run is not None and len(_calls(run, rules)) == len(calls):
                 return neutraliser.in_mixed(text[:begin]) + run
             break
@@ -560,16 +571,16 @@ def _native_speech(text: str, neutraliser: Neutraliser, native: ToolFormat) -> s
 
 
 def _calls(text: str, rules: ReadingRules) -> list[ToolCall]:
-    """The calls that a text is read as, none where it is read as anything else."""
+    """Return the calls that a text is read as, none if it is read as anything else."""
     reading = read(text, "stop", rules)
     calls = [replace(one, repairs=()) for one in reading.messages if isinstance(one, ToolCall)]
     return calls if reading.error is None else []
 
 
-def _neutral_run(
+def _neutralise_calls(
     run: str, neutraliser: Neutraliser, native: ToolFormat, calls: list[ToolCall]
 ) -> str | None:
-    """A run of calls whose marks stay; None where a mark may stand in a value too."""
+    """Neutralise a run of calls whose marks stay; None if a mark may be in a value."""
     family = native.family
     assert family is not None
     marks = "|".join(map(re.escape, sorted(native.marks, key=len, reverse=True)))
@@ -585,7 +596,9 @@ def _neutral_run(
     if family.body in ("xml", "pairs"):
         run = _VALUE.sub(lambda one: one[1] + neutraliser.plain(one[2]) + one[3], run)
     else:
-        for value in sorted(filter(neutraliser.found, _texts(calls)), key=len, reverse=True):
+        for value in sorted(
+            filter(neutraliser.contains_token, _texts(calls)), key=len, reverse=True
+        ):
             if value not in run:
                 return None
             run = run.replace(value, neutraliser.plain(value))
@@ -596,7 +609,7 @@ def _neutral_run(
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in calls' names, ids and arguments."""
+    """Yield every text in calls' names, ids and arguments."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, ToolCall):

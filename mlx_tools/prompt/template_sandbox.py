@@ -1,14 +1,14 @@
-"""Chat templates as transformers renders them, within bounds: each is somebody else's program.
+"""Bounded rendering of chat templates as transformers renders them.
 
 A template comes with a model and is not to be trusted. It runs in jinja2's sandbox, which keeps it
-from Python; here its loops, its macros and the sizes of what it makes are bounded too, so that it
-ends soon whatever it holds. Any failure is a `ChatFormatError`.
+from Python; here its loops, its macros and the sizes of its values are bounded too, so that it ends
+soon whatever it holds. Any failure is a `ChatFormatError`.
 
 The environment is transformers': blocks trimmed, ``break`` and ``continue``, the ``generation``
 tag, a ``tojson`` that does not escape for HTML, ``raise_exception``. ``strftime_now`` stands for a
 fixed day: nothing that changes from day to day may stand in a prompt.
 
-Import this where a template is there to be read: jinja2 takes a while.
+Import this only to read a template: jinja2 takes a while.
 """
 
 from __future__ import annotations
@@ -51,8 +51,10 @@ _JOIN: Final = "__mlx_tools_join"
 
 
 class ChatTemplate:
-    """A template that was compiled. ``literals`` are all texts that it can write by itself: its
-    data and its string constants. Raises `ChatFormatError` for what is no template."""
+    """A compiled template. Raises `ChatFormatError` if it is not valid.
+
+    ``literals`` are all texts that it can write by itself: its data and its string constants.
+    """
 
     def __init__(self, text: str, *, bos_token: str, eos_token: str) -> None:
         if len(text) > MAX_TEMPLATE_CHARS:
@@ -75,12 +77,15 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Mapping[str, Any]], *, ask: bool = False, **options: Any
     ) -> str:
-        """The text for messages and the template's own options; ``ask`` adds the generation prompt.
+        """Return the text for messages and the template's own options.
 
-        Raises `TemplateRefused` where the template calls ``raise_exception``, and `ChatFormatError`
-        for any other failure.
+        ``ask`` adds the generation prompt.
+
+        Raises:
+            TemplateRefused: the template calls ``raise_exception``.
+            ChatFormatError: the template fails in any other way.
         """
-        self._budget.left = MAX_STEPS
+        self._budget.remaining_steps = MAX_STEPS
         options |= {"messages": [dict(message) for message in messages], **self._tokens}
         try:
             return str(self._compiled_template.render(add_generation_prompt=ask, **options))
@@ -100,7 +105,10 @@ def _raise(message: object = "") -> None:
 
 
 class _Generation(Extension):
-    """``{% generation %}`` marks what a model wrote, for training: only its body counts."""
+    """The tag ``{% generation %}``, which marks a model's text for training.
+
+    Only its body counts.
+    """
 
     tags = {"generation"}  # noqa: RUF012  (jinja2 declares it so)
 
@@ -143,15 +151,15 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             "strftime_now": lambda form="%Y-%m-%d": FIXED_DAY.strftime(str(form)[:64]),
         }
 
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        self.budget.hold(left)
-        self.budget.hold(right)
-        wide = operator == "%" and isinstance(left, str) and _WIDTH.search(left)
+    def call_binop(self, context: Any, operator: str, first: Any, second: Any) -> Any:
+        self.budget.hold(first)
+        self.budget.hold(second)
+        wide = operator == "%" and isinstance(first, str) and _WIDTH.search(first)
         if operator == "**" or wide:
             raise OverflowError(f"it uses the operator {operator}")
         if operator == "*":
-            self.budget.product(left, right)
-        return self.budget.hold(super().call_binop(context, operator, left, right))
+            self.budget.product(first, second)
+        return self.budget.hold(super().call_binop(context, operator, first, second))
 
     def call(self, context: Any, called: Any, /, *values: Any, **name: Any) -> Any:
         self.budget.step()
@@ -164,18 +172,18 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 
 def _limit_filter(budget: Budget, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter within the budget; jinja2 passes some of them its context first."""
+    """Return a filter within the budget; jinja2 passes some filters its context first."""
     passed = getattr(function, "jinja_pass_arg", None)
 
-    def bounded(*values: Any, **name: Any) -> Any:
+    def limited(*values: Any, **name: Any) -> Any:
         own = values[:1] if passed is not None else ()
         rest = [list(v) if hasattr(v, "__next__") else v for v in values[len(own) :]]
         budget.product(*rest, *name.values())
         return budget.hold(function(*own, *rest, **name))
 
     if passed is not None:
-        bounded.jinja_pass_arg = passed  # type: ignore[attr-defined]
-    return bounded
+        limited.jinja_pass_arg = passed  # type: ignore[attr-defined]
+    return limited
 
 
 def _tojson(
@@ -195,8 +203,8 @@ def _tojson(
 
 
 def _count_steps(tree: nodes.Template, environment: Environment) -> nodes.Template:
-    """The template with every loop, macro, output, list and ``~`` drawing on the budget."""
-    counted: nodes.Template = _Counting().visit(tree)
+    """Make every loop, macro, output, list and ``~`` of a template use the budget."""
+    counted: nodes.Template = _StepCounter().visit(tree)
     counted.set_environment(environment)
     for node in counted.find_all(nodes.Node):
         if node.lineno is None:
@@ -208,7 +216,7 @@ def _call(name: str, *values: nodes.Expr) -> nodes.Call:
     return nodes.Call(nodes.Name(name, "load"), list(values), [], None, None)
 
 
-class _Counting(NodeTransformer):
+class _StepCounter(NodeTransformer):
     """Puts calls of the budget's functions into a template."""
 
     def visit(self, node: Any, *values: Any, **name: Any) -> Any:
@@ -232,27 +240,30 @@ class _Counting(NodeTransformer):
 
 
 def _has_value(node: Any) -> bool:
-    """True where a chain of filters has a value at its end, as that of a block has not."""
+    """Return True if a chain of filters ends in a value; that of a block does not."""
     while isinstance(node, nodes.Filter):
         node = node.node
     return node is not None
 
 
 class Budget:
-    """The steps that a rendering may still take: one for each call, loop and output, and for each
-    ten items or four hundred characters that are handled."""
+    """The steps that a rendering may still take.
 
-    left = MAX_STEPS
+    A call, a loop and an output take one each, and so do each ten items or four hundred characters
+    that are handled.
+    """
+
+    remaining_steps = MAX_STEPS
 
     def step(self, count: int = 1) -> str:
-        """Takes steps off the budget. Raises `OverflowError` where it is used up."""
-        self.left -= count
-        if self.left < 0:
+        """Take steps off the budget. Raise `OverflowError` if it is used up."""
+        self.remaining_steps -= count
+        if self.remaining_steps < 0:
             raise OverflowError(f"it takes more than {MAX_STEPS:,} steps")
         return ""
 
     def hold(self, value: Any) -> Any:
-        """``value``, unless it is too large to go on with."""
+        """Return ``value``, unless it is too large to go on with."""
         if isinstance(value, int) and abs(value) > MAX_NUMBER:
             raise OverflowError(f"it uses a number above {MAX_NUMBER:,}")
         self.step(self._weight(value) // 10)
@@ -276,15 +287,15 @@ class Budget:
         return weight
 
     def write(self, value: Any) -> str:
-        """``value`` as it is written out."""
+        """Return ``value`` as it is written out."""
         return str(self.hold(str(self.hold(value))))
 
     def join(self, *values: Any) -> str:
-        """The result of the operator ``~``."""
+        """Return the result of the operator ``~``."""
         return str(self.hold("".join(map(self.write, values))))
 
     def product(self, *values: Any) -> None:
-        """Allows for a text of at most the product of these arguments' lengths."""
+        """Check the size of a text that is the product of these arguments' lengths."""
         product = 1
         for value in values:
             self.hold(value)

@@ -1,9 +1,9 @@
-"""A model's own way of writing tools, calls and results, found out from its template.
+"""Detection of a model's own way of writing tools, calls and results.
 
-As `mlx_tools.prompt.chat_template` does for turns: the template is rendered with words that cannot
-be mistaken for its own, what stands between them is read off, and what was read off must give other
-conversations too, byte by byte. What does not can be put together no other way than by the template
-itself, which may rewrite what was sent before; then there is no style ``native`` for the model.
+As in `mlx_tools.prompt.chat_template` the template is rendered with words that cannot be mistaken
+for its own, and what stands between them is read off. The result must reproduce other conversations
+too, byte by byte. If it does not, only the template itself can put conversations together, and it
+may rewrite what was sent before; then there is no style ``native`` for the model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _SYSTEM: Final = "xqSystemTextxq"
 _QUESTION: Final = "xqQuestionTextxq"
-_SAID: Final = "xqCallTextxq"
+_CALL_TEXT: Final = "xqCallTextxq"
 _RESULT: Final = 'xq{}Resultxq "'
 _ORDINALS: Final = ("First", "Second", "Third")
 
@@ -42,11 +42,11 @@ Message = Mapping[str, Any]
 
 
 class ToolsUnknown(Exception):
-    """Why a template's way with tools cannot be learnt, for a person."""
+    """The reason, for a person, why a template's way with tools cannot be learnt."""
 
 
 class _CallsNotRendered(ToolsUnknown):
-    """The template leaves it to what was said how calls are written."""
+    """The template leaves it to the message's text how calls are written."""
 
 
 class _ProbeCall(NamedTuple):
@@ -80,15 +80,18 @@ _CALLS: Final = tuple(
 
 @dataclass(frozen=True)
 class _TemplateTraits:
-    """A template's way of being given things: tools beside the messages or in the system message, a
-    system message or none, a call's arguments as an object or a string, what a message that calls
-    says beside, content as text or in parts."""
+    """The way in which a template takes its input."""
 
-    beside: bool = True
+    has_tools_option: bool = True
+    """True if tools are an option beside the messages, False if in the system message."""
     system: bool = True
+    """True if there is a system message."""
     arguments: bool = True
+    """True if a call's arguments are an object, False for a string."""
     empty: str | None = ""
+    """The content of a message that calls."""
     parts: bool = False
+    """True if content is in parts, False for text."""
 
 
 class _Conversations:
@@ -98,12 +101,12 @@ class _Conversations:
         self._template, self.way = template, way
 
     def text(self, *messages: Message, system: str = _SYSTEM, tools: int = 2) -> str:
-        """The text that the template writes; raises `ToolsUnknown` where it refuses."""
+        """Return the text that the template writes; raise `ToolsUnknown` if it refuses."""
         way = self.way
         functions = [call.function for call in _CALLS[:tools]]
         options: dict[str, Any] = {}
         lead: list[dict[str, Any]] = [{"role": "system", "content": system}] if way.system else []
-        if way.beside and tools:
+        if way.has_tools_option and tools:
             options["tools"] = [{"type": "function", "function": one} for one in functions]
         elif tools:
             lead[0]["tools"] = json.dumps(functions)
@@ -117,8 +120,8 @@ class _Conversations:
         except (TemplateRefused, ChatFormatError) as error:
             raise ToolsUnknown(f"its template refuses it: {error}") from None
 
-    def calling(self, count: int) -> Message:
-        """A message that makes so many calls."""
+    def call_message(self, count: int) -> Message:
+        """Return a message that makes so many calls."""
         return {
             "role": "assistant",
             "content": self.way.empty,
@@ -185,7 +188,9 @@ def _that_lists(template: ChatTemplate) -> tuple[_Conversations, str]:
     for beside, system, parts in product((True, False), (True, False), (False, True)):
         if not (beside or system):
             continue
-        tried = _Conversations(template, _TemplateTraits(beside=beside, system=system, parts=parts))
+        tried = _Conversations(
+            template, _TemplateTraits(has_tools_option=beside, system=system, parts=parts)
+        )
         try:
             written = tried.text(_asking())
             differs = differs or written != tried.text(_asking(), tools=0)
@@ -212,7 +217,7 @@ def _listing(text: str) -> tuple[dict[str, Any], int, int]:
         for margin in {"", " " * indent}:
             tools = [render_function(f, wrapped, indent, compact, margin) for f in (first, second)]
             if found := gaps(text, tools):
-                form: dict[str, Any] = {"wrapped": wrapped, "indent": indent, "compact": compact}
+                form: dict[str, Any] = {"is_wrapped": wrapped, "indent": indent, "compact": compact}
                 form |= {"margin": margin, "separator": found[1]}
                 return form, len(found[0]), len(text) - len(found[2])
     raise ToolsUnknown("its template tells of tools in another form than JSON")
@@ -251,9 +256,11 @@ class _Learner:
     def turns(
         self, template: ChatTemplate, way: _TemplateTraits
     ) -> tuple[dict[str, Any], _TemplateTraits, bool]:
-        """The first reading of turns in which the template takes calls and results at all, as in
-        `ToolFormat`; in which way it did, and whether it writes calls that it is given apart from
-        what was said."""
+        """Return the first reading of turns in which the template takes calls and results.
+
+        It is as in `ToolFormat`, with the way in which the template did, and True if the template
+        writes calls apart from the message's text.
+        """
         fault: ToolsUnknown | None = None
         unwritten = False
         for arguments, empty, (calls, results) in product(
@@ -276,7 +283,7 @@ class _Learner:
     def _learn_rendered(self, template: _Conversations, calls: int, results: int) -> dict[str, Any]:
         """A template that writes calls which it is given apart from what was said."""
         text = template.text(
-            _asking(), template.calling(calls), *(_result(number) for number in range(results))
+            _asking(), template.call_message(calls), *(_result(number) for number in range(results))
         )
         turn, (between, after), encoded = self._results(text, results)
         if _CALLS[0].name not in turn and _CALLS[0].value not in turn:
@@ -296,16 +303,16 @@ class _Learner:
             raise ToolsUnknown("its template writes a call with an id that is the host's")
         call = begin, self._before_arguments(rest, dialect)
         name = dialect.name if dialect is not None else ""
-        own = {"dialect": name, "call": call, "close": close, "encoded": encoded}
+        own = {"dialect": name, "call": call, "close": close, "is_json_string": encoded}
         return own | _around_results(head, between, after)
 
     def _unrendered(self, template: _Conversations, results: int) -> dict[str, Any]:
         """A template that leaves it to the model's text how calls are written."""
         dialect = self._only_dialect()
-        call = {"role": "assistant", "content": _SAID}
+        call = {"role": "assistant", "content": _CALL_TEXT}
         text = template.text(_asking(), call, *(_result(number) for number in range(results)))
         turn, (between, after), encoded = self._results(text, results)
-        header, said, behind = turn.partition(_SAID)
+        header, said, behind = turn.partition(_CALL_TEXT)
         end = self._format.assistant[1]
         if not said or header not in self._headers or not behind.startswith(end):
             raise ToolsUnknown("its template opens or ends a turn before results otherwise")
@@ -315,7 +322,7 @@ class _Learner:
             bracket, closing = ("[", "]") if dialect.form == "array" else ("", "")
             opening = f'{dialect.open}{bracket}{{"{dialect.name_key}": "'
             begin, close = (opening, f'", "{dialect.arguments_key}": '), closing + close
-        own = {"dialect": dialect.name, "call": begin, "close": close, "encoded": encoded}
+        own = {"dialect": dialect.name, "call": begin, "close": close, "is_json_string": encoded}
         return own | _around_results(head, between, after)
 
     @property
@@ -326,8 +333,11 @@ class _Learner:
         return tuple(sorted(found, key=len, reverse=True))
 
     def _results(self, text: str, results: int) -> tuple[str, tuple[str | None, str], bool]:
-        """The model's turn up to the first result, what stands between results (None for one alone)
-        and after them, and whether they are JSON strings."""
+        """Return the parts of a text around the results.
+
+        They are the model's turn up to the first result, the texts between results (None for a
+        single one) and after them, and True if results are JSON strings.
+        """
         contents = [_RESULT.format(one) for one in _ORDINALS[:results]]
         quoted = [json.dumps(content) for content in contents]
         encoded = all(content in text for content in quoted)
@@ -371,7 +381,7 @@ class _Learner:
         return before[: before.rfind("<")] if "<" in before else ""
 
     def _dialect(self, begin: str, text: str) -> Dialect | None:
-        """The family in whose form a call is written that begins so; None for a bare object."""
+        """Return the dialect of a call that begins so; None for a bare object."""
         found = [one for one in DIALECTS if not one.line and one.open in text]
         if not found and (bare := _BEGINS.fullmatch(begin)) and bare[1] == "name":
             return None
@@ -403,7 +413,7 @@ class _Learner:
 
 
 def _around_results(head: str, text_between: str | None, text_after: str) -> dict[str, Slots]:
-    """The texts around results, with slots for the ids and names of calls."""
+    """Return the texts around results, with slots for the ids and names of calls."""
     first, second = _CALLS[:2]
     own = {"id": first.id, "name": first.name}
     before = slots_of(head, {"next_id": first.id, "next_name": first.name})
@@ -413,7 +423,7 @@ def _around_results(head: str, text_between: str | None, text_after: str) -> dic
     else:
         end = slots_of(text_after, {"id": second.id, "name": second.name})
         middle = slots_of(text_between, own | {"next_id": second.id, "next_name": second.name})
-    return {"before": before, "between": middle, "after": end}
+    return {"results_prefix": before, "results_separator": middle, "results_suffix": end}
 
 
 # --- whether it holds ---------------------------------------------------------------------------
@@ -428,10 +438,13 @@ def _check(
     system: str,
     count: int,
 ) -> None:
-    """Puts another conversation together, and compares it with what the template makes of it.
-    Raises `ToolsUnknown` where they differ."""
+    """Compose another conversation, and compare it with the template's.
+
+    Raises:
+        ToolsUnknown: they differ.
+    """
     question, user, (ask, end) = "xqOtherQuestionxq", chat_format.user, chat_format.assistant
-    functions = tools.separator.join(tools.listed(call.function) for call in _CALLS[:count])
+    functions = tools.separator.join(tools.render_json(call.function) for call in _CALLS[:count])
     begun = fill_slots(
         tools.opening, {"system": system if template.way.system else "", "tools": functions}
     )
@@ -441,12 +454,14 @@ def _check(
     text = template.text(_asking(question), **given).removeprefix(bos)
     if text != begun + question + user[1] + ask:
         raise ToolsUnknown("its template tells of tools in no fixed form")
-    call = template.calling(1) if is_rendered else {"role": "assistant", "content": _SAID}
+    call = template.call_message(1) if is_rendered else {"role": "assistant", "content": _CALL_TEXT}
     text = template.text(_asking(question), call, _result(0), **given)
     content = _RESULT.format(_ORDINALS[0])
     content = json.dumps(content) if json.dumps(content) in text else content
     values = {"id": _CALLS[0].id, "name": _CALLS[0].name}
     values |= {f"next_{key}": value for key, value in values.items()}
-    before, after = (fill_slots(slots, values) for slots in (tools.before, tools.after))
+    before, after = (
+        fill_slots(slots, values) for slots in (tools.results_prefix, tools.results_suffix)
+    )
     if question + user[1] not in text or not text.endswith(end + before + content + after + ask):
         raise ToolsUnknown("its template writes results in no fixed form")

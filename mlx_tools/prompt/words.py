@@ -100,8 +100,11 @@ _GENERIC_TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class Example(Struct, frozen=True, forbid_unknown_fields=True):
-    """A question and its answer, or the call that it asks for: that is shown where its arguments
-    fit the tool's schema, and with an ``observation`` to its end, the ``answer``."""
+    """A question and its answer, or the call that it asks for.
+
+    A call is shown if its arguments fit the tool's schema, and with an ``observation`` to its end,
+    the ``answer``.
+    """
 
     question: str
     name: str = ""
@@ -111,8 +114,10 @@ class Example(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ExampleWords(Struct, frozen=True):
-    """The examples of ``prompts/examples.toml``: questions that need no tool, calls by tool, and
-    the values of made-up arguments."""
+    """The examples of ``prompts/examples.toml``.
+
+    They are questions that need no tool, calls by tool, and the values of made-up arguments.
+    """
 
     direct: tuple[Example, ...]
     tools: dict[str, tuple[Example, ...]]
@@ -121,10 +126,10 @@ class ExampleWords(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptWords:
-    """All texts, checked. Made by `parse_words`; equal only to itself, and so a key of caches.
+    """All texts, checked. Made by `parse_words`; equal only to itself.
 
-    ``texts`` are the single ones of ``messages.toml``, by table and key (``turns.cut``), and those
-    of ``result.toml`` (``result.told``).
+    So it can be a key of caches. ``texts`` are the single ones of ``messages.toml``, by table and
+    key (``turns.cut``), and those of ``result.toml`` (``result.told``).
     """
 
     persona: str
@@ -137,11 +142,13 @@ class PromptWords:
     examples: ExampleWords
 
     def text(self, key: str, **values: object) -> str:
-        """A single text of ``messages.toml``, by table and key (``turns.cut``), or of
-        ``result.toml`` (``result.told``), with its placeholders filled: with text as it is, with
-        any other value as JSON.
+        """Return a single text of ``messages.toml`` or ``result.toml``, filled.
 
         With the ``id`` of an artifact it is the text that says how to read on there.
+
+        Args:
+            key: table and key (``turns.cut``, ``result.told``).
+            values: the values of its placeholders: texts as they are, other values as JSON.
         """
         key += "_readable" * bool(values.get("id"))
         texts = {
@@ -151,25 +158,31 @@ class PromptWords:
         return fill(self.texts[key], texts)
 
     def error(self, code: str, *, name: str = "", reason: str = "") -> str:
-        """The words for the model with this error code; ``name`` is the tool's, at most 500
-        characters in all."""
+        """Return the words for the model with this error code, at most 500 characters.
+
+        ``name`` is the tool's.
+        """
         reason = reason.strip()
         stop = "" if not reason or reason[-1] in ".!?…" else "."
         text = fill(self.errors[code], {"name": name, "reason": reason + stop})
         return one_line(text, _MOST_CHARS)
 
-    def asked_form(self, form: str) -> str:
-        """The words before the asked form of a call."""
+    def form_introduction(self, form: str) -> str:
+        """Return the words before the form of a call that the model is asked for."""
         return self.texts["turns.write_filled" if GAP in form else "turns.write"]
 
     def correction(self, code: str, style: str = "") -> str:
-        """Advice on a line that was refused with this code; empty where there is none."""
+        """Return advice on a line that was refused with this code, empty if there is none."""
         own = self.native_corrections if style == "native" else {}
         return one_line(own.get(code, self.corrections.get(code, "")), _MOST_CHARS)
 
-    def asked(self, question: str, tools: Sequence[str] = (), *, no_calls: bool = False) -> str:
-        """A question as the model reads it, with the lines of the tools that it brings, and that
-        none may be called where nothing else can say so."""
+    def render_question(
+        self, question: str, tools: Sequence[str] = (), *, no_calls: bool = False
+    ) -> str:
+        """Return a question as the model reads it, with the lines of the tools it brings.
+
+        With ``no_calls`` it says that none may be called, if nothing else can say so.
+        """
         if no_calls:
             question = fill(self.texts["turns.no_calls"].strip("\n"), {"question": question})
         if not tools:
@@ -179,21 +192,22 @@ class PromptWords:
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """``text`` with its placeholders replaced, once: a value may hold braces of its own."""
+    """Replace the placeholders of ``text``, once: a value may hold braces of its own."""
     return _PLACEHOLDER.sub(lambda found: values[found[1]], text)
 
 
 def parts(text: str) -> Iterator[tuple[str, bool]]:
-    """``text`` cut at its placeholders: a piece, and whether it is the name of one."""
+    """Yield ``text`` cut at its placeholders: a piece, and True if it names one."""
     for number, part in enumerate(_PLACEHOLDER.split(text)):
         if part or number % 2:
             yield part, number % 2 == 1
 
 
 def parse_words(texts: Mapping[str, str]) -> PromptWords:
-    """The words in ``texts``: file name to content. Raises `ConfigError`, which names the fault.
+    """Return the words in ``texts``, by file name. All of `FILES` must be there.
 
-    ``texts`` must hold every one of `FILES`.
+    Raises:
+        ConfigError: a text is missing or wrong; the message names it.
     """
     for file in FILES:
         if file not in texts:
@@ -234,7 +248,7 @@ _BY_CODE: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def _table(file: str, texts: Mapping[str, str]) -> dict[str, Any]:
-    """What a TOML file holds; what stands in a table by ``table.key``."""
+    """Return the content of a TOML file; what stands in a table by ``table.key``."""
     import tomllib
 
     try:
@@ -264,8 +278,10 @@ def _texts(
     required_placeholders: Mapping[str, tuple[str, ...]],
     optional: Collection[str] = (),
 ) -> dict[str, str]:
-    """The texts under the ``required_placeholders`` keys, each with the placeholders that it must
-    hold."""
+    """Return the texts of the ``required_placeholders`` keys.
+
+    Each must hold its placeholders.
+    """
     for key in required_placeholders:
         if not isinstance(values.get(key), str):
             fault = "needs a text for" if key in values else "lacks the key"
@@ -290,7 +306,7 @@ def _examples(text: str) -> ExampleWords:
 def _check_placeholders(
     file_name: str, text: str, required: Collection[str] = (), optional: Collection[str] = ()
 ) -> str:
-    """``text``, where its placeholders are all that it must hold and none that it may not."""
+    """Return ``text`` if it has all required placeholders, and none that is unknown."""
     found = set(_PLACEHOLDER.findall(text))
     if missing := [name for name in required if name not in found]:
         raise ConfigError(

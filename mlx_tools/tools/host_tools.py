@@ -137,7 +137,7 @@ def _describe_search(search: ToolSearch, notices: Mapping[str, str]) -> str:
     """Return the matches as a catalog, and a line for each kind of hidden tool."""
     catalog = build_catalog([spec for spec, _ in search.hits], MAX_SIGNATURE_TOKENS)
     lines = [*catalog.lines] if catalog.lines else [notices["none"]]
-    if further_count := search.hidden_count + len(catalog.hidden):
+    if further_count := search.hidden_count + len(catalog.hidden_names):
         lines.append(notices["more"].format(count=further_count))
     if search.denied:
         lines.append(notices["denied"].format(count=search.denied))

@@ -472,7 +472,7 @@ def test_no_request_goes_over_the_context_whatever_happens(
         assert outcome.status == "answered" or outcome.reason == "context_full"
         assert outcome.context.size == size
         if outcome.status == "stopped":
-            assert outcome.context.used > size - max(16, min(most, 512, size // 8))
+            assert outcome.context.used_tokens > size - max(16, min(most, 512, size // 8))
 
 
 def test_a_record_that_takes_away_what_is_no_whole_turn_is_refused() -> None:

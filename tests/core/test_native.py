@@ -87,7 +87,8 @@ def strong(name: str, **more: Any) -> StrongModel:
         dialect=DIALECTS[name],
         assistant=chat_format.assistant[0],
         observed=[
-            chat_format.tools.before[0].strip() + text for text in ("rain", "\nrain", '"rain')
+            chat_format.tools.results_prefix[0].strip() + text
+            for text in ("rain", "\nrain", '"rain')
         ],
         **more,
     )

@@ -431,8 +431,8 @@ DAYS = timedelta(days=1)
     ("days", "said"),
     [
         ({"expires_at": 300_000}, "changed since it was shown"),
-        ({"at": -30, "expires_at": -23}, "too long ago"),
-        ({"at": 300}, "clock"),  # it was set back since
+        ({"recorded_at": -30, "expires_at": -23}, "too long ago"),
+        ({"recorded_at": 300}, "clock"),  # it was set back since
     ],
 )
 def test_what_was_shown_in_its_time_cannot_be_made_to_last(

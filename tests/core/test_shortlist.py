@@ -23,7 +23,7 @@ from mlx_tools import (
 )
 from mlx_tools.controller import Session
 from mlx_tools.messages import Style, ToolSpec
-from mlx_tools.prompt.catalog import count_tokens, names_in
+from mlx_tools.prompt.catalog import count_tokens, parse_tool_names
 from mlx_tools.protocol import write_answer, write_call
 from mlx_tools.store.transcript import decode, encode
 from mlx_tools.testing import ScriptedBackend
@@ -102,7 +102,7 @@ def test_a_tool_that_is_not_listed_is_searched_for_and_called(style: Style) -> N
     ]
     assert outcome.calls[1].output == 'weigh_satellite: {"satellite_id": 7}'
     first = catalog_of(backend.prompts[0])
-    listed = names_in(first)
+    listed = parse_tool_names(first)
     assert listed[0] == "translate_recipe" and listed[-1] == "tool_search"
     assert "weigh_satellite" not in listed and 10 <= len(listed) < 60
     lines = first.split("\n")
@@ -133,7 +133,7 @@ def test_the_tools_that_a_run_needs_are_listed_whatever_it_asks() -> None:
         "require_tools": ("polish_bridge",),
     }
     outcome = controller(backend, settings=run).run_sync("Translate the recipe number 3.")
-    assert names_in(catalog_of(backend.prompts[0]))[:3] == [
+    assert parse_tool_names(catalog_of(backend.prompts[0]))[:3] == [
         *("weigh_satellite", "polish_bridge", "translate_recipe")
     ]
     assert [c.name for c in outcome.calls] == ["weigh_satellite"]
@@ -220,7 +220,7 @@ def test_later_questions_bring_their_best_matches_and_rewrite_nothing() -> None:
     records = asked(controller(backend), *questions)
     users = [record for record in records if isinstance(record, UserRecord)]
     assert [bool(user.tools) for user in users] == [False, True, False]
-    brought = names_in("\n".join(users[1].tools))
+    brought = parse_tool_names("\n".join(users[1].tools))
     assert brought[0] == "weigh_satellite" and len(brought) <= 5
     assert sum(map(count_tokens, users[1].tools)) <= 400
     for before, after in itertools.pairwise(backend.prompts):
@@ -319,7 +319,7 @@ def test_prompts_only_grow_tell_of_no_denied_tool_and_are_the_same_when_folded_a
     assert set(header.shortlist) <= allowed
 
     lines = catalog_of(header.system).split("\n")
-    kept = [line for line in lines if names_in(line)]
+    kept = [line for line in lines if parse_tool_names(line)]
     cost = sum(count_tokens(f"{line}\n") for line in kept)
     assert cost <= budget or len(kept) <= 1 + ("tool_search" in header.shortlist)
 

@@ -58,7 +58,7 @@ def uses_of(work: Callable[[], object]) -> int:
 def test_hiding_tools_looks_at_each_name_a_few_times() -> None:
     tools = [ToolSpec(name=Counted(f"tool_{number}")) for number in range(500)]
     found = build_catalog(tools, budget=200)
-    assert len(found.hidden) > 400
+    assert len(found.hidden_names) > 400
     assert uses_of(lambda: build_catalog(tools, budget=200)) < 5 * len(tools)
 
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt import Finder
 from mlx_tools.prompt.catalog import (
-    LEAST_SHOWN,
     MAX_LINE_CHARS,
+    MIN_SHOWN_TOOLS,
     build_catalog,
     count_tokens,
-    names_in,
+    parse_tool_names,
     signature,
 )
 from tests.tables import table
@@ -143,20 +143,22 @@ def test_a_tight_budget_shortens_all_before_it_hides_any_and_one_is_always_shown
     budget: int, search: Any, least: int, most: int
 ) -> None:
     catalog = build_catalog(TOOLS, budget, search=search)
-    shown = [name for name in catalog.shown if name != "seek"]
-    assert [*shown, *catalog.hidden] == [spec.name for spec in TOOLS]
-    assert least <= len(catalog.shown) <= most and len(catalog.lines) == len(catalog.shown)
+    shown = [name for name in catalog.shown_names if name != "seek"]
+    assert [*shown, *catalog.hidden_names] == [spec.name for spec in TOOLS]
+    assert least <= len(catalog.shown_names) <= most and len(catalog.lines) == len(
+        catalog.shown_names
+    )
     assert budget == 0 or sum(map(count_tokens, catalog.lines)) <= budget
-    assert build_catalog([], budget, search=search).shown == ()
+    assert build_catalog([], budget, search=search).shown_names == ()
 
 
 def test_a_shortlist_holds_the_best_that_fit_and_the_search_last() -> None:
     catalog = build_catalog(TOOLS, 300, best=lambda: TOOLS[::-1], search=SEARCH)
-    assert catalog.search and catalog.shown[-1] == "seek"
+    assert catalog.search and catalog.shown_names[-1] == "seek"
     best = [spec.name for spec in TOOLS[::-1]]
-    assert list(catalog.shown[:-1]) == best[: len(catalog.shown) - 1]
-    assert list(catalog.hidden) == best[len(catalog.shown) - 1 :][::-1]
-    assert len(catalog.shown) > LEAST_SHOWN
+    assert list(catalog.shown_names[:-1]) == best[: len(catalog.shown_names) - 1]
+    assert list(catalog.hidden_names) == best[len(catalog.shown_names) - 1 :][::-1]
+    assert len(catalog.shown_names) > MIN_SHOWN_TOOLS
     assert sum(count_tokens(f"{line}\n") for line in catalog.lines) <= 300
     assert count_tokens(catalog.lines[-1]) <= 300 // 4
 
@@ -172,9 +174,9 @@ def test_where_all_fit_nothing_is_ranked_or_searched_and_names_are_read_off_the_
         raise AssertionError
 
     catalog = build_catalog(TOOLS, 500, best=best, search=SEARCH)
-    assert (catalog.hidden, catalog.search, len(catalog.shown)) == ((), False, 20)
-    assert tuple(names_in("\n".join(catalog.lines))) == catalog.shown
-    assert names_in("3 more match.\nsay f(x)\n(a)\n") == []
+    assert (catalog.hidden_names, catalog.search, len(catalog.shown_names)) == ((), False, 20)
+    assert tuple(parse_tool_names("\n".join(catalog.lines))) == catalog.shown_names
+    assert parse_tool_names("3 more match.\nsay f(x)\n(a)\n") == []
 
 
 def test_a_request_finds_tools_by_its_own_words_not_by_those_of_any_request() -> None:

@@ -16,7 +16,7 @@ from mlx_tools.prompt import (
     compact_prompt,
     conversation_text,
     count_turns,
-    cut_at_rest,
+    cut_all_turns,
     cut_to_fit,
     cut_to_sum_up,
     may_leave,
@@ -238,11 +238,11 @@ def test_turns_are_summed_up_until_the_rest_takes_half() -> None:
 
 
 def test_at_rest_all_but_the_last_question_is_summed_up() -> None:
-    assert cut_at_rest(prompt_of()) is None
+    assert cut_all_turns(prompt_of()) is None
     one = prompt_of(asked("First?"), *answered(1, "One."))
-    assert cut_at_rest(one) == Cut(removed=3)
+    assert cut_all_turns(one) == Cut(removed=3)
     two = prompt_of(asked("First?"), *answered(1, "One."), asked("Second?"), *answered(2, "Two."))
-    assert cut_at_rest(two) == Cut(removed=3)
+    assert cut_all_turns(two) == Cut(removed=3)
     assert count_turns(two, 3) == 1
 
 

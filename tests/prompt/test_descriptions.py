@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt import parameter_descriptions, shorten_descriptions
-from mlx_tools.prompt.catalog import names_in, whole_signature
+from mlx_tools.prompt.catalog import parse_tool_names, whole_signature
 
 EDIT = ToolSpec(
     "edit",
@@ -85,7 +85,7 @@ def test_a_whole_signature_keeps_line_breaks_and_looks_like_one_tool() -> None:
         "  where: A line.\n"
         "  more.*: Any word."
     )
-    assert names_in(whole_signature(EDIT)) == ["edit"]
+    assert parse_tool_names(whole_signature(EDIT)) == ["edit"]
 
 
 def test_no_value_of_an_enumeration_is_left_out() -> None:

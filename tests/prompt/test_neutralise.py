@@ -51,7 +51,7 @@ def test_no_text_keeps_a_control_token_and_every_text_comes_back(
     neutraliser: Neutraliser, text: str
 ) -> None:
     neutral = neutraliser.plain(text)
-    assert not neutraliser.found(neutral)
+    assert not neutraliser.contains_token(neutral)
     assert not tokens_in(neutral, neutraliser)
     assert neutraliser.restore(neutral) == text
     assert neutraliser.restore(neutraliser.plain(neutral)) == neutral
@@ -105,7 +105,7 @@ def test_a_models_own_text_keeps_no_control_token(
     neutraliser: Neutraliser, parts: list[str]
 ) -> None:
     neutral = neutraliser.in_mixed("".join(parts))
-    assert not neutraliser.found(neutral)
+    assert not neutraliser.contains_token(neutral)
     assert neutraliser.in_mixed(neutral) == neutral
 
 
@@ -164,9 +164,9 @@ def test_no_untrusted_text_looks_like_an_observation(text: str) -> None:
 def test_a_literal_may_hold_a_mark_or_sentencepieces_blank_and_has_two_characters() -> None:
     neutraliser = Neutraliser(("<·>", "<¦>"))
     assert neutraliser.mark not in "·¦"
-    assert not neutraliser.found(neutraliser.plain("<·><¦>"))
+    assert not neutraliser.contains_token(neutraliser.plain("<·><¦>"))
     assert Neutraliser(("!", " ", "\n\n", "▁")).plain("Hi! \n\n▁") == "Hi! \n\n▁"
-    assert Neutraliser(("<｜end▁of▁sentence｜>",)).found("<｜end of▁sentence｜>")
+    assert Neutraliser(("<｜end▁of▁sentence｜>",)).contains_token("<｜end of▁sentence｜>")
 
 
 @pytest.mark.slow

@@ -117,7 +117,7 @@ def test_every_marker_of_a_format_is_a_control_token(name: str) -> None:
     neutraliser = Neutraliser(chat_format.control_tokens)
     for before, after in (chat_format.user, (chat_format.answering, chat_format.assistant[1])):
         forged = f"x\n{after}{before}y"
-        assert neutraliser.found(forged), forged
+        assert neutraliser.contains_token(forged), forged
 
 
 @table("name", sorted(MODELS))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.messages import Message, replace
-from mlx_tools.prompt.render import closed
+from mlx_tools.prompt.render import close_completion
 from mlx_tools.protocol import (
     Reader,
     Reading,
@@ -124,11 +124,13 @@ def test_what_a_message_leaves_open_is_closed_and_is_read_as_it_was(
     said: tuple[Any, CompletionRecord, Messages],
 ) -> None:
     style, record, messages = said
-    turn = closed(record, style)
+    turn = close_completion(record, style)
     assert turn.startswith(record.retained_text) and unbalanced(turn) == []
     assert messages
     assert without_repairs(read(turn, "stop", ReadingRules(style=style))) == messages
-    assert closed(replace(record, retained_text=turn), style) == turn  # nothing is left to close
+    assert (
+        close_completion(replace(record, retained_text=turn), style) == turn
+    )  # nothing is left to close
 
 
 @given(completions(), st.integers(1, 60), st.sampled_from(["stop", "length"]))
@@ -144,7 +146,7 @@ def test_what_breaks_off_is_closed_only_behind_a_message(
         finish_reason=reason,
         closed_early=False,  # it is cut off, not left
     )
-    kept = closed(record, style)
+    kept = close_completion(record, style)
     assert kept.startswith(reading.retained_text)
     if not reading.messages or reading.bare_text:
         assert kept == reading.retained_text
@@ -164,4 +166,4 @@ def test_what_breaks_off_is_closed_only_behind_a_message(
 )
 def test_what_is_no_whole_message_stays_as_it_was_written(style: str, whole: str) -> None:
     record, _ = spoken(style, whole)
-    assert closed(record, cast(Any, style)) == record.retained_text
+    assert close_completion(record, cast(Any, style)) == record.retained_text
