@@ -173,7 +173,7 @@ def test_in_brief_arguments_keep_their_names_and_lose_what_is_said_of_them() -> 
     said = {"type": "string", "description": "said of it", "default": "x"}
     properties = {"title": said, "description": {"enum": ["title", {"title": 1}]}}
     parameters = {"title": "T", "properties": properties, "required": ["title"]}
-    written = tools.written(ToolSpec("look", f"Looks\n{'!' * 300}", parameters), brief=True)
+    written = tools.render_tool(ToolSpec("look", f"Looks\n{'!' * 300}", parameters), brief=True)
     function = json.loads(written)["function"]
     assert len(function["description"]) == 160 and "\n" not in function["description"]
     assert function["parameters"] == {
