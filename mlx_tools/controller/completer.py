@@ -280,14 +280,14 @@ class Completer:
         while (ask := turn.pending_request) is not None:
             if isinstance(ask, ScoreTokens):
                 likeliest = await self._likeliest(prompt + ask.text, written)
-                deltas = await self._worked(partial(turn.scored, *likeliest))
+                deltas = await self._worked(partial(turn.take_scores, *likeliest))
                 if teller is not None:
                     teller.tell(deltas)
             else:
                 await self._draw(prompt, ask, step, turn, written, teller)
         self._turn = None
         written.prefix, written.text, written.reading = turn.prefix, turn.text, turn.reading
-        written.mends, written.mended_messages = tuple(turn.mends), turn.mended
+        written.mends, written.mended_messages = tuple(turn.mends), turn.mended_messages
         written.finish_reason, written.repeated = turn.finish_reason, turn.repeated
         error = ErrorInfo("unfilled", turn.violation) if turn.unfilled else written.reading.error
         if error is not None and error.code in ("unfilled", "unknown_tool"):
@@ -314,8 +314,9 @@ class Completer:
         grammar = None
         if step.strategy == "grammar":
             grammar = await self._worked(partial(self._grammar, step))
-        again = grammar.again if grammar is not None else ""  # the model writes it once more
-        text = prompt + ask.text.removesuffix(again)
+        # The model writes the end of the prefix once more.
+        repeated = grammar.repeated_prefix if grammar is not None else ""
+        text = prompt + ask.text.removesuffix(repeated)
         request = request_for(self._session, text, max(1, left), grammar, ask.attempt)
         if step.messages is not None and not ask.text and not ask.attempt:
             request = to_chat_request(request, step, self._session.neutraliser)
@@ -330,8 +331,10 @@ class Completer:
                 usage = chunk.usage or usage
                 size += len(chunk.text)
                 if chunk.text:
-                    deltas = await self._worked(partial(turn.feed, chunk.text.removeprefix(again)))
-                    again = ""
+                    deltas = await self._worked(
+                        partial(turn.feed, chunk.text.removeprefix(repeated))
+                    )
+                    repeated = ""
                     if teller is not None:
                         teller.wrote(deltas)
                 if turn.pending_request is not ask:

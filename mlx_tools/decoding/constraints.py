@@ -1,4 +1,6 @@
-"""The tools as a grammar of the model's turn, for backends that mask the sampler with one.
+"""The tools as a grammar of the model's turn.
+
+Backends mask the sampler with it.
 
 The grammar is always of calls and answer together, unless a choice rules one of them out: a grammar
 of calls alone would keep the model from answering.
@@ -16,10 +18,10 @@ from mlx_tools.messages import Style, ToolSpec
 
 
 class Grammar(GrammarText, frozen=True):
-    """A turn's grammar. ``again`` is the end of the prefix that it begins with once more, so that a
-    prompt must end before it."""
+    """A turn's grammar."""
 
-    again: str = ""
+    repeated_prefix: str = ""
+    """The end of the prefix with which it begins once more: a prompt must end before that."""
 
 
 def grammar_for(
@@ -30,7 +32,7 @@ def grammar_for(
     max_calls: int = 1,
     prefix: str = "",
 ) -> Grammar:
-    """The grammar of a turn in both dialects: see `mlx_tools.backends.grammars.turn_grammar`.
+    """Return the grammar of a turn in both dialects: see `mlx_tools.backends`.
 
     Raises:
         UsageError: ``tool_choice`` names no tool here, or nothing may follow ``prefix``.

@@ -1,4 +1,4 @@
-"""A turn held to its grammar: what the model writes stands, and where it does not fit it is mended.
+"""A turn that is held to its grammar, and mended where it does not fit.
 
 Pure: `ConstrainedTurn` says what to ask of the backend next (`SampleTokens`, `ScoreTokens`) and
 takes what came. The model writes its turn in one stream. Each part of a message is held against
@@ -11,15 +11,29 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
-from msgspec import Struct
-
+from mlx_tools.decoding.message_schemas import (
+    JSON_DIALECTS,
+    bare_dialect,
+    fits_as_it_is,
+    is_valid_turn,
+    message_schema,
+)
+from mlx_tools.decoding.openings import (
+    NativeTurn,
+    RestReader,
+    continues_opening,
+    is_scrap,
+    read_without_opening,
+    restarts,
+    starts_answer,
+)
 from mlx_tools.decoding.repetition import RepetitionWatch
-from mlx_tools.decoding.value import ConstrainedObject, MessageSchema
+from mlx_tools.decoding.requests import Alternatives, SampleTokens, ScoreTokens
+from mlx_tools.decoding.value import ConstrainedObject
 from mlx_tools.messages import (
     FinalAnswer,
     FinishReason,
@@ -28,11 +42,7 @@ from mlx_tools.messages import (
     ToolSpec,
     replace,
 )
-from mlx_tools.prompt import holds_result
 from mlx_tools.protocol import (
-    ANSWER_TAG,
-    CALL_TAG,
-    DIALECTS,
     Delta,
     Dialect,
     Reader,
@@ -45,50 +55,10 @@ from mlx_tools.protocol import (
     opening,
     read,
     read_line,
-    resolve,
     unknown_tool,
     with_mended,
 )
-from mlx_tools.schema import fits_plainly
 from mlx_tools.transcript import MendKind, MendRecord
-
-_OBJECTS: Final = ('{"type":"tool_call"', '{"type":"final_answer"')
-_FENCE: Final = re.compile("^```(?:json)?")
-_WHITE: Final = re.compile(r"\s+")
-
-_HEADS: Final = (*_OBJECTS, f'{CALL_TAG}{{"', ANSWER_TAG)
-"""How a line of the protocol begins in any style, white space and fences aside."""
-
-_BLANKS: Final = 64
-"""After so much white space and nothing else, a text is what the model writes."""
-
-
-def restarts(text: str, prefix: str) -> bool | None:
-    """Return whether ``text``, the first that a model wrote after the host's ``prefix``, begins its
-    line anew; None: too short to tell.
-
-    Some servers pay no heed to what the model's turn begins with, above all those that put every
-    prompt into a chat of their own: then the model writes a whole line. In JSON an unescaped quote
-    ends the string that the prefix leaves open, and no object goes on as those heads do after it;
-    a tag alone may stand in a string. What a tag opens is any text.
-    """
-    bare = _WHITE.sub("", text)
-    if not bare:
-        return None if len(text) < _BLANKS else False
-    if "```json".startswith(bare):
-        return None
-    bare = _FENCE.sub("", bare)
-    heads = [head for head in _HEADS if prefix.startswith("<") or head != ANSWER_TAG]
-    heads = heads if prefix != ANSWER_TAG else heads[len(_OBJECTS) :]
-    if any(bare.startswith(head) for head in heads):
-        return True
-    return None if any(head.startswith(bare) for head in heads) else False
-
-
-def _starts_answer(text: str) -> bool:
-    """Return whether the text begins with the protocol's answer, in a fence or not."""
-    return _FENCE.sub("", _WHITE.sub("", text)).startswith(_OBJECTS[1])
-
 
 MAX_MENDS: Final = 8
 """So often may one turn be mended."""
@@ -111,23 +81,10 @@ LONGEST_TOKEN: Final = 32
 MAX_SENT: Final = 2
 """So often is the same text gone on from."""
 
-_JSON_DIALECTS: Final = {
-    dialect.open: dialect
-    for dialect in reversed(DIALECTS)
-    if dialect.body == "json" and dialect.name_key
-}
 _TO_OBJECT: Final = re.compile(r"[^{]*+{?+")
 _TO_TOKEN: Final = re.compile(r'[^":{]*+[":{]?+')
 """Up to where the reader may find itself in a message, out of an object and in one."""
-_TO_CALL: Final = re.compile(r"[^{>(\n]*+[{>(\n]?+")
-"""Up to where it may find itself in an object, or in a call of a form of its own."""
-
-_ARGUMENTS_KEY: Final = re.compile(r'"(\w+)"\s*:\s*\Z')
 _NAME: Final = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*)"')
-_NAME_WRITTEN: Final = re.compile(r"[\w$./-]++\"")
-_SCRAP: Final = re.compile(r"\s*[.,;:!?)\]}…]")
-"""How no turn begins: a small model that was begun for goes on so where it has nothing to say."""
-_KEY_BEGUN: Final = re.compile(r"[ \t\r\n]*+[\"}]")
 _TYPE_KEY: Final = re.compile(r'"type"[ \t\r\n]*+:[ \t\r\n]*+')
 _OTHER_KEY: Final = re.compile(
     r'[ \t\r\n,]*+"(name|function|tool|tool_name|action|args|input|action_input|tool_input|'
@@ -136,67 +93,12 @@ _OTHER_KEY: Final = re.compile(
 """A key that reading takes between a dialect's marks, though that dialect has another."""
 
 
-class SampleTokens(Struct, frozen=True):
-    """Let the model go on from the prompt and ``text``; a later ``attempt`` draws at random."""
-
-    text: str
-    attempt: int = 0
-
-
-class ScoreTokens(Struct, frozen=True):
-    """Ask how likely each next token is after the prompt and ``text``."""
-
-    text: str
-
-
-class _NativeTurn:
-    """A turn that does not go on as the host began it.
-
-    It is read with the host's beginning and without it, until it is known whether it is a message.
-    """
-
-    def __init__(self, kind: MendKind, boundary: int, rules: ReadingRules) -> None:
-        """``kind`` and ``boundary`` are what is mended where it is none."""
-        self.kind, self.boundary = kind, boundary
-        own_rules = replace(rules, prefix="", in_thought=False)
-        if rules.result:  # its value may stand alone
-            own_rules = replace(own_rules, tool_choice="auto")
-        self.own_reader = Reader(own_rules)
-        self._open = {0: Reader(rules), 1: self.own_reader}
-        self._fed = 0
-
-    def feed(self, text: str) -> None:
-        """Read on in ``text``, all that the model has written of the turn."""
-        for reader in self._open.values():
-            reader.feed(text[self._fed :])
-        self._fed = len(text)
-
-    def readings(self, *, is_end: bool = False) -> Iterator[tuple[int, Reading]]:
-        """Finish the readers that are done, each once; at the end all of them.
-
-        The readings come by number: 0 with the host's beginning, 1 without it.
-        """
-        for index, reader in [*self._open.items()]:
-            if reader.done or is_end:
-                del self._open[index]
-                yield index, reader.finish()
-
-    @property
-    def is_decided(self) -> bool:
-        """True if more text changes neither reading."""
-        return not self._open
-
-
-Alternatives = Sequence[tuple[str, float]]
-"""Tokens as text with the natural logarithm of their probability, the likeliest first."""
-
-
 class ConstrainedTurn:
     """One turn of the model, from the host's prefix on.
 
     ``pending_request`` is what to ask for next, None once the turn has ended. What a `SampleTokens`
     brings is given to `feed` piece by piece, until ``closing`` says that the stream is to be
-    closed, or it ends by itself (`end`); what a `ScoreTokens` brings to `scored`. At the end
+    closed, or it ends by itself (`end`); what a `ScoreTokens` brings to `take_scores`. At the end
     ``text`` is the turn, ``reading`` how it is read, ``mends`` how it was mended; ``unfilled`` says
     that a place found nothing that fits, and that the turn was written freely from there.
     ``repeated``: the turn was ended since its text repeated itself. Unless it is ``told`` to
@@ -221,9 +123,7 @@ class ConstrainedTurn:
         self._guides = strategy == "guided"
         self.tool = ""  # that is called last
         self.violation = ""  # what did not fit last
-        self._sent_chars: defaultdict[str, int] = defaultdict(
-            int
-        )  # how often each text was gone on from
+        self._sent_counts: defaultdict[str, int] = defaultdict(int)  # of requests, by their text
         self._finished: set[str] = set()  # texts that ended by themselves
         self._request_count = 0  # mends that a request followed
         self.restarts = 0  # times that text which was read stood no more
@@ -245,25 +145,25 @@ class ConstrainedTurn:
         self._whole = rules.prefix
         self._edges = [self._prefix]
         self.__dict__.pop("_reader", None)
-        self._whole_line: tuple[Reader, str] | None = None  # a reader, and what it was given
+        self._rest_reader = RestReader(rules)
         self._line: Reading | None = None  # of a turn that is one line of the protocol so far
         self._first: str | None = None  # the turn as it was at the first misfit
         self._first_ended: FinishReason | None = None
         self._end_reason: FinishReason | None = None  # how the last draw ended
         self._open: tuple[MendKind, int] | None = None  # what is to be mended, and from where
         # what may be a message in the model's own form
-        self._native_turn: _NativeTurn | None = None
+        self._native_turn: NativeTurn | None = None
         self._guided = self._guides and bool(rules.prefix)
         self._renamed = self._ended_inside = self._was_cut_out = False
         self._free = not self._holds  # nothing is held (any more)
         if self._free and rules.prefix and rules.tool_choice not in ("auto", "none"):
-            self._native_turn = _NativeTurn("envelope", self._prefix, rules)
+            self._native_turn = NativeTurn("envelope", self._prefix, rules)
         self._gone_on_from = rules.prefix
         self._held_back: str | None = "" if rules.prefix else None  # until it shows what it is
         self._scored_text = ""
         self._exact = -1  # a place that is no edge of the model's tokens
         self._dialect: Dialect | None = None
-        self._bare = _bare(rules) if "" in rules.native else None
+        self._bare = bare_dialect(rules) if "" in rules.native else None
         self._messages = 0
         self._object: ConstrainedObject | None = None
         self._begin = 0  # of the object that is held
@@ -271,7 +171,7 @@ class ConstrainedTurn:
         if brace >= 0 and not self._free:
             before = rules.prefix[:brace].rstrip(" \t\r\n[")
             is_bare = self._bare is not None and not before
-            dialect = self._bare if is_bare else _JSON_DIALECTS.get(before)
+            dialect = self._bare if is_bare else JSON_DIALECTS.get(before)
             if dialect is not None or not rules.call[0]:
                 self._dialect = dialect
                 self._hold(brace)
@@ -299,7 +199,7 @@ class ConstrainedTurn:
 
     def is_text(self, text: str) -> bool:
         """Return whether some lines of the turn are an answer in plain text."""
-        reading = read(text, "stop", replace(self._rules, prefix="", in_thought=False))
+        _, reading = read_without_opening(text, "stop", self._rules)
         return reading.bare_text and reading.error is None
 
     @property
@@ -308,7 +208,7 @@ class ConstrainedTurn:
         return self._object is not None
 
     @property
-    def mended(self) -> tuple[int, ...]:
+    def mended_messages(self) -> tuple[int, ...]:
         """The messages that needed a mend of more than what stands around their arguments."""
         unclean = {mend.message for mend in self.mends[self._remaining :] if not mend.clean}
         if unclean and len(self.reading.messages) != self._messages:
@@ -329,7 +229,7 @@ class ConstrainedTurn:
         if self._held_back is not None:
             piece = self._held_back = self._held_back + piece
             restarted = restarts(piece, self._gone_on_from)
-            if self._rules.result and self._prefix and _starts_answer(piece):
+            if self._rules.result and self._prefix and starts_answer(piece):
                 restarted = False  # it may be the value that is wanted
             if restarted is None:
                 return []
@@ -352,8 +252,11 @@ class ConstrainedTurn:
         return self._watch.repeats(self._whole, self._reader.place)
 
     def _end_repetition(self) -> list[Delta]:
-        """End a text that repeats itself: a thought is closed, once, and the turn goes on after it;
-        anything else ends the turn as a cut at the token limit does."""
+        """End a text that repeats itself.
+
+        A thought is closed, once, and the turn goes on after it. Anything else ends the turn as a
+        cut at the token limit does.
+        """
         closer = self._reader.thought_closer
         if not closer or not self._can_continue or self._closed_thought:
             self.repeated = True
@@ -396,7 +299,10 @@ class ConstrainedTurn:
         return f" {piece}" if plain.violation is not None and blank.violation is None else piece
 
     def end(self, reason: FinishReason, *, cut_out: bool = False) -> list[Delta]:
-        """The draw has ended by itself. ``cut_out``: the server kept some of the text to itself."""
+        """Take the end of a draw that ended by itself.
+
+        ``cut_out``: the server kept some of the text to itself.
+        """
         draw, self._end_reason = self.pending_request, reason
         text, self._held_back = self._held_back or "", None
         deltas = self.feed(text)
@@ -423,7 +329,7 @@ class ConstrainedTurn:
         kind = "end" if held.tentative_violation is None else held.tentative_violation.kind
         boundary = self._begin + held.last_boundary
         if self._begins_own(kind, boundary):
-            own = _NativeTurn(kind, boundary, self._rules)
+            own = NativeTurn(kind, boundary, self._rules)
             own.feed(self.text)
             return deltas + self._end_own(own)
         return deltas + self._mend(kind, boundary)
@@ -440,8 +346,8 @@ class ConstrainedTurn:
             self.reading = self._reader.finish(reason or "stop")
             if self._prefix and not self.reading.messages and not self.mends:
                 self._read_without_opening(reason)
-        if mended := self.mended:
-            self.reading = with_mended(self.reading, mended)
+        if indices := self.mended_messages:
+            self.reading = with_mended(self.reading, indices)
         if self.repeated:
             self.reading = as_repetition(self.reading)
         if self.reading.messages and self.reading.error is None:
@@ -452,30 +358,27 @@ class ConstrainedTurn:
     def _read_without_opening(self, reason: FinishReason | None) -> None:
         """Let a turn that is no message with the host's beginning be one without it."""
         text = self.text.lstrip()
-        rules = replace(self._rules, prefix="", in_thought=False)
-        reading = read(text, reason or "stop", rules)
+        rules, reading = read_without_opening(text, reason, self._rules)
         if reading.bare_text or not reading.messages:
             return
         self.restarts += 1
         self._rules, self._whole, self._prefix = rules, text, 0
         self._fed, self.reading = len(text), reading
 
-    def scored(self, alternatives: Alternatives | None, text: str = "") -> list[Delta]:
-        """Take the likeliest token that fits. None: nobody was asked, for the backend cannot say.
-        ``text`` is what the model wrote while it was asked."""
-        assert (
-            self._open is not None
-            and self._object is not None
-            and isinstance(self.pending_request, ScoreTokens)
-        )
+    def take_scores(self, alternatives: Alternatives | None, text: str = "") -> list[Delta]:
+        """Take the likeliest token that fits.
+
+        ``alternatives`` is None if the backend has no likelihoods. ``text`` is what the model wrote
+        while it was asked for them.
+        """
+        pending = self.pending_request
+        assert self._open is not None and self._object is not None
+        assert isinstance(pending, ScoreTokens)
         if alternatives is None:
-            self._sent_chars[self.pending_request.text] -= 1
+            self._sent_counts[pending.text] -= 1
             return self._insert(self._forced())
-        if text:
-            self._finished |= {
-                self.pending_request.text + text,
-                f"{self.pending_request.text} {text}",
-            }  # or stripped
+        if text:  # or stripped
+            self._finished |= {pending.text + text, f"{pending.text} {text}"}
         self._scored_text = text
         boundary = self._open[1]
         edge = self._edge(boundary)
@@ -507,7 +410,7 @@ class ConstrainedTurn:
         if isinstance(pending, ScoreTokens) and pending.text == self._whole[: self._exact]:
             # Whoever asks knows no edge of a token before there, as one who draws a turn again
             # from its records: it is the same request, and counts once.
-            self._sent_chars[pending.text] -= 1
+            self._sent_counts[pending.text] -= 1
         return self._ask(ScoreTokens(self._whole[: self._exact]))
 
     # --- holding --------------------------------------------------------------------------------
@@ -524,7 +427,7 @@ class ConstrainedTurn:
                 continue
             held.feed(self._whole[self._begin + len(held.text) :])
             self.tool = held.name
-            if held.ended and held.tentative_violation is not None:
+            if held.is_whole and held.tentative_violation is not None:
                 # Whether the rules read the turn up to there, and its calls are valid:
                 taken = self._read_well(self._whole[self._prefix : self._begin + held.end])
                 calls = judge(taken, self._tools) if taken is not None else ()
@@ -536,7 +439,7 @@ class ConstrainedTurn:
                     continue
                 deltas += self._misfit(held.violation.kind, self._begin + held.violation.boundary)
                 break
-            self._read_on(self._begin + held.settled, deltas)
+            self._read_on(self._begin + held.settled_end, deltas)
             if not held.complete:
                 break
             self._object = None
@@ -563,7 +466,7 @@ class ConstrainedTurn:
         if self._line is not None and not text[self._text_after :].strip():
             return False
         if self._guided and self._messages and opening(self._rules.style):
-            behind = self._read_behind(text)
+            behind = self._rest_reader.read_to_call(text[self._text_after :])
             if (own := behind.call_begin) is not None:
                 self._read_on(self._text_after + own, deltas)
                 if not self.closing:
@@ -581,18 +484,23 @@ class ConstrainedTurn:
         return False
 
     def _may_hold(self, mark: str | None) -> bool:
-        """Return whether a message is held whose dialect has this mark; None: a line of the
-        protocol."""
-        self._dialect = self._bare if mark == "" else _JSON_DIALECTS.get(mark or "")
+        """Return whether a message is held whose dialect has this mark.
+
+        The mark of a line of the protocol is None.
+        """
+        self._dialect = self._bare if mark == "" else JSON_DIALECTS.get(mark or "")
         if mark is None:
             return True
         return self._dialect is not None and self._rules.tool_choice != "none"
 
     def _take_line(self, text: str, deltas: list[Delta]) -> None:
-        """Take a turn that is one line of the protocol so far, whole and clean, which plainly fits:
-        most are, and no more has to be known of them."""
+        """Take a turn that is one clean line of the protocol and plainly fits.
+
+        Most are, and no more has to be known of them.
+        """
         reading = None if self._rules.in_thought else read_line(text, self._rules)
-        if reading is None or not self._fits_plainly(reading.messages[0]):
+        choice = self._rules.tool_choice
+        if reading is None or not fits_as_it_is(reading.messages[0], self._tools, choice):
             return
         shown = line_deltas(reading) if self._emits_text else []
         if shown is None:
@@ -605,43 +513,14 @@ class ConstrainedTurn:
         self._fed = len(text)
         self.closing = isinstance(message, FinalAnswer) or self._rules.max_calls == 1
 
-    def _fits_plainly(self, message: ToolCall | FinalAnswer) -> bool:
-        choice = self._rules.tool_choice
-        if isinstance(message, FinalAnswer):
-            return choice in ("auto", "none")
-        spec = self._tools.get(message.name)
-        named = spec is not None and choice in ("auto", "required", spec.name)
-        return spec is not None and named and fits_plainly(message.arguments, spec.parameters)
-
     def _hold(self, begin: int) -> None:
-        """Hold the object that begins there; where nothing may be held to, the rest is free."""
+        """Hold the object that begins there; the rest is free if it has no form."""
         rules = self._rules
-        form = _message_schema(self._dialect, rules.tool_choice, self._tools, rules.result)
+        form = message_schema(self._dialect, rules.tool_choice, self._tools, rules.result)
         if form is None:
             self._free = True
         else:
             self._begin, self._object = begin, ConstrainedObject(form)
-
-    def _read_alone(self, text: str) -> Reader:
-        """Read what the model wrote as if nothing stood before it; of what was read so the last
-        time, only what is new."""
-        reader, known = self._whole_line or (None, "")
-        if reader is None or not text.startswith(known):
-            reader, known = Reader(replace(self._rules, prefix="", in_thought=False)), ""
-        reader.feed(text[len(known) :])
-        self._whole_line = reader, text
-        return reader
-
-    def _read_behind(self, text: str) -> Reader:
-        """Read what stands behind the last message up to where an object or a call begins, though a
-        whole one may have come at once."""
-        _, known = self._whole_line or (None, "")
-        begin = self._text_after + (len(known) if text.startswith(known, self._text_after) else 0)
-        for step in _TO_CALL.finditer(text, begin):
-            behind = self._read_alone(text[self._text_after : step.end()])
-            if behind.call_begin is not None or behind.done or behind.in_object or behind.in_prose:
-                return behind
-        return self._read_alone(text[self._text_after :])
 
     def _has_message(self) -> bool:
         reading = read(self.text, "stop", self._rules)
@@ -651,11 +530,11 @@ class ConstrainedTurn:
 
     def _misfit(self, kind: MendKind, boundary: int) -> list[Delta]:
         rest = self._whole[boundary:].lstrip('"')
-        if self._guided and self._read_alone(rest).call_begin is not None:
+        if self._guided and self._rest_reader.read(rest).call_begin is not None:
             # The model begins a call in a form of its own: so it is read.
             return self._take_whole(self._whole[boundary:].lstrip('" \t\r\n'))
         if self._begins_own(kind, boundary):
-            self._native_turn = _NativeTurn(kind, boundary, self._rules)
+            self._native_turn = NativeTurn(kind, boundary, self._rules)
             return self._read_own(self._native_turn)
         return self._mend_misfit(kind, boundary)
 
@@ -663,37 +542,29 @@ class ConstrainedTurn:
         """Return whether the model may have begun its turn in a form of its own."""
         if not self._prefix or boundary > self._prefix or self._messages:
             return False
-        return kind != "name" or not self._continues_opening()
+        return kind != "name" or not continues_opening(self.text, self.prefix)
 
-    def _read_own(self, native: _NativeTurn) -> list[Delta]:
+    def _read_own(self, native: NativeTurn) -> list[Delta]:
         """Read on in what may be the model's own form; mend it once it cannot be."""
-        continues = self._continues_opening()
+        continues = continues_opening(self.text, self.prefix)
         if self._free and continues:
             return self._give_own_up(native)
         native.feed(self.text)
         for index, reading in native.readings():
-            if self._is_valid(reading):
+            if is_valid_turn(reading, self._tools, self._rules):
                 return self._take_own(index, is_whole=isinstance(reading.messages[0], FinalAnswer))
         is_head = continues or self._first is not None
         longest = LONGEST_HEAD if is_head else LONGEST_PROSE
         is_long = native.own_reader.speech_chars >= longest
         if is_long and not any(name in self.text for name in self._tools):
             return self._give_own_up(native)
-        is_scrap = native.own_reader.in_prose and _SCRAP.match(self.text)
-        return self._give_own_up(native) if native.is_decided or is_scrap else []
+        ends_at_once = native.own_reader.in_prose and is_scrap(self.text)
+        return self._give_own_up(native) if native.is_decided or ends_at_once else []
 
-    def _continues_opening(self) -> bool:
-        """Return whether the text goes on where the host's beginning breaks off.
-
-        It does if it ends a string that is open there, or begins a key.
-        """
-        is_string = self._rules.prefix.endswith('"')
-        return (_NAME_WRITTEN if is_string else _KEY_BEGUN).match(self.text) is not None
-
-    def _end_own(self, native: _NativeTurn) -> list[Delta]:
+    def _end_own(self, native: NativeTurn) -> list[Delta]:
         """The text has ended: take it in the model's own form, or mend it."""
         for index, reading in native.readings(is_end=True):
-            if self._is_valid(reading):
+            if is_valid_turn(reading, self._tools, self._rules):
                 return self._take_own(index, is_whole=True) + self.close("stop")
         deltas = self._give_own_up(native)
         return deltas + self.close("stop") if self._free else deltas
@@ -710,19 +581,9 @@ class ConstrainedTurn:
             self._object, self._free = None, True
         return self._go_on()
 
-    def _give_own_up(self, native: _NativeTurn) -> list[Delta]:
+    def _give_own_up(self, native: NativeTurn) -> list[Delta]:
         self._native_turn = None
         return self._go_on() if self._free else self._mend_misfit(native.kind, native.boundary)
-
-    def _is_valid(self, reading: Reading) -> bool:
-        """Return whether the reading is messages whose calls are valid, or the wanted value."""
-        spec = self._tools.get(self._rules.result)
-        if spec is not None and isinstance(next(iter(reading.messages), None), FinalAnswer):
-            return holds_result(spec, reading)
-        if reading.error is not None or reading.bare_text or not reading.messages:
-            return False
-        choice = self._rules.tool_choice
-        return not any(call.error for call in judge(reading, self._tools, tool_choice=choice))
 
     def _mend_misfit(self, kind: MendKind, boundary: int) -> list[Delta]:
         if kind == "envelope" and self._dialect is not None:
@@ -753,8 +614,10 @@ class ConstrainedTurn:
         return self._go_on()
 
     def _without_opening(self) -> list[Delta]:
-        """Take the turn for what the model wrote first, or where that has not ended let it write
-        it without what the host began it with."""
+        """Take the turn for what the model wrote first.
+
+        If that has not ended the model writes on, without what the host began the turn with.
+        """
         first, ended = (self._first or "")[self._prefix :].lstrip(), self._first_ended
         if ended is not None:
             return [*self._take_whole(first), *self.close(ended)]
@@ -785,8 +648,10 @@ class ConstrainedTurn:
         return self._ask(ScoreTokens(self._whole[: self._edge(boundary)]))
 
     def _edge(self, boundary: int) -> int:
-        """The last edge of a token that is known before ``boundary``; a piece that is longer than
-        any token tells of none."""
+        """Return the last edge of a token that is known before ``boundary``.
+
+        A piece that is longer than any token tells of none.
+        """
         edge = max((e for e in self._edges if e <= boundary), default=boundary)
         close = boundary - edge <= LONGEST_TOKEN and boundary != self._exact
         return edge if close else boundary
@@ -809,7 +674,7 @@ class ConstrainedTurn:
         return self._insert(line + begun)
 
     def _restart_call(self, offset: int) -> list[Delta]:
-        """Another call begins in another form than was asked for: let it begin in that one."""
+        """Begin a call in the asked form that the model begins in another."""
         if not self._may_mend("envelope", offset):
             return self._give_up()
         line = "" if self._whole[:offset].endswith("\n") else "\n"
@@ -825,8 +690,11 @@ class ConstrainedTurn:
         return self._object is not None and self._object.retried(text).is_open
 
     def _forced_after(self, token: str) -> str:
-        """Return what must follow the model's ``token``; nothing in a value that the token only
-        begins, for the model may have begun another: ``o`` of ``off``, ``1`` of ``15``."""
+        """Return the text that must follow the model's ``token``.
+
+        It is empty in a value that the token only begins, for the model may have begun another:
+        ``o`` of ``off``, ``1`` of ``15``.
+        """
         return "" if self._is_open(token) else self._forced(token)
 
     def _forced(self, text_after: str = "") -> str:
@@ -844,22 +712,18 @@ class ConstrainedTurn:
         (kind, boundary), self._open = self._open, None
         edge = self._edge(boundary)
         if replacement and self._whole[:boundary] + replacement in self._finished:
-            replacement = replacement[
-                :-1
-            ]  # mlx_lm.server dies of what it ended by itself: the rest is held to
+            # mlx_lm.server dies of what it ended by itself: the rest is held to.
+            replacement = replacement[:-1]
         self._note(kind, boundary, max(edge, self._drawn_from), replacement, alternatives)
         self._request_count += 1
         self._end_reason = None
         self._go_on_from(boundary, replacement)
         self.closing = False
-        sent = self._sent_chars[self._whole]
+        sent = self._sent_counts[self._whole]
         if sent and replacement and alternatives:  # it leads where it led before
             self._open = kind, len(self._whole)
-            return (
-                self._ask(ScoreTokens(self._whole))
-                if self._request_count < MAX_MENDS
-                else self._give_up()
-            )
+            is_spent = self._request_count >= MAX_MENDS
+            return self._give_up() if is_spent else self._ask(ScoreTokens(self._whole))
         if not replacement and not self.text and self._guided and kind in ("envelope", "end"):
             return self._without_opening()  # the model writes no message
         draw = SampleTokens(self._whole, attempt=sent + (not replacement))
@@ -893,13 +757,10 @@ class ConstrainedTurn:
         replacement: str,
         alternatives: Alternatives | None,
     ) -> None:
-        """Record a mend; what was drawn is noted in two pieces, cut where the mend may cut it."""
+        """Record a mend; the rejected text is noted in two pieces, cut at ``cut``."""
         drawn = self._whole[self._drawn_from : cut], self._whole[cut:]
-        asked = (
-            None
-            if alternatives is None
-            else tuple({"token": token, "logprob": score} for token, score in alternatives)
-        )
+        has_scores = alternatives is not None
+        scores = tuple({"token": token, "logprob": score} for token, score in alternatives or ())
         self.mends.append(
             MendRecord(
                 turn=self._number,
@@ -908,15 +769,15 @@ class ConstrainedTurn:
                 kept_chars=offset - self._prefix,
                 rejected_pieces=tuple(filter(None, drawn)),
                 finish_reason=self._end_reason,
-                alternatives=asked,
+                alternatives=scores if has_scores else None,
                 replacement=replacement,
-                scored_text=self._scored_text if alternatives is not None else "",
-                after_text=alternatives is not None and self._exact == offset,
+                scored_text=self._scored_text if has_scores else "",
+                after_text=has_scores and self._exact == offset,
             )
         )
 
     def _give_up(self) -> list[Delta]:
-        """Nothing fits: let the turn be what the model wrote first, read by the rules alone."""
+        """Let the turn be what the model wrote first, read by the rules alone."""
         self.unfilled = self._free = True
         self.restarts += 1
         self.mends, self._remaining = [], 0  # they led nowhere
@@ -925,11 +786,8 @@ class ConstrainedTurn:
         self._read_on(len(self._whole), [])
         if self._reader.open_message is None and self._has_message():
             return self.close(self._first_ended)  # no request asks for another call
-        if (
-            self.closing
-            or self._first_ended is not None
-            or self._sent_chars[self._whole] >= MAX_SENT
-        ):
+        is_sent = self._sent_counts[self._whole] >= MAX_SENT
+        if self.closing or self._first_ended is not None or is_sent:
             return self.close(self._first_ended)
         return self._ask(SampleTokens(self._whole))
 
@@ -942,52 +800,12 @@ class ConstrainedTurn:
 
     def _ask(self, due: SampleTokens | ScoreTokens) -> list[Delta]:
         self.pending_request = due
-        if isinstance(due, ScoreTokens) and self._sent_chars[due.text] >= MAX_SENT:
-            return self.scored([])
-        self._sent_chars[due.text] += 1
+        if isinstance(due, ScoreTokens) and self._sent_counts[due.text] >= MAX_SENT:
+            return self.take_scores([])
+        self._sent_counts[due.text] += 1
         if isinstance(due, SampleTokens):
             self._end_reason = None
             if due.text != self._rules.prefix:
                 self._gone_on_from = due.text
                 self._held_back = "" if due.text and self._object is not None else None
         return []
-
-
-_forms: dict[tuple[Any, ...], tuple[Mapping[str, ToolSpec], MessageSchema | None]] = {}
-_MOST_FORMS: Final = 64
-
-
-def _message_schema(
-    dialect: Dialect | None, choice: str, offered: Mapping[str, ToolSpec], exact: str
-) -> MessageSchema | None:
-    """The form of a message, made once for the same tools; None where llguidance takes no such."""
-    key = dialect, choice, exact, *map(id, offered.values())
-    if key in _forms:
-        return _forms[key][1]
-    named = resolve(choice, offered)[0]
-    tools = dict(offered) if named is None else {named.name: named}
-
-    def known(name: str) -> str | None:
-        spec = resolve(name, offered)[0]
-        return None if spec is None else spec.name
-
-    parameters = {n: spec.parameters for n, spec in tools.items() if choice != "none"}
-    keys = None if dialect is None else (dialect.name_key, dialect.arguments_key)
-    form: MessageSchema | None = None
-    with suppress(ValueError):  # more tools than llguidance takes, or none
-        answers = choice in ("auto", "none")
-        form = MessageSchema(parameters, known, keys=keys, answers=answers, exact=exact)
-    if len(_forms) >= _MOST_FORMS:
-        _forms.clear()
-    _forms[key] = dict(offered), form  # which keeps their identities, too
-    return form
-
-
-def _bare(rules: ReadingRules) -> Dialect | None:
-    """The dialect of a template whose calls are bare objects, None for any other."""
-    key = _ARGUMENTS_KEY.search(rules.call[1])
-    if key is None:
-        return None
-    return Dialect(
-        "bare", open="", close="", body="json", form="objects", arguments_key=key[1], separator=";"
-    )

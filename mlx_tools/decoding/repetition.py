@@ -1,6 +1,7 @@
-"""The stop of a completion that repeats itself: nothing else stops a small model that loops.
+"""The stop of a completion that repeats itself.
 
-Pure. A text repeats itself if its end is one short text over and over, without a change.
+Nothing else stops a small model that loops. Pure. A text repeats itself if its end is one short
+text over and over, without a change.
 """
 
 from __future__ import annotations
@@ -46,10 +47,9 @@ class RepetitionWatch:
 
 
 def is_repeated(text: str, max_repeats: int) -> bool:
-    """Return whether more than ``max_repeats`` characters at the end repeat at most `MAX_PERIOD`
-    ones.
+    """Return whether a text ends in more than ``max_repeats`` repeated characters.
 
-    The work is linear in ``max_repeats``, whatever the text.
+    They repeat at most `MAX_PERIOD` ones. The work is linear in ``max_repeats``, whatever the text.
     """
     if len(text) <= max_repeats:
         return False

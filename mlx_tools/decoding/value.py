@@ -49,8 +49,7 @@ def _compile_schema(schema: str) -> Any:
 
 @dataclass(slots=True)
 class KeyOrder:
-    """The keys of an object, or the number of items of an array, as they were written, and those of
-    the parts in it."""
+    """The keys of an object or the number of items of an array, in their order."""
 
     keys: list[str] = field(default_factory=list)
     items: int = 0
@@ -73,7 +72,7 @@ class KeyOrder:
 
 
 class JsonMatcher:
-    """One JSON value, in its compact form: what is matched of it, and what may come next."""
+    """One JSON value in its compact form, with what of it is matched."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         """Raises `ValueError` for a schema that llguidance does not compile."""
@@ -84,9 +83,11 @@ class JsonMatcher:
         if self._state.is_error():
             raise ValueError(self._state.get_error())
 
-    def begun(self, matched: bytes | bytearray = b"") -> JsonMatcher:
-        """Another matcher of the same schema, with ``matched`` matched. Raises `ValueError` where
-        that does not fit."""
+    def copy_with(self, matched: bytes | bytearray = b"") -> JsonMatcher:
+        """Return another matcher of the same schema, with ``matched`` matched.
+
+        Raises `ValueError` if that does not fit.
+        """
         other = copy(self)
         other._matched, other._state = bytearray(matched), self._state.deep_copy()
         if matched:
@@ -130,19 +131,21 @@ class JsonMatcher:
         rest = {key: value for key, value in self._schema.items() if key != "$defs"}
         try:
             whole = JsonMatcher({**ordered, "allOf": [rest], **definitions})
-            other = whole.begun(self._matched)
+            other = whole.copy_with(self._matched)
         except ValueError:
             return False
         self._state, self._order = other._state, order
         return True
 
-    def narrowed(self, target: JsonMatcher, keys: KeyOrder) -> JsonMatcher:
-        """The same text matched as ``target``, which has matched nothing yet, does; this matcher
-        where it does not fit that."""
+    def narrow_to(self, target: JsonMatcher, keys: KeyOrder) -> JsonMatcher:
+        """Return a matcher like ``target``, which is new, with the same text matched.
+
+        If the text does not fit that it is this matcher.
+        """
         try:
-            return target.begun(self._matched)
+            return target.copy_with(self._matched)
         except ValueError:  # in the order of its own properties
-            other = target.begun()
+            other = target.copy_with()
         other._matched = self._matched
         return other if other.reorder(keys) else self
 
@@ -196,7 +199,7 @@ class Violation(Struct, frozen=True):
 
 
 class MessageSchema:
-    """The form of a message: a call of one of these tools or, with ``answers``, the answer."""
+    """The form of a message: a call of one of some tools, or the answer."""
 
     def __init__(
         self,
@@ -207,12 +210,18 @@ class MessageSchema:
         answers: bool = True,
         exact: str = "",
     ) -> None:
-        """``parameters`` are the tools' schemas by name; ``canonical_key`` gives the tool that a
-        name means, however it is written. ``keys`` are those of a call's name and arguments where
-        it is written as a dialect does, which may have those of other dialects; without them it is
-        a line of the protocol. The arguments of the tool ``exact`` are held to be as they must be,
-        where those of others may be what can be coerced to it."""
-        self.known, self.exact = canonical_key, exact
+        """Make the form of calls of these tools and, with ``answers``, of the answer.
+
+        Args:
+            parameters: The tools' schemas by name.
+            canonical_key: Gives the tool that a name means, however it is written.
+            keys: The keys of a call's name and arguments in a dialect; those of other dialects
+                are taken too. None for a line of the protocol.
+            answers: Whether a message may be the answer.
+            exact: The tool whose arguments must be as its schema says. Those of others may be
+                what can be coerced to it.
+        """
+        self.canonical_key, self.exact = canonical_key, exact
         self.name_key = "name" if keys is None else keys[0]
         self._parameters, self._keys = parameters, keys
         answer = {"type": {"const": "final_answer"}, "content": {"type": "string"}}
@@ -248,9 +257,11 @@ class MessageSchema:
         return {"$defs": definitions, "anyOf": [*branches, *extra_schemas]}
 
     def fits_whole(self, text: str) -> tuple[str, int] | None:
-        """The tool called (empty: an answer) and the end of the object that ``text`` begins with,
-        where that is strict JSON, in the schema's own order, and fits as it is: most are and do,
-        and are known at once. None says nothing."""
+        """Return the tool that a text calls, and the end of the object at its beginning.
+
+        The name is empty for an answer. Known is an object that is strict JSON in the schema's own
+        order and fits as it is: most are and do. None says nothing.
+        """
         try:
             value, end = decode(text)
         except Unreadable:
@@ -271,8 +282,10 @@ class MessageSchema:
         return self._choices[name]
 
     def matcher(self, name: str) -> JsonMatcher | None:
-        """The matcher of a call of this tool; None where there is none of that very name, or
-        llguidance does not compile it."""
+        """Return the matcher of a call of this tool, or None.
+
+        There is none if no tool has that very name or llguidance does not compile its schema.
+        """
         if name in self._parameters and name not in self._matchers:
             self._matchers[name] = None
             with suppress(ValueError):
@@ -288,13 +301,14 @@ _WIDE: Final = re.compile(rf"[ \t\r\n]{{{MAX_BLANKS + 1}}}")
 
 @dataclass(slots=True)
 class _Level:
-    """A brace or bracket that is open. ``wrapped``: it stands for a list of this one item;
-    ``before``: the last whole part before the key that is due or written."""
+    """A brace or bracket that is open."""
 
     is_object: bool
     order: KeyOrder
-    wrapped: bool = False
-    before: int = 0
+    is_wrapped: bool = False
+    """It stands for a list of this one item."""
+    boundary: int = 0
+    """The last whole part before the key that is due or written."""
     key: str | None = None
     begin: int = 0
     start: int = 0
@@ -306,9 +320,9 @@ class ConstrainedObject:
     ``feed`` takes the next text. Afterwards ``violation`` says whether something does not fit; with
     ``tentative_violation`` the same of what stands around the arguments, for reading may take it
     all the same: it is known once the object ends, and `judge` settles it. ``end`` is where the
-    object ends, once it is whole; ``settled`` is up to where no later misfit reaches back, an open
-    string that may hold anything included. ``answer_end`` is the quote that seems to end an
-    answer's text, -1 before that: where what follows fits nothing, it may be one in it.
+    object ends, once it is whole; ``settled_end`` is up to where no later misfit reaches back, with
+    an open string that may hold anything. ``answer_end`` is the quote that seems to end an answer's
+    text, -1 before that: where what follows fits nothing, it may be one in it.
     """
 
     def __init__(self, form: MessageSchema, text: str = "") -> None:
@@ -321,7 +335,7 @@ class ConstrainedObject:
         self._is_held = True
         self.name = ""
         self.form = form
-        self._matcher = form.any_message.begun()
+        self._matcher = form.any_message.copy_with()
         self._levels: list[_Level] = []
         self.answer_end = -1
         self._is_free = False  # a string is open that may hold anything
@@ -354,14 +368,14 @@ class ConstrainedObject:
             self._check_open()
 
     @property
-    def ended(self) -> bool:
+    def is_whole(self) -> bool:
         """True if the object is whole; it fits unless there is a ``tentative_violation``."""
         return self._walk.status == CLOSED and self.violation is None
 
     @property
     def complete(self) -> bool:
         """True if the object is whole, and fits."""
-        return self.ended and self.tentative_violation is None
+        return self.is_whole and self.tentative_violation is None
 
     def judge(self, is_read: bool) -> None:
         """Settle the doubt: reading takes the object as it is, or not."""
@@ -371,7 +385,7 @@ class ConstrainedObject:
         )
 
     @property
-    def settled(self) -> int:
+    def settled_end(self) -> int:
         """Up to where the text stands whatever comes."""
         if self.complete:
             return self.end
@@ -383,7 +397,7 @@ class ConstrainedObject:
             return len(self.text)
         if self._walk.value_ended and self._string_begin >= 0:
             return self._string_begin
-        return self._levels[-1].before if self._key_is_due() else self._walk.settled_end
+        return self._levels[-1].boundary if self._key_is_due() else self._walk.settled_end
 
     @property
     def is_open(self) -> bool:
@@ -392,14 +406,14 @@ class ConstrainedObject:
 
     @property
     def last_boundary(self) -> int:
-        """Up to where the text stands that ends here: before an open key, string or number."""
+        """The place before a key, string or number that is open, else the end."""
         if self.tentative_violation is not None:
             return self.tentative_violation.boundary
         token = self._walk.open_token()
         if token is not None:
-            return self._levels[-1].before if token.is_key else token.begin
+            return self._levels[-1].boundary if token.is_key else token.begin
         if self._walk.comma_open:
-            return self._levels[-1].before
+            return self._levels[-1].boundary
         return (
             len(self.text)
             if self._levels and self._levels[-1].key is not None
@@ -410,12 +424,14 @@ class ConstrainedObject:
     def closable(self) -> bool:
         """True if nothing but closing brackets is missing."""
         levels = reversed(self._levels)
-        closers = (("}" if level.is_object else "]") + "]" * level.wrapped for level in levels)
+        closers = (("}" if level.is_object else "]") + "]" * level.is_wrapped for level in levels)
         return self._walk.closable and self._matcher.fits("".join(closers))
 
     def forced(self) -> str:
-        """The text that must come next: no tool's name, and nothing of arguments that have not
-        begun."""
+        """Return the text that must come next.
+
+        That is no tool's name, and nothing of arguments that have not begun.
+        """
         found = self._forced()
         if len(self._levels) > 1 or not found:
             return found
@@ -443,7 +459,9 @@ class ConstrainedObject:
         return self._matcher.forced(ways[0]) if len(ways) == 1 else ""
 
     def fitting(self, text: str) -> int:
-        """Return how many characters of ``text`` may come next: all, or as many as decide nothing.
+        """Return how many characters of ``text`` may come next.
+
+        They are all, or as many as decide nothing.
 
         Its front alone counts only if the model then still chooses what follows: within free text,
         or after all digits of a number.
@@ -464,8 +482,7 @@ class ConstrainedObject:
         return misfit is None or misfit.kind == "value"  # the quote ended a value
 
     def _decides_nothing(self, rejected_text: str) -> bool:
-        """Return whether the value that is open may still become any; ``rejected_text`` does not
-        fit."""
+        """Return whether the open value may still become any, as ``rejected_text`` cannot."""
         token = self._walk.open_token()
         if token is None or token.is_key or self._is_name():
             return False
@@ -492,7 +509,7 @@ class ConstrainedObject:
         order = KeyOrder()
         if self._levels:
             self._levels[-1].order.parts[self._next_place()] = order
-        self._levels.append(_Level(is_object, order, wrapped, before=begin + 1, start=begin))
+        self._levels.append(_Level(is_object, order, wrapped, boundary=begin + 1, start=begin))
         return True
 
     def on_key(self, begin: int, key: str) -> bool:
@@ -510,7 +527,7 @@ class ConstrainedObject:
             level.begin = begin
             return True
         level.order.keys.pop()
-        return self._misfit_or_doubt(self._kind("key"), level.before)
+        return self._misfit_or_doubt(self._kind("key"), level.boundary)
 
     def on_value(self, begin: int, end: int, value: str, is_string: bool) -> bool:
         """Take a string, number or literal, as it is or as what it must mean."""
@@ -523,14 +540,14 @@ class ConstrainedObject:
             if is_string or value != "null" or not self._drop_member():
                 return self._misfit_or_doubt(self._value_kind(), self._value_begin(begin))
             return True
-        if self._is_name() and (known := self.form.known(value)) is not None:
+        if self._is_name() and (known := self.form.canonical_key(value)) is not None:
             self.name = known
             if (narrower := self.form.matcher(known)) is not None:
-                self._matcher = self._matcher.narrowed(narrower, self._levels[0].order)
+                self._matcher = self._matcher.narrow_to(narrower, self._levels[0].order)
         if len(self._levels) == 1 and self._walk.field == "content" and is_string:
             self.answer_end = end - 1
         self._next_place()
-        self._levels[-1].before = end
+        self._levels[-1].boundary = end
         self._string_begin = begin if is_string else -1
         return True
 
@@ -539,22 +556,22 @@ class ConstrainedObject:
         if self.tentative_violation is not None or not self._is_held:
             return True
         level = self._levels[-1]
-        closing = ("}" if level.is_object else "]") + ("]" if level.wrapped else "")
+        closing = ("}" if level.is_object else "]") + ("]" if level.is_wrapped else "")
         if not self._blanks_before(begin):
             return False
         if not self._take(closing):
-            return self._misfit_or_doubt(self._kind("bracket"), level.before)
+            return self._misfit_or_doubt(self._kind("bracket"), level.boundary)
         self._levels.pop()
         self._string_begin = -1
         if self._levels:
-            self._levels[-1].before = begin + 1
+            self._levels[-1].boundary = begin + 1
         return True
 
     # --- values -------------------------------------------------------------------------------
 
     def _take_value(self, value: str, is_string: bool) -> bool:
         """Match a value as it is, else as what it must mean (rule 10's coercions)."""
-        if is_string and self._is_name() and (known := self.form.known(value)) is not None:
+        if is_string and self._is_name() and (known := self.form.canonical_key(value)) is not None:
             value = known
         ways = [_canonical(value) if is_string else value]
         if self._is_exact:
@@ -604,7 +621,7 @@ class ConstrainedObject:
         return True
 
     def _take_whole(self, text: str) -> bool:
-        """Match a value if it may also end there: a number may be only the beginning of one."""
+        """Match a value that may also end there: a number may begin a longer one."""
         closing = "}" if self._levels[-1].is_object else "]"
         ends = text[-1] in '"]}el' or any(
             self._matcher.fits(text + after) for after in (",", closing)
@@ -612,7 +629,7 @@ class ConstrainedObject:
         return ends and self._matcher.take(text)
 
     def _take(self, text: str) -> bool:
-        """Match ``text``, in the order of keys in which the model writes them where it must be."""
+        """Match ``text``, in the model's order of keys if it must be."""
         return self._matcher.take(text) or (self._reorder() and self._matcher.take(text))
 
     def _reorder(self) -> bool:
@@ -653,7 +670,7 @@ class ConstrainedObject:
         return level.order.items - 1
 
     def _value_begin(self, begin: int) -> int:
-        """Return where the value begins that does not fit: a list that has one item too many."""
+        """Return where the value begins that does not fit, or its list if that is full."""
         level = self._levels[-1] if self._levels else None
         if level is None or level.is_object or not level.order.items or self._matcher.fits(","):
             return begin
@@ -682,7 +699,7 @@ class ConstrainedObject:
         return begin - end <= MAX_BLANKS or self._misfit("envelope", end)
 
     def _misfit_or_doubt(self, kind: MendKind, boundary: int) -> bool:
-        """Doubt what stands around arguments, for it may be read otherwise than it is held."""
+        """Note a misfit; around arguments it is tentative, for reading takes more."""
         if kind == "envelope" and self._walk.field != "type" and not self._walk.bad:
             self.tentative_violation = Violation(kind, boundary)
             return True
@@ -704,7 +721,7 @@ class ConstrainedObject:
             self._blanks_before(len(self.text))
         elif len(self.text) - token.begin > _MAX_NAME and (token.is_key or self._is_name()):
             kind = self._kind("key") if token.is_key else "name"
-            self._misfit(kind, self._levels[-1].before if token.is_key else token.begin)
+            self._misfit(kind, self._levels[-1].boundary if token.is_key else token.begin)
         elif token.is_string and not token.is_key and len(token.pieces) < _MANY:
             begun = self._separator() + _canonical(token.text)[:-1]
             self._is_free = not self._is_name() and self._matcher.fits(begun + _FREE)
@@ -719,8 +736,11 @@ class ConstrainedObject:
         return self._matcher.fits(self._separator() + begun)
 
     def _unreadable(self, offset: int) -> None:
-        """No reading goes on from here. A string may have ended at a quote that was meant to be in
-        it: then it is the string that does not fit, for a value is never cut."""
+        """Note the misfit of a text that cannot be read on.
+
+        A string may have ended at a quote that was meant to be in it: then it is the string that
+        does not fit, for a value is never cut.
+        """
         level = self._levels[-1]
         bracket = self.text[offset : offset + 1] in ("}", "]")
         if self._walk.value_ended and self._string_begin >= 0 and not bracket:
@@ -729,7 +749,7 @@ class ConstrainedObject:
             begun = self._walk.begin > level.begin
             self._misfit(self._value_kind(), self._walk.begin if begun else offset)
         else:
-            self._misfit(self._kind("bracket"), level.before)
+            self._misfit(self._kind("bracket"), level.boundary)
 
 
 def _order_of(value: Any) -> KeyOrder:
@@ -742,7 +762,7 @@ def _order_of(value: Any) -> KeyOrder:
 
 
 def _plain_number(value: str) -> list[str]:
-    """A number that has an exponent without it: the same to whoever reads it, a fraction still."""
+    """Return a number with an exponent written without it, as a fraction still."""
     if "e" not in value.lower() or not _NUMBER.fullmatch(value) or math.isinf(float(value)):
         return []
     plain = format(Decimal(value), "f")

@@ -256,7 +256,7 @@ def _score(turn: ConstrainedTurn, mend: MendRecord) -> None:
         return
     asked = mend.alternatives
     likely = None if asked is None else [(one["token"], one["logprob"]) for one in asked]
-    turn.scored(likely, mend.scored_text)
+    turn.take_scores(likely, mend.scored_text)
 
 
 # --- what was said, and by whom -----------------------------------------------------------------

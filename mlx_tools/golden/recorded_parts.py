@@ -110,7 +110,7 @@ class RecordedCompleter:
             requests=record.requests,
             reading=reading,
             mends=() if turn is None else tuple(turn.mends),
-            mended_messages=record.mended_messages if turn is None else turn.mended,
+            mended_messages=record.mended_messages if turn is None else turn.mended_messages,
             repeated=record.repeated if turn is None else turn.repeated,
         )
 

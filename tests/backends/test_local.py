@@ -211,8 +211,10 @@ def test_whatever_the_model_likes_the_call_is_valid(
         prefix = forcing_prefix(style, choice)
         grammar = grammar_for(NESTED, style=style, tool_choice=choice, prefix=prefix)
         options = {"grammar": grammar, "temperature": 1.5, "seed": 3, "max_tokens": 400}
-        text, last = whole(engine, (PROMPT + prefix).removesuffix(grammar.again), **options)
-        text = text.removeprefix(grammar.again)
+        text, last = whole(
+            engine, (PROMPT + prefix).removesuffix(grammar.repeated_prefix), **options
+        )
+        text = text.removeprefix(grammar.repeated_prefix)
         if choice in ("auto", "none") and last.finish_reason == "length":
             continue  # an answer may be as long as it likes
         assert last.finish_reason == "stop"

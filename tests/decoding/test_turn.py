@@ -18,7 +18,8 @@ from mlx_tools import Answered, Controller, Limits, Policy, tool
 from mlx_tools.app.proposal import Proposal, Proposer
 from mlx_tools.controller import Complete, RunSettings
 from mlx_tools.decoding import ConstrainedTurn, SampleTokens, ScoreTokens
-from mlx_tools.decoding.held_turn import MAX_MENDS, MAX_SENT, restarts
+from mlx_tools.decoding.held_turn import MAX_MENDS, MAX_SENT
+from mlx_tools.decoding.openings import restarts
 from mlx_tools.golden.recorded import replay_completion
 from mlx_tools.messages import (
     ErrorInfo,
@@ -88,7 +89,7 @@ def turn(
     made, left = ConstrainedTurn(rules, SPECS, strategy), list(said)
     while (ask := made.pending_request) is not None:
         if isinstance(ask, ScoreTokens):
-            made.scored(left.pop(0) if left and isinstance(left[0], list) else None)  # type: ignore[arg-type]
+            made.take_scores(left.pop(0) if left and isinstance(left[0], list) else None)  # type: ignore[arg-type]
             continue
         text, reason = "", "stop"
         if left:
@@ -244,7 +245,7 @@ def test_no_value_is_cut_for_a_token_to_fit() -> None:
             if made.pending_request is not first:
                 break
         if isinstance(made.pending_request, ScoreTokens):
-            made.scored([(token, -0.1) for token in likely])
+            made.take_scores([(token, -0.1) for token in likely])
         assert (
             isinstance(made.pending_request, SampleTokens)
             and made.pending_request.text == begun + stands
@@ -280,7 +281,7 @@ def after_scores(said: str, *likely: str, strategy: Strategy = "auto") -> Constr
     if made.pending_request is first:
         made.end("stop")
     if isinstance(made.pending_request, ScoreTokens):
-        made.scored([(token, -0.1 - place) for place, token in enumerate(likely)])
+        made.take_scores([(token, -0.1 - place) for place, token in enumerate(likely)])
     return made
 
 
@@ -673,7 +674,7 @@ def drawn_again(seed: int, strategy: Strategy, likely: int) -> tuple[Any, Any] |
             break
         if isinstance(ask, ScoreTokens):
             tokens = [("}", -1.0), ('"', -1.1), ("3", -1.2), (",", -1.3)][:likely]
-            made.scored(tokens, "}")
+            made.take_scores(tokens, "}")
             continue
         assert isinstance(ask, SampleTokens)
         whole = OSLO + "\n" + OSLO

@@ -1,0 +1,83 @@
+"""The form of the messages to which a turn is held, and whether a turn is valid."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from mlx_tools.decoding.value import MessageSchema
+from mlx_tools.messages import FinalAnswer, ToolCall, ToolSpec
+from mlx_tools.prompt import holds_result
+from mlx_tools.protocol import DIALECTS, Dialect, Reading, ReadingRules, judge, resolve
+from mlx_tools.schema import fits_plainly
+
+JSON_DIALECTS: Final = {
+    dialect.open: dialect
+    for dialect in reversed(DIALECTS)
+    if dialect.body == "json" and dialect.name_key
+}
+_ARGUMENTS_KEY: Final = re.compile(r'"(\w+)"\s*:\s*\Z')
+_forms: dict[tuple[Any, ...], tuple[Mapping[str, ToolSpec], MessageSchema | None]] = {}
+_MOST_FORMS: Final = 64
+
+
+def message_schema(
+    dialect: Dialect | None, choice: str, offered: Mapping[str, ToolSpec], exact: str
+) -> MessageSchema | None:
+    """Return the form of a message, made once for the same tools.
+
+    None if llguidance takes no such form: it has too many tools, or none.
+    """
+    key = dialect, choice, exact, *map(id, offered.values())
+    if key in _forms:
+        return _forms[key][1]
+    named = resolve(choice, offered)[0]
+    tools = dict(offered) if named is None else {named.name: named}
+
+    def canonical_key(name: str) -> str | None:
+        spec = resolve(name, offered)[0]
+        return None if spec is None else spec.name
+
+    parameters = {n: spec.parameters for n, spec in tools.items() if choice != "none"}
+    keys = None if dialect is None else (dialect.name_key, dialect.arguments_key)
+    form: MessageSchema | None = None
+    with suppress(ValueError):  # more tools than llguidance takes, or none
+        answers = choice in ("auto", "none")
+        form = MessageSchema(parameters, canonical_key, keys=keys, answers=answers, exact=exact)
+    if len(_forms) >= _MOST_FORMS:
+        _forms.clear()
+    _forms[key] = dict(offered), form  # which keeps their identities, too
+    return form
+
+
+def bare_dialect(rules: ReadingRules) -> Dialect | None:
+    """The dialect of a template whose calls are bare objects, None for any other."""
+    key = _ARGUMENTS_KEY.search(rules.call[1])
+    if key is None:
+        return None
+    return Dialect(
+        "bare", open="", close="", body="json", form="objects", arguments_key=key[1], separator=";"
+    )
+
+
+def fits_as_it_is(
+    message: ToolCall | FinalAnswer, tools: Mapping[str, ToolSpec], tool_choice: str
+) -> bool:
+    """Return whether a message may stand, and its arguments plainly fit its tool."""
+    if isinstance(message, FinalAnswer):
+        return tool_choice in ("auto", "none")
+    spec = tools.get(message.name)
+    is_wanted = spec is not None and tool_choice in ("auto", "required", spec.name)
+    return spec is not None and is_wanted and fits_plainly(message.arguments, spec.parameters)
+
+
+def is_valid_turn(reading: Reading, tools: Mapping[str, ToolSpec], rules: ReadingRules) -> bool:
+    """Return whether a reading is valid calls or an answer, or the wanted value."""
+    spec = tools.get(rules.result)
+    if spec is not None and isinstance(next(iter(reading.messages), None), FinalAnswer):
+        return holds_result(spec, reading)
+    if reading.error is not None or reading.bare_text or not reading.messages:
+        return False
+    return not any(call.error for call in judge(reading, tools, tool_choice=rules.tool_choice))
