@@ -326,7 +326,7 @@ def omission(request: ApprovalRequest) -> str:
 def in_full(
     request: ApprovalRequest, *, place: str = "", edited: bool = False, by_model: bool = True
 ) -> Iterator[TextLine]:
-    """Yield all that is known of a call.
+    """Yield all that is known of a call, the change first.
 
     ``by_model``: a model asks for it, not the person.
     """
@@ -336,14 +336,14 @@ def in_full(
     yield TextLine(f"{subject} to call {as_name(request.name)}{of_many}: {reason}.", "bold")
     if request.suspect or request.in_doubt:
         yield TextLine(IN_DOUBT if request.in_doubt else SUSPECT, "yellow")
-    yield TextLine("Your arguments:" if edited else "Arguments:", "bold")
-    yield from (TextLine(text, foreign=True) for text in exact(request.arguments).split("\n"))
     if request.preview:
         counts = f" ({in_words(request.counts)})" if request.counts else ""
         yield TextLine(f"What it would change{counts}:", "bold")
         yield from diff(request.preview)
     if request.omitted:
         yield TextLine(omission(request), "yellow")
+    yield TextLine("Your arguments:" if edited else "Arguments:", "bold")
+    yield from (TextLine(text, foreign=True) for text in exact(request.arguments).split("\n"))
     yield TextLine(f"digest {in_words(request.digest)}")
     if request.expires_at:
         yield TextLine(f"an approval holds until {in_words(request.expires_at)}")

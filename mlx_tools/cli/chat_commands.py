@@ -34,11 +34,13 @@ from mlx_tools.app import (
 from mlx_tools.backends import list_models
 from mlx_tools.cli import typed_command
 from mlx_tools.cli.call_text import as_name, home_path, in_words
+from mlx_tools.cli.completion import first_questions
 from mlx_tools.cli.inputs import at_terminal, picked
 from mlx_tools.cli.options import one_of
 from mlx_tools.cli.output import (
     count_columns,
     cut,
+    first_sentence,
     join_columns,
     note,
     print_prose,
@@ -96,7 +98,7 @@ class ChatCommand(Struct, frozen=True):
     does: Callable[[ChatSession, str], object]
     """Runs it; may return a text to print."""
     complete: Callable[[ChatSession, str], Iterable[str]] = lambda talk, beginning: ()
-    """Returns completions of the argument."""
+    """Returns completions of the argument, or a mapping of them to their meanings."""
 
     @property
     def usage(self) -> str:
@@ -176,24 +178,25 @@ def _ask_prompt(talk: ChatSession, source: BoundSource, name: str, values: str) 
     talk.ask(text, untyped_suffix_chars=len(text))
 
 
-def completions(talk: ChatSession, name: str, beginning: str) -> Iterator[str]:
-    """Yield completions of a command's argument; for an empty name, paths.
+def completions(talk: ChatSession, name: str, beginning: str) -> Iterator[tuple[str, str]]:
+    """Yield completions of a command's argument, each with its meaning, maybe empty.
 
-    For ``!`` they are programs.
+    For an empty name they are paths, for ``!`` programs.
     """
     command = COMMANDS.get(ALIASES.get(name, name))
     if command is None and name == typed_command.MARK:
-        yield from typed_command.completions(talk, beginning)
+        yield from ((word, "") for word in typed_command.completions(talk, beginning))
         return
     if command is None and beginning.startswith("@"):
-        yield from (f"@{path}" for path in _paths(talk, beginning[1:]))
+        yield from ((f"@{path}", "") for path in _paths(talk, beginning[1:]))
         return
     texts = _paths(talk, beginning) if command is None else command.complete(talk, beginning)
     is_list = command is not None and command.takes.endswith("…")
     start = beginning.rfind(" ") + 1 if is_list else 0
+    meanings = texts if isinstance(texts, Mapping) else {}
     for text in texts:
         if text.startswith(beginning[start:]):
-            yield beginning[:start] + text
+            yield beginning[:start] + text, meanings.get(text, "")
 
 
 def _help(_: ChatSession, name: str) -> str:
@@ -375,12 +378,19 @@ def _tell_permissions(talk: ChatSession, names: Sequence[str]) -> None:
             _row(row.name, str(row))
 
 
-def _may_be_allowed(talk: ChatSession, _: str) -> list[str]:
-    return [row.name for row in permissions(talk) if row.denied and not row.forbidden]
+def _may_be_allowed(talk: ChatSession, _: str) -> dict[str, str]:
+    rows = permissions(talk)
+    return _with_meanings(talk, [row.name for row in rows if row.denied and not row.forbidden])
 
 
-def _may_be_denied(talk: ChatSession, _: str) -> list[str]:
-    return [row.name for row in permissions(talk) if row.runs or row.asks]
+def _may_be_denied(talk: ChatSession, _: str) -> dict[str, str]:
+    return _with_meanings(talk, [row.name for row in permissions(talk) if row.runs or row.asks])
+
+
+def _with_meanings(talk: ChatSession, names: Sequence[str]) -> dict[str, str]:
+    """Return tools, each with the first sentence of its description."""
+    specs = talk.controller.registry.all_specs()
+    return {name: first_sentence(specs[name].description) for name in names}
 
 
 def roots(talk: ChatSession) -> list[str]:
@@ -505,10 +515,6 @@ def _limit_rows() -> dict[str, SettingRow]:
 
 def _limit_scale(row: SettingRow) -> int:
     return 1000 if row.key.endswith("_ms") else 1
-
-
-def _limit_names(_: ChatSession, __: str) -> list[str]:
-    return [f"{name} " for name in _limit_rows()]
 
 
 def _limits(talk: ChatSession, _: str) -> None:
@@ -694,8 +700,9 @@ def _resume(talk: ChatSession, name: str) -> None:
     note("this conversation goes on")
 
 
-def _session_ids(_: ChatSession, __: str) -> list[str]:
-    return [*kept_sessions().by_last_update()[:50]]
+def _session_ids(talk: ChatSession, _: str) -> dict[str, str]:
+    questions, present = first_questions(kept_sessions()), talk.conversation.session
+    return {key: question for key, question in questions.items() if question and key != present}
 
 
 def _quit(_: ChatSession, __: str) -> None:
@@ -723,8 +730,8 @@ def _folders(talk: ChatSession, beginning: str) -> list[str]:
     return [path for path in _paths(talk, beginning) if path.endswith("/")] + removals
 
 
-def _model_names(talk: ChatSession, __: str) -> list[str]:
-    return [name for place, names in _models(talk) for name in names]
+def _model_names(talk: ChatSession, __: str) -> dict[str, str]:
+    return {name: place for place, names in _models(talk) for name in names}
 
 
 COMMANDS: Final[Mapping[str, ChatCommand]] = {
@@ -748,7 +755,7 @@ COMMANDS: Final[Mapping[str, ChatCommand]] = {
             "NAME VALUE",
             "change a limit",
             _set,
-            lambda *_: [f"{n} " for n in _limit_rows()],
+            lambda *_: {f"{name} ": row.setting.help for name, row in _limit_rows().items()},
         ),
         ChatCommand("/model", "[NAME]", "list models, or change it", _model, _model_names),
         ChatCommand("/system", "[TEXT|-]", "say who the model is (- the usual)", _system),
@@ -763,7 +770,13 @@ COMMANDS: Final[Mapping[str, ChatCommand]] = {
         ChatCommand("/clear", "", "begin a new conversation (or /new)", _clear),
         ChatCommand("/resume", "[SESSION]", "go on with an older one", _resume, _session_ids),
         ChatCommand("/transcript", "", "where this is kept", _describe_transcript),
-        ChatCommand("/help", "[COMMAND]", "this list", _help, lambda *_: [*COMMANDS]),
+        ChatCommand(
+            "/help",
+            "[COMMAND]",
+            "this list",
+            _help,
+            lambda *_: {name: command.help for name, command in COMMANDS.items()},
+        ),
         ChatCommand("/quit", "", "leave (or exit, Ctrl-D)", _quit),
     )
 }

@@ -11,7 +11,10 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
+
+if TYPE_CHECKING:
+    from mlx_tools.store import SessionStore
 
 TABLE: Final = os.path.join(os.path.dirname(__file__), "completions.json")  # noqa: PTH118, PTH120
 """Commands by their path (``sessions show``), each with its commands, options and arguments.
@@ -27,20 +30,55 @@ Item = tuple[str, str]
 """A word that may come next, and its meaning, which may be empty."""
 
 
-def session_ids() -> list[str]:
-    """Return the ids of the sessions, the newest first, and the word for the newest."""
+MAX_QUESTIONS: Final = 50
+"""Sessions that are shown with their question: more than a screen holds."""
+
+
+def session_ids() -> list[Item]:
+    """Return the sessions, the newest first, and the word for the newest.
+
+    Those that were written to last come with their first question.
+    """
     from mlx_tools.paths import state_dir
 
     if _may_be_in_database():
         from mlx_tools.app import config, session_store
 
-        return [*session_store(config.load()).ids(), "last"]
-    try:
-        with os.scandir(state_dir() / "sessions") as entries:
-            ids = [entry.name for entry in entries if entry.is_dir() and entry.name[0].isalnum()]
-    except OSError:
-        ids = []
-    return [*sorted(ids, reverse=True), "last"]
+        store: SessionStore = session_store(config.load())
+    else:
+        from mlx_tools.store import TranscriptStore
+
+        store = TranscriptStore(state_dir() / "sessions")
+    questions = first_questions(store)
+    return [*((session, questions.get(session, "")) for session in store.ids()), ("last", "")]
+
+
+def first_questions(store: SessionStore) -> dict[str, str]:
+    """Return the sessions that were written to last, each with its first question."""
+    from mlx_tools.errors import MlxToolsError
+
+    questions = {}
+    for session in store.by_last_update(MAX_QUESTIONS):
+        with contextlib.suppress(MlxToolsError):  # one that is damaged
+            question = " ".join(store.summary(session).status.question.split())
+            questions[session] = question if len(question) <= 60 else f"{question[:59]}…"
+    return questions
+
+
+def tool_names() -> list[Item]:
+    """Return the tools, each with the first sentence of its description."""
+    from mlx_tools.app import config, tools_of
+    from mlx_tools.cli.output import first_sentence
+
+    specs = tools_of(config.load()).all_specs()
+    return [(name, first_sentence(spec.description)) for name, spec in specs.items()]
+
+
+def model_names() -> list[str]:
+    """Return the models on this machine."""
+    from mlx_tools.backends import list_models
+
+    return [model.name for model in list_models() if model.pulled]
 
 
 def _may_be_in_database() -> bool:
@@ -152,7 +190,8 @@ def _describe_items(words: Iterable[str] | str) -> list[Item]:
     from mlx_tools.errors import MlxToolsError
 
     with contextlib.suppress(MlxToolsError):  # a Tab has no place for errors
-        return [(word, "") for word in globals()[words]()]
+        found: Iterable[str | Item] = globals()[words]()
+        return [(item, "") if isinstance(item, str) else item for item in found]
     return []
 
 

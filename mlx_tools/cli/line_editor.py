@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.application import run_in_terminal
+from prompt_toolkit.application import get_app, run_in_terminal
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
@@ -31,6 +31,7 @@ from prompt_toolkit.history import FileHistory
 from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
 from prompt_toolkit.input.vt100 import Vt100Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout import ConditionalContainer, HSplit, Layout, Window
 from prompt_toolkit.layout.controls import FormattedTextControl
 from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
@@ -40,6 +41,7 @@ from prompt_toolkit.styles import Style
 
 from mlx_tools.cli.inputs import EditFailed, in_editor, read_line
 from mlx_tools.cli.output import PROSE, complain, for_terminal, stdout, steerable
+from mlx_tools.cli.pastes import Pastes
 from mlx_tools.cli.type_ahead import TypeAhead
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.paths import private_dir
@@ -58,7 +60,7 @@ _TAB: Final = "    "
 _REST_SECONDS: Final = 0.05
 """Seconds within which the next line of a pasted text has come."""
 
-Complete = Callable[[str, str], Iterable[str]]
+Complete = Callable[[str, str], Iterable[tuple[str, str]]]
 
 
 class LineEditor:
@@ -67,9 +69,8 @@ class LineEditor:
     Args:
         history: the file of earlier inputs.
         commands: a line of help for each slash command.
-        complete: returns completions of a command's argument; for an empty command, of the last
-            word of
-            a question.
+        complete: returns completions of a command's argument, each with its meaning; for an empty
+            command, of the last word of a question.
         status: returns the text of the line below.
         type_ahead: text typed before; None on a terminal that obeys nothing.
     """
@@ -83,6 +84,7 @@ class LineEditor:
         type_ahead: TypeAhead | None,
     ) -> None:
         self._type_ahead = type_ahead
+        self._pastes = Pastes()
         if type_ahead is not None:
             self._keyboard = _Keyboard(sys.stdin)
             self._session: PromptSession[str] = PromptSession(
@@ -92,10 +94,10 @@ class LineEditor:
                 complete_in_thread=True,
                 complete_while_typing=False,
                 reserve_space_for_menu=_MENU_ROWS,
-                history=_PrivateHistory(history),
-                key_bindings=_keys(self._keyboard, type_ahead.screen),
+                history=_PrivateHistory(history, self._pastes),
+                key_bindings=_keys(self._keyboard, type_ahead.screen, self._pastes),
                 enable_suspend=True,
-                input_processors=[_LineDisplay()],
+                input_processors=[_LineDisplay(self._pastes)],
                 style=Style.from_dict({"status": "ansibrightblack"}),
                 input=self._keyboard,
                 output=_output(type_ahead.screen),
@@ -117,7 +119,7 @@ class LineEditor:
     def _read_edited(self, type_ahead: TypeAhead) -> str:
         self._keyboard.vt100_parser.feed(type_ahead.take())
         store_typeahead(self._keyboard, self._keyboard.read_keys())
-        return self._session.prompt()
+        return self._pastes.unfold(self._session.prompt())
 
 
 def edit_line(keyboard: TextIO, screen: TextIO, question: str, text: str = "") -> str | None:
@@ -203,7 +205,7 @@ def _put_below(session: PromptSession[str], status: Callable[[], str]) -> None:
     session.app.layout = session.layout
 
 
-def _keys(keyboard: Vt100Input, screen: TextIO) -> KeyBindings:
+def _keys(keyboard: Vt100Input, screen: TextIO, pastes: Pastes) -> KeyBindings:
     """Return the key bindings besides those of Emacs."""
     keys = KeyBindings()
     typing = has_focus(DEFAULT_BUFFER)
@@ -213,7 +215,11 @@ def _keys(keyboard: Vt100Input, screen: TextIO) -> KeyBindings:
         text = event.current_buffer
         if text.complete_state is not None and text.complete_state.current_completion is not None:
             text.complete_state = None  # Enter takes the completion, and the text continues
-        elif _has_open_quotes(text.text) or event.key_processor.input_queue or _readable(keyboard):
+        elif (
+            _has_open_quotes(pastes.unfold(text.text))
+            or event.key_processor.input_queue
+            or _readable(keyboard)
+        ):
             text.newline(copy_margin=False)  # in the middle of pasted text
         else:
             text.validate_and_handle()
@@ -223,18 +229,33 @@ def _keys(keyboard: Vt100Input, screen: TextIO) -> KeyBindings:
     def begin_line(event: KeyPressEvent) -> None:
         event.current_buffer.newline(copy_margin=False)
 
+    @keys.add(Keys.BracketedPaste, filter=typing)
+    def paste(event: KeyPressEvent) -> None:
+        text = event.data.replace("\r\n", "\n").replace("\r", "\n")
+        event.current_buffer.insert_text(pastes.fold(text))
+
+    @keys.add("tab", filter=typing & Condition(lambda: pastes.ends(_text_before_cursor())))
+    def unfold(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text(pastes.unfold(event.current_buffer.delete_before_cursor()))
+
     @keys.add("c-x", "c-e", filter=typing)
     @keys.add("escape", "e", filter=typing)
     def edit(event: KeyPressEvent) -> None:
-        run_in_terminal(partial(_change, event.current_buffer, keyboard.stdin, screen))
+        buffer = event.current_buffer
+        text = pastes.unfold(buffer.text)
+        run_in_terminal(partial(_change, buffer, text, keyboard.stdin, screen))
 
     return keys
 
 
-def _change(buffer: Buffer, keyboard: TextIO, screen: TextIO) -> None:
+def _text_before_cursor() -> str:
+    return get_app().current_buffer.document.text_before_cursor
+
+
+def _change(buffer: Buffer, old_text: str, keyboard: TextIO, screen: TextIO) -> None:
     """Let the user's editor change the text."""
     try:
-        text = in_editor(_repair_text(buffer.text), "question.md", keyboard, screen)
+        text = in_editor(_repair_text(old_text), "question.md", keyboard, screen)
     except EditFailed as error:
         complain(f"{error}; nothing was changed", kind="editor")
     else:
@@ -271,8 +292,11 @@ class _Keyboard(Vt100Input):
 class _LineDisplay(Processor):
     """Shows tabs as spaces, escapes what a terminal would obey, and cuts long lines.
 
-    Of such a line the part around the cursor is shown.
+    Of such a line the part around the cursor is shown. A folded text is shown by its size.
     """
+
+    def __init__(self, pastes: Pastes) -> None:
+        self._pastes = pastes
 
     def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
         """Return the line as it is shown, and the mapping of positions in both directions."""
@@ -288,6 +312,7 @@ class _LineDisplay(Processor):
         for style, char in _slice_fragments(transformation_input.fragments, first, last):
             places.append(len(drawn))
             text = _TAB if char == "\t" else for_terminal(char, keep=PROSE)
+            text = self._pastes.label(char) or text
             drawn += [(style, drawn_char) for drawn_char in text]
         places += [len(drawn)] * (len(line) - last + 1 if last < len(line) else 1)
         return Transformation(
@@ -328,9 +353,10 @@ class _Words(Completer):
         elif not command.startswith("/"):
             command, beginning = "", document.get_word_before_cursor(WORD=True)
         with suppress(MlxToolsError, OSError):  # an error offers no completions
-            for text in self._complete(command, beginning):
+            for text, meaning in self._complete(command, beginning):
                 if for_terminal(text) == text:  # never complete what a terminal would obey
-                    yield Completion(text, -len(beginning))
+                    meta = for_terminal(meaning) or None
+                    yield Completion(text, -len(beginning), display_meta=meta)
 
 
 class _PrivateHistory(FileHistory):
@@ -339,9 +365,14 @@ class _PrivateHistory(FileHistory):
     If the file cannot be used the history is in memory.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, pastes: Pastes) -> None:
         super().__init__(path)
         self._path = path
+        self._pastes = pastes
+
+    def append_string(self, string: str) -> None:
+        """Add a text, with what was pasted into it."""
+        super().append_string(self._pastes.unfold(string))
 
     def load_history_strings(self) -> Iterable[str]:
         """Return the stored texts, the newest first."""

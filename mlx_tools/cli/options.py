@@ -10,12 +10,12 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from mlx_tools.app import Configuration, Group, SettingRow, config
-from mlx_tools.cli.completion import profile_names, session_ids
+from mlx_tools.cli.completion import model_names, profile_names, session_ids
 from mlx_tools.cli.output import keep_output, warn_all
 from mlx_tools.errors import UsageError
 from mlx_tools.policy import PRESETS
@@ -239,9 +239,15 @@ def _help(row: SettingRow) -> str:
     return f"{text}." + (f" ({'; '.join(notes)})" if notes else "")
 
 
+_COMPLETERS: Final[Mapping[str, Callable[..., list[str]]]] = {
+    "profile": profile_names,
+    "model.name": model_names,
+}
+
+
 def _completer(row: SettingRow) -> Callable[..., list[str]] | None:
-    if row.key == "profile":
-        return profile_names
+    if row.key in _COMPLETERS:
+        return _COMPLETERS[row.key]
     words = PRESETS if row.key == "policy.preset" else row.choices
     return (
         (lambda incomplete: [word for word in words if word.startswith(incomplete)])

@@ -106,6 +106,11 @@ def write_bytes(data: bytes) -> None:
         buffer.flush()
 
 
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a description."""
+    return re.split(r"(?<=[.!?])\s|\n", text.strip(), maxsplit=1)[0]
+
+
 def print_text(text: str, *, colour: str = "", exact: bool = False) -> None:
     """Print text to standard output, escaped: a pipe may end in a terminal, too.
 

@@ -20,6 +20,7 @@ import typer
 from mlx_tools.app import tools_of
 from mlx_tools.cli import options
 from mlx_tools.cli.call_text import TextLine, as_name, diff_sources, exact, in_words, show_all
+from mlx_tools.cli.completion import tool_names
 from mlx_tools.cli.inputs import MAX_BYTES, confirm, read_bytes
 from mlx_tools.cli.options import Yes, argument, option
 from mlx_tools.cli.output import complain, count_noun, cut, note, print_text
@@ -54,7 +55,7 @@ _NO_SANDBOX: Final = (
     "It runs as you, with your rights, in no sandbox: what it says of effects is believed."
 )
 
-ToolName = Annotated[str, argument("NAME", "The tool.")]
+ToolName = Annotated[str, argument("NAME", "The tool.", autocompletion=tool_names)]
 
 
 def register(app: typer.Typer) -> None:
@@ -75,7 +76,7 @@ def lacking(name: str, registry: Registry, policy: Policy) -> str | None:
     return f"{reason}; {ALLOW.format(name=name)}" if reason and option_helps else reason
 
 
-def new(name: ToolName) -> None:
+def new(name: Annotated[str, argument("NAME", "The tool.")]) -> None:
     """Write a new tool to begin with: a folder that works, with a test.
 
     It is used where it is, as it is at each call, until it is added.

@@ -6,7 +6,6 @@ Which tools there are, what they are, finding and calling one.
 from __future__ import annotations
 
 import json
-import re
 import sys
 from typing import Annotated, Any, Final
 
@@ -21,6 +20,7 @@ from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import (
     complain,
     cut,
+    first_sentence,
     for_terminal,
     note,
     print_json,
@@ -30,7 +30,7 @@ from mlx_tools.cli.output import (
     table,
     write_bytes,
 )
-from mlx_tools.cli.tool_folders import ALLOW, lacking, register, tell_printed
+from mlx_tools.cli.tool_folders import ALLOW, ToolName, lacking, register, tell_printed
 from mlx_tools.cli.view import describe_progress, show_change
 from mlx_tools.controller import DirectCall
 from mlx_tools.errors import (
@@ -82,9 +82,7 @@ def list_tools(as_json: options.AsJsonLines = False, *, options_given: options.O
 
 
 @app.command()
-def show(
-    name: Annotated[str, argument("NAME", "The tool.")], as_json: options.AsJson = False
-) -> None:
+def show(name: ToolName, as_json: options.AsJson = False) -> None:
     """Show all that is known of a tool."""
     loaded = options.load({})
     registry = build_registry(loaded)
@@ -134,7 +132,7 @@ def search(
 @app.command()
 @options.with_settings(*options.POLICY)
 def call(
-    name: Annotated[str, argument("NAME", "The tool.")],
+    name: ToolName,
     arguments: Annotated[str, argument("JSON", "Its arguments as a JSON object; - reads it.")],
     as_json: options.AsJson = False,
     *,
@@ -239,8 +237,8 @@ def _gist(row: dict[str, Any]) -> str:
     """
     if row["disabled_reason"]:
         return str(row["disabled_reason"])
-    first = re.split(r"(?<=[.!?])\s|\n", row["description"].strip(), maxsplit=1)[0]
     reason = (row["denied_reason"] or "").removeprefix(row["name"]).lstrip(": ").removeprefix("is ")
+    first = first_sentence(row["description"])
     return f"{cut(first, 100)}{reason and f' ({reason})'}"
 
 

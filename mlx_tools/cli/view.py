@@ -54,6 +54,15 @@ _MIN_SECONDS: Final = 1.0
 """Seconds that a model must have written before its speed is shown: below that it is noise."""
 
 
+_REFUSALS: Final = frozenset(
+    (
+        *("not_allowed", "disabled", "requires_confirmation", "denied"),
+        *("rate_limited", "payload_too_large", "echoed_call"),
+    )
+)
+"""Codes of calls that were not run: their reason is shown whole."""
+
+
 class LiveView:
     """Shows events on two streams.
 
@@ -88,6 +97,7 @@ class LiveView:
         self._awaited: dict[str, tuple[str, float]] = {}
         self._row = ""  # the line that is shown while waiting
         self._arguments: dict[str, Mapping[str, Any]] = {}
+        self._refusals: dict[str, str] = {}  # the reason by the call's id
         self._calls: list[tuple[str, str]] = []  # rows that a question to the user would repeat
         self._thought = 0  # characters
         self._thoughts: PlainScreen | None = None
@@ -163,8 +173,10 @@ class LiveView:
             case events.CallDecided() if event.decision != "allow":
                 permit = f"  (permit it: /allow {event.name}, or --tools +{event.name})"
                 permit = permit if event.rule == "default" else ""
-                text = f"  {event.decision}: {_line(event.reason)}{permit}"
-                self._calls.append(("yellow", text))
+                reason = f"{_on_one_line(event.reason)}{permit}"
+                self._calls.append(("yellow", f"  {event.decision}: {reason}"))
+                if event.decision == "deny":
+                    self._refusals[event.call] = reason
             case events.ToolEnded():
                 self._awaited.pop(event.call, None)
                 self._tool_ended(event)
@@ -280,7 +292,10 @@ class LiveView:
         duration = "" if event.duration_ms is None else _time(event.duration_ms)
         duration = "as before" if event.cached else duration
         error = event.error
-        text = event.preview if error is None else f"{error.code}: {error.message}"
+        text = _line(event.preview if error is None else f"{error.code}: {error.message}")
+        if error is not None and error.code in _REFUSALS:
+            reason = self._refusals.pop(event.call, error.message)
+            text = _on_one_line(f"{error.code}: {error.message if self._every_step else reason}")
         if not self._every_step:
             self._call_line(event, text, duration)
             return
@@ -291,12 +306,12 @@ class LiveView:
             if event.cached
             else f"← {event.name} {duration}".rstrip()
         )
-        self._step("green" if error is None else "red", f"{head}: {_line(text)}{size_note}")
+        self._step("green" if error is None else "red", f"{head}: {text}{size_note}")
 
     def _call_line(self, event: events.ToolEnded, text: str, took: str) -> None:
-        """Show a call in one row.
+        """Show a call in one row: its name and arguments, its result, its time.
 
-        Its name and arguments, its result in a few words, its time.
+        Only the reason of a refusal may take more.
         """
         if self._steps is None:
             return
@@ -306,7 +321,9 @@ class LiveView:
         room = size_of(self._steps).columns - 1 - cells(took)
         head = _fit(for_terminal(_line(f"· {event.name} {words}")), room * 3 // 5)
         mark, colour = ("→", "dim") if event.error is None else ("✗", "red")
-        result = _fit(for_terminal(f" {mark} {_line(text)}"), room - cells(head))
+        result = for_terminal(f" {mark} {text}")
+        if event.error is None or event.error.code not in _REFUSALS:
+            result = _fit(result, room - cells(head))
         self._step(colour, head + result + took)
 
     def _detail(self, colour: str, text: str) -> None:
@@ -462,9 +479,14 @@ def _fit(text: str, columns: int) -> str:
     return f"{text}…"
 
 
+def _on_one_line(text: str) -> str:
+    """Return a text on one line."""
+    return " ".join(text.split())
+
+
 def _line(text: str) -> str:
     """Return a text on one line, cut if it is long."""
-    return cut(" ".join(text.split()), _WIDTH)
+    return cut(_on_one_line(text), _WIDTH)
 
 
 def _time(milliseconds: int) -> str:

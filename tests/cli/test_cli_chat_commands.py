@@ -13,7 +13,8 @@ from anyio.from_thread import start_blocking_portal
 
 from mlx_tools.app import RunOptions, config
 from mlx_tools.cli.chat import banner
-from mlx_tools.cli.chat_commands import COMMANDS, completions, copy, run_slash_command
+from mlx_tools.cli.chat_commands import COMMANDS, copy, run_slash_command
+from mlx_tools.cli.chat_commands import completions as suggestions
 from mlx_tools.cli.talk import ChatSession
 from mlx_tools.errors import BackendUnreachable, UsageError
 from mlx_tools.messages import ToolSpec, replace
@@ -46,6 +47,11 @@ def talking(*script: Any, **options: Any) -> Iterator[ChatSession]:
             closing(ChatSession(RunOptions(configuration=said), portal)) as talk,
         ):
             yield talk
+
+
+def completions(talk: ChatSession, name: str, beginning: str) -> list[str]:
+    """The words that a Tab offers, without their meanings."""
+    return [word for word, _ in suggestions(talk, name, beginning)]
 
 
 # --- what a line is -------------------------------------------------------------------------------
@@ -506,6 +512,10 @@ def test_what_may_follow_a_command_is_completed(home: Path) -> None:
         assert list(completions(talk, "/steps", "o")) == ["on", "off"]
         assert "scripted" in completions(talk, "/model", "")
         assert list(completions(talk, "/quit", "")) == []
+        assert ("clock", "Tells the current date, time and day of the week.") in suggestions(
+            talk, "/deny", "cl"
+        )
+        assert ("/clear", COMMANDS["/clear"].help) in suggestions(talk, "/help", "/cl")
         assert list(completions(talk, "", "@no")) == ["@note.txt", "@notes/"]
         assert "/clear" in completions(talk, "/help", "/cl")
 

@@ -85,7 +85,7 @@ def test_a_job_is_kept_run_and_completed(run: Run, address: str) -> None:
             db.execute("UPDATE jobs SET next_due = 1, try_at = 1")
         (ended,) = run("schedule", "run", "--json").lines
     assert (ended["status"], ended["job"], job_ids()) == ("answered", job["id"], [job["id"]])
-    assert session_ids() == [ended["session"], "last"]
+    assert [word for word, _ in session_ids()] == [ended["session"], "last"]
 
 
 def test_doctor_tries_the_database_and_says_what_keeps_it_from_being_used(
@@ -114,13 +114,13 @@ def test_doctor_tries_the_database_and_says_what_keeps_it_from_being_used(
 def test_a_shell_is_told_the_ids_also_where_a_file_names_the_database(
     run: Run, configure: Any, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert session_ids() == ["last"]
+    assert session_ids() == [("last", "")]
     files = session_store(config.load()).create()
     files.transcript.close()
     monkeypatch.delenv("MLX_TOOLS_SESSIONS")
-    assert session_ids() == ["last"]
+    assert session_ids() == [("last", "")]
     configure(f'sessions = "{address}"\n')
-    assert session_ids() == [files.session, "last"]
+    assert [word for word, _ in session_ids()] == [files.session, "last"]
 
 
 def test_a_shell_is_told_nothing_where_the_database_is_not_reached(

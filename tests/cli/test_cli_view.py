@@ -163,6 +163,25 @@ def test_without_steps_a_call_is_one_line() -> None:
     assert lines[2:] == ["· clock ✗ timeout: too slow · 3 ms\n", "· clock → 12:00 · 3 ms\n"]
 
 
+LONG_REASON = "the beds are not measured yet, " * 12 + "and nobody knows why"
+
+
+@pytest.mark.parametrize("every_step", [True, False])
+def test_the_reason_of_a_refusal_is_not_cut(every_step: bool) -> None:
+    refused = ErrorInfo("denied", f"The user refused this call of clock. {LONG_REASON}.")
+    denied = events.CallDecided(
+        call="c1", name="clock", decision="deny", rule="default", reason=LONG_REASON
+    )
+    not_allowed = ErrorInfo("not_allowed", "clock is not allowed here.")
+    for shown, error in (((ASKS,), refused), ((denied,), not_allowed)):
+        lines = Watched(every_step=every_step).show(
+            called("c1", "clock", zone="UTC"), *shown, returned("clock", "", error=error)
+        )
+        text = "".join(lines)
+        assert LONG_REASON in " ".join(text.split())
+    assert "/allow clock" in text
+
+
 def test_what_is_waited_for_says_for_how_long_and_goes_away() -> None:
     watched = Watched(every_step=False)
     runs = events.ToolStarted(call="c1", name="crawl")

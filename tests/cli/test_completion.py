@@ -13,6 +13,7 @@ from typer.main import get_command
 
 from mlx_tools.cli.completion import TABLE, complete, items, session_ids
 from mlx_tools.cli.root import app
+from mlx_tools.testing import ScriptedServer, answer
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +56,24 @@ def test_of_a_command_that_is_not_there_nothing_is_known(table: dict[str, Any]) 
 
 
 def test_ids_are_those_of_folders_the_newest_first(home: Path, table: dict[str, Any]) -> None:
-    assert session_ids() == ["last"]
+    assert session_ids() == [("last", "")] and not (home / "state" / "sessions").exists()
     sessions = home / "state" / "sessions"
     for name in ("20260101-a", "20260102-b", ".hidden"):
         (sessions / name).mkdir(parents=True)
     (sessions / "secret").write_text("no session")
-    assert session_ids() == ["20260102-b", "20260101-a", "last"]
+    assert [word for word, _ in session_ids()] == ["20260102-b", "20260101-a", "last"]
     assert items(["sessions", "show"], "20260101", table) == [("20260101-a", "")]
+
+
+def test_a_session_has_its_question_and_a_tool_its_description(
+    home: Path, table: dict[str, Any], run: Any
+) -> None:
+    with ScriptedServer(answer("391.")) as server:
+        session = run("ask", "--url", server.url, "--json", "What is 17 * 23?").json["session"]
+    assert items(["chat", "--session"], "2", table) == [(session, "What is 17 * 23?")]
+    assert items(["tools", "show"], "clo", table) == [
+        ("clock", "Tells the current date, time and day of the week.")
+    ]
 
 
 def test_servers_are_those_that_were_added(home: Path, table: dict[str, Any]) -> None:

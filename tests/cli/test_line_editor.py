@@ -26,7 +26,7 @@ ahead = TypeAhead.for_process()
 editor = LineEditor(
     Path("HISTORY"),
     {"/model": "which model answers", "/mode": "another", "/help": "a list"},
-    lambda command, beginning: [word for word in words if word.startswith(beginning)],
+    lambda command, beginning: [(word, "of it") for word in words if word.startswith(beginning)],
     lambda: "12 % of\\x1b[31m the context",
     ahead,
 )
@@ -130,6 +130,55 @@ def test_commands_and_what_follows_them_are_completed_below_the_line(line: Open)
     screen.see("READ '/model llama-3'")
 
 
+LONG = "".join(f"line {number}\n" for number in range(120))
+
+
+def test_a_long_paste_is_shown_by_its_size_and_read_whole(line: Open) -> None:
+    screen = line(columns=40)
+    screen.type("What is ")
+    screen.paste(LONG)
+    screen.see(r"> What is \[120 lines pasted\]$")
+    screen.type(", and ")
+    screen.paste("x" * 5_000)
+    screen.see(r"5,000 char")
+    screen.press("backspace")
+    screen.gone("5,000 char")
+    screen.type("why?\r")
+    screen.see("and why[?]'")
+    whole = f"READ {f'What is {LONG}, and why?'!a}"
+    assert "".join(whole.split()) in "".join(screen.paper.split())
+    screen.press("up")
+    screen.see("line 119\n  , and why[?]$")
+
+
+def test_a_tab_or_an_editor_unfolds_a_long_paste(line: Open, tmp_path: Path) -> None:
+    program = tmp_path / "editor"
+    program.write_text(
+        f"#!{sys.executable}\nimport pathlib, sys\nfile = pathlib.Path(sys.argv[-1])\n"
+        "file.write_text(file.read_text().replace('line 7\\n', 'line seven\\n'))\n"
+    )
+    program.chmod(0o755)
+    screen = line(VISUAL=str(program))
+    screen.paste(LONG)
+    screen.see(r"> \[120 lines pasted\]$")
+    screen.type("\x1be")
+    screen.see("line 119$")
+    screen.press("enter")
+    screen.see("READ 'line 0[^>]*line seven[^>]*^>$")
+    screen.paste(LONG)
+    screen.see(r"> \[120 lines pasted\]$")
+    screen.type("\t")
+    screen.gone("lines pasted")
+    screen.type(" and more\r")
+    screen.see("line 119\\\\n and more'")
+
+
+def test_a_short_paste_stays_as_it_is(line: Open) -> None:
+    screen = line()
+    screen.paste("one\ntwo")
+    screen.see("> one\n  two$")
+
+
 def test_nothing_that_a_terminal_would_obey_is_shown_or_completed(line: Open) -> None:
     screen = line()
     type_slowly(screen, "\x1b[200~a\x1b[31mb\u202e\tc\x1b[201~")
@@ -145,6 +194,8 @@ def test_nothing_that_a_terminal_would_obey_is_shown_or_completed(line: Open) ->
 def test_of_a_long_line_the_part_around_the_cursor_is_shown(line: Open) -> None:
     screen = line()
     screen.paste("begin " + "x" * 100_000 + " end")
+    screen.see("characters pasted")
+    screen.type("\t")
     screen.see("x end$")
     screen.press("ctrl-a")
     screen.see("^> begin x")
