@@ -171,12 +171,7 @@ class LiveView:
             case events.CallDecided() if event.rule.startswith(TEMPLATE):
                 self._step("yellow", f"! {_line(event.reason)}")
             case events.CallDecided() if event.decision != "allow":
-                permit = f"  (permit it: /allow {event.name}, or --tools +{event.name})"
-                permit = permit if event.rule == "default" else ""
-                reason = f"{_on_one_line(event.reason)}{permit}"
-                self._calls.append(("yellow", f"  {event.decision}: {reason}"))
-                if event.decision == "deny":
-                    self._refusals[event.call] = reason
+                self._note_decision(event)
             case events.ToolEnded():
                 self._awaited.pop(event.call, None)
                 self._tool_ended(event)
@@ -287,6 +282,15 @@ class LiveView:
         self._row = ""
 
     # --- steps ---
+
+    def _note_decision(self, event: events.CallDecided) -> None:
+        """Note the reason of a call that does not run at once."""
+        permit = f"  (permit it: /allow {event.name}, or --tools +{event.name})"
+        permit = permit if event.rule == "default" else ""
+        reason = f"{_on_one_line(event.reason)}{permit}"
+        self._calls.append(("yellow", f"  {event.decision}: {reason}"))
+        if event.decision == "deny":
+            self._refusals[event.call] = reason
 
     def _tool_ended(self, event: events.ToolEnded) -> None:
         duration = "" if event.duration_ms is None else _time(event.duration_ms)
