@@ -22,19 +22,17 @@ from typing import Any, NamedTuple
 import anyio
 import httpx
 
-from mlx_tools.app import AccessRules, RunOptions, config, session_store
+from mlx_tools.app import AccessRules, RunOptions, config
 from mlx_tools.backends import TokenCounter
 from mlx_tools.controller import RunSettings
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.conversation import PromptProfile
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.page import PATH, Page, Person
-from mlx_tools.gateway.run_work import RunExecution
-from mlx_tools.gateway.runs import Runs
+from mlx_tools.gateway.runs import open_runs
 from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.gateway.server import Gateway, application
 from mlx_tools.gateway.turn import TurnRunner
-from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.policy import Limits
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import load_words
@@ -407,11 +405,9 @@ def gateway(folder: Path) -> Any:
         _speakers={"scripted": speaker},
         _names=("scripted",),
     )
-    meters, store = Meters(), session_store(loaded)
-    hooks = Webhooks.of(loaded)
-    work = RunExecution(loaded, models, lambda text: None, hooks, lambda header: Registry())
-    runs = Runs(work, Admission(2, 10, time.monotonic), meters)
-    page = Page(runs, models, Person(store.secret, time.time), lambda session, name: folder)
+    meters, places = Meters(), Admission(2, 10, time.monotonic)
+    runs = open_runs(loaded, models, lambda text: None, places, meters, lambda header: Registry())
+    page = Page(runs, models, Person(runs.sessions.secret, time.time), lambda session, name: folder)
     places = Admission(4, 8, time.monotonic)
     return application(Gateway(models, places, runs, page, meters), AccessRules(page=PATH))
 

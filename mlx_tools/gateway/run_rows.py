@@ -18,8 +18,11 @@ from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.run_body import RunAct
 from mlx_tools.store import FileFormat, SessionStore, Statements
 
-KEPT: Final = 10_000
+MAX_RUNS: Final = 10_000
 """Runs that are kept; of more the oldest that have ended are forgotten."""
+
+Forget = Callable[[str], bool]
+"""Removes the session of a run; returns whether it could, for the run has ended."""
 
 _AT_ONCE: Final = 20
 """Rows that are forgotten, or claimed, at most in one go."""
@@ -85,33 +88,33 @@ class Hook(Struct, frozen=True):
 class RunRows:
     """The runs that clients of gateways asked for, beside the sessions of ``store``.
 
-    ``forget`` removes the session of a run, and returns whether it could: it has ended. Methods
-    raise `StorageError` where they cannot be kept or read.
+    Methods raise `StorageError` where they cannot be kept or read.
     """
 
     def __init__(
         self,
         store: SessionStore,
-        forget: Callable[[str], bool] = lambda run: False,
         queue: Queue = lambda db, run, model: None,
-        max_rows: int = KEPT,
+        max_rows: int = MAX_RUNS,
     ) -> None:
         self._tables = store.tables(RUNS)
-        self.forget, self._queue, self._kept = forget, queue, max_rows
+        self._queue, self._max_rows = queue, max_rows
 
     def _select(self, condition: str, *values: object) -> list[RunRow]:
         with self._tables.transaction() as db:
             return list(map(_row, db.execute(_SELECT + condition, values).fetchall()))
 
-    def add(self, row: RunRow, key: str | None) -> bool:
-        """Keep a run; False where its client has asked for one under this key before. Raises
-        `ApiError` where too many are kept that have not ended."""
+    def add(self, row: RunRow, key: str | None, forget: Forget = lambda run: False) -> bool:
+        """Keep a run; return False if its client has asked for one under this key before.
+
+        If there are too many, the oldest that have ended make room. Raises `ApiError` if none has.
+        """
         with self._tables.transaction(write=True) as db:
             mine = (row.owner, _digest(key))
             if key is not None and db.execute(_SELECT + _UNDER, mine).fetchone():
                 return False
             (count,) = db.execute("SELECT count(*) FROM runs").fetchone()
-            if count >= self._kept and not self._make_room(db):
+            if count >= self._max_rows and not self._make_room(db, forget):
                 raise ApiError(429, "rate_limit_exceeded", f"{count} runs have not ended")
             added = db.execute(
                 "INSERT INTO runs (id, owner, body, key, act, model) VALUES (?, ?, ?, ?, ?, ?)"
@@ -129,10 +132,10 @@ class RunRows:
                 self._queue(db, row.id, row.model)
         return bool(added)
 
-    def _make_room(self, db: Statements) -> bool:
+    def _make_room(self, db: Statements, forget: Forget) -> bool:
         query = "SELECT id FROM runs WHERE act IS NULL ORDER BY number LIMIT ?"
         found = db.execute(query, (_AT_ONCE,)).fetchall()
-        gone = [one for (one,) in found if self.forget(one)]
+        gone = [one for (one,) in found if forget(one)]
         for one in gone:
             db.execute("DELETE FROM runs WHERE id = ?", (one,))
         return bool(gone)

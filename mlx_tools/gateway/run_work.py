@@ -45,20 +45,23 @@ from mlx_tools.errors import (
 from mlx_tools.gateway.body import read
 from mlx_tools.gateway.request import ApiError, invalid
 from mlx_tools.gateway.run_body import ResultBody, RunAct, RunRequest, read_run
+from mlx_tools.gateway.run_queue import RunQueue
 from mlx_tools.gateway.run_rows import Hook, Queue, RunRow, RunRows
-from mlx_tools.gateway.served_models import DEFAULT, ServedModels
+from mlx_tools.gateway.served_models import DEFAULT, Note, ServedModels
 from mlx_tools.gateway.turn import TurnRunner
 from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.messages import replace
 from mlx_tools.policy import Limits, Policy, restriction
-from mlx_tools.store import RootName, SessionFiles, SessionStore
+from mlx_tools.store import RootName, SessionFiles, SessionStore, Statements
 from mlx_tools.tools import Registry, Tool, ToolError
 from mlx_tools.transcript import (
     ApprovalRecord,
+    DecisionRecord,
     Event,
     Header,
     ObservationRecord,
     Record,
+    ResumedRecord,
     Stopped,
     UserRecord,
     is_at_rest,
@@ -99,28 +102,38 @@ class _ExistingSession(Struct, frozen=True):
         return files
 
 
-class RunExecution:
-    """Opens the sessions of runs, under one configuration, does in them what is asked, and keeps
-    what came of that in ``rows``.
+MakeRegistry = Callable[[Header | None], Registry]
+"""Makes the tools that exist, for a new session or one with this header."""
 
-    ``make_registry`` makes the tools that exist, for a new session or one with this header;
-    ``note`` is told what went wrong that no client hears of, ``queue`` what is to be done of runs.
+
+class RunExecution:
+    """Opens the sessions of runs and does in them what is asked.
+
+    Attributes:
+        configuration: The server's settings.
+        store: The sessions.
+        rows: The runs, and what is still to be done about each.
+        queue: Where runs wait for workers; None if the process that is asked does them.
+        webhooks: Tell other servers what came of runs.
+        make_registry: Makes the tools that exist.
     """
 
     def __init__(
         self,
         configuration: Configuration,
         models: ServedModels,
-        note: Callable[[str], None],
+        note: Note,
         webhooks: Webhooks,
-        make_registry: Callable[[Header | None], Registry] | None = None,
-        queue: Queue | None = None,
+        make_registry: MakeRegistry | None = None,
     ) -> None:
+        """``note`` is told what went wrong that no client hears of."""
         self.configuration, self._models = configuration, models
         self._note, self.webhooks = note, webhooks
         self.make_registry = make_registry or self._registry
         self.store = session_store(configuration)
-        self.rows = RunRows(self.store) if queue is None else RunRows(self.store, queue=queue)
+        self.queue = None if self.store.dsn is None else RunQueue(self.store)
+        add: Queue = _add_nowhere if self.queue is None else self.queue.add
+        self.rows = RunRows(self.store, add)
 
     async def begin(self, run_request: RunRequest) -> tuple[Conversation, str]:
         """A new session, and the model that it is of. Raises `MlxToolsError`."""
@@ -139,16 +152,28 @@ class RunExecution:
         header = next(record for record in records if isinstance(record, Header))
         return await self._controller(speaker, asked, self.store, header).reopen(row.id)
 
-    async def do(
+    async def run(
+        self, row: RunRow, conversation: Conversation, emit: Callable[[Event], None]
+    ) -> None:
+        """Do what the row asks for until the run comes to rest, and keep that it is done.
+
+        Raises `StorageError`.
+        """
+        assert row.act is not None
+        refusal = await self._do(conversation, row.act, emit)
+        records = conversation.files.transcript
+        if refusal or is_at_rest(records):
+            await self.put_to_rest(row, [*records], refusal)
+
+    async def _do(
         self, conversation: Conversation, act: RunAct, emit: Callable[[Event], None]
     ) -> str:
-        """Do what was asked of a run, until it comes to rest; return why not, where it is refused.
-        Raises `StorageError`."""
-        refused = ""
+        """Do what is asked until the run comes to rest; return why not, if it is refused."""
+        refusal = ""
         try:
             await perform(conversation, act, emit)
         except UsageError as error:
-            refused = str(error)
+            refusal = str(error)
             with suppress(MlxToolsError):
                 await conversation.settle()  # what was taken back may have begun
         except StorageError:
@@ -159,7 +184,7 @@ class RunExecution:
             self._note(f"run {conversation.session} ended with {type(error).__name__}")
         finally:
             await conversation.registry.aclose()
-        return refused
+        return refusal
 
     async def read(self, row: RunRow) -> Sequence[Record]:
         """The records of a run, as they stand. Raises `ApiError`."""
@@ -333,6 +358,15 @@ def standing_of_run(row: RunRow, records: Sequence[Record]) -> str:
 def was_asked(records: Sequence[Record]) -> bool:
     """Return whether there is a question among the records."""
     return any(isinstance(one, UserRecord) for one in records)
+
+
+def is_begun(new_records: Sequence[Record]) -> bool:
+    """Return whether what a run was gone on with is among the records since."""
+    return any(not isinstance(record, ResumedRecord | DecisionRecord) for record in new_records)
+
+
+def _add_nowhere(db: Statements, run: str, model: str) -> None:
+    """Add nothing to a queue."""
 
 
 def _made_elsewhere(arguments: Mapping[str, Any]) -> str:

@@ -55,19 +55,23 @@ class RunUnavailable(Exception):
 
 
 class RunWorker:
-    """Takes runs of the ``models`` from ``queue``, ``slots`` at once. ``run_due`` runs the jobs of
-    the schedule that are due; ``note`` is told what no client hears of."""
+    """Takes runs from a queue, and does them in this process."""
 
     def __init__(
         self,
-        work: RunExecution,
+        execution: RunExecution,
         queue: RunQueue,
         slots: int,
         models: tuple[str, ...],
         run_due: Callable[[], Awaitable[None]],
         note: Note,
     ) -> None:
-        self._work, self._queue, self._note = work, queue, note
+        """Take runs of these models, so many at once.
+
+        ``run_due`` runs the jobs of the schedule that are due; ``note`` is told what no client
+        hears of.
+        """
+        self._execution, self._queue, self._note = execution, queue, note
         self._app = app = queue.app()
         self._last_sent = ""
         self._stopping = anyio.Event()
@@ -113,62 +117,64 @@ class RunWorker:
 
     async def do(self, run: str) -> None:
         """Do what is asked of a run, until it rests. Raises `RunUnavailable`."""
-        rows = self._work.rows
-        row = await anyio.to_thread.run_sync(rows.named, run)
+        row = await anyio.to_thread.run_sync(self._execution.rows.named, run)
         if row is None or row.act is None:
             return
         try:
-            records = await self._work.read(row)
-            conversation = await self._work.open(row, records)
+            records = await self._execution.read(row)
+            conversation = await self._execution.open(row, records)
         except ApiError as error:
-            if error.status in (404, 500) and self._work.store.size(run) < 0:
-                await self._work.put_to_rest(row, (), error.message)  # its session was removed
+            if error.status in (404, 500) and self._execution.store.size(run) < 0:
+                await self._execution.put_to_rest(row, (), error.message)  # no session any more
                 return
             raise RunUnavailable(error.message) from error
         except MlxToolsError as error:  # another process is at it, or the database is gone
             raise RunUnavailable(str(error)) from error
         try:
-            row, refused = await self._watched(row, conversation)
-            records = [*conversation.files.transcript]
-            if refused or is_at_rest(records) or (row.cancelled and not was_asked(records)):
-                await self._work.put_to_rest(row, records, refused)
+            await self._run_watched(row, conversation)
         except StorageError as error:
             raise RunUnavailable(str(error)) from error
         finally:
             conversation.close()
 
-    async def _watched(self, row: RunRow, conversation: Conversation) -> tuple[RunRow, str]:
-        """Do it, unless it is cancelled; return the row, and why not where it is refused."""
-        assert row.act is not None
+    async def _run_watched(self, row: RunRow, conversation: Conversation) -> None:
+        """Do what a row asks for, unless it is cancelled, and keep that it is done."""
         records, forming = conversation.files.transcript, list[tuple[int, JsonObject]]()
 
-        def happens(event: Event) -> None:
+        def on_event(event: Event) -> None:
             if not isinstance(event, events.OF_RECORDS):  # which are read by whoever follows
                 forming.append((len(records), event.to_json()))
 
         telling = asyncio.create_task(self._tell_forming(row.id, forming))
-        doing = asyncio.create_task(self._work.do(conversation, row.act, happens))
+        running = asyncio.create_task(self._execution.run(row, conversation, on_event))
         try:
-            while True:
-                if row.cancelled:
-                    conversation.cancel()
-                    doing.cancel()
-                    await asyncio.wait([doing])
-                    if was_asked(records):
-                        await conversation.settle()
-                    return row, ""
-                done, _ = await asyncio.wait([doing], timeout=LOOK)
-                if done:
-                    return row, doing.result()
-                now = await anyio.to_thread.run_sync(self._work.rows.named, row.id)
-                row = replace(row, cancelled=now is not None and now.cancelled)
+            is_cancelled = row.cancelled
+            while not is_cancelled and not (await asyncio.wait([running], timeout=LOOK))[0]:
+                now = await anyio.to_thread.run_sync(self._execution.rows.named, row.id)
+                is_cancelled = now is not None and now.cancelled
+            if is_cancelled:
+                await self._end_cancelled(replace(row, cancelled=True), conversation, running)
+            else:
+                running.result()
         except BaseException:
             conversation.close()  # what it writes no more, another goes on with
             raise
         finally:
-            doing.cancel()
+            running.cancel()
             telling.cancel()
-            await asyncio.wait([doing, telling])
+            await asyncio.wait([running, telling])
+
+    async def _end_cancelled(
+        self, row: RunRow, conversation: Conversation, running: asyncio.Task[None]
+    ) -> None:
+        conversation.cancel()
+        running.cancel()
+        await asyncio.wait([running])
+        records = conversation.files.transcript
+        if was_asked(records):
+            await conversation.settle()
+        if is_at_rest(records) or not was_asked(records):
+            await self._execution.put_to_rest(row, [*records])
 
     async def _tell_forming(self, run: str, forming: list[tuple[int, JsonObject]]) -> None:
         """Tell whoever follows a run what forms in it, some at a time; nothing waits for that."""
@@ -193,7 +199,7 @@ class RunWorker:
                 for job in await manager.get_stalled_jobs(seconds_since_heartbeat=LEASE):
                     with suppress(*_database_errors()):  # another was quicker
                         await manager.retry_job(job)
-                await anyio.to_thread.run_sync(self._work.rows.queue_again, self._queue.named)
+                await anyio.to_thread.run_sync(self._execution.rows.queue_again, self._queue.named)
             except _database_errors() as error:
                 self._tell(f"the queue cannot be used: {error}")
             await anyio.sleep(LEASE / 2)
@@ -234,16 +240,17 @@ async def work(options: RunOptions, note: Note, run_due: Callable[[], Awaitable[
             f"workers need sessions in PostgreSQL; these are in files ({store.place})",
             hint='name a database: sessions = "postgresql://…", or MLX_TOOLS_SESSIONS',
         )
-    queue = RunQueue(store)
     webhooks = Webhooks.of(configuration)
     models = ServedModels(options, note)
     try:
         await models.open()
-        runs = RunExecution(configuration, models, note, webhooks, queue=queue.add)
-        served = tuple(row["id"] for row in models.rows())
-        worker = RunWorker(runs, queue, own.concurrency, (*served, DEFAULT), run_due, note)
-        webhooks.wake(runs.rows)
-        note(f"runs of {', '.join(served)} are done here, {own.concurrency} at once")
+        execution = RunExecution(configuration, models, note, webhooks)
+        assert execution.queue is not None
+        names = tuple(row["id"] for row in models.rows())
+        slots, queues = own.concurrency, (*names, DEFAULT)
+        worker = RunWorker(execution, execution.queue, slots, queues, run_due, note)
+        webhooks.wake(execution.rows)
+        note(f"runs of {', '.join(names)} are done here, {own.concurrency} at once")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_stop_at_signals, worker, note)
             await worker.serve()

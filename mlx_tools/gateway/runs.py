@@ -1,60 +1,62 @@
 """Runs of the gateway's own: its server executes their tools, under its policy.
 
-A run is a session of the store that `ask` uses, and where it stands is read from its transcript. It
-goes on when its client leaves; while it waits for a person, or for its client, nothing of it is
-held here. One that broke off with its process is brought to rest when the next one starts, or when
-somebody looks at it, and is never gone on with by itself. Where sessions are in PostgreSQL workers
-do them (`run_queue`).
+A run is a session of the store that `ask` uses, and where it stands is read from its transcript.
+What is to be done about it stands in its row (`run_rows`), and workers do it (`run_workers`). It
+goes on when its client leaves; while it waits for a person, or for its client, nothing of it is in
+memory. In a gateway over files a run that broke off with its process is brought to rest when the
+next one starts, or when somebody looks at it, and never gone on with by itself.
 
-Whoever follows a run is told the events of its records, the same whenever they come back, with what
-forms at the moment in between.
+Followers get the events of records, the same whenever they come back, and between them the deltas
+that form.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
-from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
+    Callable,
     Container,
-    Iterator,
     Mapping,
     Sequence,
 )
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import anyio
 from msgspec import to_builtins
 
+from mlx_tools.app import Configuration
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Conversation
 from mlx_tools.errors import MlxToolsError, StorageError, TranscriptError, UsageError
 from mlx_tools.gateway.admission import Admission
-from mlx_tools.gateway.meters import CLIENTS, Meters
+from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.request import ApiError, JsonObject, as_api_error, invalid
 from mlx_tools.gateway.run_body import ResultBody, RunAct, RunRequest, own_tool_names
 from mlx_tools.gateway.run_events import Numbered, SessionEventReader, closed_count
+from mlx_tools.gateway.run_followers import join_deltas
 from mlx_tools.gateway.run_rows import RunRow
-from mlx_tools.gateway.run_work import RunExecution, requests_of, standing_of_run, was_asked
-from mlx_tools.gateway.served_models import DEFAULT
+from mlx_tools.gateway.run_work import (
+    MakeRegistry,
+    RunExecution,
+    is_begun,
+    requests_of,
+    standing_of_run,
+    was_asked,
+)
+from mlx_tools.gateway.run_workers import LiveRun, LocalWorkers, Workers
+from mlx_tools.gateway.served_models import Note, ServedModels
+from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.messages import replace
 from mlx_tools.transcript import (
-    DecisionRecord,
-    Event,
     PauseRecord,
     Record,
-    ResumedRecord,
-    Stopped,
     Unfinished,
     at_rest,
-    events,
     is_at_rest,
     outcome_of,
     pending_calls,
@@ -67,7 +69,10 @@ LOOK: Final = 1.0
 """Seconds between two looks at whether another process has gone on with a run."""
 
 _QUIET: Final = 15
-"""So many looks without news, and whoever follows a run is told that the gateway lives."""
+"""Looks without news after which followers are told that the gateway lives: 15 s."""
+
+_SOON: Final = 0.1
+"""Seconds between two looks at whether a worker elsewhere has begun."""
 
 ENDED: Final = ("answered", "stopped", "cancelled")
 """How a run stands of which nothing more comes by itself, nor by a decision."""
@@ -76,67 +81,41 @@ in_thread = anyio.to_thread.run_sync
 """Has what is read or written of the rows wait in a thread."""
 
 
-@dataclass(eq=False)
-class _LiveRun:
-    """A run at work in this process. ``began`` is how many records there were before, ``tools`` are
-    the labels of its tools, ``taken`` is set once what it was begun with is written down,
-    ``refused`` why it was not."""
-
-    conversation: Conversation
-    began: int
-    tools: Mapping[str, str]
-    status: str = "queued"
-    refused: str = ""
-    taken: anyio.Event = field(default_factory=anyio.Event)
-    rested: anyio.Event = field(default_factory=anyio.Event)
-    task: asyncio.Task[None] | None = None
-    forming: list[JsonObject] = field(default_factory=list)
-    """The deltas since the last record."""
-    formed_at: int = 0
-    """How many records there were before them."""
-
-    def take_note(self, forms: JsonObject | None) -> None:
-        """Keep a delta until there is a record of what it is a part of."""
-        if self.formed_at != (count := len(self.records)):
-            self.forming.clear()
-            self.formed_at = count
-        if forms is not None:
-            self.forming.append(forms)
-
-    @property
-    def records(self) -> Sequence[Record]:
-        return self.conversation.files.transcript
-
-    @property
-    def model(self) -> str:
-        return self.conversation.session_state.header.model or DEFAULT
-
-
 class Runs:
-    """The runs of one gateway, which does them itself, by ``work``; ``admission`` says how many are
-    at it at once, and how many may wait. ``meters`` count what happens."""
+    """The runs of one gateway: what clients and persons ask of them."""
 
-    def __init__(self, work: RunExecution, admission: Admission, meters: Meters) -> None:
-        self.work, self.admission, self._meters = work, admission, meters
-        self.sessions, self.rows = work.store, work.rows
-        self.rows.forget = self._forget
-        self._live: dict[str, _LiveRun] = {}
-        self._followers: dict[str, set[_Follower]] = {}
+    def __init__(self, execution: RunExecution, workers: Workers, admission: Admission) -> None:
+        """Have ``workers`` do runs; ``admission`` is for what else is done in this process."""
+        self.execution, self.workers, self.admission = execution, workers, admission
+        self.sessions, self.rows = execution.store, execution.rows
         self._creating, self._settling = anyio.Lock(), anyio.Lock()
         self._acts: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
-        self._ending = False
+        self._is_ending = False
 
     def owner(self, key: str) -> str:
-        """By what the runs of whoever bears this key are known."""
+        """The name of a client in rows, made of the key that it sends."""
         secret = self.sessions.secret
         return hmac.new(secret, key.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
     async def open(self) -> None:
-        """Bring to rest what broke off with the process before, and go on telling what is owed."""
-        for row in await in_thread(self.rows.open_runs):
-            with suppress(MlxToolsError):  # it is told to whoever looks at the run
-                await self._records(row)
-        self.work.webhooks.wake(self.rows)
+        """Begin: bring to rest what broke off, and go on telling what is owed."""
+        await self.workers.open()
+        if not self.workers.are_elsewhere:
+            for row in await in_thread(self.rows.open_runs):
+                with suppress(MlxToolsError):  # it is told to whoever looks at the run
+                    await self._records(row)
+        self.execution.webhooks.wake(self.rows)
+
+    def leave(self) -> None:
+        """Tell everybody who follows a run that this process ends."""
+        self._is_ending = True
+        self.workers.followers.wake()
+
+    async def aclose(self) -> None:
+        """End: break off what is at work in this process."""
+        self.leave()
+        await self.workers.aclose()
+        await self.execution.webhooks.aclose()
 
     # --- what clients ask for ---
 
@@ -147,34 +126,31 @@ class Runs:
 
         Under the same ``key`` there is one, however often it is asked for. Raises `ApiError`.
         """
-        self.work.webhooks.check(run_request.given.webhook)
+        self.execution.webhooks.check(run_request.given.webhook)
         async with self._creating:
             if key is not None and (there := await in_thread(self.rows.under, owner, key)):
                 return _same(there, body), False
-            self._check_room()
+            self.workers.check_room()
+            conversation: Conversation | None
             try:
-                conversation, model = await self.work.begin(run_request)
+                conversation, model = await self.execution.begin(run_request)
             except MlxToolsError as error:
                 raise as_api_error(error) from error
             act = RunAct("ask", {"question": run_request.question})
             row = RunRow(conversation.session, owner, body, act=act, model=model)
-            added = await self._add(row, conversation, key)
-            if not added and (there := await in_thread(self.rows.under, owner, key or "")):
+            if self.workers.are_elsewhere:  # one of them may open it at once
+                await shut(conversation)
+                conversation = None
+            is_new = False
+            try:
+                add = partial(self.rows.add, row, key, self._forget)
+                is_new = await self._start(row, conversation, add)
+            finally:
+                if not is_new:
+                    self._forget(row.id)
+            if not is_new and (there := await in_thread(self.rows.under, owner, key or "")):
                 return _same(there, body), False  # another gateway was quicker
         return row, True
-
-    async def _add(self, row: RunRow, conversation: Conversation, key: str | None) -> bool:
-        """Keep a run and begin with it; return False where there is one under this key."""
-        added = False
-        try:
-            added = await in_thread(self.rows.add, row, key)
-        finally:
-            if not added:
-                await shut(conversation)
-                self._forget(row.id)
-        if added:
-            self._begin(row, conversation)
-        return added
 
     async def find(self, owner: str | None, run: str) -> RunRow:
         """A client's run; with None anybody's, for a person. Raises `ApiError` where there is none
@@ -208,7 +184,7 @@ class Runs:
 
     async def stands(self, row: RunRow) -> tuple[str, Sequence[Record]]:
         """How a run stands, and its records. Raises `ApiError`."""
-        if (live := self._live.get(row.id)) is not None:
+        if (live := self.workers.live_run(row.id)) is not None:
             return live.status, live.records
         _, status, records = await self._stands_elsewhere(row)
         return status, records
@@ -255,7 +231,7 @@ class Runs:
     ) -> None:
         """Take a decision about a call, a client's or a person's. Raises `ApiError`: 403 where that
         is a person's, 409 where it does not hold."""
-        if not by_person and self.work.configuration.settings.gateway.approvals != "client":
+        if not by_person and self.execution.configuration.settings.gateway.approvals != "client":
             problem = (
                 "what asked for a run does not decide about its calls: a person does, at the "
                 f"gateway's page or with mlx-tools sessions resume {row.id} (or set "
@@ -293,13 +269,10 @@ class Runs:
     async def cancel(self, row: RunRow) -> None:
         """Stop a run, and see to it that no more comes of it. One that has ended stays as it is.
         Raises `ApiError`."""
-        if (live := self._live.get(row.id)) is not None:
-            live.conversation.cancel()
-            if live.task is not None:
-                live.task.cancel()
-            await live.rested.wait()
+        if (live := self.workers.live_run(row.id)) is not None:
+            await live.stop()
         async with self._acting(row):
-            row = await self._leave_worker(row)
+            row = await self._recall(row)
             used, records = await self._looked_at(row)
             status = self._status(row, records, used)
             if status in ("queued", "running"):
@@ -312,8 +285,8 @@ class Runs:
                     await conversation.settle()
                     records = [*conversation.files.transcript]
             if status == "paused" or live is not None:
-                await self.work.put_to_rest(replace(row, cancelled=True), records)
-        self._tell(row.id, len(records))
+                await self.execution.put_to_rest(replace(row, cancelled=True), records)
+        self.workers.followers.tell(row.id, len(records))
 
     async def follow(
         self,
@@ -326,14 +299,14 @@ class Runs:
         """The events of a run behind the record ``last_number``, and what forms meanwhile, until it
         stands as one of ``ends``; None now and then, where nothing happens. ``with_formed``: what
         has formed since the last record comes first, in events that are marked as ``whole``."""
-        follower, reader, size, quiet = _Follower(), SessionEventReader(last_number), -2, 0
-        self._followers.setdefault(row.id, set()).add(follower)
-        if with_formed and (at_work := self._live.get(row.id)) is not None:
-            for delta in _join_deltas(at_work.forming):
-                follower.tell(at_work.formed_at, delta | {"whole": True})
-        try:
-            while not self._ending:
-                ended, live = False, self._live.get(row.id)
+        reader, size, quiet = SessionEventReader(last_number), -2, 0
+        with self.workers.followers.follow(row.id) as follower:
+            live = self.workers.live_run(row.id)
+            if with_formed and live is not None:
+                for delta in join_deltas(live.deltas):
+                    follower.tell(live.record_count, delta | {"whole": True})
+            while not self._is_ending:
+                ended, live = False, self.workers.live_run(row.id)
                 if live is not None:
                     records, size = live.records, -2
                     upto = closed_count(records, at_rest=False)
@@ -342,51 +315,25 @@ class Runs:
                         row, status, records = await self._stands_elsewhere(row)
                     except ApiError:  # its session was removed
                         return
-                    if row.id in self._live:  # meanwhile
+                    if self.workers.live_run(row.id) is not None:  # meanwhile
                         continue
                     rest, ended = is_at_rest(records), status in ends
                     upto = closed_count(records, at_rest=rest)
                     if rest and row.act is not None:
                         upto, ended, size = len(records) - 1, False, -2  # its worker will say so
-                for one in reader.read(records, upto):
-                    yield one
-                if ended and row.id not in self._live:
+                for event in reader.read(records, upto):
+                    yield event
+                if ended and self.workers.live_run(row.id) is None:
                     return
-                for most, forms in follower.take():
-                    upto = min(most, closed_count(records, at_rest=False))
-                    for one in reader.read(records, upto):
-                        yield one
-                    if forms is not None:
-                        yield None, forms
+                for record_count, formed in follower.take():
+                    upto = min(record_count, closed_count(records, at_rest=False))
+                    for event in reader.read(records, upto):
+                        yield event
+                    if formed is not None:
+                        yield None, formed
                 quiet = 0 if await follower.wait(LOOK) else quiet + 1
                 if quiet and quiet % _QUIET == 0:
                     yield None
-        finally:
-            followers = self._followers[row.id]
-            followers.discard(follower)
-            if not followers:
-                del self._followers[row.id]
-
-    def _tell(self, run: str, upto: int, forms: JsonObject | None = None) -> None:
-        """Have whoever follows a run hear that it has so many records, and what forms behind
-        them."""
-        for follower in self._followers.get(run, ()):
-            follower.tell(upto, forms)
-
-    def leave(self) -> None:
-        """Tell everybody who follows a run that this process ends."""
-        self._ending = True
-        for run in self._followers:
-            self._tell(run, len(self._live[run].records) if run in self._live else 0)
-
-    async def aclose(self) -> None:
-        """Break off what is at work: it is found as interrupted."""
-        self.leave()
-        tasks = [live.task for live in self._live.values() if live.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self.work.webhooks.aclose()
 
     # --- at work ---
 
@@ -394,76 +341,65 @@ class Runs:
         """Of what is posted of one run one thing is done at a time."""
         return self._acts.setdefault(row.id, anyio.Lock())
 
-    def _check_room(self) -> None:
-        if len(self._live) >= self.admission.line:
-            message = f"{len(self._live)} runs are at work or wait for that: try again later"
-            raise ApiError(429, "rate_limit_exceeded", message, retry_after=10)
+    async def _start(
+        self, row: RunRow, conversation: Conversation | None, keep: Callable[[], bool]
+    ) -> bool:
+        """Keep by ``keep`` what is to be done about a run, and have it done.
 
-    async def load(self) -> dict[str, int]:
-        """How many are at work, and wait for that."""
-        return {"active": self.admission.active, "waiting": self.admission.waiting}
-
-    def _begin(self, row: RunRow, conversation: Conversation) -> _LiveRun:
-        assert row.act is not None
-        tools = {name: name for name in conversation.specs}
-        tools |= dict.fromkeys(own_tool_names(row.body), CLIENTS)
-        live = _LiveRun(conversation, len(conversation.files.transcript), tools)
-        self._live[row.id] = live
-        live.task = asyncio.create_task(self._do(row, live, row.act))
-        live.task.add_done_callback(
-            lambda _: self._put_to_rest(row, live)
-        )  # also of one never begun
-        return live
-
-    async def _do(self, row: RunRow, live: _LiveRun, act: RunAct) -> None:
-        """Have a run go on until it comes to rest, whoever looks on."""
-        async with self.admission.slot(row.owner):
-            live.status = "running"
-            with suppress(StorageError):  # what broke off there is found so by whoever looks
-                emit = partial(self._happens, row, live)
-                live.refused = await self.work.do(live.conversation, act, emit)
-                if live.refused or is_at_rest(live.records):
-                    await self.work.put_to_rest(row, live.records, live.refused)
-
-    def _put_to_rest(self, row: RunRow, live: _LiveRun) -> None:
-        del self._live[row.id]
-        live.conversation.close()
-        live.taken.set()
-        live.rested.set()
-        self._tell(row.id, len(live.records))
-        if len(live.records) > live.began:
-            self._meters.count("runs_total", model=live.model, end=_end_of(live.records))
-
-    def _happens(self, row: RunRow, live: _LiveRun, event: Event) -> None:
-        if not live.taken.is_set() and is_taken(live.records[live.began :]):
-            live.taken.set()
-        self._meters.happened(event, live.model, live.tools)
-        forms = None if isinstance(event, events.OF_RECORDS) else event.to_json()
-        live.take_note(forms)
-        self._tell(row.id, len(live.records), forms)
+        The open session is handed over. Return False if it was not kept.
+        """
+        is_kept = False
+        try:
+            is_kept = await in_thread(keep)
+        finally:
+            if not is_kept and conversation is not None:
+                await shut(conversation)
+        if is_kept:
+            self.workers.start(row, conversation)
+        return is_kept
 
     async def _go_on(self, row: RunRow, act: RunAct, records: Sequence[Record]) -> None:
-        """Have a run that rests go on, and wait until what it goes on with is written down. Raises
-        `ApiError` where that is refused."""
-        self._check_room()
-        act = replace(act, records=len(records))
-        conversation = await self._reopen(row, records)
-        posted = False
-        try:
-            posted = await in_thread(self.rows.post, row.id, act)
-        finally:
-            if not posted:
-                await shut(conversation)
-        if not posted:
-            raise conflict("the run is at work")
-        live = self._begin(replace(row, act=act, cancelled=False), conversation)
-        with anyio.move_on_after(PATIENCE):
-            await live.taken.wait()
-        if live.refused:
-            raise conflict(live.refused)
+        """Have a run that rests go on, and wait until that is written down.
 
-    async def _leave_worker(self, row: RunRow) -> RunRow:
-        """The run, once nobody elsewhere is at it or takes it up."""
+        Raises `ApiError` if it is refused. If no worker is free it is done later.
+        """
+        self.workers.check_room()
+        act = replace(act, records=len(records))
+        row = replace(row, act=act, cancelled=False)
+        conversation = None if self.workers.are_elsewhere else await self._reopen(row, records)
+        if not await self._start(row, conversation, partial(self.rows.post, row.id, act)):
+            raise conflict("the run is at work")
+        with self.workers.followers.follow(row.id) as follower:
+            now = row
+            with anyio.move_on_after(PATIENCE):
+                while True:
+                    live = self.workers.live_run(row.id)
+                    now = await self.find(None, row.id)
+                    if now.act is None or await self._is_begun(now, live, len(records)):
+                        break
+                    await follower.wait(_SOON)
+                    follower.take()
+        if now.act is None and now.refused:
+            raise conflict(now.refused)
+
+    async def _is_begun(self, row: RunRow, live: LiveRun | None, record_count: int) -> bool:
+        """Return whether what a run goes on with is written down, or never will be."""
+        if live is None and not self.workers.are_elsewhere:
+            return True  # it has ended
+        new = await self.execution.read(row) if live is None else live.records
+        return is_begun(new[record_count:]) and not is_at_rest(new)
+
+    async def _recall(self, row: RunRow) -> RunRow:
+        """Have a worker elsewhere leave a run, and see to it that none takes it up."""
+        if not self.workers.are_elsewhere:
+            return row
+        if row.act is not None:
+            await in_thread(self.rows.cancel, row.id)
+        with anyio.move_on_after(PATIENCE):
+            while (row := await self.find(None, row.id)).act is not None:
+                with suppress(ApiError):  # a worker is at it
+                    await self._settle(row, await self.execution.read(row), cancelled=True)
+                await anyio.sleep(_SOON)
         return row
 
     async def _waiting(self, row: RunRow, call: str) -> tuple[str, Sequence[Record]]:
@@ -480,18 +416,19 @@ class Runs:
 
     async def _wait_at_rest(self, row: RunRow) -> Sequence[Record]:
         """The records of a run that rests, for which a client waits a little. Raises `ApiError`."""
-        if (live := self._live.get(row.id)) is not None:
+        if (live := self.workers.live_run(row.id)) is not None:
             with anyio.move_on_after(PATIENCE):
-                await live.rested.wait()
+                await live.has_ended.wait()
         records = await self._records(row)
         begun = was_asked(records) or (await self.find(row.owner, row.id)).act is not None
-        if row.id in self._live or (begun and not is_at_rest(records)):
+        is_live = self.workers.live_run(row.id) is not None
+        if is_live or (begun and not is_at_rest(records)):
             raise conflict("the run is at work, or waits for that")
         return records
 
     async def _reopen(self, row: RunRow, records: Sequence[Record]) -> Conversation:
         try:
-            return await self.work.open(row, records)
+            return await self.execution.open(row, records)
         except MlxToolsError as error:
             if isinstance(error, TranscriptError) and not isinstance(error, StorageError):
                 raise conflict(str(error)) from error  # another process is at it
@@ -512,21 +449,25 @@ class Runs:
 
     async def _records(self, row: RunRow) -> Sequence[Record]:
         """The records of a run that is not at work here; one that broke off is brought to rest."""
-        records = await self.work.read(row)
+        records = await self.execution.read(row)
         if self._is_at_rest(row, records):
             return records
         async with self._settling:
             now = await in_thread(self.rows.named, row.id)
-            records = await self.work.read(row)
-            if row.id in self._live or now is None or self._is_at_rest(now, records):
+            records = await self.execution.read(row)
+            is_live = self.workers.live_run(row.id) is not None
+            if is_live or now is None or self._is_at_rest(now, records):
                 return records
             with suppress(ApiError):  # another process is at it, or its model is not served
                 records = await self._settle(now, records)
         return records
 
     def _is_at_rest(self, row: RunRow, records: Sequence[Record]) -> bool:
-        """Whether there is nothing to be done about it here."""
-        return row.act is None and is_at_rest(records)
+        """Return whether there is nothing to be done about a run here.
+
+        What it was asked is done by workers elsewhere; here its process has gone.
+        """
+        return is_at_rest(records) if row.act is None else self.workers.are_elsewhere
 
     async def _settle(
         self, row: RunRow, records: Sequence[Record], *, cancelled: bool = False
@@ -535,7 +476,7 @@ class Runs:
         process is at it."""
         if not was_asked(records):
             with suppress(TranscriptError), self.sessions.hold(row.id):
-                await self.work.put_to_rest(row, records)
+                await self.execution.put_to_rest(row, records)
             return records
         async with self._open_session(row, records) as conversation:
             if cancelled:
@@ -546,7 +487,7 @@ class Runs:
             await conversation.settle()
             records = [*conversation.files.transcript]
             if row.act is not None:
-                await self.work.put_to_rest(row, records)
+                await self.execution.put_to_rest(row, records)
         return records
 
     async def _looked_at(self, row: RunRow) -> tuple[bool, Sequence[Record]]:
@@ -557,6 +498,8 @@ class Runs:
 
     def _status(self, row: RunRow, records: Sequence[Record], was_used: bool) -> str:
         """How a run stands that was so looked at."""
+        if row.act is not None and not row.cancelled and self.workers.are_elsewhere:
+            return "running" if was_used else "queued"
         if row.cancelled or is_at_rest(records):
             return standing_of_run(row, records)
         if not was_used:
@@ -564,7 +507,8 @@ class Runs:
         return "running" if was_asked(records) else "queued"
 
     def _forget(self, run: str) -> bool:
-        if run in self._live:
+        """Remove the session of a run; return whether it is gone: one at work stays."""
+        if self.workers.live_run(run) is not None:
             return False
         if self.sessions.size(run) < 0:
             return True
@@ -579,11 +523,6 @@ async def shut(conversation: Conversation) -> None:
     await conversation.registry.aclose()
 
 
-def is_taken(new: Sequence[Record]) -> bool:
-    """Whether what a run was gone on with is written down."""
-    return any(not isinstance(one, ResumedRecord | DecisionRecord) for one in new)
-
-
 def _same(row: RunRow, body: JsonObject) -> RunRow:
     if row.body == body:
         return row
@@ -596,14 +535,6 @@ def conflict(problem: str, param: str | None = None) -> ApiError:
     return ApiError(409, "conflict", problem, param=param)
 
 
-def _end_of(records: Sequence[Record]) -> str:
-    """In a word how a run came to rest: why, where it stopped."""
-    if not is_at_rest(records):
-        return "unfinished"
-    outcome = outcome_of(records)
-    return outcome.reason if isinstance(outcome, Stopped) else outcome.status
-
-
 def _view(row: RunRow, records: Sequence[Record], status: str) -> JsonObject:
     asked = was_asked(records)
     outcome = outcome_of(records, unfinished=True) if asked else Unfinished(session=row.id)
@@ -613,42 +544,24 @@ def _view(row: RunRow, records: Sequence[Record], status: str) -> JsonObject:
     return {"id": row.id} | value | {"status": status}
 
 
-# --- events ---------------------------------------------------------------------------------------
+def open_runs(
+    configuration: Configuration,
+    models: ServedModels,
+    note: Note,
+    admission: Admission,
+    meters: Meters,
+    make_registry: MakeRegistry | None = None,
+) -> Runs:
+    """The runs of a gateway, over the sessions of the settings.
 
-_MOST: Final = 2_000
-"""Deltas that are held for somebody who is slow; of more the oldest are left out."""
-
-
-def _join_deltas(deltas: Sequence[JsonObject]) -> Iterator[JsonObject]:
-    """Deltas, with those of one text as one."""
-    for _, run in groupby(deltas, lambda one: {**one, "text": ""}):
-        pieces = [*run]
-        text = "".join(str(one["text"]) for one in pieces if "text" in one)
-        yield pieces[0] | ({"text": text} if "text" in pieces[0] else {})
-
-
-class _Follower:
-    """What somebody who follows a run in this process is still to be told: deltas, each with how
-    many records there were before it."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[tuple[int, JsonObject | None]] = deque(maxlen=_MOST)
-        self._news = anyio.Event()
-
-    def tell(self, upto: int, forms: JsonObject | None = None) -> None:
-        """There are so many records now; what ``forms`` comes after them."""
-        self._waiting.append((upto, forms))
-        self._news.set()
-
-    def take(self) -> Sequence[tuple[int, JsonObject | None]]:
-        """What is to be told now, in order."""
-        waiting = [*self._waiting]
-        self._waiting.clear()
-        self._news = anyio.Event()
-        return waiting
-
-    async def wait(self, seconds: float) -> bool:
-        """Wait for news, so long at most; return whether there are some."""
-        with anyio.move_on_after(seconds):
-            await self._news.wait()
-        return self._news.is_set()
+    Args:
+        configuration: The server's settings.
+        models: The models that runs can be asked of.
+        note: Is told what went wrong that no client hears of.
+        admission: How many runs are at work in this process at once.
+        meters: Count what happens in this process.
+        make_registry: Makes the tools that exist; None for those of the settings.
+    """
+    execution = RunExecution(configuration, models, note, Webhooks.of(configuration), make_registry)
+    workers: Workers = execution.queue or LocalWorkers(execution, admission, meters)
+    return Runs(execution, workers, admission)

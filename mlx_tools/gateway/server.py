@@ -58,14 +58,11 @@ from mlx_tools.gateway.request import (
     openai_error,
 )
 from mlx_tools.gateway.responses import read_responses, responses_error
-from mlx_tools.gateway.run_queue import QueuedRuns, RunQueue
-from mlx_tools.gateway.run_work import RunExecution
-from mlx_tools.gateway.runs import Runs
+from mlx_tools.gateway.runs import Runs, in_thread, open_runs
 from mlx_tools.gateway.runs_api import run_routes
 from mlx_tools.gateway.served_models import DEFAULT, Note, ServedModels
 from mlx_tools.gateway.turn import TurnRunner
 from mlx_tools.gateway.turn_stream import Clock, TurnStream
-from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.messages import replace
 
 ReadBody = Callable[[JsonObject], tuple[TurnRequest, Reply]]
@@ -264,7 +261,7 @@ async def _metrics(request: Request) -> Response:
     gateway = request.app.state.gateway
     turns = gateway.admission
     gauges = {"active": {"turns": turns.active}, "waiting": {"turns": turns.waiting}}
-    for name, count in (await gateway.runs.load()).items():
+    for name, count in (await in_thread(gateway.runs.workers.load)).items():
         gauges.setdefault(name, {})["runs"] = count
     return PlainTextResponse(gateway.meters.text(gauges), media_type="text/plain; version=0.0.4")
 
@@ -315,15 +312,9 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
     own = options.configuration.settings.gateway
     models = ServedModels(options, note, own.models, own.any_model)
     meters = Meters()
-    store, webhooks = session_store(options.configuration), Webhooks.of(options.configuration)
-    queue = None if store.dsn is None else RunQueue(store)
-    taken_up = None if queue is None else queue.add
-    work = RunExecution(options.configuration, models, note, webhooks, queue=taken_up)
     places = Admission(own.concurrency, own.concurrency + WAITING, time.monotonic)
-    runs = Runs(work, places, meters)
-    if queue is not None:
-        runs = QueuedRuns(work, places, meters, queue)
-    person = Person(store.secret, time.time)
+    runs = open_runs(options.configuration, models, note, places, meters)
+    person = Person(runs.sessions.secret, time.time)
     gateway = Gateway(
         models,
         Admission(own.concurrency, WAITING, time.monotonic),

@@ -152,7 +152,7 @@ def test_what_is_still_to_be_done_about_a_run_is_for_the_workers_of_the_database
     filled(first)
     copy_store(first, second, FORMS)
     queue = RunQueue(second)
-    rows = RunRows(second, queue=queue.add)
+    rows = RunRows(second, queue.add)
     (due,) = rows.open_runs()
     rows.queue_again(queue.named)
     assert queue.named() == {due.id} and due.act == RunAct("ask", {}, 0)

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from mlx_tools import Tool, tool
-from mlx_tools.app import AccessRules, RunOptions, config, session_store
+from mlx_tools.app import AccessRules, RunOptions, config
 from mlx_tools.backends import TokenCounter
 from mlx_tools.cli.golden import keep_session
 from mlx_tools.controller import RunSettings
@@ -23,14 +23,11 @@ from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.conversation import PromptProfile
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.page import PATH, Page, Person
-from mlx_tools.gateway.run_queue import QueuedRuns, RunQueue
-from mlx_tools.gateway.run_work import RunExecution
 from mlx_tools.gateway.run_worker import RunWorker
-from mlx_tools.gateway.runs import Runs
+from mlx_tools.gateway.runs import open_runs
 from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.gateway.server import Gateway, application
 from mlx_tools.gateway.turn import TurnRunner
-from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.policy import Limits
 from mlx_tools.prompt import NAMED_FORMATS, ChatFormat
 from mlx_tools.store import TranscriptStore, load_words
@@ -189,20 +186,9 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             _speakers={"scripted": speaker},
             _names=("scripted", "unasked"),
         )
-        meters, store = Meters(), session_store(loaded)
-        queue = None if store.dsn is None else RunQueue(store)
-        work = RunExecution(
-            loaded,
-            models,
-            [].append,
-            Webhooks.of(loaded),
-            lambda header: tools.registry(),
-            queue=queue and queue.add,
-        )
-        places = Admission(2, most, lambda: 0.0)
-        runs = Runs(work, places, meters)
-        if queue is not None:
-            runs = QueuedRuns(work, places, meters, queue)
+        meters, places = Meters(), Admission(2, most, lambda: 0.0)
+        registry = lambda header: tools.registry()  # noqa: E731
+        runs = open_runs(loaded, models, [].append, places, meters, registry)
         person = Person(runs.sessions.secret, lambda: 1_700_000_000.0)
         page = Page(runs, models, person, partial(keep_session, loaded))
         gateway = Gateway(
@@ -223,8 +209,9 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
 
         def worker() -> RunWorker:
             """What does runs that are left to a queue."""
+            queue, served = runs.execution.queue, ("scripted", "default")
             assert queue is not None
-            return RunWorker(work, queue, 2, ("scripted", "default"), nothing, [].append)
+            return RunWorker(runs.execution, queue, 2, served, nothing, [].append)
 
         shared = {
             "runs": runs,
@@ -286,10 +273,15 @@ async def queued(one: Any) -> dict[str, Any]:
     return made
 
 
-async def rested(one: Any, run: str) -> dict[str, Any]:
-    if (live := one.runs._live.get(run)) is not None:
+async def ended(one: Any, run: str) -> None:
+    """Wait until a run is no longer at work here."""
+    if (live := one.runs.workers.live_run(run)) is not None:
         with anyio.fail_after(HANG):
-            await live.rested.wait()
+            await live.has_ended.wait()
+
+
+async def rested(one: Any, run: str) -> dict[str, Any]:
+    await ended(one, run)
     return (await one.client.get(f"/v1/runs/{run}")).json()
 
 

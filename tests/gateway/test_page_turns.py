@@ -11,7 +11,7 @@ import pytest
 from mlx_tools.app import build_steps
 from mlx_tools.gateway.page.session_titles import MAX_TITLE, SessionTitles
 from mlx_tools.gateway.page.turns import turns_of
-from mlx_tools.gateway.runs import _LiveRun
+from mlx_tools.gateway.run_workers import LiveRun
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.testing import answer, call
 from mlx_tools.transcript import (
@@ -195,21 +195,21 @@ async def test_what_formed_before_a_page_was_loaded_comes_first_and_whole(begin:
     row = await one.runs.find(None, path.rpartition("/")[2])
     _, records = await one.runs.stands(row)
     at_work = SimpleNamespace(files=SimpleNamespace(transcript=[*records]))
-    live = _LiveRun(at_work, 0, {})  # type: ignore[arg-type]
+    live = LiveRun(at_work, {})  # type: ignore[arg-type]
     for text in ("one ", "two ", "three"):
         live.take_note({"type": "answer_piece", "turn": 2, "text": text})
-    one.runs._live[row.id] = live
+    one.runs.workers.runs[row.id] = live
     try:
         follows = one.runs.follow(row, len(records), with_formed=True)
         told = await anext(follows)
         await follows.aclose()
     finally:
-        del one.runs._live[row.id]
+        del one.runs.workers.runs[row.id]
     whole = {"type": "answer_piece", "turn": 2, "text": "one two three", "whole": True}
     assert told == (None, whole)
     live.records.append(records[-1])  # type: ignore[attr-defined]
     live.take_note(None)
-    assert live.forming == []
+    assert live.deltas == []
 
 
 def test_titles_are_short_lines_and_a_damaged_file_has_none(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from mlx_tools.gateway.run_rows import Hook
 from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.messages import json_line
 from mlx_tools.testing import answer, call
-from tests.gateway.conftest import KEY, ask, deciding, rested, waiting
+from tests.gateway.conftest import KEY, ask, deciding, ended, rested, waiting
 
 pytestmark = pytest.mark.anyio
 
@@ -129,7 +129,7 @@ def test_clients_that_come_and_go_leave_nothing_behind(begin: Any) -> None:
             with opened(client, run, f"?last_event_id={number % 3}") as socket:
                 if number % 2:
                     until(socket, "finished")
-    assert one.runs._followers == {} and one.runs._live == {}
+    assert len(one.runs.workers.followers) == 0 and one.runs.workers.runs == {}
 
 
 def test_a_socket_tells_that_what_is_kept_cannot_be_read(begin: Any, tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ async def test_who_is_named_is_told_that_a_run_waits_and_is_done_signed(
     begin: Any, hooked: Any
 ) -> None:
     one = deciding(begin, KEEP, answer("done"))
-    one.runs.work.webhooks = Webhooks({hooked.origin: SECRET}, lambda: 1_700_000_000.5)
+    one.runs.execution.webhooks = Webhooks({hooked.origin: SECRET}, lambda: 1_700_000_000.5)
     made = await ask(one, webhook=f"{hooked.origin}/here?x=1")
     await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
     said = {"call_id": "c1", "digest": made["pending"][0]["digest"], "decision": "approve"}
@@ -234,10 +234,10 @@ async def test_who_is_named_by_one_client_is_told_of_no_other_clients_run(
     begin: Any, hooked: Any
 ) -> None:
     one = begin(answer("a"), answer("b"))
-    one.runs.work.webhooks = Webhooks({hooked.origin: SECRET})
+    one.runs.execution.webhooks = Webhooks({hooked.origin: SECRET})
     body, other = {"question": "secret"}, {"authorization": "Bearer two"}
     theirs = (await one.client.post("/v1/runs", json=body, headers=other)).json()["id"]
-    await one.runs._live[theirs].rested.wait()
+    await ended(one, theirs)
     made = await ask(one, webhook=f"{hooked.origin}/here")
     await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
     (told,) = map(json.loads, hooked.bodies)
@@ -249,7 +249,7 @@ async def test_what_is_owed_is_told_by_the_next_gateway_also_of_a_run_that_broke
     begin: Any, hooked: Any, tmp_path: Path
 ) -> None:
     one = deciding(begin, KEEP)
-    one.runs.work.webhooks = Webhooks({hooked.origin: SECRET}, lambda: 1_000.0)
+    one.runs.execution.webhooks = Webhooks({hooked.origin: SECRET}, lambda: 1_000.0)
     hooked.statuses.append(500)
     waits = await ask(one, webhook=f"{hooked.origin}/")
     await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
@@ -260,7 +260,7 @@ async def test_what_is_owed_is_told_by_the_next_gateway_also_of_a_run_that_broke
     shutil.copytree(tmp_path / "state", tmp_path / "killed")
     await one.runs.aclose()
     two = begin(state="killed")
-    two.runs.work.webhooks = Webhooks({hooked.origin: SECRET}, lambda: 2_000.0)
+    two.runs.execution.webhooks = Webhooks({hooked.origin: SECRET}, lambda: 2_000.0)
     await two.runs.open()
     for _ in range(2):
         await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)

@@ -18,7 +18,7 @@ from mlx_tools.messages import ToolSpec, json_line
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.tools import Preview
 from mlx_tools.tools.host_tools import read_artifact
-from tests.gateway.conftest import ask, deciding, queued, rested, transcript_of, waiting
+from tests.gateway.conftest import ask, deciding, ended, queued, rested, transcript_of, waiting
 from tests.waiting import HANG, until
 
 pytestmark = pytest.mark.anyio
@@ -166,8 +166,7 @@ async def test_a_list_shows_no_other_clients_runs_on_any_page(begin: Any) -> Non
         headers = OTHER if number % 2 else {}
         got = await one.client.post("/v1/runs", json={"question": "x"}, headers=headers)
         mine += [got.json()["id"]] if headers else []
-        if (live := one.runs._live.get(got.json()["id"])) is not None:
-            await live.rested.wait()
+        await ended(one, got.json()["id"])
     found: list[str] = []
     after = ""
     while True:
@@ -217,7 +216,7 @@ async def test_what_one_clients_run_kept_no_other_clients_run_reads(begin: Any) 
     assert (await rested(one, made["id"]))["answer"] == "yes"
     assert scripts.prompts[1].count("secret") > scripts.prompts[0].count("secret") + 100
     got = await one.client.post("/v1/runs", json={"question": "x"}, headers=OTHER)
-    await one.runs._live[got.json()["id"]].rested.wait()
+    await ended(one, got.json()["id"])
     theirs = await one.client.get(f"/v1/runs/{got.json()['id']}", headers=OTHER)
     assert theirs.json()["answer"] == "no" and "secret" not in theirs.text
     assert not any("secret" in prompt for prompt in scripts.prompts[2:])
@@ -547,7 +546,7 @@ async def test_a_run_that_is_cancelled_stops_at_work_in_line_and_while_it_waits(
         assert (await one.client.post(f"/v1/runs/{run}/cancel")).json()["status"] == "cancelled"
     for run in ids:
         assert (await rested(one, run))["status"] == "cancelled"
-    assert one.runs._live == {}
+    assert one.runs.workers.runs == {}
 
 
 async def test_of_more_runs_than_there_is_room_for_the_next_is_refused(begin: Any) -> None:
@@ -566,11 +565,11 @@ async def test_a_run_goes_on_when_its_client_leaves(begin: Any) -> None:
     run = (await one.client.post("/v1/runs", json={"question": "x"})).json()["id"]
     async with anyio.create_task_group() as client:
         client.start_soon(events, one, run)
-        await until(lambda: one.runs._followers)
+        await until(lambda: len(one.runs.workers.followers))
         client.cancel_scope.cancel()
     come.set()
     assert (await rested(one, run))["answer"] == "late"
-    assert one.runs._followers == {}
+    assert len(one.runs.workers.followers) == 0
 
 
 async def test_what_was_at_work_when_the_server_was_killed_is_found_and_made_no_second_time(
@@ -647,7 +646,7 @@ async def test_a_run_whose_session_is_gone_or_damaged_is_told_and_hides_no_other
 
 async def test_of_more_runs_than_are_kept_the_oldest_that_has_ended_goes(begin: Any) -> None:
     one = begin(KEEP, answer("a"), answer("b"))
-    one.runs.rows._kept = 2
+    one.runs.rows._max_rows = 2
     waits, ended = await ask(one), await ask(one)
     last = await ask(one)
     kept = [run["id"] for run in (await one.client.get("/v1/runs")).json()["data"]]

@@ -229,7 +229,7 @@ class Page:
             400 if problem else 200,
             titles=await anyio.to_thread.run_sync(self._titles.all),
             tools=None if tools is None else [row for row in tools if not row["off"]],
-            roots=self._runs.work.roots,
+            roots=self._runs.execution.roots,
             models=[row["id"] for row in self._models.rows()],
             waiting=[one for one in found.rows if one.status.state == "paused"],
             last=found.rows[:8],
@@ -435,8 +435,8 @@ class Page:
 
     async def _tool_rows(self) -> list[dict[str, Any]]:
         registry, policy = (
-            self._runs.work.make_registry(None),
-            self._runs.work.configuration.policy(),
+            self._runs.execution.make_registry(None),
+            self._runs.execution.configuration.policy(),
         )
         try:
             return await anyio.to_thread.run_sync(tool_rows, registry, policy)

@@ -17,8 +17,8 @@ from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, ApproveAlways,
 from mlx_tools.errors import MlxToolsError, TranscriptError, UsageError
 from mlx_tools.gateway.request import ApiError, as_api_error
 from mlx_tools.gateway.run_rows import RunRow
-from mlx_tools.gateway.run_work import requests_of
-from mlx_tools.gateway.runs import PATIENCE, Runs, conflict, in_thread, is_taken
+from mlx_tools.gateway.run_work import is_begun, requests_of
+from mlx_tools.gateway.runs import PATIENCE, Runs, conflict, in_thread
 from mlx_tools.policy import restriction
 from mlx_tools.store import session_status
 from mlx_tools.transcript import Event, Record
@@ -129,7 +129,7 @@ class PageSessions:
                 began = len(records)
 
                 def tell(event: Event) -> None:
-                    if not started.is_set() and is_taken(records[began:]):
+                    if not started.is_set() and is_begun(records[began:]):
                         started.set()
 
                 try:
@@ -146,7 +146,7 @@ class PageSessions:
         return self._acts.setdefault(session, anyio.Lock())
 
     async def _kept(self, session: str) -> SavedSession:
-        store, configuration = self._runs.sessions, self._runs.work.configuration
+        store, configuration = self._runs.sessions, self._runs.execution.configuration
         records = await in_thread(store.records, session)
         header = header_of(session, records, store.secret)
         own = configuration.settings.policy
