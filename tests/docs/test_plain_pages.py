@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
+
+from scripts import sentences
+from tests.tables import table
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -20,23 +22,29 @@ PAGES = [
     ),
 ]
 
-UNUSUAL = re.compile(
-    r"\b(?:go(?:es)? over (?:the|your|its)|told (?:as|of|at once)|whoever|that speaks decides"
-    r"|and its like|save for|save where|by way of|what is said|stands? behind words)\b",
-    re.IGNORECASE,
-)
-"""Turns of phrase for which there are usual words: *overrides*, *reported*, *somebody who*."""
-
 FIRST_LINES = 12
 """Lines in which the first command, program, picture or table of a page stands."""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_for_new_users_is_in_usual_words(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    lines = re.sub(r"<!-- .*: written by scripts.*?<!-- end of", "", text, flags=re.S).split("\n")
-    found = [f"{n}: {one[0]}" for n, line in enumerate(lines, 1) for one in UNUSUAL.finditer(line)]
-    assert found == []
+@pytest.mark.parametrize("kind", ["long", "unusual"])
+def test_no_page_has_more_long_sentences_or_unusual_words_than_it_had(kind: str) -> None:
+    allowed, there = sentences.read_table()[kind], sentences.count()[kind]
+    assert {name: n for name, n in there.items() if n > allowed.get(name, 0)} == {}
+
+
+@table(
+    ("text", "parts"),
+    [
+        ("One. Two! Is it? `three` is.", ["One.", "Two!", "Is it?", "C is."]),
+        ("See e.g. [this\npage](a.md). It is.", ["See e.g. this page.", "It is."]),
+        ("- an item\n  goes on\n- another", ["an item goes on", "another"]),
+        ("# Head\n\nText.\n\n| a | b |\n", ["Text."]),
+        ("Text:\n\n```console\n$ a\n```\nMore.", ["Text:", "More."]),
+        ("<!-- x: written by y.py -->\nOne.\n<!-- end of x -->\nTwo.", ["Two."]),
+    ],
+)
+def test_a_page_is_split_into_sentences(text: str, parts: list[str]) -> None:
+    assert [part for _, part in sentences.sentences(text)] == parts
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
