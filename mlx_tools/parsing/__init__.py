@@ -6,7 +6,7 @@ text as it comes (`TextSource`). The messages made of them are `mlx_tools.protoc
 
 from __future__ import annotations
 
-from mlx_tools.parsing.literals import STRING_MARKS, keywords, literal, literal_object
+from mlx_tools.parsing.literals import keywords, literal, literal_object
 from mlx_tools.parsing.quoting import fences, last_fence, only_fence, without_quoted
 from mlx_tools.parsing.scan import (
     CLOSED,

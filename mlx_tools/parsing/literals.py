@@ -1,19 +1,16 @@
 """A small reader of literals as Python and its kin write them; it runs nothing.
 
-It reads keyword arguments (``x=1, y=['a']``) and objects with bare keys (``{x:1}``), the strings of
-the latter between marks of their own. What is no literal (a name, a sum, an f-string) is not read.
+It reads keyword arguments (``x=1, y=['a']``) and objects with bare keys (``{x:1}``), whose strings
+may stand between marks of their own. What is no literal (a name, a sum, an f-string) is not read.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mlx_tools.parsing.strict import MAX_DEPTH, Unreadable, encodable, loads
-
-STRING_MARKS: Final = ('<|"|>', "<escape>")
-"""What stands before and after a string in the families that quote so."""
 
 _SPACE: Final = re.compile(r"[ \t\r\n]++|\\\n")
 _KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*+")
@@ -54,17 +51,20 @@ def keywords(text: str) -> dict[str, Any]:
     return _Literals(text).members("=", "")
 
 
-def literal_object(text: str) -> dict[str, Any]:
-    """The object that ``text`` is, its keys bare or quoted. Raises `Unreadable`."""
-    value = literal(text)
+def literal_object(text: str, string_marks: Sequence[str] = ()) -> dict[str, Any]:
+    """The object that ``text`` is, its keys bare or quoted. Raises `Unreadable`.
+
+    ``string_marks`` are marks that stand before and after a string, as quotes do.
+    """
+    value = literal(text, string_marks)
     if not isinstance(value, dict):
         raise Unreadable("an object is due")
     return value
 
 
-def literal(text: str) -> Any:
+def literal(text: str, string_marks: Sequence[str] = ()) -> Any:
     """The one value in ``text``. Raises `Unreadable`."""
-    reader = _Literals(text)
+    reader = _Literals(text, string_marks)
     value = reader.value()
     if not reader.at_end():
         raise Unreadable("more text follows the value")
@@ -72,8 +72,9 @@ def literal(text: str) -> Any:
 
 
 class _Literals:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, string_marks: Sequence[str] = ()) -> None:
         self._text = text
+        self._string_marks = string_marks
         self._pos = 0
         self._depth = 0
 
@@ -178,7 +179,7 @@ class _Literals:
 
     def _one_string(self) -> str | None:
         text, pos = self._text, self._pos
-        for mark in STRING_MARKS:
+        for mark in self._string_marks:
             if text.startswith(mark, pos):
                 return self._slice_to(text.find(mark, pos + len(mark)), pos + len(mark), len(mark))
         opening = _OPENING.match(text, pos)

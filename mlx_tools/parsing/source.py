@@ -8,11 +8,10 @@ text was split.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
-from mlx_tools.parsing.literals import STRING_MARKS
 from mlx_tools.parsing.scan import INCOMPLETE, ObjectScanner
 from mlx_tools.parsing.strict import MAX_DEPTH, Unreadable
 
@@ -217,10 +216,11 @@ class TextSource:
             found = None
             yield
 
-    def bracketed(self, quotes: str) -> Steps[str]:
+    def bracketed(self, quotes: str, string_marks: Sequence[str] = ()) -> Steps[str]:
         """All from the bracket that stands here to the one that closes it, with both.
 
-        ``quotes`` are the characters around strings, in which brackets do not count. Raises
+        ``quotes`` are the characters around strings, in which brackets do not count, and
+        ``string_marks`` marks that stand there in place of quotes. Raises
         `CutOff`, and `Fault` for brackets that do not match.
         """
         begin = self.pos
@@ -232,7 +232,7 @@ class TextSource:
             if char in quotes:
                 yield from self._quoted(char)
                 continue
-            if char == "<" and (mark := (yield from self.mark(*STRING_MARKS))):
+            if string_marks and (mark := (yield from self.mark(*string_marks))):
                 yield from self.read_until(mark)
                 continue
             self.pos += 1

@@ -24,7 +24,7 @@ from mlx_tools.parsing import (
 )
 from mlx_tools.protocol.catalog import ToolCatalog
 from mlx_tools.protocol.delimiters import CONTROL_TOKEN
-from mlx_tools.protocol.dialects import DIALECTS
+from mlx_tools.protocol.dialects import DIALECTS, STRING_MARKS
 from mlx_tools.protocol.judging import Candidate, Extent, outcome
 from mlx_tools.protocol.objects import NAME_KEYS, arguments_of, object_calls
 from mlx_tools.schema import read_properties
@@ -324,7 +324,7 @@ def _text_behind(text: str) -> bool:
     begin = text.find("(")
     source = TextSource(text, pos=max(begin, 0), final=True)
     try:
-        finished(source.bracketed("'\""))
+        finished(source.bracketed("'\"", STRING_MARKS))
     except (Fault, CutOff):
         return False
     return begin >= 0 and bool(text[source.pos : _end_without_marks(text)].strip("()[]{}`; \t\n"))

@@ -28,10 +28,10 @@ from mlx_tools.parsing import (
 )
 from mlx_tools.protocol.catalog import ToolCatalog
 from mlx_tools.protocol.delimiters import END_TOKENS
-from mlx_tools.protocol.dialects import DIALECTS, Dialect
+from mlx_tools.protocol.dialects import DIALECTS, STRING_MARKS, Dialect
 from mlx_tools.protocol.judging import Candidate, Extent
 from mlx_tools.protocol.objects import is_alias, is_envelope, may_mutate, object_calls
-from mlx_tools.protocol.tags import KEY_OPENS, TaggedArguments, TagReader
+from mlx_tools.protocol.tags import KEY_OPENS, TAG_STARTS, TaggedArguments, TagReader
 from mlx_tools.schema import read_required
 
 _Object = tuple[dict[str, Any], tuple[str, ...]]
@@ -161,7 +161,7 @@ class CallSequenceReader:
             names = bool(self._catalog.find(first.name))
             fits = self._catalog.fits(first.name, first.arguments)
             is_explicit = is_explicit and "missing_arguments" not in first.repairs
-        is_code = self.is_python if not self.dialect.open else self.dialect.open == "["
+        is_code = self.is_python if not self.dialect.open else self.dialect.lists_code
         if is_code and not all(
             self._catalog.own_name(call.name) == call.name for call in self.calls
         ):
@@ -192,7 +192,7 @@ class CallSequenceReader:
 
     @property
     def _has_header(self) -> bool:
-        return self.dialect.name == "harmony"
+        return self.dialect.header
 
     # --- from one call to the next ------------------------------------------------------------
 
@@ -339,18 +339,18 @@ class CallSequenceReader:
             return
         if not char:
             raise CutOff
-        if self.dialect.open == "[" and not (yield from self._name_ahead()):
+        if self.dialect.lists_code and not (yield from self._name_ahead()):
             raise Fault("no tool is named")
-        if self.dialect.open in ("[", "functools["):
+        if self.dialect.open.endswith("["):
             yield from self._array()
         elif char == "{":
-            self._is_one_array = self.dialect.form == "any" and self.dialect.name == "mistral"
+            self._is_one_array = self.dialect.one_value
             yield from self._object()
         elif char == "[":
-            self._is_one_array = self.dialect.name == "mistral"
+            self._is_one_array = self.dialect.one_value
             self.source.pos += 1
             yield from self._array()
-        elif char in "<]":
+        elif char in TAG_STARTS:
             yield from self._tags()
         else:
             yield from self._named_call()
@@ -502,9 +502,9 @@ class CallSequenceReader:
             yield from self._print_call()
             return
         self._note(name)
-        if self.dialect.line and not self._catalog.find(name) and self.dialect.name != "call":
+        if self.dialect.line and not self._catalog.find(name) and not self.dialect.any_name:
             raise Fault("no tool is named")
-        text = yield from self.source.bracketed("'\"")
+        text = yield from self.source.bracketed("'\"", STRING_MARKS)
         inside = text[1:-1].strip()
         is_object = inside.startswith("{") and self.dialect.line and self.dialect.open != ""
         self.is_explicit = self.is_explicit or is_object
@@ -517,7 +517,7 @@ class CallSequenceReader:
         try:
             value = loads(inside)
         except Unreadable:
-            value = literal_object(inside)
+            value = literal_object(inside, STRING_MARKS)
         self._add(name, value)
 
     def _print_call(self) -> Steps[None]:
@@ -554,7 +554,8 @@ class CallSequenceReader:
         self.aliases = False
         self._note(name)
         if char == "{" and is_literal:
-            self._add(name, literal_object((yield from source.bracketed('"'))))
+            text = yield from source.bracketed('"', STRING_MARKS)
+            self._add(name, literal_object(text, STRING_MARKS))
             return
         yield from self._after_name(name)
 

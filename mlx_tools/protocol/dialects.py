@@ -35,8 +35,12 @@ class Dialect(Struct, frozen=True):
     ``arguments_key`` are the keys of an object; both empty: the name is the one key, and the
     arguments are its value. Reading takes the other families' keys too.
 
-    ``line``: the mark counts at the start of a line alone, because it may stand in prose. ``tag``:
-    the mark is the tag of a call, which holds name and arguments.
+    ``line``: the mark counts at the start of a line alone, because it may stand in prose. ``last``:
+    its calls count only if nothing but wrapping follows them. ``tag``: the mark is the tag of a
+    call, which holds name and arguments. ``brackets`` are what opens and ends a tag, and what opens
+    a closing one. ``one_value``: all calls of a turn stand in one array or object. ``any_name``: a
+    call counts whatever it names. ``header``: the mark opens a message's header, which says whom it
+    is for.
     """
 
     name: str
@@ -50,7 +54,12 @@ class Dialect(Struct, frozen=True):
     call: tuple[str, ...] = ()
     inner: tuple[str, ...] = ()
     line: bool = False
+    last: bool = False
     tag: bool = False
+    brackets: tuple[str, str, str] = ("<", ">", "</")
+    one_value: bool = False
+    any_name: bool = False
+    header: bool = False
 
     def skip(self, mark: str) -> int:
         """Return how many characters of a mark stand before the first call."""
@@ -60,6 +69,11 @@ class Dialect(Struct, frozen=True):
     def opens_tag(self) -> bool:
         """True if the opening mark is the beginning of a call's own tag."""
         return self.tag or self.open.endswith("=")
+
+    @property
+    def lists_code(self) -> bool:
+        """True if the mark is the bracket of a list of calls as Python writes them."""
+        return self.body == "python" and self.open.endswith("[")
 
     @property
     def is_token(self) -> bool:
@@ -87,7 +101,7 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     Dialect("granite", "<|tool_call|>", "<|/tool_call|>", "json", "array"),
     Dialect("jamba", "<tool_calls>", "</tool_calls>", "json", "any"),
     Dialect("nemotron", "<TOOLCALL>", "</TOOLCALL>", "json", "array"),
-    Dialect("mistral", "[TOOL_CALLS]", "", "json", "any"),
+    Dialect("mistral", "[TOOL_CALLS]", "", "json", "any", one_value=True),
     Dialect("llama3", "<|python_tag|>", "", "json", "objects", "name", "parameters", ";"),
     Dialect("granite_20b", "<function_call>", "</function_call>", "json"),
     Dialect("glaive", "<functioncall>", "", "json"),
@@ -133,6 +147,7 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
         *("harmony", "<|channel|>", "<|call|>", "named_json"),
         call=("<|start|>assistant", "<|end|>"),
         inner=("<|constrain|>", "<|message|>"),
+        header=True,
     ),
     Dialect("llama3_function", "<function=", "</function>", "named_json"),
     Dialect("mcp_tool", "<use_mcp_tool>", "</use_mcp_tool>", "named_json", tag=True),
@@ -147,16 +162,16 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
         )
     ),
     # Calls as Python writes them.
-    Dialect("call", "call:", "", "python", line=True),
+    Dialect("call", "call:", "", "python", line=True, any_name=True),
     Dialect("nexusraven", "Call:", "<bot_end>", "python", separator=";", line=True),
     Dialect("gorilla", "<<function>>", "", "python"),
     Dialect("lfm2", "<|tool_call_start|>", "<|tool_call_end|>", "python"),
     Dialect("llama4", "<|python_start|>", "<|python_end|>", "python"),
     Dialect("llama3_builtin", "<|python_tag|>", "", "python"),
     Dialect("olmo3", "<function_calls>", "</function_calls>", "python"),
-    Dialect("gemma3", "```tool_code\n", "```", "python", line=True),
+    Dialect("gemma3", "```tool_code\n", "```", "python", line=True, last=True),
     Dialect("tool_code", "<tool_code>", "</tool_code>", "python"),
-    Dialect("pythonic", "[", "]", "python", line=True),
+    Dialect("pythonic", "[", "]", "python", line=True, last=True),
     Dialect("smollm3_code", "<code>\n", "</code>", "python", line=True),
     # A tag a parameter.
     Dialect("qwen3_coder", "<tool_call>", "</tool_call>", "xml", call=_FUNCTION),
@@ -166,6 +181,7 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     Dialect(
         *("minimax_m3", "]<]minimax[>[<tool_call>", "]<]minimax[>[</tool_call>", "xml"),
         call=("]<]minimax[>[<invoke name=", "]<]minimax[>[</invoke>"),
+        brackets=("]<]minimax[>[<", ">", "]<]minimax[>[</"),
     ),
     Dialect("invoke", "<function_calls>", "</function_calls>", "xml", call=_INVOKE),
     Dialect("dots", "<dots_function_call>", "</dots_function_call>", "xml", call=_INVOKE),
@@ -190,6 +206,7 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
         *("kimi_k3", "<|open|>tools<|sep|>", "<|close|>tools<|sep|>", "xml"),
         call=("<|open|>call tool=", "<|close|>call<|sep|>"),
         inner=("<|open|>argument", "<|close|>argument<|sep|>"),
+        brackets=("<|open|>", "<|sep|>", "<|close|>"),
     ),
     # The name, then keys and values in turn.
     Dialect("glm", "<tool_call>", "</tool_call>", "pairs", inner=_PAIRS),
@@ -231,6 +248,9 @@ BY_MARK: Final = {
 """By its opening mark, the first family that has it."""
 
 HARMONY: Final = BY_MARK["<|channel|>"]
+
+STRING_MARKS: Final = tuple(mark for one in DIALECTS if one.body == "literal" for mark in one.inner)
+"""What stands before and after a string in the families that quote so."""
 
 BARE: Final = Dialect("bare", "", "", "json", "objects", separator=";", line=True)
 """Calls without a mark: objects, calls as in Python, a name before an object, an element."""

@@ -28,11 +28,15 @@ _NAME_END: Final = re.compile(r"[\w$.:/-]*+")
 _ATTRIBUTE: Final = re.compile(r"([\w.-]+)=(?:\"([^\"]*)\"|'([^']*)')")
 _ATTRIBUTES: Final = r"(?P<attributes>(?:\s+[\w.-]+=(?:\"[^\"]*\"|'[^']*'))*)"
 _TAG: Final = re.compile(
-    r"(?P<before>\]<\]minimax\[>\[)?<(?P<ns>[A-Za-z][\w.-]*:|[|｜]\w+[|｜])?(?P<tag>[A-Za-z_][\w.-]*+)"
-    rf"(?:=(?P<bare>[^>\n]+)|{_ATTRIBUTES})\s*(?P<empty>/?)>"
-    rf"|<\|open\|>(?P<token>\w+){_ATTRIBUTES.replace('attributes', 'token_attributes')}<\|sep\|>"
+    r"(?P<ns>[A-Za-z][\w.-]*:|[|｜]\w+[|｜])?(?P<tag>[A-Za-z_][\w.-]*+)"
+    rf"(?:=(?P<bare>[^>\n]+)|{_ATTRIBUTES})\s*(?P<empty>/?)"
 )
-_ELEMENT: Final = "]<]minimax[>["
+"""A tag without its brackets."""
+
+_BRACKETS: Final = {one.brackets[0]: one.brackets[1:] for one in DIALECTS}
+"""By what opens a tag, what ends it, and what opens its closing tag."""
+
+TAG_STARTS: Final = "".join({opening[0] for opening in _BRACKETS})
 _CALLS: Final = frozenset(("function", "invoke", "call", "tool", "tool_call", "function_call"))
 _PARAMETERS: Final = frozenset(("parameter", "param", "argument", "arg"))
 _NAMES: Final = frozenset(("tool_name", "name", "function_name", "function", "tool"))
@@ -188,39 +192,35 @@ class TagReader:
 
     def _tag(self, due: str) -> Steps[_Tag]:
         """The tag that stands here, taken."""
-        source = self._source
-        ahead = yield from source.lookahead(1)
-        if not ahead:
-            raise CutOff
-        if ahead not in "<]":
-            raise Fault(due)
-        ahead = yield from source.lookahead(len("<|open|>"))
-        token = ahead.startswith("<|open|>")
-        end = "<|sep|>" if token else ">"
-        ahead = yield from source.tag(_MOST_TAG, end, len(_ELEMENT) if ahead[0] == "]" else 0)
-        found = _TAG.match(ahead)
-        if found is None and len(ahead) < _MOST_TAG and not ahead.endswith(end):
-            raise CutOff
+        source, begin = self._source, self._source.pos
+        if not (opening := (yield from source.mark(*_BRACKETS))):
+            rest = yield from source.lookahead(max(map(len, _BRACKETS)))
+            raise CutOff if any(one.startswith(rest) for one in _BRACKETS) else Fault(due)
+        end, closing = _BRACKETS[opening]
+        ahead = yield from source.tag(_MOST_TAG, end)
+        found = _TAG.fullmatch(ahead.removesuffix(end)) if ahead.endswith(end) else None
         if found is None:
-            raise Fault(due)
-        source.pos += found.end()
-        if found["token"]:
-            attributes = _attributes(found["token_attributes"])
-            name, begin = found["token"], f"<|open|>{found['token']}"
-            named = attributes.get("tool") or attributes.get("key", "")
-            if "key" in attributes:
-                attributes.setdefault("type", "string")
-            end = f"<|close|>{name}<|sep|>"
-            return _Tag(name, named, attributes, end, (begin,), False, "", "<|")
+            source.pos = begin
+            raise Fault(due) if ahead.endswith(end) or len(ahead) >= _MOST_TAG else CutOff
+        source.pos += len(ahead)
         attributes = _attributes(found["attributes"] or "")
-        before, ns, tag = found["before"] or "", found["ns"] or "", found["tag"]
+        if end != ">" and "key" in attributes:
+            attributes.setdefault("type", "string")  # such families say what is no text
+        ns, tag = found["ns"] or "", found["tag"]
         named = attributes.get("name") or attributes.get("key") or attributes.get("tool", "")
         named = (found["bare"] or named).strip()
         named = named.strip("\"'") if found["bare"] else named
-        begin = f"{before}<{ns}{tag}"
-        begins = f"{begin}=", f"{begin} "
-        end = f"{before}</{ns}{tag}>"
-        return _Tag(tag, named, attributes, end, begins, bool(found["empty"]), before, ns)
+        head = f"{opening}{ns}{tag}"
+        return _Tag(
+            tag,
+            value_name=named,
+            attributes=attributes,
+            end=f"{closing}{ns}{tag}{end}",
+            begins=(f"{head}=", f"{head} "),
+            is_empty=bool(found["empty"]),
+            prefix=opening.removesuffix("<") if end == ">" else "",
+            namespace=ns or opening,
+        )
 
     def _elements(self, tag: _Tag) -> Steps[None]:
         """Each parameter an element of its own name, nested ones in it."""

@@ -446,7 +446,7 @@ class TurnReader:
             self._for_user = run.header.channel == "final" or run.header.recipient == "user"
             self._begin_line(source.pos)
             return
-        must_be_last = self._fence or dialect.open == "[" or dialect.open[:1] == "`"
+        must_be_last = self._fence or dialect.last
         while must_be_last and run.calls and run.cut is None:
             found = delimiters.AFTER_MESSAGES.match(source.text, source.pos)
             end = found.end() if found is not None else source.pos
