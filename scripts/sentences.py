@@ -37,6 +37,8 @@ _COMMENT: Final = re.compile(r"<!--.*?-->", re.DOTALL)
 _FENCE: Final = re.compile(r"^( *)(`{3,})[^\n]*\n.*?^\1\2 *$", re.DOTALL | re.MULTILINE)
 _CODE: Final = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
 _LINK: Final = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+_CODES: Final = re.compile(r"\bC(?:,? (?:and |or )?C\b)+")
+_WORD: Final = re.compile(r"[\w'’-]*\w[\w'’-]*")
 _ITEM: Final = re.compile(r"^ *(?:[-*]|\d+\.) ")
 _END: Final = re.compile(r"(?<=[.!?])[*_)\"”]*\s+(?=[\"“*_(\[]*[A-Z0-9`C])")
 
@@ -78,8 +80,8 @@ def _split(block: list[str], begin: int) -> Iterator[tuple[int, str]]:
 
 
 def words(sentence: str) -> int:
-    """Return how many words a sentence has."""
-    return len(re.findall(r"[\w'’-]*\w[\w'’-]*", sentence))
+    """Return how many words a sentence has; a list of pieces of code is one."""
+    return len(_WORD.findall(_CODES.sub("C", sentence)))
 
 
 def long_sentences(page: Path) -> list[tuple[int, str]]:
