@@ -114,18 +114,22 @@ HEAD = """\
 
 <!-- Written by benchmarks/run.py. Change the scripts, not this page. -->
 
-How quick mlx-tools is, beside its peers; how many calls are right is in
-[evaluation.md](evaluation.md). Measured on {date}, all in one run of {seconds} seconds, by
-
 <!-- not run: takes minutes and wants a quiet machine -->
 ```console
 $ {command}
 ```
 
-Machine: {machine}; load average {before} before, {after} after.
-Versions: {versions}.
+This measures how quick mlx-tools is, beside its peers. How many calls are right is in
+[evaluation.md](evaluation.md).
 
-Competitors take turns in every round, each in a process of its own. Times are medians, a ratio is
+| | |
+| --- | --- |
+| measured | on {date}, in one run of {seconds} seconds |
+| machine | {machine} |
+| load average | {before} before, {after} after |
+| versions | {versions} |
+
+Competitors take turns in every round, each in a process of its own. Times are medians. A ratio is
 the median of the rounds' own ratios. `benchmarks/results.json` has every sample, of more texts and
 sizes than are shown here.
 """
@@ -149,10 +153,10 @@ def head(results: dict[str, Any]) -> list[str]:
 READING = """\
 ## Reading a completion
 
-One text of {size} in, one tool call out; processor time. `json` is `json.loads`, `json_repair` its
-`loads`, `LangChain` its `JsonOutputParser`; `streamed` feeds the text four characters at a time. In
-brackets: as a multiple of mlx-tools' time. A parser that did not find the call gave what the cell
-says instead; `>` marks one that was ended after that time.
+One text of {size} goes in, one tool call comes out; the times are processor time. `json` is
+`json.loads`, `json_repair` its `loads`, `LangChain` its `JsonOutputParser`. `streamed` feeds the
+text four characters at a time. Multiples of mlx-tools' time are in brackets. If a parser did not
+find the call, the cell says what it gave. `>` marks one that was ended after that time.
 """
 
 SHOWN = "100000"
@@ -173,16 +177,14 @@ def reading_part(reading: dict[str, Any]) -> list[str]:
 
 def growth(reading: dict[str, Any]) -> str:
     """What ten times the text costs at most, read whole and streamed."""
-    lines = [
-        f"Of {len(reading)} kinds, most of them hostile, a text that is ten times as long takes,"
-    ]
+    lines = [f"Of {len(reading)} kinds, most of them hostile, ten times the text takes at most:"]
     for name, said in ((OURS, "read whole"), (STREAMED, "streamed")):
         found = [(*one, kind) for kind, sizes in reading.items() for one in factors(sizes, name)]
         factor, step, kind = max(found, default=(0.0, "not measured", ""))
         late = [k for k, s in reading.items() if any("over" in c.get(name, {}) for c in s.values())]
         over = f"; over the cap: {', '.join(late)}" if late else ""
-        lines.append(f"{said}, at most {times(factor)} as long (`{kind}`, {step}{over})")
-    return f"{lines[0]}\n{lines[1]};\n{lines[2]}."
+        lines.append(f"- {said}: {times(factor)} as long (`{kind}`, {step}{over})")
+    return f"{lines[0]}\n\n{lines[1]}\n{lines[2]}"
 
 
 def reading_cell(name: str, cells: dict[str, Cell]) -> str:
@@ -200,14 +202,17 @@ def reading_cell(name: str, cells: dict[str, Cell]) -> str:
 BUILDING = """\
 ## Starting, and a step
 
-*Import* is what a program imports to build an agent, above the bare interpreter's own {bare};
-*memory* the most such a process holds; *first answer* is import, an agent with one tool, and a run
-of one step: processor time of fresh processes. A *step* is what the framework itself costs: a
-scripted model asks for one small tool N times, then answers; wall time of the run divided by N.
-mlx-tools and LangChain's JSON chat read the calls out of text; the others are handed them ready
-made, smolagents both ways. `durable` writes the transcript to a file; `synced`, with a tool that
-writes, waits for the disk before and after every call; the others keep theirs in memory. In
-brackets: multiples of mlx-tools'.
+- *Import* is what a program imports to build an agent, above the bare interpreter's own {bare}.
+- *Memory* is the most that such a process holds.
+- *First answer* is import, an agent with one tool, and a run of one step. Like import it is the
+  processor time of fresh processes.
+- A *step* is what the framework itself costs. A scripted model asks for one small tool N times,
+  then answers. The wall time of the run is divided by N.
+
+Only mlx-tools and LangChain's JSON chat read the calls out of text, smolagents does both. The
+others get the calls ready made. `durable` writes the transcript to a file. `synced`, with a tool
+that writes, waits for the disk before and after every call. The others keep theirs in memory.
+Multiples of mlx-tools' figures are in brackets.
 """
 
 COMMANDS = {"help": "`--help`", "tab": "a Tab", "ask": "an answer of a scripted server"}
@@ -229,12 +234,12 @@ def building_part(startup: dict[str, Any], steps: dict[str, dict[str, Cell]]) ->
         rows.append([*row, *(step(cells, name) for cells in steps.values())])
     heads = (f"a step of {count}" for count in steps)
     lines += table(["", "import", "memory", "first answer", *heads], rows)
-    commands = "; ".join(
-        f"{COMMANDS[key]} "
+    commands = "\n".join(
+        f"- {COMMANDS[key]}: "
         + ", ".join(time(cells[name]["median"]) for name in (OURS, "llm") if name in cells)
         for key, cells in startup["commands"].items()
     )
-    return [*lines, f"As commands, whole processes, mlx-tools and llm take:\n{commands}.\n"]
+    return [*lines, f"As commands, whole processes, mlx-tools and llm take:\n\n{commands}\n"]
 
 
 def step(cells: dict[str, Cell], name: str) -> str:
@@ -256,9 +261,10 @@ def multiple(seconds: float, cells: dict[str, Cell], name: str) -> str:
 REPLAYING = """\
 ## Replaying golden transcripts
 
-`{command}`: {replays:,} golden transcripts, copies of recorded runs
-of 1 to 5 calls ({completions:,} completions, {size:.0f} MB), are read, replayed and compared in one
-process, in {wall:.3g} s with {memory:.0f} MB at most: {replay} a replay, {completion} a completion.
+`{command}` reads, replays and compares {replays:,} golden transcripts in
+one process. They are copies of recorded runs of 1 to 5 calls, with {completions:,} completions and
+{size:.0f} MB. It takes {wall:.3g} s and at most {memory:.0f} MB:
+{replay} a replay, {completion} a completion.
 """
 
 
