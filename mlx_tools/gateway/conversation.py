@@ -19,6 +19,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate, groupby
 from typing import Any, Final, Literal
 
@@ -45,11 +46,16 @@ NO_BUDGET: Final = 10**9
 """Tokens that a client's tools may take: all of them are told, or they do not fit the context."""
 
 _POLICY: Final = Policy(allow=["*"], ask_effects=())
-_MOST_REMEMBERED: Final = 16 << 20
-"""About how many bytes of turns are remembered: some thousands of them."""
+_MOST_REMEMBERED: Final = 6 << 20
+"""About how many bytes of turns are remembered: four thousand, so a hundred conversations of forty.
+"""
 
 _MOST_BEGUN: Final = 32 << 20
-"""Characters of conversations whose folds are remembered: eighty as long as any that was seen."""
+"""About how many bytes of folds are remembered: forty of conversations as long as any that was
+seen, or two thousand short ones."""
+
+_OF_A_FOLD: Final = 16_000
+"""About how many bytes the fold of a short conversation takes, as tracemalloc counts them."""
 
 _OF_A_RECORD: Final = 1500
 """About how many bytes a record takes besides its text."""
@@ -107,6 +113,7 @@ class _Beginning(Struct, frozen=True):
     calls: WaitingCalls
     has_question: bool
     chars: int
+    size: int
     is_verbatim: bool
     """A turn in it stands as the model wrote it, not in the protocol's own form."""
 
@@ -117,24 +124,33 @@ class BeginningMemory:
     One that is missing costs the time to fold the conversation anew, and nothing else.
     """
 
-    def __init__(self, max_chars: int = _MOST_BEGUN) -> None:
-        self._max_chars = max_chars
-        self._chars = 0
+    def __init__(self, max_size: int = _MOST_BEGUN) -> None:
+        self._max_size = max_size
+        self._size = 0
         self._folds: OrderedDict[str, _Beginning] = OrderedDict()
         self._lock = threading.Lock()  # large conversations are folded in threads
 
-    def keep(self, key: str, fold: ConversationFold, chars: int) -> None:
-        """Remember a fold of a conversation of so many characters."""
-        size = chars + _OF_A_RECORD
+    def keep(self, key: str, fold: ConversationFold, chars: int, body_chars: int) -> None:
+        """Remember a fold of a conversation of so many characters.
+
+        Args:
+            key: the key of the conversation.
+            fold: its fold; it can go on.
+            chars: the characters of its messages.
+            body_chars: those of the whole request. Its tools are kept with the fold.
+        """
+        # The prompt is one more copy of the texts. Schemas, as tracemalloc counts them, take five
+        # times what they take in the body.
+        size = 2 * chars + 6 * max(body_chars - chars, 0) + _OF_A_FOLD
         kept = _Beginning(
-            fold.session.copy(), fold.calls.copy(), fold.has_question, size, fold.is_verbatim
+            fold.session.copy(), fold.calls.copy(), fold.has_question, chars, size, fold.is_verbatim
         )
         with self._lock:
             old = self._folds.pop(key, None)
             self._folds[key] = kept
-            self._chars += size - (old.chars if old is not None else 0)
-            while self._chars > self._max_chars:
-                self._chars -= self._folds.popitem(last=False)[1].chars
+            self._size += size - (old.size if old is not None else 0)
+            while self._size > self._max_size:
+                self._size -= self._folds.popitem(last=False)[1].size
 
     def get(self, key: str, session: Session) -> _Beginning | None:
         """Return the fold of this key if it began as this session does."""
@@ -209,7 +225,7 @@ class PromptProfile(Struct, frozen=True, kw_only=True):
             session="",
             created="",
             model=settings.model,
-            chat_format=chat_format.to_json(),
+            chat_format=_written_format(chat_format),
             style=style,
             strategy="free" if plain else self.strategy,
             reasoning=settings.reasoning,
@@ -229,6 +245,12 @@ class PromptProfile(Struct, frozen=True, kw_only=True):
             output_schema=schema,
             weak_model=self.weak_model,
         )
+
+
+@lru_cache(maxsize=64)
+def _written_format(chat_format: ChatFormat) -> Mapping[str, Any]:
+    """Return the format as a header has it: one object, which all headers that are kept share."""
+    return chat_format.to_json()
 
 
 def _with_example(schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
@@ -302,9 +324,12 @@ class ConversationFold:
         form = header.style, header.strategy, "" if result is None else result.spec.name
         self.key = " ".join(form)
 
-    def fold(self, messages: Sequence[ClientMessage]) -> None:
-        """Fold a client's messages. Raises `ApiError` where they are no conversation that a model
-        can go on with."""
+    def fold(self, messages: Sequence[ClientMessage], body_chars: int = 0) -> None:
+        """Fold a client's messages, of a request of so many characters.
+
+        Raises:
+            ApiError: they are no conversation that a model can go on with.
+        """
         messages = pair_results(messages)
         keys = [*accumulate(messages, next_key, initial=self.key)]  # by number of messages
         # The last turn that another gateway wrote, or the client itself.
@@ -332,7 +357,7 @@ class ConversationFold:
                     self._observe(messages[at])
         if messages and messages[-1].role != "assistant":
             chars = sum(len(message.content) for message in messages)
-            self.beginnings.keep(self.key, self, chars)
+            self.beginnings.keep(self.key, self, chars, body_chars)
         while self.calls:  # the client sent no results of them
             self._observe(ClientMessage("tool", gateway_text("no_result")))
         last = messages[-1] if messages else None

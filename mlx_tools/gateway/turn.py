@@ -312,7 +312,7 @@ class _TurnInProgress:
         specs = {spec.name: spec for spec in request.tools}
         session = Session.from_header(header, specs=specs, words=runner.profile.words)
         self._conversed = ConversationFold(session, runner.memory, runner.beginnings)
-        self._conversed.fold(request.conversation)
+        self._conversed.fold(request.conversation, request.size)
         # Characters of which the next step has not been worked out before.
         self._new_size = request.size - self._conversed.known_chars
         self._session = self._conversed.session

@@ -16,6 +16,8 @@ from contextlib import suppress
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any, Final, NamedTuple, Protocol
 
+from msgspec import Struct
+
 from mlx_tools.parsing.strict import (
     MAX_DEPTH,
     MAX_DIGITS,
@@ -54,10 +56,15 @@ _LONGEST_WORD: Final = MAX_DIGITS + 1
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _UNSURE_NUMBER: Final = re.compile(r"[0-9]{3}|-.*", re.DOTALL)
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
+_ESCAPES: Final = {chr(code): f"\\u{code:04x}" for code in range(32)}
+"""The escapes of control characters."""
+
 _PYTHON_LITERALS: Final = {"True": "true", "False": "false", "None": "null"}
 
 
-class Fix(NamedTuple):
+# A long text may have one for each second character. Without cycles to look for, the garbage
+# collector need not look at them again and again.
+class Fix(Struct, frozen=True, order=True, gc=False):
     """A replacement of ``start`` to ``end`` of the object; ``name`` is the repair's."""
 
     start: int
@@ -639,8 +646,7 @@ class _StringToken:
             elif self._newlines if char in "\r\n" else self._controls:
                 name = "raw_newline" if char in "\r\n" else "raw_control"
                 self._take_control(char)
-                escape = f"\\u{ord(char):04x}"
-                self._append(char, Fix(pos, pos + 1, escape, name), fixes)
+                self._append(char, Fix(pos, pos + 1, _ESCAPES[char], name), fixes)
                 pos += 1
             else:
                 self.status = FAULT

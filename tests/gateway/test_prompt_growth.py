@@ -3,8 +3,10 @@ one, and any gateway makes the same of it."""
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
+import tracemalloc
 from cProfile import Profile
 from typing import Any, Final
 
@@ -17,7 +19,7 @@ from mlx_tools.gateway.chat_completions import read_chat_completion
 from mlx_tools.gateway.conversation import BeginningMemory
 from mlx_tools.gateway.request import TurnDone
 from mlx_tools.gateway.turn import TurnRunner
-from mlx_tools.messages import Style
+from mlx_tools.messages import Style, replace
 from mlx_tools.prompt import NAMED_FORMATS, format_from_template
 from mlx_tools.protocol import write_answer, write_call
 from mlx_tools.testing import ScriptedBackend
@@ -56,6 +58,7 @@ def asked(speaker: TurnRunner, raw: str, body: dict[str, Any]) -> tuple[str, Tur
     backend = ScriptedBackend(raw)
     speaker.backend = backend
     request, _ = read_chat_completion(body, new_id=lambda: "x", now=lambda: 0.0)
+    request = replace(request, size=len(json.dumps(body)))
     ids = itertools.count()
     done = anyio.run(speaker.run, request, lambda text: None, lambda: f"c{next(ids) % 2}")
     (prompt,) = backend.prompts
@@ -179,12 +182,12 @@ def test_of_a_conversation_that_goes_on_only_what_is_new_is_folded() -> None:
 
 def test_what_is_remembered_is_bounded_and_shared_with_nobody() -> None:
     speaker = speaker_of(ScriptedBackend())
-    speaker.beginnings = BeginningMemory(5_000)
+    speaker.beginnings = BeginningMemory(50_000)
     for turns in range(1, 9):
         messages = conversation_of(turns)[:-3]
         asked(speaker, write_answer("It rains.", "jsonl"), body_of(messages))
     kept = speaker.beginnings._folds.values()
-    assert 0 < sum(one.chars for one in kept) <= 5_000
+    assert 0 < sum(one.size for one in kept) <= 50_000
     for session in [one.session for one in kept]:
         other = session.copy()
         for name, value in vars(session).items():
@@ -240,3 +243,27 @@ def test_one_gateway_brings_back_what_the_model_wrote_beside_a_turn_that_was_cut
     for number, prompt in enumerate(prompts_of("AAaAAaA")):
         calls = number - sum(number > cut for cut in (2, 5))
         assert prompt.count(SPACED) == calls
+
+
+def test_what_is_remembered_takes_no_more_than_is_counted_for_it() -> None:
+    speaker = speaker_of(ScriptedBackend())
+    tools = [
+        {**WEATHER, "function": {**WEATHER["function"], "name": f"tool_{n}"}} for n in range(9)
+    ]
+
+    def ask(number: int) -> None:
+        text = f"How is it in town {number}? " * 20
+        body = {"model": "m", "messages": [{"role": "user", "content": text}], "tools": tools}
+        asked(speaker, write_answer("It rains.", "jsonl"), json.loads(json.dumps(body)))
+
+    ask(0)  # what all share is there now
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(1, 11):
+            ask(number)
+        gc.collect()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken <= sum(one.size for one in speaker.beginnings._folds.values())

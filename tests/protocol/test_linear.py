@@ -6,6 +6,7 @@ the same bound, in time, by the benchmarks.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from cProfile import Profile
 from random import Random
@@ -176,3 +177,10 @@ def test_depth_costs_no_stack(opening: str) -> None:
     for text in (deep, f'{{"type":"tool_call","name":"a","arguments":{deep}'):
         assert not any(message.type == "tool_call" for message in read(text).messages)
     assert calls_in(opening * 5_000) == frozenset()
+
+
+def test_the_garbage_collector_does_not_look_at_the_fixes_of_a_long_text() -> None:
+    """It would look at them all again each time that there are a quarter more."""
+    reader = Reader()
+    reader.feed('{"type":"tool_call","name":"a","arguments":{"x":"' + "a\n" * 1_000)
+    assert not [item for item in gc.get_objects() if type(item).__name__ == "Fix"]
