@@ -93,7 +93,7 @@ def fetched(package: str, folder: Path) -> Path:
 
 def documents(corpus: Path) -> Iterator[tuple[str, str, str]]:
     """Path, title and text of every file, as the knowledge base reads them."""
-    from mlx_tools.toolbox.kb.documents import UnreadableFile, read_document
+    from mlx_tools.plugins.kb.documents import UnreadableFile, read_document
 
     for path in sorted(p for p in corpus.rglob("*") if p.is_file()):
         try:
@@ -104,7 +104,7 @@ def documents(corpus: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def knowledge_base(corpus: Path, folder: Path) -> Ask:
-    from mlx_tools.toolbox import KnowledgeBase
+    from mlx_tools.plugins.kb.knowledge_base import KnowledgeBase
 
     base = KnowledgeBase(folder / "kb.sqlite3")
     base.add([corpus])
@@ -258,7 +258,7 @@ def again(corpus: Path, folder: Path) -> dict[str, Any]:
     import sqlite3
     from contextlib import closing
 
-    from mlx_tools.toolbox import KnowledgeBase
+    from mlx_tools.plugins.kb.knowledge_base import KnowledgeBase
 
     base = KnowledgeBase(folder / "again.sqlite3")
 

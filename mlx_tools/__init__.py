@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 from mlx_tools.lazy import VERSION, names_of
 
 if TYPE_CHECKING:
+    from mlx_tools.app import builtin_tools
     from mlx_tools.backends import (
         Chunk,
         CompletionRequest,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from mlx_tools.policy import Limits, Policy
     from mlx_tools.prompt import ChatFormat
     from mlx_tools.store import TranscriptStore
-    from mlx_tools.toolbox import builtin_tools
     from mlx_tools.tools import (
         EffectsBy,
         Registry,
@@ -126,6 +126,7 @@ __all__ = [
 __getattr__, __dir__ = names_of(
     globals(),
     {
+        "app": ("builtin_tools",),
         "backends": (
             "Chunk",
             "CompletionRequest",
@@ -152,7 +153,6 @@ __getattr__, __dir__ = names_of(
         "policy": ("Limits", "Policy"),
         "prompt": ("ChatFormat",),
         "store": ("TranscriptStore",),
-        "toolbox": ("builtin_tools",),
         "tools": (
             "EffectsBy",
             "Registry",

@@ -1,5 +1,7 @@
 """Write tables of the commands: mlx_tools/cli/completions.json for a Tab, help.json for --help.
 
+plugin_commands.txt has the commands of the built-in plugins, for both.
+
 python scripts/completion_table.py            write the files
 python scripts/completion_table.py --check    exit 1 if one is out of date
 """
@@ -15,8 +17,12 @@ from typing import Any
 from typer.core import TyperArgument, TyperGroup, TyperOption
 from typer.main import get_command
 
-from mlx_tools.cli import completion, help_screen
+from mlx_tools.app import plugins
+from mlx_tools.cli import command_table, completion, help_screen
 from mlx_tools.cli.root import app, page_of
+
+COMPLETERS = (completion.__name__, "mlx_tools.plugins.")
+"""The modules whose functions complete a word: that of the command line, and those of plugins."""
 
 
 def table() -> str:
@@ -40,6 +46,18 @@ def help_table() -> str:
             pages[f"{name} {below}"] = page_of(deeper)
     rows = (f"{_json(path)}: {_json(page)}" for path, page in pages.items())
     return "{\n" + ",\n".join(rows) + "}\n"
+
+
+def plugin_table() -> str:
+    """Return the text of the table of the built-in plugins' commands."""
+    hooks = plugins()
+    rows = (
+        f"{command.name}\t{name}\t{command.help}\n"
+        for name in hooks.built_in("commands")
+        for _, commands in hooks.call_one(name, "commands", built_in=True)
+        for command in commands
+    )
+    return "".join(rows)
 
 
 def _root() -> tuple[Any, Any]:
@@ -96,8 +114,11 @@ def _line(text: str | None) -> str:
 def _words(parameter: Any, context: Any, said: dict[str, Any]) -> list[str] | str:
     """The words that it takes, or the function that knows them when a Tab is pressed."""
     function = said.get(parameter.name)
-    if function is not None and function.__module__ == completion.__name__:
-        return str(function.__name__)
+    if function is not None and function.__module__.startswith(COMPLETERS):
+        place = function.__module__
+        return str(
+            function.__name__ if place == completion.__name__ else f"{place}:{function.__name__}"
+        )
     return [item.value for item in parameter.shell_complete(context, "")]
 
 
@@ -114,10 +135,18 @@ def _completers(command: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    for path, text in ((completion.TABLE, table()), (help_screen.TABLE, help_table())):
+    files = (
+        (command_table.TABLE, plugin_table),  # first: the others are made from it
+        (completion.TABLE, table),
+        (help_screen.TABLE, help_table),
+    )
+    for path, write in files:
+        text = write()
         file = Path(path)
         if "--check" not in sys.argv[1:]:
             file.write_text(text, encoding="utf-8")
+            for cached in (command_table.list_commands, command_table.read_table):
+                cached.cache_clear()
         elif file.read_text(encoding="utf-8") != text:
             raise SystemExit(f"{file.name} is out of date: make docs")
 

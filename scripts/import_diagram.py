@@ -1,7 +1,8 @@
 """Draws what imports what into docs/architecture.md; `tests/test_architecture.py` holds it to this.
 
 `ROOMS` is the one place that says who may import whom. A *room* is a module or a package right
-under ``mlx_tools``; it may import the rooms that stand before it in the list. The imports
+under ``mlx_tools``; it may import the rooms that stand before it in the list. Each plugin is a room
+of its own, which no other room imports. The imports
 are read from the source, those inside functions and under ``TYPE_CHECKING`` too.
 
     python scripts/import_diagram.py            write the diagram
@@ -24,6 +25,7 @@ FACE: Final = "__init__"
 
 ROOMS: Final = (
     "lazy",
+    "packages",
     "errors",
     "macos",
     "messages",
@@ -49,12 +51,28 @@ ROOMS: Final = (
     "testing",
     FACE,
     "cli",
+    "plugins",
     "__main__",
 )
 """The order of the house: a room imports only rooms that stand before it."""
 
 APPLICATIONS: Final = frozenset({"golden", "evaluate", "gateway", "mcp"})
 """They stand on ``app``, and import neither each other nor the command line, which starts them."""
+
+
+PLUGINS: Final = "plugins"
+"""The room whose folders are plugins: none of them imports another, and no room imports one."""
+
+
+def room_name(module: str) -> str:
+    """Return the room of a module, which is named without the package's own name."""
+    first, _, rest = module.partition(".")
+    return f"{first}.{rest.partition('.')[0]}" if first == PLUGINS and rest else first
+
+
+def rank(room: str) -> int:
+    """Return a room's place in the order of the house."""
+    return ROOMS.index(room.partition(".")[0])
 
 
 def modules() -> dict[str, Path]:
@@ -122,17 +140,17 @@ def room_of(dotted: str, rooms: frozenset[str]) -> str | None:
     first, _, rest = dotted.partition(".")
     if first != PACKAGE:
         return None
-    room = rest.partition(".")[0]
+    room = room_name(rest)
     return room if room in rooms else FACE
 
 
 def room_imports() -> dict[str, dict[str, str]]:
     """For each room, the rooms it imports, each with one place (``file:line``) where it does."""
     found = modules()
-    rooms = frozenset(name.partition(".")[0] for name in found)
+    rooms = frozenset(map(room_name, found))
     edges: dict[str, dict[str, str]] = {room: {} for room in rooms}
     for name, path in found.items():
-        here = name.partition(".")[0]
+        here = room_name(name)
         for line, dotted in imports_of(name, path):
             there = room_of(dotted, rooms)
             # `from mlx_tools import errors` names the package on its way to a room.
@@ -148,13 +166,14 @@ def violations() -> list[str]:
     faults = [
         f"{room}: not in ROOMS of scripts/import_diagram.py"
         for room in sorted(edges)
-        if room not in ROOMS
+        if room.partition(".")[0] not in ROOMS
     ]
     for here, imported in sorted(edges.items()):
         for there, place in sorted(imported.items()):
-            if here not in ROOMS or there not in ROOMS:
+            if {here.partition(".")[0], there.partition(".")[0]} - set(ROOMS):
                 continue
-            if ROOMS.index(there) > ROOMS.index(here) or {here, there} <= APPLICATIONS:
+            is_plugin = there.startswith(f"{PLUGINS}.")
+            if rank(there) > rank(here) or is_plugin or {here, there} <= APPLICATIONS:
                 faults.append(f"{place}: {here} imports {there}")
     return faults
 
@@ -237,7 +256,7 @@ def diagram() -> str:
 
 def node(room: str) -> str:
     """A room's name as mermaid's identifier."""
-    return "face" if room == FACE else room
+    return "face" if room == FACE else room.replace(".", "/")
 
 
 STRETCH: Final = Stretch("architecture.md", "import diagram", "import_diagram.py", diagram)

@@ -49,7 +49,8 @@ for command in (
 
 from mlx_tools.toolbox.worker import Bounds, run_worker
 
-read = run_worker("html_text.read_html", "justhtml", {"html": "<p>some text"}, Bounds(60, 60, 2000))
+work = "toolbox.html_text.read_html"
+read = run_worker(work, "justhtml", {"html": "<p>some text"}, Bounds(60, 60, 2000))
 assert "some text" in json.dumps(read), read
 
 from mlx_tools.app import STYLESHEET, templates

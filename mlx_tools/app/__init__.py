@@ -11,6 +11,7 @@ from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
     from mlx_tools.app.autostart import Autostart
+    from mlx_tools.app.builtin import builtin_tools
     from mlx_tools.app.checks import (
         Check,
         check_all,
@@ -32,6 +33,14 @@ if TYPE_CHECKING:
         is_own_origin,
         listen,
         read_headers,
+    )
+    from mlx_tools.app.hooks import (
+        Command,
+        Plugins,
+        ToolRequest,
+        hookimpl,
+        plugin_commands,
+        plugins,
     )
     from mlx_tools.app.http_server import OpenConnections, ServerConfig
     from mlx_tools.app.kept_session import (
@@ -85,6 +94,10 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = names_of(
     globals(),
     {
+        "builtin": ("builtin_tools",),
+        "hooks": (
+            *("Command", "Plugins", "ToolRequest", "hookimpl", "plugin_commands", "plugins"),
+        ),
         "autostart": ("Autostart",),
         "checks": (
             "Check",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from msgspec import Struct
 
 from mlx_tools.app import config
+from mlx_tools.app.builtin import add_builtin, plugin_tools
 from mlx_tools.app.config import Configuration
 from mlx_tools.app.settings import SESSION, addresses, table
 from mlx_tools.backends import (
@@ -58,6 +59,7 @@ from mlx_tools.tools import (
     SourceKind,
     Tool,
     ToolCollection,
+    find_entry_points,
     find_exposure,
     load_functions,
 )
@@ -124,15 +126,16 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
     for name, is_on in collection.load_record().switched.items():
         if not is_on:
             off[name] = OFF_REASON.format(name=name)
-    registry = Registry(switched_off=off).with_builtin(
-        roots=tool_settings.roots,
-        commands=tool_settings.commands,
-        program_folders=tool_settings.program_folders,
-        notes=data_dir() / "notes",
-        jobs=jobs or make_jobs(configuration),
-        local_hosts=settings.web.local_hosts,
-        searxng=settings.web.searxng,
-    )
+    registry = Registry(switched_off=off)
+    options = {
+        "commands": tool_settings.commands,
+        "program_folders": tool_settings.program_folders,
+        "notes": data_dir() / "notes",
+        "jobs": jobs or make_jobs(configuration),
+        "local_hosts": settings.web.local_hosts,
+        "searxng": settings.web.searxng,
+    }
+    add_builtin(registry, tool_settings.roots, options, configuration)
     registry.with_folder(
         collection, find_exposure(collection.record, tool_settings.roots), tool_settings.roots
     )
@@ -140,8 +143,8 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
     for file in tool_settings.functions:
         for function_tool in load_functions(file):
             registry.add(function_tool)
-    registry.with_entry_points()
-    check_presets(registry.all_specs())
+    registry.with_entry_points(lambda: [*find_entry_points(), *plugin_tools(configuration)])
+    check_presets(registry.all_specs(), complete=False)
     return registry
 
 

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from mlx_tools.cli.command_table import COMMANDS, COMPLETION_VARIABLE
+from mlx_tools.cli.command_table import COMPLETION_VARIABLE, list_commands
 from mlx_tools.lazy import UNSUPPORTED, VERSION
 
 _OPTIONS: Mapping[str, str] = {
@@ -73,7 +73,7 @@ def help_text(columns: int | None = None) -> str:
     parts = [
         [wrap_line(begins, columns)],
         [wrap_line(about, columns)],
-        ["Commands:", *rows(COMMANDS)],
+        ["Commands:", *rows(list_commands())],
         ["Options:", *rows(_OPTIONS)],
         [wrap_line(line, columns) for line in ends],
     ]

@@ -10,8 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, cast
+
+from mlx_tools.cli.command_table import list_commands
 
 if TYPE_CHECKING:
     from mlx_tools.store import SessionStore
@@ -20,7 +23,7 @@ TABLE: Final = os.path.join(os.path.dirname(__file__), "completions.json")  # no
 """Commands by their path (``sessions show``), each with its commands, options and arguments.
 
 An option takes ``values`` values, 0 for a flag. Its words, as those of an argument, are a list or
-the name of a function in this module. ``many``: it may be given again.
+the name of a function in this module, or ``module:function``. ``many``: it may be given again.
 """
 
 SHELLS: Final = ("complete_bash", "complete_fish", "complete_zsh")
@@ -190,9 +193,15 @@ def _describe_items(words: Iterable[str] | str) -> list[Item]:
     from mlx_tools.errors import MlxToolsError
 
     with contextlib.suppress(MlxToolsError):  # a Tab has no place for errors
-        found: Iterable[str | Item] = globals()[words]()
+        found = _find_completer(words)()
         return [(item, "") if isinstance(item, str) else item for item in found]
     return []
+
+
+def _find_completer(name: str) -> Callable[[], Iterable[str | Item]]:
+    """Return a function of this module, or of the module before a colon: a plugin's."""
+    module, colon, function = name.rpartition(":")
+    return getattr(import_module(module), function) if colon else globals()[name]  # type: ignore[no-any-return]
 
 
 def complete(shell: str, environ: Mapping[str, str]) -> tuple[str, int]:
@@ -201,6 +210,7 @@ def complete(shell: str, environ: Mapping[str, str]) -> tuple[str, int]:
 
     # not `open`: the package may stand in a zip archive
     table = json.loads(cast("Any", __spec__).loader.get_data(TABLE))
+    table[""]["commands"] = dict(list_commands())
     if shell == "complete_bash":
         words, at = _split(environ["COMP_WORDS"]), int(environ["COMP_CWORD"])
         found = items(words[1:at], words[at] if at < len(words) else "", table)

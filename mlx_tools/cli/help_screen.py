@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
+from mlx_tools.cli.command_table import missing_commands
 from mlx_tools.cli.output import join_columns, wrap_line
 
 TABLE: Final = str(Path(__file__).with_name("help.json"))
@@ -46,6 +47,8 @@ def find_page(arguments: Sequence[str]) -> Page | None:
     """Return the page of the command that these words name; None if they name none."""
     # not `open`: the package may stand in a zip archive
     pages = json.loads(cast("Any", __spec__).loader.get_data(TABLE))
+    if set(arguments[:1]) & missing_commands():
+        return None
     return cast("Page | None", pages.get(" ".join(arguments)))
 
 

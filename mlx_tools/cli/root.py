@@ -28,7 +28,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from mlx_tools.cli import output
-from mlx_tools.cli.command_table import COMMANDS, COMPLETION_VARIABLE
+from mlx_tools.cli.command_table import COMMANDS, COMPLETION_VARIABLE, list_commands
 from mlx_tools.cli.help_screen import Page, help_text_of, on_a_line
 from mlx_tools.cli.output import LINES, complain, count_columns, for_terminal, print_text, stdout
 from mlx_tools.cli.plain_values import read_plainly
@@ -83,24 +83,46 @@ class LazyGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
+        return list(list_commands())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
-            if ctx.resilient_parsing:
-                return None
-            hint = did_you_mean(cmd_name, COMMANDS)
-            raise UsageError(f"no such command: {cmd_name}", hint=hint)
         if cmd_name not in _BUILT:
-            module = importlib.import_module(f"mlx_tools.cli.{_FILES.get(cmd_name, cmd_name)}")
-            command = get_command(getattr(module, f"{cmd_name}_app", module.app))
-            command.name = cmd_name
-            command.help = COMMANDS[cmd_name]
+            found = _find_command(cmd_name)
+            if found is None:
+                if ctx.resilient_parsing:
+                    return None
+                hint = did_you_mean(cmd_name, list_commands())
+                raise UsageError(f"no such command: {cmd_name}", hint=hint)
+            command = get_command(found[0])
+            command.name, command.help = cmd_name, found[1]
             give_help(command, ctx)
             for subcommand in (command, *getattr(command, "commands", {}).values()):
                 read_plainly(subcommand.get_params(ctx))
             _BUILT[cmd_name] = command
         return _BUILT[cmd_name]
+
+
+def _find_command(name: str) -> tuple[typer.Typer, str] | None:
+    """Return a command and its line of help, None if there is none of this name.
+
+    Raises:
+        UsageError: a plugin's command cannot be loaded.
+    """
+    if name in COMMANDS:
+        module = importlib.import_module(f"mlx_tools.cli.{_FILES.get(name, name)}")
+        return getattr(module, f"{name}_app", module.app), COMMANDS[name]
+    from mlx_tools.app import plugin_commands
+
+    command = plugin_commands(COMMANDS).get(name)
+    if command is None:
+        return None
+    place, _, attribute = command.app.partition(":")
+    try:
+        loaded = getattr(importlib.import_module(place), attribute)
+    except (ImportError, AttributeError) as error:
+        problem = f"the command {name} of a plugin cannot be loaded: {error}"
+        raise UsageError(problem, hint="install it anew, or remove its package") from error
+    return loaded, command.help
 
 
 app = typer.Typer(cls=LazyGroup, context_settings=_CONTEXT, pretty_exceptions_enable=False)

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, cast, get_args
 import anyio
 from msgspec import Struct, field
 
-from mlx_tools.app import Proposal, Proposer, Share, mcnemar
+from mlx_tools.app import Proposal, Proposer, Share, builtin_tools, mcnemar
 from mlx_tools.backends import (
     DEFAULT_STYLE,
     Backend,
@@ -35,7 +35,6 @@ from mlx_tools.messages import Effects, Style, ToolCall, ToolSpec, replace
 from mlx_tools.paths import read_data
 from mlx_tools.policy import Limits
 from mlx_tools.store import words_digest
-from mlx_tools.toolbox import builtin_tools
 
 STRATEGIES: Final[tuple[StrategyChoice, ...]] = ("auto", "free", "guided")
 """Strategies that a session may begin with on any server."""

@@ -23,6 +23,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec import Struct, field
 
+from mlx_tools.app import plugins
 from mlx_tools.backends import Backend
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Controller, RunSettings
 from mlx_tools.errors import BackendError, ConfigError, UsageError
@@ -37,12 +38,7 @@ from mlx_tools.toolbox import (
     Job,
     Jobs,
     JobStore,
-    Knowledge,
-    KnowledgeBase,
-    Notes,
     create_file,
-    notes_create,
-    notes_search,
 )
 from mlx_tools.tools import Registry
 from mlx_tools.transcript import Answered, Finished, FormatBroken, Outcome, Stopped
@@ -329,7 +325,7 @@ class World:
         for corpus, documents in self._task.corpora.items():
             place = self._documents / corpus
             _write_files(place, documents)
-            KnowledgeBase(self._knowledge).add([place], corpus)
+            plugins().exports("kb").KnowledgeBase(self._knowledge).add([place], corpus)
 
     def now(self) -> datetime:
         """Return the time of the clock, in UTC."""
@@ -346,14 +342,15 @@ class World:
         from mlx_tools.tools import read_artifact
 
         roots = [Root(RootName.parse(self.root))]
-        notes = Notes(self._notes, lambda: self._now)
+        kb = plugins().exports("kb")
+        notes = kb.Notes(self._notes, lambda: self._now)
         jobs = Jobs(store=self._store(), zone=lambda: self._zone, now=self.now)
         tools = [calculator(), clock(lambda: self._now, local=self._now.tzinfo)]
         tools += [file_access(roots), create_file(roots), search_files(roots)]
         tools += [format_xml(), read_artifact()]
         if self._task.corpora:
-            tools += Knowledge(self._knowledge).tools()
-        tools += [notes_create(notes), notes_search(notes), schedule_task(jobs)]
+            tools += kb.Knowledge(self._knowledge).tools()
+        tools += [kb.notes_create(notes), kb.notes_search(notes), schedule_task(jobs)]
         return Registry(tools)
 
     def policy(self) -> Policy:
@@ -363,7 +360,7 @@ class World:
     def read_final_world(self) -> FinalWorld:
         """Return the world as it is now."""
         seeded = set(self._task.notes)
-        notes = Notes(self._notes).read_all().notes
+        notes = plugins().exports("kb").Notes(self._notes).read_all().notes
         jobs = [listing for listing in self._store().listing() if listing.job is not None]
         return FinalWorld(
             _read_files(self.files),

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from mlx_tools.app import builtin_tools
 from mlx_tools.backends import ModelFiles, find_chat_format
 from mlx_tools.controller import Complete, Session, preface_of
 from mlx_tools.decoding import ConstrainedTurn, SampleTokens, ScoreTokens
@@ -38,7 +39,7 @@ from mlx_tools.prompt import (
 )
 from mlx_tools.protocol import canonical
 from mlx_tools.store import RootName
-from mlx_tools.toolbox import builtin_tools, file_access_spec
+from mlx_tools.toolbox import file_access_spec
 from mlx_tools.tools import ToolResult
 from mlx_tools.transcript import (
     CallRecord,

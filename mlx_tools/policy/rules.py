@@ -479,7 +479,12 @@ _PRESETS: Final = (
 PRESETS: Final[Mapping[str, Preset]] = MappingProxyType({one.name: one for one in _PRESETS})
 
 
-def check_presets(specs: Mapping[str, ToolSpec], presets: Iterable[Preset] = _PRESETS) -> None:
+def check_presets(
+    specs: Mapping[str, ToolSpec],
+    presets: Iterable[Preset] = _PRESETS,
+    *,
+    complete: bool = True,
+) -> None:
     """Check the presets against the registered tools, at the start of the program.
 
     A tool whose effects depend on its arguments is checked at each call instead.
@@ -487,6 +492,7 @@ def check_presets(specs: Mapping[str, ToolSpec], presets: Iterable[Preset] = _PR
     Args:
         specs: all registered tools, disabled ones too.
         presets: the presets to check.
+        complete: False if a plugin may be missing, and with it tools that a preset names.
 
     Raises:
         ToolDefinitionError: a preset names a tool that is not registered, that belongs to a plugin,
@@ -496,6 +502,8 @@ def check_presets(specs: Mapping[str, ToolSpec], presets: Iterable[Preset] = _PR
     for preset in presets:
         for name in preset.tools:
             spec = specs.get(name)
+            if spec is None and not complete:
+                continue
             if spec is None:
                 raise ToolDefinitionError(f"preset {preset.name}: no tool {name} is registered")
             if not preset.names(spec):

@@ -1,7 +1,6 @@
 """The built-in tools, one file each. Their texts are in ``prompts/tools/``.
 
-The core does not know them: it finds them by the entry point ``mlx_tools.tools``, like the tools of
-any package.
+The core's run does not know them: `mlx_tools.app.builtin_tools` makes them, and those of plugins.
 """
 
 from __future__ import annotations
@@ -11,22 +10,13 @@ from typing import TYPE_CHECKING
 from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
-    from mlx_tools.toolbox.builtin import builtin_tools, tools
     from mlx_tools.toolbox.clock import find_local_zone, find_zone
     from mlx_tools.toolbox.file_access import create_file, file_access_spec
-    from mlx_tools.toolbox.kb.documents import BINARY
-    from mlx_tools.toolbox.kb.knowledge_base import (
-        DEFAULT_CORPUS,
-        DEFAULT_LIMIT,
-        MAX_LIMIT,
-        AddReport,
-        Corpus,
-        KnowledgeBase,
-    )
-    from mlx_tools.toolbox.kb.search import Hit
-    from mlx_tools.toolbox.knowledge import Knowledge
-    from mlx_tools.toolbox.notes import Notes, notes_create, notes_search
+    from mlx_tools.toolbox.file_reading import open_below, tool_errors
+    from mlx_tools.toolbox.html_text import read_html
+    from mlx_tools.toolbox.isolated import Problem
     from mlx_tools.toolbox.restore import Undo, UndoStep, find_outermost, find_undoable
+    from mlx_tools.toolbox.run_command import disabled_reason
     from mlx_tools.toolbox.sandbox import try_sandbox
     from mlx_tools.toolbox.schedule.job_store import (
         OPEN,
@@ -42,7 +32,8 @@ if TYPE_CHECKING:
     from mlx_tools.toolbox.schedule.runner import FinishedRun, Runner, settle
     from mlx_tools.toolbox.schedule.when import parse_when
     from mlx_tools.toolbox.schedule_task import Jobs
-    from mlx_tools.toolbox.text_files import guess_kind
+    from mlx_tools.toolbox.text_diff import unified_diff
+    from mlx_tools.toolbox.text_files import decode_text, encode_text, guess_kind, one_line
     from mlx_tools.toolbox.urls import (
         Target,
         UrlRefused,
@@ -50,27 +41,19 @@ if TYPE_CHECKING:
         read_local,
         read_url,
     )
-    from mlx_tools.toolbox.web_fetch import Fetcher
+    from mlx_tools.toolbox.web_fetch import Fetcher, extract_text, find_charset, split_bom
+    from mlx_tools.toolbox.worker import Bounds, WorkerFailed, run_in_worker, run_worker
 
 __getattr__, __dir__ = names_of(
     globals(),
     {
-        "builtin": ("builtin_tools", "tools"),
         "clock": ("find_local_zone", "find_zone"),
         "file_access": ("create_file", "file_access_spec"),
-        "kb.documents": ("BINARY",),
-        "kb.knowledge_base": (
-            "DEFAULT_CORPUS",
-            "DEFAULT_LIMIT",
-            "MAX_LIMIT",
-            "AddReport",
-            "Corpus",
-            "KnowledgeBase",
-        ),
-        "kb.search": ("Hit",),
-        "knowledge": ("Knowledge",),
-        "notes": ("Notes", "notes_create", "notes_search"),
+        "file_reading": ("open_below", "tool_errors"),
+        "html_text": ("read_html",),
+        "isolated": ("Problem",),
         "restore": ("Undo", "UndoStep", "find_outermost", "find_undoable"),
+        "run_command": ("disabled_reason",),
         "sandbox": ("try_sandbox",),
         "schedule.job_store": (
             "OPEN",
@@ -86,8 +69,10 @@ __getattr__, __dir__ = names_of(
         "schedule.runner": ("FinishedRun", "Runner", "settle"),
         "schedule.when": ("parse_when",),
         "schedule_task": ("Jobs",),
-        "text_files": ("guess_kind",),
+        "text_diff": ("unified_diff",),
+        "text_files": ("decode_text", "encode_text", "guess_kind", "one_line"),
         "urls": ("Target", "UrlRefused", "is_public", "read_local", "read_url"),
-        "web_fetch": ("Fetcher",),
+        "web_fetch": ("Fetcher", "extract_text", "find_charset", "split_bom"),
+        "worker": ("Bounds", "WorkerFailed", "run_in_worker", "run_worker"),
     },
 )

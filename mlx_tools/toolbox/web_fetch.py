@@ -445,7 +445,7 @@ async def extract_text(page: FetchedPage, seconds: float) -> tuple[Source, bool]
     question = {"html": text, "url": url, "max_chars": MAX_TEXT}
     bounds = Bounds(seconds=seconds, cpu_seconds=CPU_SECONDS, memory_mb=MEMORY_MB)
     try:
-        result = await run_in_worker("html_text.read_html", "justhtml", question, bounds)
+        result = await run_in_worker("toolbox.html_text.read_html", "justhtml", question, bounds)
         title, body = visible(str(result["title"])), visible(str(result["text"]))
     except WorkerFailed as error:
         why = "it would take too much time or memory" if error.over_limit else "its reader failed"

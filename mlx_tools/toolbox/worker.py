@@ -1,6 +1,6 @@
 """Runs work on untrusted input in processes of their own.
 
-The work is a function of the toolbox. `mlx_tools.toolbox.isolated` calls it in a process that has
+The work is a function of the package. `mlx_tools.toolbox.isolated` calls it in a process that has
 none of this one's environment, and limits of time, memory and output.
 """
 
@@ -61,7 +61,7 @@ async def run_in_worker(
     The process is ended at once if nobody waits any more.
 
     Args:
-        work: the function, such as ``html_text.read_html``.
+        work: the function, such as ``toolbox.html_text.read_html``.
         package: the package that it needs.
         arguments: its arguments, as JSON values.
         bounds: the limits of the process.
@@ -81,7 +81,7 @@ async def run_in_worker(
 def run_worker(
     work: str, package: str, arguments: dict[str, Any], bounds: Bounds
 ) -> dict[str, Any]:
-    """Return what a function of the toolbox returns for JSON arguments.
+    """Return what a function of the package returns for JSON arguments.
 
     Raises:
         WorkerFailed: the process has no result.
@@ -105,7 +105,7 @@ def _start_worker(
             return subprocess.Popen(  # noqa: S603 - a list, no shell
                 [
                     *(sys.executable, "-I", "-X", "utf8", str(package_file("toolbox/isolated.py"))),
-                    *(f"mlx_tools.toolbox.{module}", function, package),
+                    *(f"mlx_tools.{module}", function, package),
                     str(Path(package_spec.origin).parent.parent),
                 ],
                 stdin=request,

@@ -52,10 +52,23 @@ from mlx_tools.tools.host_tools import (
     read_artifact,
     tool_search,
 )
-from mlx_tools.tools.registry import NO_SUCH, EntryPointTools, Registry
+from mlx_tools.tools.registry import (
+    NO_SUCH,
+    EntryPointTools,
+    Registry,
+    find_entry_points,
+)
 from mlx_tools.tools.signature import InvalidArguments
 from mlx_tools.tools.threads import submit
-from mlx_tools.tools.tool import EffectsBy, Preview, Tool, ToolLike, make_preview, tool
+from mlx_tools.tools.tool import (
+    EffectsBy,
+    Preview,
+    Tool,
+    ToolLike,
+    disable_tool,
+    make_preview,
+    tool,
+)
 
 if TYPE_CHECKING:
     from mlx_tools.tools.mcp.client import (

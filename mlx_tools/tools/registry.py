@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import functools
 import inspect
-import os
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from types import MappingProxyType
@@ -31,6 +28,7 @@ from mlx_tools.errors import (
     require_text,
 )
 from mlx_tools.messages import ToolSpec, names_of, tool_named
+from mlx_tools.packages import find_offers, package_of
 from mlx_tools.policy import BUILTIN, PLUGIN, PLUGIN_NAME, Policy, always_asks, find_denial, matches
 from mlx_tools.schema import check_parameters
 from mlx_tools.tools.folder.collection import ToolCollection, find_exposure
@@ -39,15 +37,9 @@ from mlx_tools.tools.folder.folder_tool import folder_tool
 from mlx_tools.tools.tool import ToolLike, check_declared, find_member, with_plugin
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     from mlx_tools.tools.bound import BoundSource, BoundSources, MakeTool, SourceKind
 
 GROUP: Final = "mlx_tools.tools"
-OWN_PACKAGE: Final = "mlx-tools"
-"""The name of this package."""
-OWN_TOOLS: Final = "mlx_tools.toolbox:tools"
-"""The entry point of this package."""
 
 NO_SUCH: Final = "there is no such tool"
 NOT_PERMITTED: Final = "it is not permitted"
@@ -91,14 +83,6 @@ class Registry:
         """Called by `aclose`."""
         for tool in require_items("tools", tools, "give a list of functions under @tool"):
             self.add(tool)
-
-    def with_builtin(self, **options: Any) -> Self:
-        """Add the built-in tools, made with these options."""
-        from importlib.metadata import EntryPoint
-
-        for tool in EntryPoint(BUILTIN, OWN_TOOLS, GROUP).load()(**options):
-            self.provide(tool)
-        return self
 
     def provide(self, tool: ToolLike) -> None:
         """Add a built-in tool, unless its name is taken. Its declaration is not checked."""
@@ -433,38 +417,10 @@ class EntryPointTools(Struct, frozen=True):
 
 
 def find_entry_points() -> list[EntryPointTools]:
-    """Return the entry points of other packages, by package and name, not imported."""
-    offers = {}
-    for point in _entry_points(tuple(map(_read_state, sys.path))):
-        package = point.dist.name if point.dist is not None else None
-        if package != OWN_PACKAGE:
-            offers[str(package or point.module), point.name, point.value] = point.load
+    """Return the tools that other packages offer, by package and name, not imported."""
     return [
-        EntryPointTools(plugin, name, offers[plugin, name, value])
-        for plugin, name, value in sorted(offers)
+        EntryPointTools(package_of(point), point.name, point.load) for point in find_offers(GROUP)
     ]
-
-
-def _read_state(place: str) -> tuple[str, int]:
-    """Return a place on the import path, and its time of change.
-
-    The time changes when something is installed or removed there.
-    """
-    with contextlib.suppress(OSError):
-        return place, os.stat(place or ".").st_mtime_ns  # noqa: PTH116
-    return place, 0
-
-
-@functools.lru_cache(maxsize=4)
-def _entry_points(places: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
-    """Return the entry points of the packages at these places.
-
-    Cached: each registry asks, and to read those of a hundred packages takes as long as a short
-    command.
-    """
-    from importlib.metadata import entry_points
-
-    return tuple(entry_points(group=GROUP))
 
 
 def _is_tool(value: Any) -> bool:

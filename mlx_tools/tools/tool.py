@@ -83,6 +83,12 @@ def find_member(tool: ToolLike, name: str) -> Callable[..., Any] | None:
     return member if callable(member) else None
 
 
+def disable_tool(tool: Tool, reason: str | Callable[[], str | None] | None) -> Tool:
+    """Return the tool, disabled if ``reason`` says why."""
+    tool.disabled_reason = reason if callable(reason) else lambda: reason
+    return tool
+
+
 def make_preview(
     tool: ToolLike,
     arguments: Mapping[str, Any],

@@ -14,6 +14,7 @@ import pytest
 
 from mlx_tools import cli
 from mlx_tools.cli import root
+from mlx_tools.cli.command_table import list_commands
 from mlx_tools.errors import BackendUnreachable, UsageError
 from mlx_tools.testing import Completion, ScriptedServer, answer
 from tests.waiting import HANG, wait_until
@@ -25,7 +26,7 @@ PROGRAM = [sys.executable, "-m", "mlx_tools"]
 def test_help_names_every_command(run: Any) -> None:
     result = run("--help")
     assert result.code == 0 and result.err == ""
-    for command in cli.COMMANDS:
+    for command in list_commands():
         assert f"\n  {command} " in result.out
 
 
@@ -267,5 +268,5 @@ def test_windows_is_told_to_be_unsupported_before_anything_is_imported_that_it_l
         return "".join(done.stderr.splitlines()[-lines:])
 
     assert "WSL" in last(".cli import main; sys.exit(main(['ask', 'Hi?']))", 2, 2)
-    for used in (" import Controller", " import TranscriptStore", ".toolbox import Notes"):
+    for used in (" import Controller", " import TranscriptStore", ".toolbox import Fetcher"):
         assert last(used, 1, 1).startswith("ImportError: Windows is not supported (in WSL it works")

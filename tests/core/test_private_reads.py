@@ -10,8 +10,8 @@ import pytest
 
 from mlx_tools import Controller, Paused, Policy, Registry, builtin_tools, tool
 from mlx_tools.controller import RunSettings
+from mlx_tools.plugins.kb.knowledge_base import KnowledgeBase
 from mlx_tools.testing import ScriptedBackend, answer, call
-from mlx_tools.toolbox import KnowledgeBase
 from mlx_tools.tools import ToolContext
 
 READS: list[tuple[str, dict[str, Any]]] = [

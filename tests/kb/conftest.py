@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools.toolbox import KnowledgeBase
+from mlx_tools.plugins.kb.knowledge_base import KnowledgeBase
 from tests.kb.shelf import TEXTS
 from tests.tools.file_calls import written
 

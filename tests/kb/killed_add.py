@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mlx_tools.plugins.kb import knowledge_base
+from mlx_tools.plugins.kb.knowledge_base import KnowledgeBase
 from mlx_tools.store import tables as module
-from mlx_tools.toolbox import KnowledgeBase
-from mlx_tools.toolbox.kb import knowledge_base
 
 knowledge_base.BATCH_FILES = 3  # type: ignore[misc]
 

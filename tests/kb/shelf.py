@@ -6,7 +6,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from mlx_tools.toolbox import KnowledgeBase
+from mlx_tools.plugins.kb.knowledge_base import KnowledgeBase
 
 TEXTS = {
     "tea.md": "# Tea\n\nBoil the water, then let the leaves stand for three minutes.\n",

@@ -21,9 +21,9 @@ import pytest
 
 from mlx_tools.errors import KnowledgeBaseError, UsageError
 from mlx_tools.messages import replace
-from mlx_tools.toolbox import KnowledgeBase
-from mlx_tools.toolbox.kb.documents import BOUNDS, UnreadableFile, read_pdf
-from mlx_tools.toolbox.kb.walk import WalkedFile, WalkStart, walk_files
+from mlx_tools.plugins.kb.documents import BOUNDS, UnreadableFile, read_pdf
+from mlx_tools.plugins.kb.knowledge_base import KnowledgeBase
+from mlx_tools.plugins.kb.walk import WalkedFile, WalkStart, walk_files
 from tests.kb.shelf import CATALOG, FONT, PAGE, PAGES, made_pdf, stream
 from tests.tools.file_calls import written
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools.toolbox import KnowledgeBase
+from mlx_tools.plugins.kb import office
+from mlx_tools.plugins.kb.documents import UnreadableFile, read_document
+from mlx_tools.plugins.kb.knowledge_base import KnowledgeBase
 from mlx_tools.toolbox.isolated import Problem
-from mlx_tools.toolbox.kb import office
-from mlx_tools.toolbox.kb.documents import UnreadableFile, read_document
 from tests.kb.shelf import paths
 
 W = 'xmlns:w="urn:w"'

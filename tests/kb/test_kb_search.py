@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
-from mlx_tools.toolbox import MAX_LIMIT, AddReport, KnowledgeBase
-from mlx_tools.toolbox.kb.database import Database
-from mlx_tools.toolbox.kb.query import MAX_NEAR_TERMS, QueryTerm, TermMatcher, build_query
-from mlx_tools.toolbox.kb.search import make_snippet, search
+from mlx_tools.plugins.kb.database import Database
+from mlx_tools.plugins.kb.knowledge_base import MAX_LIMIT, AddReport, KnowledgeBase
+from mlx_tools.plugins.kb.query import MAX_NEAR_TERMS, QueryTerm, TermMatcher, build_query
+from mlx_tools.plugins.kb.search import make_snippet, search
 from tests.kb.shelf import TEXTS, paths
 from tests.tools.file_calls import written
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mlx_tools.toolbox.kb.documents import UnreadableFile, decode_text, read_document
-from mlx_tools.toolbox.kb.passages import MAX_CHARS, OVERLAP, split_passages
-from mlx_tools.toolbox.kb.query import (
+from mlx_tools.plugins.kb.documents import UnreadableFile, decode_text, read_document
+from mlx_tools.plugins.kb.passages import MAX_CHARS, OVERLAP, split_passages
+from mlx_tools.plugins.kb.query import (
     build_query,
     find_phrases,
     index_text,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mlx_tools import Answered, Controller, Limits, Paused, Policy, RunSettings, builtin_tools
+from mlx_tools.plugins.kb.knowledge_base import KnowledgeBase
 from mlx_tools.testing import ScriptedBackend, answer, call
-from mlx_tools.toolbox import KnowledgeBase
 from tests.tools.file_calls import written
 
 TOOLS = ["query_knowledge_base", "list_corpora"]

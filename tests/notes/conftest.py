@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools.toolbox.notes import Notes
+from mlx_tools.plugins.kb.notes import Notes
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
 from mlx_tools.controller import DirectCall, call_tool
-from mlx_tools.policy import Policy
-from mlx_tools.toolbox.notes import (
+from mlx_tools.plugins.kb.notes import (
     MAX_SAME,
     Notes,
     make_body,
@@ -26,6 +25,7 @@ from mlx_tools.toolbox.notes import (
     parse_note,
     rank_notes,
 )
+from mlx_tools.policy import Policy
 from mlx_tools.tools import Registry, ToolContext, ToolError
 from tests.notes.conftest import NOON
 from tests.suites import naughty_strings

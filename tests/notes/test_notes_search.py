@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.toolbox.kb.query import fold_text, iter_terms
-from mlx_tools.toolbox.notes import (
+from mlx_tools.plugins.kb.notes import (
     SNIPPET_CHARS,
     Note,
     Notes,
@@ -21,6 +20,7 @@ from mlx_tools.toolbox.notes import (
     parse_note,
     rank_notes,
 )
+from mlx_tools.plugins.kb.query import fold_text, iter_terms
 from mlx_tools.tools import ToolContext
 from tests.notes.conftest import NOON
 from tests.tools.file_calls import executed, written

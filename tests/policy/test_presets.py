@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mlx_tools import builtin_tools
+from mlx_tools.app import builtin
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALL_EFFECTS, Effects, ToolSpec, replace
 from mlx_tools.policy import (
@@ -18,7 +19,6 @@ from mlx_tools.policy import (
     decide,
 )
 from mlx_tools.policy.rules import Preset
-from mlx_tools.toolbox import builtin
 from mlx_tools.tools import EntryPointTools, Registry, Tool, ToolLike
 from tests.tables import table
 

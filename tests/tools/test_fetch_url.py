@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import Policy, builtin_tools
+from mlx_tools.plugins.web.web_tools import fetch_url
 from mlx_tools.toolbox.urls import Address, UrlRefused, read_local, read_url
 from mlx_tools.toolbox.web_fetch import MAX_REDIRECTS, Fetcher, read_body
-from mlx_tools.toolbox.web_tools import fetch_url
 from mlx_tools.tools import ToolContext, ToolError, ToolResult
 from tests.tables import table
 from tests.tools.file_calls import executed

@@ -6,7 +6,6 @@ import asyncio
 import json
 import subprocess
 import sys
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,10 +19,8 @@ from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import Policy
 from mlx_tools.toolbox.schedule_task import Jobs
-from mlx_tools.tools import EntryPointTools, Registry, Tool, tool
-from mlx_tools.tools.registry import OWN_TOOLS, find_entry_points
+from mlx_tools.tools import EntryPointTools, Registry, Tool, find_entry_points, tool
 from mlx_tools.tools.tool import make_preview, with_plugin
-from scripts.stretch import ROOT
 from tests.schedule.kept_jobs import jobs_in
 from tests.tables import table
 
@@ -42,9 +39,9 @@ def rename(old: str, new: str) -> None:
 EVERY = [
     *("calculator", "clock", "file_access", "create_file", "edit_file"),
     *("search_files", "format_xml", "tool_search"),
-    *("read_artifact", "run_command", "query_knowledge_base", "list_corpora"),
-    *("schedule_task", "notes_create", "notes_search", "fetch_url", "web_search"),
-    *("translate", "describe_image", "transcribe_audio"),
+    *("read_artifact", "run_command", "schedule_task"),
+    *("query_knowledge_base", "list_corpora", "notes_create", "notes_search"),
+    *("translate", "describe_image", "transcribe_audio", "fetch_url", "web_search"),
 ]
 EXTRA = {"web_search", "describe_image", "transcribe_audio"}
 """An extra decides about these."""
@@ -59,8 +56,8 @@ EFFECTS = {
     **{name: {"read", "network"} for name in ("fetch_url", "web_search")},
 }
 USABLE = [
-    *("calculator", "clock", "format_xml", "tool_search", "read_artifact", "fetch_url"),
-    "translate",
+    *("calculator", "clock", "format_xml", "tool_search", "read_artifact", "translate"),
+    "fetch_url",
 ]
 """Without a folder, but for what extras decide about."""
 
@@ -326,14 +323,11 @@ def test_a_run_with_a_tool_of_ones_own_loads_no_built_in_one() -> None:
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_the_built_in_tools_are_found_by_the_entry_point_of_the_package(tmp_path: Path) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert [*project["entry-points"]["mlx_tools.tools"].values()] == [OWN_TOOLS]
+def test_the_built_in_tools_are_no_offer_of_a_package(tmp_path: Path) -> None:
     assert all(offer.plugin != "mlx-tools" for offer in find_entry_points())
-    registry = Registry().with_builtin(roots=[tmp_path])
-    assert list(registry.all_specs()) == EVERY and "file_access" in registry.specs()
+    assert "file_access" in builtin_tools([tmp_path]).specs()
     with pytest.raises(UsageError, match="root"):
-        Registry().with_builtin(roots=[tmp_path / "nowhere"])
+        builtin_tools([tmp_path / "nowhere"])
 
 
 # --- listings ---

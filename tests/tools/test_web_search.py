@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from mlx_tools import Controller, Policy, Registry, builtin_tools
-from mlx_tools.testing import ScriptedBackend
-from mlx_tools.toolbox import isolated
-from mlx_tools.toolbox.web_tools import (
+from mlx_tools.plugins.web.engines import search
+from mlx_tools.plugins.web.web_tools import (
     ENGINES,
     Search,
     ask_engines,
@@ -24,6 +23,8 @@ from mlx_tools.toolbox.web_tools import (
     make_sources,
     web_search,
 )
+from mlx_tools.testing import ScriptedBackend
+from mlx_tools.toolbox import Problem
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed
 from mlx_tools.tools import ToolError, ToolResult
 from tests.tools.file_calls import executed
@@ -109,7 +110,7 @@ def engines(*names: str, **answers: Answer) -> tuple[Search, list[str]]:
     asked: list[str] = []
 
     async def ask(script: str, package: str, question: dict[str, Any], bounds: Bounds) -> Any:
-        assert (script, package) == ("isolated.search", "ddgs.engines")
+        assert (script, package) == ("plugins.web.engines.search", "ddgs.engines")
         asked.append(question["engine"])
         answer = answers[question["engine"]]
         if isinstance(answer, Exception):
@@ -193,10 +194,10 @@ def test_one_engine_is_asked_by_way_of_the_package_and_no_other(
     }.items():
         monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(**content))
     if isinstance(found, list):
-        assert isolated.search(query, engine, 3, 4.9) == {"hits": found}
+        assert search(query, engine, 3, 4.9) == {"hits": found}
         return
-    with pytest.raises(isolated.Problem) as caught:
-        isolated.search(query, engine, 3, 4.9)
+    with pytest.raises(Problem) as caught:
+        search(query, engine, 3, 4.9)
     assert str(caught.value) == found
 
 

@@ -23,7 +23,10 @@ SLOW = "<" * 5_000_000
 ROOM = Bounds(seconds=600, cpu_seconds=3600, memory_mb=1000)
 
 
-def asked(html: str, bounds: Bounds = ROOM, script: str = "html_text.read_html") -> dict[str, Any]:
+READ = "toolbox.html_text.read_html"
+
+
+def asked(html: str, bounds: Bounds = ROOM, script: str = READ) -> dict[str, Any]:
     question = {"html": html, "url": "https://example.org/", "max_chars": 100_000}
     return asyncio.run(run_in_worker(script, "justhtml", question, bounds))
 
@@ -63,7 +66,7 @@ def test_a_process_that_goes_beyond_its_bounds_is_ended(bounds: Bounds) -> None:
 def test_a_process_nobody_waits_for_is_ended() -> None:
     async def run() -> None:
         task = asyncio.ensure_future(
-            run_in_worker("html_text.read_html", "justhtml", {"html": SLOW, "max_chars": 1}, ROOM)
+            run_in_worker(READ, "justhtml", {"html": SLOW, "max_chars": 1}, ROOM)
         )
         await until(lambda: not no_child_is_left())
         task.cancel()
@@ -76,7 +79,7 @@ def test_a_process_nobody_waits_for_is_ended() -> None:
 
 def test_a_process_that_breaks_is_told_from_one_that_is_ended() -> None:
     with pytest.raises(WorkerFailed) as caught:
-        asked("x", script="isolated.no_such_work")
+        asked("x", script="toolbox.isolated.no_such_work")
     assert not caught.value.over_limit
 
 
@@ -92,7 +95,7 @@ def test_the_process_sees_no_variable_but_two(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(name, "http://127.0.0.1:9")
 
     question = {"html": SLOW, "url": "", "max_chars": 1}
-    child = _start_worker("html_text.read_html", "justhtml", question, ROOM)
+    child = _start_worker(READ, "justhtml", question, ROOM)
     environ = Path(f"/proc/{child.pid}/environ")
     known = wait_until(lambda: environ.read_bytes())  # empty for a moment while it starts
     held = known.strip(b"\0").split(b"\0")
@@ -103,7 +106,7 @@ def test_the_process_sees_no_variable_but_two(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_missing_package_is_said() -> None:
     with pytest.raises(ToolError, match="no_such_package is not installed"):
-        asyncio.run(run_in_worker("html_text.read_html", "no_such_package", {}, ROOM))
+        asyncio.run(run_in_worker(READ, "no_such_package", {}, ROOM))
 
 
 def test_a_page_that_cannot_be_read_in_its_time_is_an_error_in_words() -> None:

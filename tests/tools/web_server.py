@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from mlx_tools.plugins.web.web_tools import fetch_url
 from mlx_tools.toolbox.urls import Address
 from mlx_tools.toolbox.web_fetch import Fetcher
-from mlx_tools.toolbox.web_tools import fetch_url
 from mlx_tools.tools import ToolResult
 from tests.backends.loopback import Connection, Server
 from tests.tools.file_calls import executed

@@ -15,9 +15,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from mlx_tools.paths import to_install
-from mlx_tools.toolbox.kb.passages import MAX_HEADING_CHARS, Passage, split_passages
-from mlx_tools.toolbox.web_fetch import find_charset, split_bom
-from mlx_tools.toolbox.worker import Bounds, WorkerFailed, run_worker
+from mlx_tools.plugins.kb.passages import MAX_HEADING_CHARS, Passage, split_passages
+from mlx_tools.toolbox import Bounds, WorkerFailed, find_charset, run_worker, split_bom
 
 READER: Final = "4"
 """The version of this code: a file that an earlier one has read is read again."""
@@ -43,7 +42,7 @@ _FORMS: Final = {
 """The form of a text by suffix, which decides how it is cut; all others are code."""
 
 _OFFICE: Final = frozenset((".docx", ".odt", ".rtf", ".pages", ".epub"))
-"""Suffixes that `mlx_tools.toolbox.kb.office` reads."""
+"""Suffixes that `mlx_tools.plugins.kb.office` reads."""
 
 _UNREAD: Final = frozenset(
     (".doc", ".mobi", ".xls", ".xlsx", ".ods", ".numbers", ".ppt", ".pptx", ".odp", ".key")
@@ -119,7 +118,7 @@ def read_document(name: str, data: bytes) -> Document:
         raise UnreadableFile("it is a private key")
     text = decode_text(data)
     if suffix in _HTML or (not suffix and text[:200].lstrip().lower().startswith("<!doctype html")):
-        from mlx_tools.toolbox.html_text import read_html
+        from mlx_tools.toolbox import read_html
 
         page = read_html(text)
         title = page["title"] or _prose_title(page["text"])
@@ -202,14 +201,14 @@ def _read_office(name: str, data: bytes) -> Document:
 def _read_apart(
     work: str, package: str, question: dict[str, Any], bounds: Bounds
 ) -> dict[str, Any]:
-    """Return the result of `mlx_tools.toolbox.kb.office` for a file's ``data``.
+    """Return the result of `mlx_tools.plugins.kb.office` for a file's ``data``.
 
     Raises:
         UnreadableFile: there is none.
     """
     request = {**question, "data": base64.b64encode(question["data"]).decode()}
     try:
-        return run_worker(f"kb.office.{work}", package, request, bounds)
+        return run_worker(f"plugins.kb.office.{work}", package, request, bounds)
     except WorkerFailed as error:
         reason = (
             f" within {bounds.seconds:g} s and {bounds.memory_mb} MB" if error.over_limit else ""

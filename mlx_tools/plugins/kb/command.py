@@ -29,15 +29,15 @@ from mlx_tools.cli.output import (
 )
 from mlx_tools.cli.root import Interrupted
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED
-from mlx_tools.toolbox import (
-    BINARY,
+from mlx_tools.plugins.kb.documents import BINARY
+from mlx_tools.plugins.kb.knowledge_base import (
     DEFAULT_CORPUS,
     DEFAULT_LIMIT,
     MAX_LIMIT,
     AddReport,
-    Hit,
     KnowledgeBase,
 )
+from mlx_tools.plugins.kb.search import Hit
 
 app = typer.Typer(add_completion=False)
 

@@ -13,8 +13,8 @@ from mlx_tools.tools import Tool, ToolError, current_context, load_words
 from mlx_tools.transcript import Source, Sources
 
 if TYPE_CHECKING:
-    from mlx_tools.toolbox.kb.knowledge_base import Corpus, KnowledgeBase
-    from mlx_tools.toolbox.kb.search import Hit
+    from mlx_tools.plugins.kb.knowledge_base import Corpus, KnowledgeBase
+    from mlx_tools.plugins.kb.search import Hit
 
 QUERY: Final = "query_knowledge_base"
 LIST: Final = "list_corpora"
@@ -65,7 +65,7 @@ class Knowledge:
         return self._cache[1]
 
     def _base(self) -> KnowledgeBase:
-        from mlx_tools.toolbox.kb.knowledge_base import KnowledgeBase
+        from mlx_tools.plugins.kb.knowledge_base import KnowledgeBase
 
         return KnowledgeBase(self._file)
 

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import unquote
 from xml.parsers import expat
 
-from mlx_tools.toolbox.isolated import Problem
+from mlx_tools.toolbox import Problem
 
 MAX_CHARS = 10_000_000
 MAX_UNPACKED = 100_000_000
@@ -261,7 +261,7 @@ def read_odt(data: bytes) -> tuple[str, str]:
 
 def read_epub(data: bytes) -> tuple[str, str]:
     """Read a book: pages of HTML, in the order of its spine."""
-    from mlx_tools.toolbox.html_text import read_html
+    from mlx_tools.toolbox import read_html
 
     archive = Archive(data)
     roots = [

@@ -35,9 +35,7 @@ from mlx_tools.store import (
     status_of,
     write_file,
 )
-from mlx_tools.toolbox.file_reading import tool_errors
-from mlx_tools.toolbox.text_diff import unified_diff
-from mlx_tools.toolbox.text_files import decode_text, encode_text, one_line
+from mlx_tools.toolbox import decode_text, encode_text, one_line, tool_errors, unified_diff
 from mlx_tools.tools import Preview, Tool, ToolContext, ToolError, current_context, load_words
 
 ENDING: Final = ".md"
@@ -84,7 +82,7 @@ def parse_note(path: str, text: str, modified: float = 0.0) -> Note:
     Its title is in the front matter, or is the first heading, or the file's name. The text is what
     follows our front matter; other front matter is kept before it.
     """
-    from mlx_tools.toolbox.kb.documents import find_title, split_front_matter
+    from mlx_tools.plugins.kb.documents import find_title, split_front_matter
 
     title = find_title(text) or PurePath(path).stem
     head, body = split_front_matter(text)
@@ -186,7 +184,7 @@ class Notes:
         Hidden files and folders, links, files with several names, and files that are no text are
         left out.
         """
-        from mlx_tools.toolbox.kb.walk import WalkStart, walk_files
+        from mlx_tools.plugins.kb.walk import WalkStart, walk_files
 
         notes: list[Note] = []
         unread = size = 0
@@ -373,8 +371,8 @@ def rank_notes(
     Of equal ones the most recently changed is first. A query without words, such as a smiley, is
     found as it is. ``given_up`` is called before each note.
     """
-    from mlx_tools.toolbox.kb.query import QueryTerm, TermMatcher, build_query
-    from mlx_tools.toolbox.kb.search import make_snippet
+    from mlx_tools.plugins.kb.query import QueryTerm, TermMatcher, build_query
+    from mlx_tools.plugins.kb.search import make_snippet
 
     roots = tuple(query_term.root for query_term in build_query(query, lambda _: 0).terms)
     counts = [*_count_terms(notes, roots, given_up)]
@@ -423,7 +421,7 @@ def _count_terms(
 
     Only words in notes that may match are analysed, each once.
     """
-    from mlx_tools.toolbox.kb.query import fold_text, iter_terms
+    from mlx_tools.plugins.kb.query import fold_text, iter_terms
 
     parts = [*map(fold_text, roots)]
 

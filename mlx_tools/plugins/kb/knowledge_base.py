@@ -23,8 +23,8 @@ from msgspec import Struct
 
 from mlx_tools.errors import UsageError
 from mlx_tools.paths import expand_user, knowledge_base_file
-from mlx_tools.toolbox.kb.database import Database, FileRow
-from mlx_tools.toolbox.kb.documents import (
+from mlx_tools.plugins.kb.database import Database, FileRow
+from mlx_tools.plugins.kb.documents import (
     SNIFFED,
     Document,
     UnreadableFile,
@@ -33,8 +33,8 @@ from mlx_tools.toolbox.kb.documents import (
     is_binary,
     read_document,
 )
-from mlx_tools.toolbox.kb.search import SNIPPET_CHARS, Hit, search
-from mlx_tools.toolbox.kb.walk import MAX_FILES, WalkedFile, WalkStart, make_stamp, walk_files
+from mlx_tools.plugins.kb.search import SNIPPET_CHARS, Hit, search
+from mlx_tools.plugins.kb.walk import MAX_FILES, WalkedFile, WalkStart, make_stamp, walk_files
 
 DEFAULT_CORPUS: Final = "default"
 DEFAULT_LIMIT: Final = 5

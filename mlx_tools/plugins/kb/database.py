@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from mlx_tools.errors import KnowledgeBaseError
+from mlx_tools.plugins.kb.documents import Document
+from mlx_tools.plugins.kb.passages import HEADING_SEPARATOR, SECTION_SEPARATOR
+from mlx_tools.plugins.kb.query import LETTERS, index_text
 from mlx_tools.store import DAMAGED, FileFormat, SqliteFile
-from mlx_tools.toolbox.kb.documents import Document
-from mlx_tools.toolbox.kb.passages import HEADING_SEPARATOR, SECTION_SEPARATOR
-from mlx_tools.toolbox.kb.query import LETTERS, index_text
 
 _INDEXES: Final = {
     "passage_words": ("heading", "text"),

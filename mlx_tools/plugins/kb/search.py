@@ -20,10 +20,9 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from mlx_tools.store import DAMAGED
-from mlx_tools.toolbox.kb.database import Database
-from mlx_tools.toolbox.kb.passages import HEADING_SEPARATOR
-from mlx_tools.toolbox.kb.query import (
+from mlx_tools.plugins.kb.database import Database
+from mlx_tools.plugins.kb.passages import HEADING_SEPARATOR
+from mlx_tools.plugins.kb.query import (
     RARE_COUNT,
     QueryTerm,
     TermMatcher,
@@ -31,6 +30,7 @@ from mlx_tools.toolbox.kb.query import (
     find_nearest,
     split_trigrams,
 )
+from mlx_tools.store import DAMAGED
 
 SNIPPET_CHARS: Final = 600
 SECONDS: Final = 20.0

@@ -19,8 +19,7 @@ from mlx_tools.messages import Effects
 from mlx_tools.paths import read_regular, to_install
 from mlx_tools.process import visible
 from mlx_tools.store import Root
-from mlx_tools.toolbox.file_reading import open_below
-from mlx_tools.toolbox.worker import Bounds, WorkerFailed, run_in_worker
+from mlx_tools.toolbox import Bounds, WorkerFailed, open_below, run_in_worker
 from mlx_tools.tools import Tool, ToolError, current_context, load_words
 
 MAX_BYTES: Final = 500_000_000
@@ -151,7 +150,8 @@ async def _ask_media_model(
         if os.fstat(file).st_size > MAX_BYTES:
             raise ToolError(f"{path} has more than {MAX_BYTES // 1_000_000} MB")
         question = {**request, "model": model, "file": file}
-        answer = await run_in_worker(f"isolated.{work}", package, question, bounds, (file,))
+        function = f"plugins.media.work.{work}"
+        answer = await run_in_worker(function, package, question, bounds, (file,))
     except WorkerFailed as error:
         if error.problem:
             raise ToolError(f"{path} cannot be read: {error.problem}") from None

@@ -21,9 +21,15 @@ from typing import Any, Final
 from mlx_tools.messages import Effects
 from mlx_tools.paths import to_install
 from mlx_tools.process import clean, visible
-from mlx_tools.toolbox.urls import UrlRefused, read_url
-from mlx_tools.toolbox.web_fetch import Fetcher, extract_text
-from mlx_tools.toolbox.worker import Bounds, WorkerFailed, run_in_worker
+from mlx_tools.toolbox import (
+    Bounds,
+    Fetcher,
+    UrlRefused,
+    WorkerFailed,
+    extract_text,
+    read_url,
+    run_in_worker,
+)
 from mlx_tools.tools import Tool, ToolError, current_context, load_words
 from mlx_tools.transcript import Source, Sources
 
@@ -126,6 +132,8 @@ def web_search(search: Search, seconds: float = 20.0, local: Collection[str] = (
 MAX_TITLE: Final = 200
 MAX_SNIPPET: Final = 500
 
+_WORK: Final = "plugins.web.engines.search"
+"""The function that asks an engine, in a process of its own."""
 _CPU_SECONDS: Final = 10
 _MEMORY_MB: Final = 4000
 """Reserved rather than used: the library starts threads."""
@@ -175,7 +183,7 @@ async def ask_engines(
     for engine in engines:
         question = {"query": query, "engine": engine, "max_results": max_results, "seconds": share}
         try:
-            hits = (await ask("isolated.search", "ddgs.engines", question, bounds))["hits"]
+            hits = (await ask(_WORK, "ddgs.engines", question, bounds))["hits"]
         except WorkerFailed as error:
             message = _SLOW if error.over_limit else error.problem or "failed"
             plain_faults = (plain for sign, plain in _FAULTS.items() if sign in message)

@@ -1,0 +1,176 @@
+"""The built-in tools, each disabled with the reason if it cannot work here.
+
+Those of plugins come by the hook ``tools``.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from mlx_tools.app.hooks import ToolRequest, plugins
+from mlx_tools.errors import require_instance, require_items
+from mlx_tools.policy import check_presets
+from mlx_tools.store import Root, RootName, supported
+from mlx_tools.tools import (
+    EntryPointTools,
+    Registry,
+    Tool,
+    disable_tool,
+    read_artifact,
+    tool_search,
+)
+
+if TYPE_CHECKING:
+    from mlx_tools.app.config import Configuration
+    from mlx_tools.toolbox import Jobs
+    from mlx_tools.transcript import Header
+
+
+class ToolOptions(TypedDict, total=False):
+    """Options of the built-in tools."""
+
+    commands: Iterable[str]
+    """Programs that ``run_command`` may run with any arguments, besides its own."""
+    program_folders: Iterable[str]
+    """Folders in which it looks for programs, besides the system's."""
+    knowledge_base: str | os.PathLike[str] | None
+    """The file of the knowledge base, None for the user's own. Its tools are disabled while it is
+    empty."""
+    notes: str | os.PathLike[str] | None
+    """The folder of the notes, which need not exist. Without one, the tools for notes are disabled.
+    """
+    jobs: Jobs | None
+    """The place for jobs of ``schedule_task``. Without it, that tool is disabled."""
+    local_hosts: Iterable[str]
+    """Hosts of this machine or its network, each with its port, that ``fetch_url`` may ask, and
+    that
+    results of ``searxng`` may be on."""
+    searxng: str | None
+    """The address of a SearXNG that ``web_search`` asks instead of search engines."""
+
+
+def builtin_tools(
+    roots: Iterable[str | os.PathLike[str] | RootName] = (),
+    *,
+    switched_off: Mapping[str, str] | None = None,
+    **options: Unpack[ToolOptions],
+) -> Registry:
+    """Return a registry of the built-in tools, in the order of a listing.
+
+    Args:
+        roots: folders that file tools may see (``DIR`` or ``DIR:rw``). Without one, the file
+            tools and ``run_command`` are disabled.
+        switched_off: see `Registry`.
+        options: see `ToolOptions`.
+
+    Raises:
+        UsageError: a root is no folder, or an option is not valid.
+        ToolDefinitionError: a preset does not fit these tools.
+    """
+    registry = Registry(switched_off=switched_off)
+    add_builtin(registry, roots, options)
+    check_presets(registry.all_specs(), complete=False)
+    return registry
+
+
+def add_builtin(
+    registry: Registry,
+    roots: Iterable[str | os.PathLike[str] | RootName],
+    options: Mapping[str, Any],
+    configuration: Configuration | None = None,
+    header: Header | None = None,
+) -> None:
+    """Add the built-in tools to a registry: those of the core, then those of plugins.
+
+    Args:
+        registry: the registry.
+        roots: see `builtin_tools`.
+        options: see `ToolOptions`.
+        configuration: the settings, for plugins that read theirs.
+        header: the header of a session that continues.
+
+    Raises:
+        UsageError: a root is no folder, or an option is not valid.
+    """
+    names = [_parse_root(root) for root in require_items("roots", roots, "give a list of folders")]
+    no_walk = None if supported() else "this system cannot open files safely (openat)"
+    request = ToolRequest(
+        tuple(Root(name) for name in names) if supported() else (),
+        no_walk,
+        no_walk or (None if names else "no folder was named that it may see (--root DIR)"),
+        options,
+        configuration,
+        header,
+    )
+    for tool in _core_tools(request):
+        registry.provide(tool)
+    hooks = plugins()
+    for name in hooks.built_in("tools"):
+        for _, made in hooks.call_one(name, "tools", built_in=True, request=request):
+            for tool in made:
+                registry.provide(tool)
+
+
+def plugin_tools(configuration: Configuration | None = None) -> list[EntryPointTools]:
+    """Return the tools that plugins of other packages offer, none of them made yet.
+
+    Args:
+        configuration: the settings.
+    """
+    hooks, request = plugins(), ToolRequest(configuration=configuration)
+
+    def make(name: str) -> list[Any]:
+        found = hooks.call_one(name, "tools", built_in=False, request=request)
+        return [tool for _, offered in found for tool in offered or ()]
+
+    return [
+        EntryPointTools(name, "tools", functools.partial(make, name))
+        for name in hooks.installed("tools")
+    ]
+
+
+def _core_tools(request: ToolRequest) -> list[Tool]:
+    """Return the tools of the core."""
+    from mlx_tools.toolbox import create_file, disabled_reason
+    from mlx_tools.toolbox.calculator import calculator
+    from mlx_tools.toolbox.clock import clock
+    from mlx_tools.toolbox.edit_file import edit_file
+    from mlx_tools.toolbox.file_access import file_access
+    from mlx_tools.toolbox.format_xml import format_xml
+    from mlx_tools.toolbox.run_command import run_command
+    from mlx_tools.toolbox.schedule_task import schedule_task
+    from mlx_tools.toolbox.search_files import search_files
+
+    open_roots, options, no_files = request.roots, request.options, request.no_files
+    commands = require_items("commands", options.get("commands"), "give a list of programs")
+    jobs = options.get("jobs")
+    writable = any(root.writable for root in open_roots)
+    no_edits = no_files or (None if writable else "no folder was named with :rw (--root DIR:rw)")
+    no_jobs = "no place for jobs was named" if jobs is None else None
+    return [
+        calculator(),
+        clock(),
+        disable_tool(file_access(open_roots), no_files),
+        disable_tool(create_file(open_roots), no_files),
+        disable_tool(edit_file(open_roots), no_edits),
+        disable_tool(search_files(open_roots), no_files),
+        format_xml(),
+        tool_search(),
+        read_artifact(),
+        disable_tool(
+            run_command(open_roots, commands, folders=options.get("program_folders", ())),
+            functools.partial(disabled_reason, open_roots),
+        ),
+        disable_tool(schedule_task(jobs), no_jobs),
+    ]
+
+
+def _parse_root(root: str | os.PathLike[str] | RootName) -> RootName:
+    if isinstance(root, os.PathLike):
+        return RootName(os.fspath(root))
+    if isinstance(root, RootName):
+        return root
+    return RootName.parse(require_instance("a root", root, str, "write DIR, or DIR:rw"))

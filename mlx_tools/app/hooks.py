@@ -1,0 +1,277 @@
+"""The hooks by which plugins add to mlx-tools, and the plugins that are here.
+
+A built-in plugin is a folder of ``mlx_tools/plugins``. Each hook that it implements is a function
+in the file of the hook's name, which is imported when the hook is first called. Another package
+names a module in the entry-point group ``mlx_tools``; its functions under `hookimpl` are the same
+hooks, with the same rights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import pkgutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from importlib.machinery import PathFinder
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+import pluggy
+from msgspec import Struct
+
+from mlx_tools.errors import MlxToolsError, UsageError
+from mlx_tools.packages import PLUGINS as GROUP
+from mlx_tools.packages import find_offers, package_of
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from mlx_tools.app.config import Configuration
+    from mlx_tools.store import Root
+    from mlx_tools.tools import ToolLike
+    from mlx_tools.transcript import Header
+
+PACKAGE: Final = "mlx_tools.plugins"
+"""The package whose folders are the built-in plugins."""
+
+hookspec = pluggy.HookspecMarker(GROUP)
+hookimpl = pluggy.HookimplMarker(GROUP)
+"""Marks a plugin's function as an implementation of the hook of its name."""
+
+_log = logging.getLogger(__name__)
+
+
+class ToolRequest(Struct, frozen=True):
+    """The parts that a plugin can make its tools from."""
+
+    roots: tuple[Root, ...] = ()
+    """The open folders that file tools may see."""
+    no_walk: str | None = None
+    """The reason why no folder can be walked safely on this system, None if it can."""
+    no_files: str | None = None
+    """The reason why no file can be read, None if files can."""
+    options: Mapping[str, Any] = {}
+    """The options of `mlx_tools.builtin_tools`; a plugin reads those that it knows."""
+    configuration: Configuration | None = None
+    """The settings, None if a program lists its tools without any."""
+    header: Header | None = None
+    """The header of a session that continues."""
+
+
+class Command(Struct, frozen=True):
+    """A command of the command line, or a group of commands."""
+
+    name: str
+    """The word after ``mlx-tools``."""
+    help: str
+    """Its line in ``mlx-tools --help``."""
+    app: str
+    """Its `typer.Typer`, as ``module:name``. It is imported when the command is used."""
+
+
+# --- the hooks ------------------------------------------------------------------------------------
+
+
+@hookspec
+def tools(request: ToolRequest) -> Iterable[ToolLike]:  # type: ignore[empty-body]
+    """Return the plugin's tools, in the order of a listing.
+
+    A tool that cannot work here is returned all the same, with a ``disabled_reason``. A tool of
+    another package is held to its declaration, and belongs to ``plugin:PACKAGE`` in a policy.
+
+    Args:
+        request: the roots, options and settings to make them from.
+
+    Returns:
+        The tools.
+
+    Raises:
+        UsageError: an option of the plugin's is not valid.
+    """
+
+
+@hookspec
+def commands() -> Iterable[Command]:  # type: ignore[empty-body]
+    """Return the plugin's commands.
+
+    A name that is taken is left out, and reported.
+
+    Returns:
+        The commands, not imported yet.
+
+    Raises:
+        Exception: the plugin is faulty; it is left out.
+    """
+
+
+# --- the plugins ----------------------------------------------------------------------------------
+
+
+class Plugins:
+    """The plugins of one process, loaded hook by hook.
+
+    A plugin that fails is left out of that hook, and a warning names it, once.
+
+    Args:
+        package: the package whose folders are the built-in plugins.
+        find: finds the entry points of other packages in a group.
+    """
+
+    def __init__(
+        self,
+        package: str = PACKAGE,
+        find: Callable[[str], Iterable[EntryPoint]] = find_offers,
+    ) -> None:
+        self.faults: dict[str, str] = {}
+        """The problem of each plugin that was left out, by its name."""
+        self._package, self._find = package, find
+        self._manager = pluggy.PluginManager(GROUP)
+        self._manager.add_hookspecs(sys.modules[__name__])
+        self._built_in: dict[str, dict[str, Any]] = {}
+        self._installed: dict[str, Any] | None = None
+
+    def names(self) -> list[str]:
+        """Return the names of the built-in plugins that are here."""
+        modules = pkgutil.iter_modules(self._places())
+        return sorted(module.name for module in modules if module.ispkg)
+
+    def exports(self, name: str) -> ModuleType:
+        """Return a built-in plugin's package, for the names that it offers to others.
+
+        Raises:
+            UsageError: there is no such plugin.
+        """
+        if name not in self.names():
+            raise UsageError(f"this needs the plugin {name}, which is not here")
+        return import_module(f"{self._package}.{name}")
+
+    def call(self, hook: str, **arguments: Any) -> Iterator[tuple[str, Any]]:
+        """Yield the name of each plugin that implements a hook, and its result.
+
+        Built-in plugins come first, each kind by name. A result that is an iterator is read into a
+        list.
+
+        Raises:
+            MlxToolsError: a built-in plugin says that an argument is wrong.
+        """
+        for kind, found in ((True, self.built_in(hook)), (False, self.installed(hook))):
+            for name in found:
+                yield from self.call_one(name, hook, built_in=kind, **arguments)
+
+    def call_one(
+        self, name: str, hook: str, *, built_in: bool, **arguments: Any
+    ) -> Iterator[tuple[str, Any]]:
+        """Yield the name and the result of one plugin, nothing if it fails.
+
+        Raises:
+            MlxToolsError: a built-in plugin says that an argument is wrong.
+        """
+        plugin = (self.built_in(hook) if built_in else self.installed(hook))[name]
+        results: list[Any] = []
+        with self._report(name, built_in=built_in):
+            results.append(self._call_plugin(plugin, hook, arguments))
+        yield from ((name, result) for result in results)
+
+    def built_in(self, hook: str) -> Mapping[str, Any]:
+        """Return the files of built-in plugins for a hook, by the plugin's name."""
+        if hook not in self._built_in:
+            files: dict[str, Any] = {}
+            for name in self.names():
+                if not self._has_file(name, hook):
+                    continue
+                with self._report(name):
+                    plugin = import_module(f"{self._package}.{name}.{hook}")
+                    self._register(plugin, f"{name}.{hook}")
+                    files[name] = plugin
+            self._built_in[hook] = files
+        return self._built_in[hook]
+
+    def installed(self, hook: str) -> Mapping[str, Any]:
+        """Return the plugins of other packages for a hook, by the package's name."""
+        if self._installed is None:
+            self._installed = {}
+            for point in self._find(GROUP):
+                package = package_of(point)
+                name = package if package not in self._installed else f"{package}:{point.name}"
+                with self._report(name):
+                    plugin = point.load()
+                    self._register(plugin, name)
+                    self._installed[name] = plugin
+        callers = {
+            name: {caller.name for caller in self._manager.get_hookcallers(plugin) or ()}
+            for name, plugin in self._installed.items()
+        }
+        return {name: plugin for name, plugin in self._installed.items() if hook in callers[name]}
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Leave something of a plugin out, for a reason that is reported."""
+        if self.faults.get(name) != reason:
+            self.faults[name] = reason
+            _log.warning("mlx-tools: warning: the plugin %s is left out: %s", name, reason)
+
+    def _places(self) -> Sequence[str]:
+        """Return the folders that hold the built-in plugins."""
+        parent, _, _ = self._package.rpartition(".")
+        places = import_module(parent).__path__ if parent else None
+        spec = PathFinder.find_spec(self._package, places)
+        return [] if spec is None else spec.submodule_search_locations or []
+
+    def _has_file(self, name: str, hook: str) -> bool:
+        """Return True if a built-in plugin has a file for the hook. Nothing is imported."""
+        folder = PathFinder.find_spec(f"{self._package}.{name}", self._places())
+        places = None if folder is None else folder.submodule_search_locations
+        return PathFinder.find_spec(f"{self._package}.{name}.{hook}", places) is not None
+
+    def _register(self, plugin: Any, name: str) -> None:
+        self._manager.register(plugin, name)
+        for caller in self._manager.get_hookcallers(plugin) or ():
+            if not caller.has_spec():
+                self._manager.unregister(plugin)
+                raise UsageError(f"there is no hook {caller.name}")
+
+    def _call_plugin(self, plugin: Any, hook: str, arguments: Mapping[str, Any]) -> Any:
+        others = [one for one in self._manager.get_plugins() if one is not plugin]
+        results = self._manager.subset_hook_caller(hook, others)(**arguments)
+        result = results[0] if results else None
+        return list(result) if isinstance(result, Iterator) else result
+
+    @contextlib.contextmanager
+    def _report(self, name: str, *, built_in: bool = False) -> Iterator[None]:
+        """Report any exception in the block as a fault of this plugin."""
+        try:
+            yield
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # somebody else's code: nothing is known of it
+            if built_in and isinstance(error, MlxToolsError):
+                raise
+            self.refuse(name, f"{type(error).__name__}: {error}"[:300])
+
+
+@functools.cache
+def plugins() -> Plugins:
+    """Return the plugins of this process."""
+    return Plugins()
+
+
+def plugin_commands(reserved: Iterable[str] = ()) -> dict[str, Command]:
+    """Return the commands of all plugins by name.
+
+    Args:
+        reserved: the names of other commands. A plugin's command of such a name is left out.
+    """
+    hooks, used_names = plugins(), set(reserved)
+    commands: dict[str, Command] = {}
+    for plugin, offered in hooks.call("commands"):
+        for command in offered or ():
+            if not isinstance(command, Command):
+                hooks.refuse(plugin, f"it offers {type(command).__name__}, which is no Command")
+            elif command.name in used_names:
+                hooks.refuse(plugin, f"there is a command {command.name} already")
+            else:
+                used_names.add(command.name)
+                commands[command.name] = command
+    return commands

@@ -1,0 +1,1 @@
+"""Pictures described, speech written down, texts translated."""

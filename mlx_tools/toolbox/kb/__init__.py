@@ -1,1 +1,0 @@
-"""The knowledge base: files of one's own, found by a question in plain words."""

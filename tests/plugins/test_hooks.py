@@ -1,0 +1,155 @@
+"""Plugins are found by folder and by entry point; a faulty one is named, and takes nothing down."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlx_tools.app import Plugins, ToolRequest, plugins
+from mlx_tools.cli.command_table import COMMANDS
+from mlx_tools.errors import UsageError
+from scripts import import_diagram as house
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+HEAD = "from mlx_tools.app import Command, hookimpl\n@hookimpl\n"
+GOOD = f"{HEAD}def commands():\n    return [Command('{{0}}', 'Do {{0}}.', '{{0}}:app')]\n"
+FAULTY = {
+    "import": ("import no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module'"),
+    "syntax": ("def\n", "SyntaxError"),
+    "call": (f"{HEAD}def commands():\n    raise ValueError('no luck')\n", "ValueError: no luck"),
+    "exit": (f"{HEAD}def commands():\n    raise SystemExit(3)\n", "SystemExit: 3"),
+    "parameter": (f"{HEAD}def commands(place):\n    return []\n", "PluginValidationError"),
+    "iterator": (f"{HEAD}def commands():\n    yield 1 / 0\n", "ZeroDivisionError"),
+}
+UNKNOWN = f"{HEAD}def orders():\n    return []\n"
+
+Make = Callable[[dict[str, str]], Plugins]
+
+
+@pytest.fixture
+def with_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Plugins whose built-in ones are folders with such a file ``commands.py``."""
+
+    def make(files: dict[str, str]) -> Plugins:
+        package = tmp_path / f"plugins_of_{tmp_path.name}".replace("-", "_")
+        package.mkdir()
+        (package / "__init__.py").write_text("")
+        for name, text in files.items():
+            (package / name).mkdir()
+            (package / name / "__init__.py").write_text("")
+            (package / name / "commands.py").write_text(text.format(name))
+        monkeypatch.syspath_prepend(tmp_path)
+        return Plugins(package.name, lambda group: [])
+
+    return make
+
+
+@pytest.fixture
+def with_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Plugins of packages with such a module, and no built-in ones."""
+
+    def make(modules: dict[str, str]) -> Plugins:
+        points = []
+        for name, text in modules.items():
+            module = f"{name}_of_{tmp_path.name}".replace("-", "_")
+            (tmp_path / f"{module}.py").write_text(text.format(name))
+            points.append(EntryPoint(name, module, "mlx_tools"))
+        monkeypatch.syspath_prepend(tmp_path)
+        return Plugins("mlx_tools.no_such_package", lambda group: points)
+
+    return make
+
+
+def offered(hooks: Plugins) -> list[str]:
+    return [command.name for _, found in hooks.call("commands") for command in found]
+
+
+def test_folders_are_plugins_in_the_order_of_their_names(with_folders: Make) -> None:
+    hooks = with_folders({"tides": GOOD, "maps": GOOD})
+    assert hooks.names() == ["maps", "tides"]
+    assert offered(hooks) == ["maps", "tides"]
+    assert list(hooks.call("tools", request=ToolRequest())) == []
+    assert hooks.faults == {}
+
+
+def test_packages_are_plugins_too(with_packages: Make) -> None:
+    hooks = with_packages({"tides": GOOD, "maps": GOOD})
+    assert offered(hooks) == ["tides", "maps"] and hooks.faults == {}
+
+
+def test_without_the_folder_of_plugins_there_is_none() -> None:
+    hooks = Plugins("mlx_tools.no_such_package", lambda group: [])
+    assert hooks.names() == [] and list(hooks.call("commands")) == []
+
+
+@pytest.mark.parametrize("kind", FAULTY)
+@pytest.mark.parametrize("place", ["with_folders", "with_packages"])
+def test_a_faulty_plugin_is_named_and_the_others_go_on(
+    place: str, kind: str, request: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    text, problem = FAULTY[kind]
+    hooks: Plugins = request.getfixturevalue(place)({"maps": GOOD, "broken": text, "tides": GOOD})
+    with caplog.at_level(logging.WARNING):
+        assert offered(hooks) == ["maps", "tides"] and offered(hooks) == ["maps", "tides"]
+    assert [fault for fault in hooks.faults.values() if problem in fault]
+    assert len(hooks.faults) == 1 and "broken" in next(iter(hooks.faults))
+    assert len([one for one in caplog.records if "broken" in one.getMessage()]) == 1
+
+
+def test_a_hook_that_does_not_exist_is_a_fault(with_packages: Make) -> None:
+    hooks = with_packages({"broken": UNKNOWN})
+    assert offered(hooks) == []
+    assert "there is no hook orders" in str(hooks.faults)
+
+
+def test_a_wrong_option_of_a_built_in_plugin_is_told_to_the_caller(with_folders: Make) -> None:
+    text = "from mlx_tools.errors import UsageError\n" + HEAD
+    hooks = with_folders({"maps": text + "def commands():\n    raise UsageError('no such map')\n"})
+    with pytest.raises(UsageError, match="no such map"):
+        list(hooks.call("commands"))
+
+
+def test_what_a_plugin_exports_is_had_by_its_name() -> None:
+    assert plugins().exports("kb").KnowledgeBase.__name__ == "KnowledgeBase"
+    with pytest.raises(UsageError, match="needs the plugin tides"):
+        plugins().exports("tides")
+
+
+# --- the plugins that come along ------------------------------------------------------------------
+
+
+def test_no_room_imports_a_plugin_and_no_plugin_imports_another() -> None:
+    edges = house.room_imports()
+    plugin_rooms = {room for room in edges if room.startswith("plugins.")}
+    assert {room.partition(".")[2] for room in plugin_rooms} == set(plugins().names())
+    assert {room for room, there in edges.items() if plugin_rooms & there.keys()} == set()
+
+
+MODULES = """
+import sys
+from mlx_tools.cli import main
+code = main({arguments})
+names = sorted(name for name in sys.modules if name.startswith("mlx_tools.plugins."))
+print(*names, file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["kb", "--help"], ["--version"]])
+def test_help_imports_no_plugin(arguments: list[str]) -> None:
+    program = MODULES.format(arguments=arguments)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (run.returncode, run.stderr.strip()) == (0, "")
+
+
+def test_the_commands_of_the_core_are_not_those_of_plugins() -> None:
+    names = [command.name for _, found in plugins().call("commands") for command in found]
+    assert sorted({*names} & COMMANDS.keys()) == [] and len(names) == len({*names})
