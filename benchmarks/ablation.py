@@ -32,6 +32,7 @@ from strong_model import Mangled, StrongModel, Wish
 
 from mlx_tools import Limits, RunSettings
 from mlx_tools.app.proposal import Proposer
+from mlx_tools.app.results import Results, describe_run
 from mlx_tools.app.statistics import Share, mcnemar
 from mlx_tools.backends import (
     Backend,
@@ -43,9 +44,8 @@ from mlx_tools.backends import (
     find_served_format,
     inspect_server,
 )
-from mlx_tools.evaluate.bfcl_data import BfclItem, Half, ensure_wheel, run_bfcl
-from mlx_tools.evaluate.results import Results, describe_run
 from mlx_tools.messages import ToolCall, ToolSpec, replace
+from mlx_tools.plugins.evaluate.bfcl_data import BfclItem, Half, ensure_wheel, run_bfcl
 from mlx_tools.prompt import NAMED_FORMATS, WRITTEN_STYLES, opening
 
 CATEGORIES = "simple_python,multiple,live_simple,live_multiple,irrelevance,fresh"

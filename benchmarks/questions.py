@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mlx_tools.evaluate.bfcl_data import BfclItem, Half, load_items, sample
-from mlx_tools.evaluate.bfcl_score import score
 from mlx_tools.messages import ToolCall
+from mlx_tools.plugins.evaluate.bfcl_data import BfclItem, Half, load_items, sample
+from mlx_tools.plugins.evaluate.bfcl_score import score
 from mlx_tools.schema.sample import fits, sample_arguments
 
 FRESH_FILE: Final = Path(__file__).resolve().parent / "call_quality" / "fresh_questions.toml"

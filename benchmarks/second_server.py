@@ -40,6 +40,7 @@ from typing import Any
 
 from mlx_tools import Limits, RunSettings, __version__
 from mlx_tools.app.proposal import Proposer
+from mlx_tools.app.results import Results, describe_run
 from mlx_tools.app.statistics import Share, mcnemar
 from mlx_tools.backends import (
     DEFAULT_MODEL,
@@ -56,10 +57,15 @@ from mlx_tools.backends import (
 )
 from mlx_tools.backends.models.embedded import SMOLLM2, fetch
 from mlx_tools.backends.server import free_port
-from mlx_tools.evaluate.bfcl_data import BfclItem, ensure_wheel, load_items, run_bfcl, sample
-from mlx_tools.evaluate.results import Results, describe_run
 from mlx_tools.messages import replace
 from mlx_tools.paths import cache_dir, private_dir
+from mlx_tools.plugins.evaluate.bfcl_data import (
+    BfclItem,
+    ensure_wheel,
+    load_items,
+    run_bfcl,
+    sample,
+)
 from mlx_tools.prompt import ChatFormat
 
 HERE = Path(__file__).resolve().parent

@@ -57,9 +57,9 @@ from mlx_tools import CompletionsBackend, Limits, RunSettings
 from mlx_tools.app.proposal import Proposal, Proposer
 from mlx_tools.backends import Backend, VerdictChoice
 from mlx_tools.errors import MlxToolsError
-from mlx_tools.evaluate.bfcl_data import BfclItem, ensure_wheel
-from mlx_tools.evaluate.bfcl_score import score
 from mlx_tools.messages import Style, ToolCall, replace
+from mlx_tools.plugins.evaluate.bfcl_data import BfclItem, ensure_wheel
+from mlx_tools.plugins.evaluate.bfcl_score import score
 from mlx_tools.prompt import NAMED_FORMATS, ChatFormat, format_from_template
 from mlx_tools.protocol import judge
 

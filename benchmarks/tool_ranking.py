@@ -27,8 +27,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-from mlx_tools.evaluate.bfcl_data import CATEGORIES, BfclItem, ensure_wheel, load_items, sample
 from mlx_tools.messages import ToolSpec
+from mlx_tools.plugins.evaluate.bfcl_data import (
+    CATEGORIES,
+    BfclItem,
+    ensure_wheel,
+    load_items,
+    sample,
+)
 from mlx_tools.prompt import Finder, finder
 
 sys.path.insert(0, str(Path(__file__).parent.parent))

@@ -22,8 +22,14 @@ from typing import Any
 
 from mlx_tools import builtin_tools
 from mlx_tools.app.statistics import Share
-from mlx_tools.evaluate.bfcl_data import CATEGORIES, BfclItem, ensure_wheel, load_items, sample
 from mlx_tools.messages import ToolSpec
+from mlx_tools.plugins.evaluate.bfcl_data import (
+    CATEGORIES,
+    BfclItem,
+    ensure_wheel,
+    load_items,
+    sample,
+)
 from mlx_tools.prompt import CATALOG_BUDGET, SEARCH, Finder, build_catalog
 
 PLACES = (1, 5, 10)

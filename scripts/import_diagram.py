@@ -45,7 +45,6 @@ ROOMS: Final = (
     "toolbox",
     "app",
     "golden",
-    "evaluate",
     "gateway",
     "mcp",
     "testing",
@@ -56,7 +55,7 @@ ROOMS: Final = (
 )
 """The order of the house: a room imports only rooms that stand before it."""
 
-APPLICATIONS: Final = frozenset({"golden", "evaluate", "gateway", "mcp"})
+APPLICATIONS: Final = frozenset({"golden", "gateway", "mcp"})
 """They stand on ``app``, and import neither each other nor the command line, which starts them."""
 
 

@@ -55,7 +55,7 @@ assert "some text" in json.dumps(read), read
 
 from mlx_tools.app import STYLESHEET, templates
 from mlx_tools.cli.completion import complete
-from mlx_tools.evaluate import load_tasks
+from mlx_tools.plugins.evaluate import load_tasks
 from mlx_tools.gateway.openapi import openapi_document
 from mlx_tools.gateway.page.routes import _FILES
 from mlx_tools.golden import write_report

@@ -30,7 +30,8 @@ from typing import Any
 
 from mutations import Call, mutations, right_calls
 
-from mlx_tools.evaluate.bfcl_data import (
+from mlx_tools.messages import ToolCall
+from mlx_tools.plugins.evaluate.bfcl_data import (
     CATEGORIES,
     PACKAGE,
     VERSION,
@@ -38,8 +39,7 @@ from mlx_tools.evaluate.bfcl_data import (
     ensure_wheel,
     load_items,
 )
-from mlx_tools.evaluate.bfcl_score import score
-from mlx_tools.messages import ToolCall
+from mlx_tools.plugins.evaluate.bfcl_score import score
 
 HERE = Path(__file__).resolve().parent
 ENVIRONMENT = HERE / ".venv"

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from mlx_tools.evaluate.bfcl_data import BfclItem
+from mlx_tools.plugins.evaluate.bfcl_data import BfclItem
 
 Call = dict[str, Any]
 """``{"name", "arguments"}``."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Command,
         Plugins,
         ToolRequest,
+        collect,
         hookimpl,
         plugin_commands,
         plugins,
@@ -51,7 +52,27 @@ if TYPE_CHECKING:
         header_of,
     )
     from mlx_tools.app.machine_checks import check_machine
+    from mlx_tools.app.probe import (
+        STRATEGIES,
+        Cell,
+        ProbeResult,
+        list_styles,
+        load_questions,
+        make_verdict,
+        measure,
+    )
     from mlx_tools.app.proposal import Proposal, Proposer
+    from mlx_tools.app.results import (
+        Key,
+        Result,
+        Results,
+        describe_run,
+        failed_result,
+        format_table,
+        make_result,
+        run_all,
+        summarise,
+    )
     from mlx_tools.app.setting_rows import Group, SettingRow
     from mlx_tools.app.settings import signing_key
     from mlx_tools.app.statistics import Share, mcnemar
@@ -96,7 +117,15 @@ __getattr__, __dir__ = names_of(
     {
         "builtin": ("builtin_tools",),
         "hooks": (
-            *("Command", "Plugins", "ToolRequest", "hookimpl", "plugin_commands", "plugins"),
+            *(
+                "Command",
+                "Plugins",
+                "ToolRequest",
+                "collect",
+                "hookimpl",
+                "plugin_commands",
+                "plugins",
+            ),
         ),
         "autostart": ("Autostart",),
         "checks": (
@@ -124,6 +153,14 @@ __getattr__, __dir__ = names_of(
         "http_server": ("OpenConnections", "ServerConfig"),
         "kept_session": ("NO_MODEL", "SavedSession", "as_options", "call_recorded", "header_of"),
         "machine_checks": ("check_machine",),
+        "probe": (
+            *("STRATEGIES", "Cell", "ProbeResult", "list_styles", "load_questions"),
+            *("make_verdict", "measure"),
+        ),
+        "results": (
+            *("Key", "Result", "Results", "describe_run", "failed_result", "format_table"),
+            *("make_result", "run_all", "summarise"),
+        ),
         "proposal": ("Proposal", "Proposer"),
         "setting_rows": ("Group", "SettingRow"),
         "settings": ("signing_key",),

@@ -29,6 +29,9 @@ from mlx_tools.packages import find_offers, package_of
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+    from starlette.routing import BaseRoute
+
+    from mlx_tools.app.checks import Check
     from mlx_tools.app.config import Configuration
     from mlx_tools.store import Root
     from mlx_tools.tools import ToolLike
@@ -104,6 +107,39 @@ def commands() -> Iterable[Command]:  # type: ignore[empty-body]
 
     Raises:
         Exception: the plugin is faulty; it is left out.
+    """
+
+
+@hookspec
+def checks(configuration: Configuration) -> Iterable[Check]:  # type: ignore[empty-body]
+    """Return what ``mlx-tools doctor`` says of the plugin, after its own checks.
+
+    Args:
+        configuration: the settings.
+
+    Returns:
+        The results, in the order that they are shown.
+
+    Raises:
+        Exception: the plugin is faulty; its checks are left out.
+    """
+
+
+@hookspec
+def routes(gateway: Any) -> Iterable[BaseRoute]:  # type: ignore[empty-body]
+    """Return the plugin's routes of the gateway.
+
+    They stand behind the gateway's key, hosts and origins as its own routes do. A path that the
+    gateway serves itself is never a plugin's.
+
+    Args:
+        gateway: what the gateway's routes share, a `mlx_tools.gateway.server.Gateway`.
+
+    Returns:
+        The routes, as Starlette has them.
+
+    Raises:
+        Exception: the plugin is faulty; its routes are left out.
     """
 
 
@@ -255,6 +291,22 @@ class Plugins:
 def plugins() -> Plugins:
     """Return the plugins of this process."""
     return Plugins()
+
+
+def collect(hook: str, **arguments: Any) -> list[Any]:
+    """Return what all plugins give for a hook, in one list.
+
+    Args:
+        hook: the name of a hook whose result is a list.
+        arguments: the hook's arguments.
+    """
+    hooks, found = plugins(), list[Any]()
+    for name, results in hooks.call(hook, **arguments):
+        if isinstance(results, Iterable):
+            found += results
+        elif results is not None:
+            hooks.refuse(name, f"{hook} gives {type(results).__name__}, which is no list")
+    return found
 
 
 def plugin_commands(reserved: Iterable[str] = ()) -> dict[str, Command]:

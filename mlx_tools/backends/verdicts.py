@@ -2,7 +2,7 @@
 
 Which style and strategy a model follows best, as measured, and their files.
 
-`mlx_tools.evaluate.probe` measures them. They are JSON files in the state folder, one for each
+`mlx_tools.app.probe` measures them. They are JSON files in the state folder, one for each
 model; the embedded model's comes with mlx-tools. A file is replaced as a whole, so a reader sees
 the old or the new one. A file that cannot be read is passed over, and the caller gets a line about
 it.

@@ -41,7 +41,6 @@ COMMANDS: Final[Mapping[str, str]] = {
     "schedule": "List, add and remove tasks for later, and run those that are due.",
     "models": "List, fetch, find and serve models.",
     "doctor": "Check the server, the model and what both can do.",
-    "eval": "Measure how well a model calls tools.",
     "config": "Show, check and change the settings.",
 }
 """The commands of the core."""

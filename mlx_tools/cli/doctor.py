@@ -22,8 +22,11 @@ import typer
 from msgspec import Struct, to_builtins
 
 from mlx_tools.app import (
+    STRATEGIES,
     Autostart,
+    Cell,
     Check,
+    ProbeResult,
     RunOptions,
     Share,
     check_all,
@@ -33,7 +36,13 @@ from mlx_tools.app import (
     check_verdict,
     choose,
     choose_route,
+    collect,
     failed_check,
+    list_styles,
+    load_questions,
+    make_verdict,
+    measure,
+    plugins,
     run_settings,
     session_store,
     try_native,
@@ -56,15 +65,6 @@ from mlx_tools.cli import options, version
 from mlx_tools.cli.options import option
 from mlx_tools.cli.output import note, print_json, print_prose, print_text, progress_counter, table
 from mlx_tools.errors import EXIT_BACKEND, EXIT_OK, EXIT_STOPPED, BackendTimeout, MlxToolsError
-from mlx_tools.evaluate import (
-    STRATEGIES,
-    Cell,
-    ProbeResult,
-    list_styles,
-    load_questions,
-    make_verdict,
-    measure,
-)
 from mlx_tools.messages import Style, replace
 
 app = typer.Typer(add_completion=False)
@@ -175,7 +175,15 @@ def _machine(run: RunOptions, selected: SelectedBackend | None = None) -> list[C
     files = selected.files if selected is not None else None
     starts = [Autostart(name="serve"), Autostart(name="schedule", interval=5)]
     port = run.configuration.settings.gateway.port
-    return check_machine(files.path if files is not None else None, starts, port=port)
+    machine = check_machine(files.path if files is not None else None, starts, port=port)
+    return [*machine, *collect("checks", configuration=run.configuration), *_faults()]
+
+
+def _faults() -> list[Check]:
+    """Return a check for each plugin that is left out."""
+    hint = "correct it, or remove its package"
+    faults = plugins().faults.items()
+    return [Check("plugin", "warn", f"{name} is left out: {why}", hint) for name, why in faults]
 
 
 async def _check(

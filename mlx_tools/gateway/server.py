@@ -31,6 +31,7 @@ from mlx_tools.app import (
     Refusal,
     RunOptions,
     ServerConfig,
+    collect,
     listen,
     read_headers,
     session_store,
@@ -118,6 +119,7 @@ def application(gateway: Gateway, door: AccessRules) -> Starlette:
             Route("/health", _health),
             Route("/openapi.json", _openapi_response),
             Route("/metrics", _metrics),
+            *collect("routes", gateway=gateway),
         ],
         middleware=[
             Middleware(Guard, door=door, error_body=_refusal_body),

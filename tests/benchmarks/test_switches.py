@@ -18,8 +18,8 @@ import second_server
 import strong
 from strong_model import Asked, StrongModel, StrongServer, Wish
 
-from mlx_tools.evaluate.bfcl_score import score
 from mlx_tools.messages import replace
+from mlx_tools.plugins.evaluate.bfcl_score import score
 from mlx_tools.prompt import WRITTEN_STYLES, opening
 from tests.evaluate.questions import make_wheel
 

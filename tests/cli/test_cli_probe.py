@@ -10,10 +10,10 @@ import anyio
 import pytest
 
 from mlx_tools.app import config
+from mlx_tools.app.probe import load_questions
 from mlx_tools.app.wiring import RunOptions, choose, run_settings
 from mlx_tools.backends import VerdictStore
 from mlx_tools.backends.models.listing import folder_identity
-from mlx_tools.evaluate.probe import load_questions
 from mlx_tools.testing import Completion, ScriptedServer, answer
 from tests.core.test_verdicts import verdict
 from tests.evaluate.oracle import Oracle

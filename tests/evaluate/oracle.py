@@ -6,8 +6,8 @@ import json
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from typing import Any
 
+from mlx_tools.app.probe import ProbeQuestions, Question, load_questions
 from mlx_tools.backends import Chunk, CompletionRequest
-from mlx_tools.evaluate.probe import ProbeQuestions, Question, load_questions
 from mlx_tools.messages import Style
 from mlx_tools.protocol import write_answer, write_call
 

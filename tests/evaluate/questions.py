@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.evaluate.bfcl_data import wheel_path
+from mlx_tools.plugins.evaluate.bfcl_data import wheel_path
 from tests.conftest import ENVIRON, PERSON
 
 AREA = {

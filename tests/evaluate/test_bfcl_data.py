@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from mlx_tools.backends import file_sha256
 from mlx_tools.errors import UsageError
-from mlx_tools.evaluate.bfcl_data import (
+from mlx_tools.messages import ToolCall
+from mlx_tools.plugins.evaluate.bfcl_data import (
     CATEGORIES,
     WHEEL_SHA256,
     BfclItem,
@@ -24,8 +25,7 @@ from mlx_tools.evaluate.bfcl_data import (
     sample,
     wheel_path,
 )
-from mlx_tools.evaluate.bfcl_score import score
-from mlx_tools.messages import ToolCall
+from mlx_tools.plugins.evaluate.bfcl_score import score
 from mlx_tools.protocol import validate_arguments
 from mlx_tools.schema.resolve import check_parameters
 from tests.evaluate.questions import AREA, QUESTIONS, make_wheel

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.evaluate.bfcl_data import load_items
-from mlx_tools.evaluate.bfcl_score import CallScore, score
 from mlx_tools.messages import ToolCall
+from mlx_tools.plugins.evaluate.bfcl_data import load_items
+from mlx_tools.plugins.evaluate.bfcl_score import CallScore, score
 from tests.evaluate.questions import AREA, AREA_ANSWER, PLAY, PLAY_ANSWER, QUESTIONS, make_wheel
 from tests.tables import table
 

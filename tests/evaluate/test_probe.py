@@ -12,10 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import Limits, RunSettings
-from mlx_tools.app.proposal import Proposal
-from mlx_tools.backends.verdicts import parse_verdict
-from mlx_tools.errors import BackendRefused, BackendTimeout, BackendUnreachable, ConfigError
-from mlx_tools.evaluate.probe import (
+from mlx_tools.app.probe import (
     Cell,
     Expected,
     ProbeResult,
@@ -26,6 +23,9 @@ from mlx_tools.evaluate.probe import (
     make_verdict,
     measure,
 )
+from mlx_tools.app.proposal import Proposal
+from mlx_tools.backends.verdicts import parse_verdict
+from mlx_tools.errors import BackendRefused, BackendTimeout, BackendUnreachable, ConfigError
 from mlx_tools.messages import ToolCall
 from mlx_tools.prompt import NAMED_FORMATS, WRITTEN_STYLES
 from tests.evaluate.oracle import Oracle, some_questions

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.app.proposal import Proposal
+from mlx_tools.app.results import Key, Results, format_table, summarise
 from mlx_tools.app.statistics import mcnemar, wilson
 from mlx_tools.errors import BackendBroken, BackendError, BackendRefused, UsageError
-from mlx_tools.evaluate.bfcl_data import BfclItem, load_items, run_bfcl
-from mlx_tools.evaluate.results import Key, Results, format_table, summarise
 from mlx_tools.messages import ToolCall, Usage
+from mlx_tools.plugins.evaluate.bfcl_data import BfclItem, load_items, run_bfcl
 from tests.evaluate.questions import make_wheel
 
 SETTINGS: dict[str, Any] = {"model": "a", "limits": {"max_tokens": 512, "parallel": 4}}

@@ -11,9 +11,9 @@ import anyio
 import pytest
 
 from mlx_tools import Limits, RunSettings
+from mlx_tools.app.results import Results
 from mlx_tools.errors import BackendError, BackendRefused, ConfigError
-from mlx_tools.evaluate.results import Results
-from mlx_tools.evaluate.tasks import (
+from mlx_tools.plugins.evaluate.tasks import (
     TOOLS,
     Task,
     World,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
 from mlx_tools import builtin_tools
-from mlx_tools.evaluate.bfcl_data import CATEGORIES, load_items
+from mlx_tools.plugins.evaluate.bfcl_data import CATEGORIES, load_items
 from mlx_tools.schema.compilable import COMPACT, Compilable, make_compilable
 from mlx_tools.schema.validator import fits
 from tests.decoding.schemas import typed

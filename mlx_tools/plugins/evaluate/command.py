@@ -13,33 +13,38 @@ from typing import Annotated, Any, Literal, cast, get_args
 import anyio
 import typer
 
-from mlx_tools.app import Proposer, RunOptions, config, open_selected_backend
+from mlx_tools.app import (
+    Proposer,
+    Result,
+    Results,
+    RunOptions,
+    config,
+    describe_run,
+    format_table,
+    open_selected_backend,
+    summarise,
+)
 from mlx_tools.backends import Backend, StrategyChoice, file_sha256
 from mlx_tools.cli import options, version
 from mlx_tools.cli.options import option
 from mlx_tools.cli.output import note, print_json, print_text, progress_counter
 from mlx_tools.controller import RunSettings
 from mlx_tools.errors import UsageError
-from mlx_tools.evaluate import (
+from mlx_tools.messages import replace
+from mlx_tools.plugins.evaluate import (
     CATEGORIES,
     FILE,
     PACKAGE,
     VERSION,
     Half,
-    Result,
-    Results,
-    describe_run,
     ensure_wheel,
-    format_table,
     load_items,
     load_tasks,
     run_bfcl,
     run_tasks,
     sample,
-    summarise,
     wheel_path,
 )
-from mlx_tools.messages import replace
 
 app = typer.Typer(add_completion=False)
 

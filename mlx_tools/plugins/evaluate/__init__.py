@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
-    from mlx_tools.evaluate.bfcl_data import (
+    from mlx_tools.plugins.evaluate.bfcl_data import (
         CATEGORIES,
         PACKAGE,
         VERSION,
@@ -18,17 +18,7 @@ if TYPE_CHECKING:
         sample,
         wheel_path,
     )
-    from mlx_tools.evaluate.probe import (
-        STRATEGIES,
-        Cell,
-        ProbeResult,
-        list_styles,
-        load_questions,
-        make_verdict,
-        measure,
-    )
-    from mlx_tools.evaluate.results import Result, Results, describe_run, format_table, summarise
-    from mlx_tools.evaluate.tasks import FILE, load_tasks, run_tasks
+    from mlx_tools.plugins.evaluate.tasks import FILE, load_tasks, run_tasks
 
 __getattr__, __dir__ = names_of(
     globals(),
@@ -44,16 +34,6 @@ __getattr__, __dir__ = names_of(
             "sample",
             "wheel_path",
         ),
-        "probe": (
-            "STRATEGIES",
-            "Cell",
-            "ProbeResult",
-            "load_questions",
-            "make_verdict",
-            "measure",
-            "list_styles",
-        ),
-        "results": ("Result", "Results", "describe_run", "summarise", "format_table"),
         "tasks": ("FILE", "load_tasks", "run_tasks"),
     },
 )

@@ -18,13 +18,12 @@ from typing import Any, Final, Literal, Protocol
 
 from msgspec import Struct
 
-from mlx_tools.app import Proposal
+from mlx_tools.app import Key, Proposal, Result, Results, make_result, run_all
 from mlx_tools.backends import fetch_wheel, file_sha256
 from mlx_tools.errors import UsageError
-from mlx_tools.evaluate.bfcl_score import score
-from mlx_tools.evaluate.results import Key, Result, Results, make_result, run_all
 from mlx_tools.messages import ToolSpec
 from mlx_tools.paths import cache_dir, private_dir
+from mlx_tools.plugins.evaluate.bfcl_score import score
 
 PACKAGE: Final = "bfcl-eval"
 VERSION: Final = "2026.3.23"

@@ -19,7 +19,10 @@ from typing import Any, Final, Literal, cast, get_args
 import anyio
 from msgspec import Struct, field
 
-from mlx_tools.app import Proposal, Proposer, Share, builtin_tools, mcnemar
+from mlx_tools.app.builtin import builtin_tools
+from mlx_tools.app.proposal import Proposal, Proposer
+from mlx_tools.app.results import Key, Result, Results, failed_result, make_result, run_all
+from mlx_tools.app.statistics import Share, mcnemar
 from mlx_tools.backends import (
     DEFAULT_STYLE,
     Backend,
@@ -30,7 +33,6 @@ from mlx_tools.backends import (
 )
 from mlx_tools.controller import RunSettings
 from mlx_tools.errors import BackendError, ConfigError, MlxToolsError, UsageError
-from mlx_tools.evaluate.results import Key, Result, Results, failed_result, make_result, run_all
 from mlx_tools.messages import Effects, Style, ToolCall, ToolSpec, replace
 from mlx_tools.paths import read_data
 from mlx_tools.policy import Limits
@@ -180,7 +182,7 @@ def list_styles(settings: RunSettings) -> tuple[Style, ...]:
 
 
 class Cell(Struct, frozen=True):
-    """All results of one style and strategy (`mlx_tools.evaluate.results`)."""
+    """All results of one style and strategy (`mlx_tools.app.results`)."""
 
     style: Style
     strategy: StrategyChoice

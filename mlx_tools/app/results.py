@@ -18,7 +18,8 @@ from typing import Any, BinaryIO, Final, NamedTuple, Self
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from mlx_tools.app import Proposal, Share
+from mlx_tools.app.proposal import Proposal
+from mlx_tools.app.statistics import Share
 from mlx_tools.backends import DEFAULT_STYLE, VerdictChoice
 from mlx_tools.controller import RunSettings
 from mlx_tools.errors import (

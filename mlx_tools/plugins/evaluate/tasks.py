@@ -23,11 +23,10 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec import Struct, field
 
-from mlx_tools.app import plugins
+from mlx_tools.app import Key, Result, Results, plugins, run_all
 from mlx_tools.backends import Backend
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Controller, RunSettings
 from mlx_tools.errors import BackendError, ConfigError, UsageError
-from mlx_tools.evaluate.results import Key, Result, Results, run_all
 from mlx_tools.messages import replace
 from mlx_tools.paths import package_file
 from mlx_tools.policy import Limits, Policy
@@ -43,7 +42,7 @@ from mlx_tools.toolbox import (
 from mlx_tools.tools import Registry
 from mlx_tools.transcript import Answered, Finished, FormatBroken, Outcome, Stopped
 
-FILE: Final = package_file("evaluate/tasks.toml")
+FILE: Final = package_file("plugins/evaluate/tasks.toml")
 
 TOOLS: Final = (
     "calculator",
