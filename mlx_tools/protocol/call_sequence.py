@@ -506,7 +506,7 @@ class CallSequenceReader:
             raise Fault("no tool is named")
         text = yield from self.source.bracketed("'\"", STRING_MARKS)
         inside = text[1:-1].strip()
-        is_object = inside.startswith("{") and self.dialect.line and self.dialect.open != ""
+        is_object = inside.startswith("{") and self.dialect.line
         self.is_explicit = self.is_explicit or is_object
         if not is_object:
             arguments = keywords(inside)

@@ -121,6 +121,7 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     Dialect("phi", "functools[", "]", "json", "objects", separator=",", line=True),
     Dialect("pangu", "[unused11]", "[unused12]", "json", "array"),
     Dialect("rwkv", "**Tool Call:**", "", "json", line=True),
+    Dialect("lm_studio", "[TOOL_REQUEST]", "[END_TOOL_REQUEST]", "json"),
     # The name, then the arguments as JSON.
     Dialect("mistral_args", "[TOOL_CALLS]", "", "named_json", inner=("[CALL_ID]", "[ARGS]")),
     Dialect(

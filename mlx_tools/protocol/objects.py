@@ -122,11 +122,14 @@ def _answer(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Judgement:
     return Judgement("answer", answer, dropped=_dropped(value, known))
 
 
-NAME_KEYS: Final = ("name", "tool_name", "tool", "function", "action")
+NAME_KEYS: Final = ("name", "tool_name", "tool", "function", "action", "recipient_name")
 _ARGUMENTS: Final = ("arguments", "parameters", "args", "input", "action_input", "tool_input")
 _IDS: Final = ("id", "tool_call_id", "call_id")
-_LISTS: Final = ("tool_calls", "function_calls", "calls")
-_HOLDERS: Final = ("function", "function_call", "functionCall", "tool_call", "tool_use", "command")
+_LISTS: Final = ("tool_calls", "function_calls", "tool_uses", "calls")
+_HOLDERS: Final = (
+    *("function", "function_call", "functionCall", "tool_call", "tool_use", "command"),
+    *("tool", "action", "call"),
+)
 _ALIAS_KEYS: Final = frozenset(("name", "arguments", "parameters", "type", *_IDS))
 _KINDS: Final = frozenset(("function", "tool_use", "tool_call", "function_call"))
 
@@ -144,8 +147,9 @@ def object_calls(value: Mapping[str, Any], repairs: tuple[str, ...] = ()) -> lis
         if isinstance(items := value.get(key), list) and items:
             inner = [object_calls(one, repairs) if isinstance(one, dict) else [] for one in items]
             return [found for each in inner for found in each] if all(inner) else []
+    is_named = isinstance(value.get("name"), str)
     holder = next((key for key in _HOLDERS if isinstance(value.get(key), Mapping)), "")
-    if holder:
+    if holder and not is_named:
         value = {**value[holder], **{key: value[key] for key in _IDS if key in value}}
     name = next((key for key in NAME_KEYS if isinstance(value.get(key), str)), "")
     held = [key for key in _ARGUMENTS if value.get(key) is not None]
@@ -170,7 +174,7 @@ def is_envelope(value: Mapping[str, Any]) -> bool:
 
     Those of OpenAI and Anthropic do, so that it needs no other mark.
     """
-    if any(isinstance(value.get(key), list) for key in _LISTS[:2]):
+    if any(isinstance(value.get(key), list) for key in _LISTS[:3]):
         return True
     kind = value.get("type")
     if kind == "function":

@@ -37,7 +37,8 @@ _BRACKETS: Final = {one.brackets[0]: one.brackets[1:] for one in DIALECTS}
 """By what opens a tag, what ends it, and what opens its closing tag."""
 
 TAG_STARTS: Final = "".join({opening[0] for opening in _BRACKETS})
-_CALLS: Final = frozenset(("function", "invoke", "call", "tool", "tool_call", "function_call"))
+_CALL_WORDS: Final = frozenset(("function", "invoke", "call", "tool"))
+_ATTRIBUTES_OF_TAGS: Final = frozenset(("name", "key", "tool", "id", "index", "type", "string"))
 _PARAMETERS: Final = frozenset(("parameter", "param", "argument", "arg"))
 _NAMES: Final = frozenset(("tool_name", "name", "function_name", "function", "tool"))
 _HOLDERS: Final = frozenset(("arguments", "parameters", "args", "input", "params"))
@@ -95,13 +96,13 @@ class TagReader:
         """
         tag = yield from self._tag("a call is due after the mark")
         self._name = tag.value_name
-        is_holder = not tag.value_name and tag.tag in (*_CALLS, "use_mcp_tool")
-        if tag.tag not in _CALLS and not is_holder:
-            self._name = self._catalog.find(tag.tag)
-            if not self._name or tag.value_name:
-                raise Fault("no tool is named")
-        elif not is_holder and not tag.value_name:
-            raise Fault("name: required")
+        own_name = "" if tag.value_name else self._catalog.find(tag.tag)
+        is_call = not _CALL_WORDS.isdisjoint(tag.tag.split("_"))
+        if own_name and not (is_call and self._catalog.knows_all):
+            self._name = own_name
+        elif not is_call:
+            raise Fault("no tool is named")
+        self._take_attributes(tag)
         if tag.prefix:
             yield from self._elements(tag)
         elif not tag.is_empty:
@@ -113,6 +114,14 @@ class TagReader:
             raise Fault("name: required")
         arguments = self._arguments if self._whole is None else self._whole
         return TaggedArguments(self._name, arguments, self._is_unclosed)
+
+    def _take_attributes(self, tag: _Tag) -> None:
+        """Take the parameters that stand as attributes in a call's tag."""
+        for key in tag.attributes.keys() - _ATTRIBUTES_OF_TAGS:
+            if self._catalog.knows_all or self._has(key):
+                self._add_argument(key, self._typed_value(tag.attributes[key], key, {}))
+            elif tag.tag == self._name:
+                raise Fault("a parameter is due")
 
     def _members(self, call: _Tag) -> Steps[None]:
         """Read what stands in a call's tag, up to its end."""

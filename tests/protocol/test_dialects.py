@@ -352,7 +352,7 @@ def test_what_is_no_literal_is_not_read(body: str) -> None:
         *("<tool_call>", "<tool_call>nonsense</tool_call>"),
         *('<tool_call>{"name": 5}</tool_call>', '[TOOL_CALLS]{"city": "Paris"}'),
         '<tool_call>{"type":"final_answer","name":"get_weather","arguments":{}}</tool_call>',
-        *("<|python_tag|>print(1 + 1)", 'get_weather({"city": "Paris"})'),
+        "<|python_tag|>print(1 + 1)",
         "Thought: rain?\nAction: get_weather",
         'Here: {"tool": "get_weather", "city": "Paris"}',
         '{"action": "get_weather", "action_input": }',

@@ -40,6 +40,8 @@ RULES = ReadingRules(catalog=CITY, mutates=lambda name, arguments: False)
 
 HERMES = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
 BARE = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
+ARGUMENTS = '{"city": "Paris"}'
+RECIPIENT = f'{{"recipient_name": "functions.get_weather", "parameters": {ARGUMENTS}}}'
 OTHER_KEYS = '{"tool": "get_weather", "args": {"city": "Paris"}}'
 OPENAI = (
     '{"tool_calls": [{"id": "c", "function": '
@@ -133,6 +135,16 @@ def test_the_same_text_is_judged_by_where_it_stands(text: str, place: str, expec
         ),
         ("print(default_api.get_weather(city='Paris'))", "call"),
         ("mcp__weather__get_weather(city='Paris')", "call"),
+        # Forms of prompts and agents: attributes, JavaScript, other keys.
+        ('<get_weather city="Paris"/>', "call"),
+        ('<get_weather city="Paris"></get_weather>', "call"),
+        ('<get_weather town="Paris"/>', "text"),
+        (f"<tool_use><name>get_weather</name><args>{ARGUMENTS}</args></tool_use>", "call"),
+        (f"get_weather({ARGUMENTS})", "call"),
+        (f'{{"tool_uses": [{RECIPIENT}]}}', "call"),
+        (RECIPIENT, "call"),
+        (f'{{"thought": "So.", "action": {{"name": "get_weather", "args": {ARGUMENTS}}}}}', "call"),
+        (f"[TOOL_REQUEST]\n{BARE}\n[END_TOOL_REQUEST]", "call"),
         # Marks that nobody knows, or that were damaged.
         ("<|zorp|>get_weather city=Paris<|/zorp|>", "call_like"),
         ("|tool_call|>" + BARE, "call_like"),
