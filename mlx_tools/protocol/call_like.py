@@ -98,7 +98,8 @@ _ELEMENT: Final = re.compile(
 _ATTRIBUTE: Final = re.compile(
     rf"{_MARK_WORDS}\s+(?:tool|name)=[\"'](?P<name>[\w.$-]+)", re.IGNORECASE
 )
-_CHILD: Final = re.compile(r"<(?P<tag>[\w.-]+)>\s*<?(?P<child>[\w.-]+)>|</(?P<end>[\w.-]+)>")
+_CHILD: Final = re.compile(r"<(?P<tag>[\w.-]+)>(?=\s*<?(?P<key>[\w.-]+)>)")
+_CLOSING_TAG: Final = re.compile(r"</([\w.-]+)>")
 _NAME_LINE: Final = re.compile(
     r"^[ \t]*(?P<name>[\w.$-]+)[ \t]*\n[ \t]*(?P<key>[\w.$-]+)[ \t]*$", re.M
 )
@@ -108,6 +109,12 @@ _HEADER: Final = re.compile(
     r"[ \t]*(?:\(?\{|\(\w+=|\n[ \t]*(?:[A-Z]\w+ )?(?:Input|Arguments|Parameters):)",
     re.MULTILINE | re.IGNORECASE,
 )
+
+
+_CALL_FORMS: Final = (_NAME_KEY, _HEADER)
+_MARK_FORMS: Final = (_ELEMENT, _ATTRIBUTE, _CHILD, _NAME_LINE)
+"""Forms that only calls have. A group ``key`` is a parameter, of the tool that is named if another
+group is there; any other group names a tool."""
 
 
 class CallLikeText:
@@ -129,17 +136,28 @@ class CallLikeText:
 
     def _reasons(self) -> Iterator[str]:
         yield from self._call_lines()
-        if any(found["key"] in self._keys for found in _PARAMETER.finditer(self._unquoted)):
-            yield "its marks are not those of a call"
-        if not self._names.search(self._text):
-            yield from self._objects()
-            return
-        for found in (*_NAME_KEY.finditer(self._unquoted), *_HEADER.finditer(self._unquoted)):
-            if self._catalog.find(found["name"]):
-                yield "a call that names a tool cannot be read"
+        is_named = self._names.search(self._text) is not None
+        if is_named and any(map(self._is_form, _CALL_FORMS)):
+            yield "a call that names a tool cannot be read"
         yield from self._objects()
-        if self._is_marked():
+        is_marked = is_named and (any(map(self._is_form, _MARK_FORMS)) or self._is_marked())
+        if is_marked or self._is_form(_PARAMETER):
             yield "its marks are not those of a call"
+
+    def _is_form(self, form: re.Pattern[str]) -> bool:
+        """Return whether a form stands in the text whose groups are a tool's."""
+        for found in form.finditer(self._unquoted):
+            groups = found.groupdict()
+            key = groups.pop("key", None)
+            tools = [*filter(None, map(self._catalog.find, filter(None, groups.values())))]
+            is_key = any(self._catalog.has_parameter(tool, key) for tool in tools if key)
+            if (
+                is_key
+                or (tools and key is None)
+                or (not groups and key in self._catalog.all_parameters)
+            ):
+                return True
+        return False
 
     # --- objects ------------------------------------------------------------------------------
 
@@ -277,25 +295,9 @@ class CallLikeText:
             for found in mark.finditer(said):
                 if names.search(said, max(0, found.start() - _NEAR), found.end() + _NEAR):
                     return True
-        for found in (*_ELEMENT.finditer(said), *_ATTRIBUTE.finditer(said)):
-            if any(self._catalog.find(name) for name in found.groupdict().values() if name):
-                return True
-        children, ends = set[str](), set[str]()
-        for found in _CHILD.finditer(said):
-            name = self._catalog.find(found["tag"] or "")
-            if name and self._catalog.has_parameter(name, found["child"]):
-                return True
-            (ends if found["end"] else children).add(found["end"] or found["child"])
-        if any(self._catalog.has_parameter(end, key) for end in ends for key in ends & self._keys):
-            return True
-        return any(
-            self._catalog.has_parameter(found["name"], found["key"])
-            for found in _NAME_LINE.finditer(said)
-        )
-
-    @property
-    def _keys(self) -> frozenset[str]:
-        return self._catalog.all_parameters
+        tags = set(_CLOSING_TAG.findall(said))
+        keys = tags & self._catalog.all_parameters
+        return any(self._catalog.has_parameter(tag, key) for tag in tags for key in keys)
 
 
 def _end_without_marks(text: str) -> int:
