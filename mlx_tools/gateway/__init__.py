@@ -1,4 +1,4 @@
-"""The gateway: a text-only model behind the interfaces that clients and agents speak."""
+"""The gateway: a text-only model behind the interfaces of clients and agents."""
 
 from __future__ import annotations
 

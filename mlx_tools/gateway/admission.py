@@ -1,4 +1,4 @@
-"""Who may ask the model now: so many at once, some more in a line, the others later."""
+"""Admission to the model: so many requests at once, and some more that wait."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ class Admission:
 
     @asynccontextmanager
     async def slot(self, client: str) -> AsyncIterator[None]:
-        """A slot of one's own, freed at the end however that comes. Raises `ApiError` (429) where
-        the line is full."""
+        """A slot, freed at the end of the block. Raises `ApiError` (429) if there is none."""
         if self.active < self._slots and not self.waiting:
             self.active += 1
         else:

@@ -1,4 +1,4 @@
-"""Anthropic's ``/v1/messages`` and ``/v1/messages/count_tokens``: a body in, a message out. Pure.
+"""Anthropic's ``/v1/messages``, and its ``count_tokens``. Pure.
 
 A tool that Anthropic runs or defines itself is left out, and refused where it is chosen. Thoughts
 are told where the client asks for thinking, and are not shown to the model again.
@@ -177,8 +177,10 @@ _ERRORS: Final = {
 def read_anthropic_messages(
     body: JsonObject, *, new_id: Callable[[], str]
 ) -> tuple[TurnRequest, Reply]:
-    """What a body asks for, and how it is answered. Raises `ApiError`. ``new_id`` gives letters and
-    digits that nobody else has."""
+    """Read what a body asks for, and how it is answered. Raises `ApiError`.
+
+    ``new_id`` gives letters and digits that nobody else has.
+    """
     asked = read(MessagesBody, body)
     request, tools = _request(asked, tuple(asked.stop_sequences or ()), asked.max_tokens)
     thinks = asked.thinking is not None and asked.thinking.get("type") != "disabled"
@@ -263,7 +265,7 @@ def _block_messages(
 
 def _result(block: ToolResultBlock, history: HistoryReader, *path: str | int) -> ClientMessage:
     text = history.content.text(block.content, *path, "content")
-    return ClientMessage("tool", text, call_id=block.tool_use_id, failed=bool(block.is_error))
+    return ClientMessage("tool", text, call_id=block.tool_use_id, is_error=bool(block.is_error))
 
 
 def _instructions(blocks: Sequence[JsonObject], content: ContentReader, *path: str | int) -> str:
@@ -410,7 +412,7 @@ def _ending(done: TurnDone) -> JsonObject:
 
 
 def _usage(usage: Usage) -> JsonObject:
-    """The tokens of a message. The interface has no way to say that a number is not known."""
+    """The tokens of a message; a number that is not known is 0 in this interface."""
     cached = usage.cached_tokens or 0
     return {
         "input_tokens": max((usage.prompt_tokens or 0) - cached, 0),

@@ -25,7 +25,7 @@ from mlx_tools.gateway.request import ApiError, JsonObject, invalid, missing
 
 
 class Body(BaseModel):
-    """A part of a client's body. No value becomes another type; unknown fields are kept apart."""
+    """A part of a client's body, read strictly; unknown fields are kept apart."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -38,7 +38,7 @@ MAX_TOOLS: Final = 4_096
 MAX_MESSAGES: Final = 10_000
 """Messages, items or blocks of a conversation: ten times those of the longest recorded session."""
 
-_MOST: Final = 2**63 - 1
+_MAX_NUMBER: Final = 2**63 - 1
 """The largest number that a server in any language can read."""
 
 
@@ -59,7 +59,7 @@ def read(kind: type[AnyBody], value: Any, *path: str | int) -> AnyBody:
 
 
 def _steps_in(value: Any, steps: Iterable[str | int]) -> Iterator[str | int]:
-    """The steps to a field, without those behind them that say which form of it was tried."""
+    """The steps to a field, without pydantic's steps to the form that was tried."""
     for step in steps:
         if isinstance(step, int) and isinstance(value, list):
             value = value[step]
@@ -110,7 +110,7 @@ def json_object(text: str | bytes, subject: str) -> JsonObject:
 
 
 def _decode_json(text: str | bytes, levels: int = 30) -> Any:
-    """Decode JSON with some levels of the stack to spare, for those who write the value again."""
+    """Decode JSON, leaving levels of the stack for whoever writes the value again."""
     return _decode_json(text, levels - 1) if levels else msgspec.json.decode(text)
 
 
@@ -157,15 +157,15 @@ class SamplingBody(Body):
 
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, ge=0, le=1)
-    top_k: Whole | None = Field(None, ge=-1, le=_MOST)
+    top_k: Whole | None = Field(None, ge=-1, le=_MAX_NUMBER)
     min_p: float | None = Field(None, ge=0, le=1)
-    seed: Whole | None = Field(None, ge=-_MOST, le=_MOST)
+    seed: Whole | None = Field(None, ge=-_MAX_NUMBER, le=_MAX_NUMBER)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
     repetition_penalty: float | None = Field(None, ge=0)
 
     def sampling(self) -> dict[str, Any]:
-        """What goes to the server as it is."""
+        """The parameters that go to the server as they are."""
         found = {name: getattr(self, name) for name in SamplingBody.model_fields}
         return {name: value for name, value in found.items() if value is not None}
 

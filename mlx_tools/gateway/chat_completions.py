@@ -1,5 +1,4 @@
-"""OpenAI's ``/v1/chat/completions`` and ``/v1/completions``: what a client may send, and how a turn
-is written for it. Pure."""
+"""OpenAI's ``/v1/chat/completions`` and ``/v1/completions``. Pure."""
 
 from __future__ import annotations
 
@@ -61,7 +60,7 @@ _ACCEPTED: Final = (
 )
 """Fields that only change cost, telemetry or storage on somebody else's side."""
 
-_REFUSED: Final[Mapping[str, Any]] = {
+_UNSUPPORTED: Final[Mapping[str, Any]] = {
     "audio": None,
     "prediction": None,
     "functions": None,
@@ -71,7 +70,7 @@ _REFUSED: Final[Mapping[str, Any]] = {
     "logprobs": False,
     "top_logprobs": 0,
 }
-_REFUSED_PLAIN: Final[Mapping[str, Any]] = {"n": 1, "best_of": 1, "echo": False, "suffix": ""}
+_UNSUPPORTED_PLAIN: Final[Mapping[str, Any]] = {"n": 1, "best_of": 1, "echo": False, "suffix": ""}
 """Fields that would change the answer, and the value that asks for nothing."""
 
 USUAL: Final = 16
@@ -138,7 +137,7 @@ _ROLES: Final[Mapping[str, Role]] = {
 def _read_text_message(
     value: Any, read_model: Callable[[Any], ChatMessage]
 ) -> ChatMessage | ClientMessage:
-    """Read a message that is a role and a text, as most are, without a model of pydantic.
+    """Read a message that is a role and a text, as most are, without pydantic.
 
     A long conversation has hundreds, and they come again with each request.
     """
@@ -158,7 +157,7 @@ class StreamOptions(Body):
 
 
 class OpenAiBody(SamplingBody):
-    """What both of OpenAI's completions are asked with."""
+    """The fields of both kinds of OpenAI's completions."""
 
     model: str | None = None
     stream: bool | None = None
@@ -172,7 +171,7 @@ class OpenAiBody(SamplingBody):
 
     @property
     def wants_usage(self) -> bool:
-        """Whether a stream ends with what the turn cost."""
+        """True if a stream is to end with its usage."""
         return self.stream_options is not None and self.stream_options.include_usage is True
 
 
@@ -202,12 +201,12 @@ class CompletionBody(OpenAiBody):
 def read_chat_completion(
     body: JsonObject, *, new_id: Callable[[], str], now: Callable[[], float]
 ) -> tuple[TurnRequest, ChatReply]:
-    """What a body asks for, and how it is answered.
+    """Read what a body asks for, and how it is answered.
 
     ``new_id`` gives the completion's id, ``now`` is the time in seconds since 1970. Raises
     `ApiError` for the first field that is wrong, or cannot be had.
     """
-    _check_not_asked(body, _REFUSED)
+    _check_not_asked(body, _UNSUPPORTED)
     given = read(ChatBody, body)
     tools, hosted = _tools(given.tools or [])
     choice = read_choice(given.tool_choice, tools, hosted).among(tools.specs)
@@ -232,7 +231,7 @@ def read_chat_completion(
             *(f"tools.{kind}" for kind in hosted),
             *tools.left_out,
             *content.left_out,
-            *unknown_fields(given, (*_ACCEPTED, *_REFUSED)),
+            *unknown_fields(given, (*_ACCEPTED, *_UNSUPPORTED)),
         ),
     )
     same = {"id": f"chatcmpl-{new_id()}", "created": int(now()), "model": request.model}
@@ -242,8 +241,11 @@ def read_chat_completion(
 def read_completion(
     body: JsonObject, *, new_id: Callable[[], str], now: Callable[[], float]
 ) -> tuple[TurnRequest, CompletionReply]:
-    """As `read_chat_completion`, of a plain completion: the bytes of a prompt, passed through."""
-    _check_not_asked(body, _REFUSED_PLAIN)
+    """Read the body of a plain completion: a prompt that is passed through.
+
+    Arguments and errors are those of `read_chat_completion`.
+    """
+    _check_not_asked(body, _UNSUPPORTED_PLAIN)
     given = read(CompletionBody, body)
     request = TurnRequest(
         prompt=given.prompt if isinstance(given.prompt, str) else given.prompt[0],
@@ -251,7 +253,7 @@ def read_completion(
         sampling=given.sampling(),
         stop=given.stops,
         max_tokens=given.max_tokens or USUAL,
-        left_out=unknown_fields(given, (*_REFUSED_PLAIN, "user")),
+        left_out=unknown_fields(given, (*_UNSUPPORTED_PLAIN, "user")),
         top_logprobs=_score_count(given),
     )
     same = {"id": f"cmpl-{new_id()}", "object": "text_completion", "created": int(now())}
@@ -322,7 +324,7 @@ def _tools(tools: Sequence[ChatTool]) -> tuple[ClientTools, list[str]]:
 
 
 def _schema(value: JsonObject | None) -> Mapping[str, Any] | None:
-    """What the answer must fit, None for text."""
+    """The schema that the answer must fit, None for text."""
     if value is None:
         return None
     named = value.get("json_schema")
@@ -332,7 +334,7 @@ def _schema(value: JsonObject | None) -> Mapping[str, Any] | None:
 
 
 def _score_count(body: CompletionBody) -> int:
-    """How many alternatives of each token are wanted, as mlx-lm's server is asked for them."""
+    """The number of alternatives of each token, as mlx-lm's server is asked for them."""
     wanted = body.top_logprobs or 0
     if not body.logprobs:
         return 0
@@ -480,7 +482,7 @@ class CompletionReply:
         return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish}
 
     def _usage_object(self, done: TurnDone) -> JsonObject:
-        """What is known of the tokens: the model's server may not say how many were cached."""
+        """The usage, without the cached tokens if the model's server does not report them."""
         said = _usage(done.usage)
         if done.usage.cached_tokens is None:
             del said["prompt_tokens_details"]

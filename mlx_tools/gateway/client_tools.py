@@ -167,7 +167,7 @@ def custom_input(arguments: str) -> str:
 
 
 def custom_input_piece(piece: str) -> str:
-    """The text in a piece of a custom tool's arguments, which ends before the text does."""
+    """The text in a piece of a custom tool's arguments, which ends within the text."""
     text: str = json.loads(f'"{piece.removeprefix(CUSTOM_BEGINNING)}"')
     return text
 

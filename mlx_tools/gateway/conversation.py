@@ -1,4 +1,4 @@
-"""A client's conversation as a session's records: the prompt made of it, and what is remembered.
+"""A client's conversation as the records of a session, with memories of others.
 
 Pure. A client sends the whole conversation each time. Made into records in one way only, it gives
 the same prompt on any gateway, and the prompt of a longer one begins with the bytes of the shorter
@@ -68,13 +68,15 @@ Turned = tuple[tuple[Record, Reading | None], ...]
 
 
 class TurnMemory:
-    """What the model wrote in earlier turns, by the conversation up to and with each; the oldest
-    are forgotten first."""
+    """The model's own text of earlier turns, by the conversation that each ends.
+
+    The oldest are forgotten first.
+    """
 
     def __init__(self, max_turns: int = _MOST_REMEMBERED) -> None:
         self._max_turns = max_turns
         self._size = 0
-        self._kept: OrderedDict[str, tuple[Turned, int]] = OrderedDict()
+        self._turns: OrderedDict[str, tuple[Turned, int]] = OrderedDict()
 
     def keep(self, key: str, turned: Turned) -> None:
         """Remember the turn that ends the conversation of this key.
@@ -87,21 +89,21 @@ class TurnMemory:
             (replace(one, prompt=None) if isinstance(one, CompletionRecord) else one, reading)
             for one, reading in turned
         )
-        _, gone = self._kept.pop(key, ((), 0))
-        self._kept[key] = turned, size
+        _, gone = self._turns.pop(key, ((), 0))
+        self._turns[key] = turned, size
         self._size += size - gone
         while self._size > self._max_turns:
-            self._size -= self._kept.popitem(last=False)[1][1]
+            self._size -= self._turns.popitem(last=False)[1][1]
 
     def __contains__(self, key: str) -> bool:
         """Return True if the turn that ends the conversation of this key was written here."""
-        return key in self._kept
+        return key in self._turns
 
     def get(self, key: str) -> Turned | None:
         """The turn that ends the conversation of this key, None where it is not known."""
         try:
-            self._kept.move_to_end(key)
-            return self._kept[key][0]
+            self._turns.move_to_end(key)
+            return self._turns[key][0]
         except KeyError:  # also of one that the event loop's thread forgets at this moment
             return None
 
@@ -172,12 +174,15 @@ class _NoRepeats(RunHistory):
 
 
 class PromptProfile(Struct, frozen=True, kw_only=True):
-    """How a model is spoken to: all that a prompt is made of besides the conversation.
+    """The settings of a prompt: all that it is made of besides the conversation.
 
-    ``settings`` are those of a run of the gateway's own, with the model, its context and its format
-    as they were found; ``style`` and ``strategy`` are those that they come to. ``weak_model``: the
-    model's verdict says that it rarely calls tools correctly. ``catalog``: whether the model is
-    told all descriptions of a client's tools, or a line of each.
+    Attributes:
+        settings: Those of a run of the gateway's own, with the model, its context and its format as
+            they were found.
+        style: The style that they come to.
+        strategy: The strategy that they come to.
+        weak_model: The model's verdict says that it rarely calls tools correctly.
+        catalog: Whether the model is told all descriptions of a client's tools, or a line of each.
     """
 
     settings: RunSettings
@@ -249,19 +254,19 @@ class PromptProfile(Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=64)
 def _written_format(chat_format: ChatFormat) -> Mapping[str, Any]:
-    """Return the format as a header has it: one object, which all headers that are kept share."""
+    """Return the format as a header has it, one object for all headers."""
     return chat_format.to_json()
 
 
 def _with_example(schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The schema of an answer, with an example if it says nothing of an object's members."""
+    """The schema of an answer, with an example if it names no members of an object."""
     if schema is None or schema.keys() != {"type"} or schema["type"] != "object":
         return schema
     return {**schema, "examples": [{"name": "text", "count": 2}]}
 
 
 def _preamble(messages: Sequence[ClientMessage]) -> Iterator[ClientMessage]:
-    """The system's messages that begin a conversation; the last message of all is never one."""
+    """The system's messages that begin a conversation, never its last message."""
     for message in messages[:-1]:
         if message.role != "system":
             return
@@ -269,9 +274,10 @@ def _preamble(messages: Sequence[ClientMessage]) -> Iterator[ClientMessage]:
 
 
 class WaitingCalls:
-    """The calls of a turn that wait for a result: a client's id and the session's key of each.
+    """The calls of a turn that wait for results, each by its client's id.
 
-    Some clients give several calls one id. However many there are, each is found at once.
+    Each has the session's key. Some clients give several calls one id. However many there are,
+    each is found at once.
     """
 
     def __init__(self, calls: Iterable[tuple[str, str]]) -> None:
@@ -292,7 +298,7 @@ class WaitingCalls:
         return (id_ for id_, _ in self._waiting.values())
 
     def take(self, id_: str) -> str:
-        """Take out the first call of this id, the first of all if none has it; return its key."""
+        """Take out the first call of this id, or else the first of all; return its key."""
         numbers = self._numbers.get(id_)
         number = numbers[0] if numbers else next(iter(self._waiting))
         id_, key = self._waiting.pop(number)
@@ -319,7 +325,7 @@ class ConversationFold:
     _last_unknown: int = field(default=-1, init=False)
 
     def __post_init__(self) -> None:
-        """What was written with tools, or to fit a schema, is no example where there are none."""
+        """Begin the key with the form of answers: a text for another form is no example."""
         header, result = self.session.header, self.session.result
         form = header.style, header.strategy, "" if result is None else result.spec.name
         self.key = " ".join(form)
@@ -419,7 +425,7 @@ class ConversationFold:
         record = ObservationRecord(
             call=call_key, name=call.name, id=call.id, content=message.content
         )
-        if message.failed and len(message.content) <= _MOST_SAID:
+        if message.is_error and len(message.content) <= _MOST_SAID:
             error = ErrorInfo("tool_error", message.content)
             record = replace(record, content=None, error=error)
         self.session.fold(record)
@@ -431,8 +437,10 @@ def pair_results(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
 
 
 def _merge_calls(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
-    """The messages, with those of the model that follow a call of its as one turn with that: its
-    results come behind them all."""
+    """The messages, with a model's messages behind its own call merged into that turn.
+
+    The results come behind them all.
+    """
     turns: list[list[ClientMessage]] = []
     for message in messages:
         if turns and turns[-1][0].calls and message.role == "assistant":
@@ -468,8 +476,10 @@ def _unfit(problem: str) -> ApiError:
 
 
 def next_key(key: str, message: ClientMessage) -> str:
-    """The key of a conversation that goes on with this message: what matters of it, in whatever
-    form a client sends it. Ids are a client's own affair."""
+    """The key of a conversation that goes on with this message.
+
+    It depends on what matters of the message, in whatever form a client sends it. Ids do not count.
+    """
     calls = [[call.name, arguments_of(call)] for call in message.calls]
     written_calls = json.dumps(calls, sort_keys=True) if calls else ""
     size = len(message.content)  # tells the content from the calls behind it

@@ -1,5 +1,4 @@
-"""Requests and answers as they go over a connection: a body that comes, an answer that is sent to
-whoever takes it in."""
+"""Bodies that come over a connection, and answers that are sent over it."""
 
 from __future__ import annotations
 
@@ -57,17 +56,19 @@ def left_out_headers(names: Sequence[str]) -> dict[str, str]:
 
 
 class Sender:
-    """Sends a response; ``begun`` once its head is out."""
+    """Sends a response; ``has_begun`` once its head is out."""
 
     def __init__(self, send: Any, patience: float = PATIENCE) -> None:
         self._chunks, self._patience = send, patience
         self._give_up: Callable[[], None] = lambda: None
-        self.begun = False
+        self.has_begun = False
 
     @asynccontextmanager
     async def with_client(self, receive: Any) -> AsyncIterator[None]:
-        """What is done here ends when the client goes away, or takes in nothing: that frees its
-        slot, and closes the stream of the model's server."""
+        """End the block if the client goes away, or takes in nothing.
+
+        That frees its slot, and closes the stream of the model's server.
+        """
 
         async def watch() -> None:
             while (await receive())["type"] != "http.disconnect":
@@ -88,8 +89,8 @@ class Sender:
             await anyio.lowlevel.checkpoint()
 
     async def whole(self, status: int, body: Mapping[str, Any], headers: dict[str, str]) -> None:
-        if not self.begun:
-            self.begun = True
+        if not self.has_begun:
+            self.has_begun = True
             response = JSONResponse(body, status, headers=headers)
             await self._send(
                 {"type": "http.response.start", "status": status, "headers": response.raw_headers}
@@ -97,19 +98,18 @@ class Sender:
             await self._send({"type": "http.response.body", "body": response.body})
 
     async def head(self, headers: dict[str, str]) -> None:
-        self.begun = True
+        self.has_begun = True
         fixed = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
         raw = [(k.encode(), v.encode("latin-1", "replace")) for k, v in (fixed | headers).items()]
         await self._send({"type": "http.response.start", "status": 200, "headers": raw})
 
-    async def more(self, text: str, *, last: bool = False) -> None:
+    async def send(self, text: str, *, last: bool = False) -> None:
         body = text.encode("utf-8", "replace")
         await self._send({"type": "http.response.body", "body": body, "more_body": not last})
 
 
 class EventStream(Response):
-    """A response of server-sent events; None of them is a silence, in which the client is told that
-    the gateway lives."""
+    """A response of server-sent events. None is a silence, in which a comment is sent."""
 
     def __init__(
         self, events: AsyncGenerator[str | None], headers: Mapping[str, str] | None = None
@@ -123,15 +123,17 @@ class EventStream(Response):
             with suppress(StorageError):  # whoever follows comes back
                 async with aclosing(self._events) as events:
                     async for event in events:
-                        await sender.more(KEEP_ALIVE if event is None else event)
-            await sender.more("", last=True)
+                        await sender.send(KEEP_ALIVE if event is None else event)
+            await sender.send("", last=True)
 
 
 async def body_of(
     request: Request, kind: str, max_bytes: int = MAX_BODY, seconds: float = BODY_SECONDS
 ) -> bytes:
-    """A request's body, which must be of this media type, of at most so many bytes, and there
-    within so many seconds. Raises `ApiError`."""
+    """Read a request's body of a media type, within a size and a time.
+
+    Raises `ApiError`.
+    """
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if given != kind:
         raise ApiError(415, "unsupported_media_type", f"the body must be {kind}")
@@ -153,10 +155,9 @@ async def body_of(
 async def json_body(
     request: Request, read: Callable[[dict[str, Any], int], Any] = lambda body, size: body
 ) -> Any:
-    """A request's body, a JSON object, as ``read`` reads it, which is given the body's size, too.
-    Raises `ApiError`.
+    """Read a request's body, a JSON object, by ``read``, which gets its size too.
 
-    A large one is read in a thread, so that the event loop serves others meanwhile.
+    A large one is read in a thread: the event loop serves others meanwhile. Raises `ApiError`.
     """
     body = await body_of(request, "application/json")
     return await in_thread_if_large(len(body), lambda: read(_object_of(body), len(body)))
@@ -167,8 +168,7 @@ def _object_of(body: bytes) -> dict[str, Any]:
 
 
 async def in_thread_if_large(size: int, work: Callable[[], Result]) -> Result:
-    """Return what ``work`` returns, done in a thread if it is given ``size`` characters and that
-    is more than the event loop should read in one go."""
+    """Return what ``work`` returns; work on a large ``size`` is done in a thread."""
     if size <= LARGE:
         return work()
     return await anyio.to_thread.run_sync(work)

@@ -74,7 +74,7 @@ class HistoryReader:
     """
 
     def __init__(self, model_name: Callable[[str, str], str], content: ContentReader) -> None:
-        """Read calls by ``model_name``: the model's name of a tool, by its name and namespace."""
+        """Read calls. ``model_name`` gives the model's name for a name and a namespace."""
         self._model_name, self.content = model_name, content
 
     def function_call(
@@ -129,7 +129,7 @@ class HistoryReader:
             return None
         text = self.content.value([item[key] for key in present]) or str(item.get("status", ""))
         failed = item.get("error") is not None
-        return ClientMessage("tool", text, call_id=call_id(item), failed=failed)
+        return ClientMessage("tool", text, call_id=call_id(item), is_error=failed)
 
     def result(self, item: JsonObject) -> ClientMessage:
         """The result of a call, of another kind."""
@@ -141,7 +141,7 @@ class HistoryReader:
         failed = bool(item.get("is_error") or item.get("error"))
         failed = failed or item.get("status") == "failed"
         text = text or str(item.get("status") or "")
-        return ClientMessage("tool", text, call_id=call_id(item), failed=failed)
+        return ClientMessage("tool", text, call_id=call_id(item), is_error=failed)
 
     def messages(self, item: JsonObject) -> Iterator[ClientMessage]:
         """Read an item or block of a kind that has no reading of its own.

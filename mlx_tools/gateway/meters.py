@@ -1,4 +1,4 @@
-"""What the gateway has done, as numbers: in the form that Prometheus reads. Nothing of content.
+"""Counters of the gateway in the form that Prometheus reads. Nothing of content.
 
 Every label has few values: a path that is served, a model that is, a tool that is registered, a
 word of ours. What a client or a model made up is never one.

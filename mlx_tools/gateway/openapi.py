@@ -14,7 +14,7 @@ from mlx_tools.gateway.responses import ResponsesBody
 from mlx_tools.gateway.run_body import ApprovalBody, ContinueBody, ResultBody, RunBody
 from mlx_tools.lazy import VERSION
 
-_AT: Final = "#/components/schemas/"
+_SCHEMAS_PATH: Final = "#/components/schemas/"
 
 _RUN: Final = "/v1/runs/{id}"
 _OPERATIONS: Final[tuple[tuple[str, str, str, type[Body] | None, str], ...]] = (
@@ -57,7 +57,7 @@ def openapi_document() -> dict[str, Any]:
     """The whole description, a JSON value."""
     models = sorted({taken for *_, taken, _ in _OPERATIONS if taken}, key=lambda m: m.__name__)
     listed: Any = [(kind, "validation") for kind in models]
-    _, made = models_json_schema(listed, ref_template=f"{_AT}{{model}}")
+    _, made = models_json_schema(listed, ref_template=f"{_SCHEMAS_PATH}{{model}}")
     schemas = made["$defs"] | {"Answer": {"type": "object"}, "Run": _RUN_SEEN, "Runs": _RUNS}
     paths: dict[str, Any] = {}
     for method, path, about, taken, seen in _OPERATIONS:
@@ -77,7 +77,9 @@ def openapi_document() -> dict[str, Any]:
 def _operation(
     method: str, path: str, about: str, body_type: type[Body] | None, status_code: str
 ) -> dict[str, Any]:
-    answer: dict[str, Any] = {"application/json": {"schema": {"$ref": f"{_AT}{status_code}"}}}
+    answer: dict[str, Any] = {
+        "application/json": {"schema": {"$ref": f"{_SCHEMAS_PATH}{status_code}"}}
+    }
     if path in _STREAMED:
         answer["text/event-stream"] = {"schema": {}}
     error = {"description": "An error", "content": {"application/json": {"schema": _ERROR}}}
@@ -85,7 +87,7 @@ def _operation(
     status = "201" if (method, path) == ("post", "/v1/runs") else "200"
     made = {"summary": about, "responses": {status: done, "4XX": error, "5XX": error}}
     if body_type is not None:
-        content = {"application/json": {"schema": {"$ref": f"{_AT}{body_type.__name__}"}}}
+        content = {"application/json": {"schema": {"$ref": f"{_SCHEMAS_PATH}{body_type.__name__}"}}}
         made["requestBody"] = {"required": True, "content": content}
     given: list[Any] = [
         {"name": name, "in": where, "schema": schema}
@@ -124,7 +126,7 @@ _RUNS: Final = {
     "type": "object",
     "required": ["data", "first_id", "last_id", "has_more"],
     "properties": {
-        "data": {"type": "array", "items": {"$ref": f"{_AT}Run"}},
+        "data": {"type": "array", "items": {"$ref": f"{_SCHEMAS_PATH}Run"}},
         "first_id": {"type": ["string", "null"]},
         "last_id": {"type": ["string", "null"]},
         "has_more": {"type": "boolean"},

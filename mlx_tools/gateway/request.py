@@ -31,8 +31,13 @@ JsonObject = dict[str, Any]
 
 
 class ClientCall(Struct, frozen=True):
-    """A call in a client's conversation, or in a turn for one. ``id`` is the one that the client
-    knows it by, ``arguments`` the JSON text of an object, as it was sent."""
+    """A call in a client's conversation, or in a turn for one.
+
+    Attributes:
+        id: The id by which the client knows it.
+        name: The model's name of the tool.
+        arguments: The JSON text of an object, as it was sent.
+    """
 
     id: str
     name: str
@@ -43,14 +48,14 @@ class ClientMessage(Struct, frozen=True):
     """A message of a client's conversation.
 
     ``calls`` are an assistant's; ``call_id`` is the call that a tool's message answers, and
-    ``failed`` whether it says that the call failed. ``content`` is text, its parts joined.
+    ``is_error`` whether it says that the call failed. ``content`` is text, its parts joined.
     """
 
     role: Role
     content: str = ""
     calls: tuple[ClientCall, ...] = ()
     call_id: str = ""
-    failed: bool = False
+    is_error: bool = False
 
 
 class TurnRequest(Struct, frozen=True, kw_only=True):
@@ -105,7 +110,7 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the model may write as it does: nothing is called, and no form is held to."""
+        """True if the model may write freely: there are neither tools nor a schema."""
         return not self.tools and self.schema is None
 
 

@@ -1,4 +1,4 @@
-"""OpenAI's ``/v1/responses`` as Open Responses specifies it: a body in, events out. Pure.
+"""OpenAI's ``/v1/responses``, as Open Responses specifies it. Pure.
 
 What a body says is honoured where it changes the answer, accepted where it changes only what
 somebody else pays or keeps, and refused by name otherwise.
@@ -65,7 +65,7 @@ _ACCEPTED: Final = (
 )
 """Fields that change what somebody else pays, keeps or measures; nothing of it is done here."""
 
-_REFUSED: Final = {
+_UNSUPPORTED: Final = {
     "store": "no response is kept; send all items each time",
     "previous_response_id": "no response is kept; send all items each time",
     "background": "a response is made while its client waits",
@@ -93,7 +93,7 @@ class CallItem(Body):
 
 
 class OutputItem(Body):
-    """What came of a call."""
+    """The result of a call."""
 
     call_id: str | None = None
     output: Parts
@@ -118,7 +118,7 @@ class NamespaceParam(Body):
 
 
 class TextParam(Body):
-    """How the answer is written."""
+    """The form of the answer."""
 
     format: AnswerFormat | None = None
 
@@ -159,7 +159,7 @@ class ResponsesBody(SamplingBody):
 
 
 def responses_error(error: ApiError) -> JsonObject:
-    """The body that tells of an error. The conversation is called ``messages`` elsewhere."""
+    """The body of an error. What other interfaces call ``messages`` is ``input`` here."""
     told = openai_error(error)
     if error.param == "messages":
         told["error"]["param"] = "input"
@@ -176,17 +176,17 @@ def read_responses(
     now: Callable[[], float],
     temperature: float = 1.0,
 ) -> tuple[TurnRequest, Reply]:
-    """What a body asks for, and how it is answered. Raises `ApiError`.
+    """Read what a body asks for, and how it is answered. Raises `ApiError`.
 
     ``new_id`` gives letters and digits that nobody else has, ``now`` is in seconds since 1970.
     ``temperature`` is what the model is sampled with where the body does not say.
     """
     asked = read(ResponsesBody, body)
-    for name, problem in _REFUSED.items():
+    for name, problem in _UNSUPPORTED.items():
         if getattr(asked, name) not in (None, False, 0):
             raise unsupported(name, problem)
     if "message.output_text.logprobs" in (asked.include or ()):
-        raise unsupported("include", _REFUSED["top_logprobs"])
+        raise unsupported("include", _UNSUPPORTED["top_logprobs"])
     offered = _tools_of(asked.tools or (), asked.input)
     choice = read_choice(asked.tool_choice, offered.tools, offered.hosted)
     choice = choice.among(offered.tools.specs)
@@ -225,7 +225,7 @@ def read_responses(
 
 
 def _about(body: ResponsesBody, temperature: float) -> JsonObject:
-    """What of a request its response says again, and what was made of the rest."""
+    """The fields of a request that its response repeats, and what they became."""
     return {
         "object": "response",
         "model": body.model or "",
@@ -282,7 +282,7 @@ _SILENT: Final = ("reasoning", "additional_tools", "configuration_update", "comp
 def _item_messages(
     item: JsonObject, history: HistoryReader, *path: str | int
 ) -> Iterator[ClientMessage]:
-    """What the item at this path of the body comes to."""
+    """The messages that an item at this path of the body stands for."""
     kind = item.get("type") or ("message" if "role" in item else None)
     content = history.content
     if kind == "message":
@@ -375,8 +375,10 @@ _TOOL_ITEMS: Final = ("additional_tools", "tool_search_output")
 def _flat(
     tools: Sequence[JsonObject], items: Sequence[JsonObject]
 ) -> Iterator[tuple[str, NamespaceParam | None, JsonObject]]:
-    """The tools, each with where it stands in the body and the group that it is of; of those that
-    items offer, the ones that are new."""
+    """The tools, each with its place in the body and its group.
+
+    Of those that items offer only new ones are given.
+    """
     lists: list[tuple[str, Any]] = [("tools", tools)]
     for index, item in enumerate(items):
         if item.get("type") in _TOOL_ITEMS:

@@ -1,4 +1,4 @@
-"""What clients send of runs: a run that is asked for, decisions and results of its calls. Pure."""
+"""The bodies that clients send about runs. Pure."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ _MOST_EARLIER: Final = 1_000
 
 
 class _Strict(Body):
-    """A body of which every field counts: one that is misspelt would give more power, not less."""
+    """A body without unknown fields: a misspelt one would give a run more power."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 def _schema_config(*ways: JsonObject, **extra: JsonObject) -> ConfigDict:
-    """Has a body's description say that it fits one of these, which no field says by itself."""
+    """Describe a body that fits one of these schemas; no field can say that alone."""
     return ConfigDict(extra="forbid", json_schema_extra={"oneOf": [*ways], **extra})
 
 
-def _with(name: str, kind: str, **fields: JsonObject) -> JsonObject:
-    """A field of this type is there, of the others each is as described."""
+def _field_schema(name: str, kind: str, **fields: JsonObject) -> JsonObject:
+    """A schema that wants a field of this type; the other fields are as described."""
     return {"required": [name], "properties": {name: {"type": kind}, **fields}}
 
 
 _NULL: Final = {"type": "null"}
-_SHOWN: Final = {"minLength": 1}
+_NOT_EMPTY: Final = {"minLength": 1}
 
 
 class RunBody(_Strict):
     model_config = _schema_config(
-        _with("question", "string", messages=_NULL),
-        _with("messages", "array", question=_NULL),
+        _field_schema("question", "string", messages=_NULL),
+        _field_schema("messages", "array", question=_NULL),
         **{"not": {"required": ["preset", "tools"]}},
     )
     question: Question | None = None
@@ -75,8 +75,14 @@ class RunBody(_Strict):
 
 class ApprovalBody(_Strict):
     model_config = _schema_config(
-        {"properties": {"decision": {"const": "approve"}, "digest": _SHOWN, "arguments": _NULL}},
-        _with("arguments", "object", decision={"const": "edit"}, digest=_SHOWN),
+        {
+            "properties": {
+                "decision": {"const": "approve"},
+                "digest": _NOT_EMPTY,
+                "arguments": _NULL,
+            }
+        },
+        _field_schema("arguments", "object", decision={"const": "edit"}, digest=_NOT_EMPTY),
         {"properties": {"decision": {"const": "deny"}, "arguments": _NULL}},
     )
     call_id: Name
@@ -101,7 +107,7 @@ class ApprovalBody(_Strict):
 class ResultBody(_Strict):
     model_config = _schema_config(
         {"required": ["output"], "properties": {"error": _NULL}},
-        _with("error", "string") | {"not": {"required": ["output"]}},
+        _field_schema("error", "string") | {"not": {"required": ["output"]}},
     )
     call_id: Name
     output: Any = None
@@ -126,9 +132,14 @@ class ContinueBody(_Strict):
 
 
 class RunAct(Struct, frozen=True):
-    """What is to be done about a run that rests: ``ask`` it a question, ``decide`` about a call,
-    ``give`` it the result of one, ``look`` again at what waits. ``records`` is how many its
-    transcript had when that was posted."""
+    """A thing to do about a run that rests.
+
+    Attributes:
+        type: ``ask`` it a question, ``decide`` about a call, ``give`` it the result of a call, or
+            ``look`` again at the calls that wait.
+        body: The question, decision or result.
+        records: How many records its transcript had when this was posted.
+    """
 
     type: str
     body: Mapping[str, Any] = field(default_factory=dict)
@@ -139,30 +150,30 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     """A run as a client asks for it.
 
     Attributes:
-        given: The body.
+        body: The body.
         question: The question.
         history: The messages before it.
-        own: The tools that the client itself runs.
+        client_tools: The tools that the client itself runs.
         schema: The schema that the answer fits, None for text.
         left_out: Names of what has no effect.
     """
 
-    given: RunBody
+    body: RunBody
     question: str
     history: Sequence[JsonObject]
-    own: tuple[ToolSpec, ...]
+    client_tools: tuple[ToolSpec, ...]
     schema: Mapping[str, Any] | None
     left_out: tuple[str, ...] = ()
 
     @property
     def own_names(self) -> frozenset[str]:
         """The names of the client's tools."""
-        return frozenset(spec.name for spec in self.own)
+        return frozenset(spec.name for spec in self.client_tools)
 
     def limits_within(self, upper_limits: Limits) -> Limits:
         """The limits that hold, none wider than ``upper_limits``. Raises `ApiError`."""
         try:
-            named = self.given.limits or {}
+            named = self.body.limits or {}
             wanted = Limits.from_json({**upper_limits.to_json(), **named}).to_json()
         except UsageError as error:
             raise ApiError(400, "invalid_value", str(error), param="limits") from None
@@ -170,7 +181,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
 
 
 def read_run(body: Mapping[str, Any]) -> RunRequest:
-    """What a body asks for. Raises `ApiError` for the first field that is wrong."""
+    """Read what a body asks for. Raises `ApiError` for the first field that is wrong."""
     given, content = read(RunBody, body), ContentReader()
     question, history = _question_and_history(given, content)
     if given.preset is not None and given.tools is not None:
@@ -180,17 +191,17 @@ def read_run(body: Mapping[str, Any]) -> RunRequest:
     schema = given.answer_schema
     own, dropped = _own_tools(given.client_tools or [])
     return RunRequest(
-        given=given,
+        body=given,
         question=question,
         history=history,
-        own=own,
+        client_tools=own,
         schema=None if schema is None else answer_schema(schema, "schema"),
         left_out=(*name_dropped(dropped), *content.left_out),
     )
 
 
 def own_tool_names(body: Mapping[str, Any]) -> frozenset[str]:
-    """The names of the tools that the client of a run runs itself, whose body was read before."""
+    """The names of the client's own tools in a body that was read before."""
     specs, _ = _own_tools(body.get("client_tools") or [])
     return frozenset(spec.name for spec in specs)
 

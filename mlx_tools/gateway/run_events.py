@@ -1,4 +1,4 @@
-"""The events of a session's records, as whoever follows a run is told of them. Pure."""
+"""The events of a session's records, as followers get them. Pure."""
 
 from __future__ import annotations
 
@@ -34,8 +34,10 @@ Numbered = tuple[int | None, JsonObject]
 
 
 def closed_count(records: Sequence[Record], *, at_rest: bool) -> int:
-    """Return how many of the records have events that nothing can change any more. With ``at_rest``
-    no process adds to them."""
+    """Return how many of the records have events that nothing can change any more.
+
+    With ``at_rest`` no process adds to them.
+    """
     count = len(records)
     while not at_rest and count and isinstance(records[count - 1], _OPEN):
         count -= 1
@@ -45,27 +47,29 @@ def closed_count(records: Sequence[Record], *, at_rest: bool) -> int:
 class SessionEventReader:
     """Reads the events of a session's records in their order, each record once.
 
-    ``told`` is the number of the last record whose event is known already. A transcript only grows,
-    so what was read of it stays read.
+    ``last_number`` is the number of the last record whose event is known already. A transcript
+    only grows, so what was read of it stays read.
     """
 
     def __init__(self, last_number: int) -> None:
-        self.told = last_number
+        self.last_number = last_number
         self._read = 0  # records that were taken in
         self._run = self._mends = 0  # where the last question stands, and the first mend of a turn
         self._calls: dict[str, CallRecord] = {}
         self._sources: dict[int, NumberedSource] = {}
 
     def read(self, records: Sequence[Record], upto: int) -> Iterator[Numbered]:
-        """The events of the next records, to the number ``upto``; those that are known are left
-        out. A known number beyond the end is the end."""
-        self.told = min(self.told, len(records))
+        """The events of the next records up to a number, without those that are known.
+
+        A known number beyond the end is the end.
+        """
+        self.last_number = min(self.last_number, len(records))
         while self._read < upto:
             record = records[self._read]
             self._take_in(record)
-            if (number := self._read) <= self.told:
+            if (number := self._read) <= self.last_number:
                 continue
-            self.told = number
+            self.last_number = number
             if _ends(records, number):
                 run = records[self._run : number]
                 header = next(one for one in records if isinstance(one, Header))
@@ -97,8 +101,10 @@ class SessionEventReader:
 
 
 def _ends(records: Sequence[Record], number: int) -> bool:
-    """Return whether the run came to rest with this record; a pause that somebody ended in place
-    is none."""
+    """Return whether the run came to rest with this record.
+
+    It did not with a pause that somebody ended in place.
+    """
     record, after = records[number - 1], records[number : number + 1]
     if isinstance(record, PauseRecord):
         return not after or isinstance(after[0], ResumedRecord | StoppedRecord)

@@ -1,4 +1,4 @@
-"""Followers of runs: they are woken when something happens, and hear what forms meanwhile."""
+"""Followers of runs, who are woken by events and get the deltas that form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_WAITING: Final = 2_000
 
 
 class Follower:
-    """The deltas that a follower has not taken yet, each with the count of records before it."""
+    """Deltas that wait for a follower, each with the count of records before it."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, JsonObject | None]] = deque(maxlen=_MAX_WAITING)
@@ -43,7 +43,7 @@ class Follower:
 
 
 class Followers:
-    """The followers of all runs in this process; its length is how many runs have some."""
+    """The followers of all runs in this process; its length is how many have some."""
 
     def __init__(self) -> None:
         self._by_run: dict[str, set[Follower]] = {}
@@ -65,7 +65,7 @@ class Followers:
                 del self._by_run[run]
 
     def tell(self, run: str, record_count: int, delta: JsonObject | None = None) -> None:
-        """Tell the followers of a run that it has so many records, and a delta behind them."""
+        """Tell a run's followers how many records it has, and a delta behind them."""
         for follower in self._by_run.get(run, ()):
             follower.tell(record_count, delta)
 

@@ -47,7 +47,7 @@ _WORKERS: Final = (
 
 
 class RunQueue:
-    """The queue beside the sessions of a store, and the workers that take runs from it.
+    """The queue of runs in a database, and the workers that take runs from it.
 
     For a gateway it is the `Workers` of its runs.
     """
@@ -74,13 +74,13 @@ class RunQueue:
             pass
 
     def app(self) -> App:
-        """What works the queue off. Once it is opened nothing is added by it (`add`)."""
+        """Make procrastinate's application. Once it is open, only `add` adds jobs."""
         from procrastinate import App, PsycopgConnector
 
         return App(connector=PsycopgConnector(conninfo=self._address, min_size=1, timeout=10))
 
     def add(self, db: Statements, run: str, model: str) -> None:
-        """Have a worker that serves ``model`` take a run up, once the transaction is kept."""
+        """Add a job for a worker that serves ``model``, once the transaction is committed."""
         (before,) = db.execute("SELECT current_setting('search_path')").fetchone()
         db.execute("SELECT set_config('search_path', ?, true)", (f"{_NAME}, {before}",))
         connection: Any = db.connection  # type: ignore[attr-defined]
@@ -89,7 +89,7 @@ class RunQueue:
         db.execute("SELECT set_config('search_path', ?, true)", (before,))
 
     def tell(self, run: str, upto: int, events: Sequence[JsonObject]) -> None:
-        """Say what forms in a run behind its first ``upto`` records, to whoever listens now."""
+        """Notify listeners of deltas behind the first ``upto`` records of a run."""
         while events:
             count = len(events)
             while count and len(said := _to_json_line(run, upto, events[:count])) > _MOST_SAID:
@@ -117,7 +117,7 @@ class RunQueue:
                             self.followers.tell(value["run"], value["upto"], event)
             await anyio.sleep(HEARTBEAT)
 
-    def named(self) -> set[str]:
+    def load_queued(self) -> set[str]:
         """The runs that a job names."""
         query = "SELECT args ->> 'run' FROM procrastinate_jobs WHERE status IN ('todo', 'doing')"
         with self._tables.transaction() as db:
@@ -136,7 +136,7 @@ class RunQueue:
             await asyncio.gather(self._listening, return_exceptions=True)
 
     def load(self) -> dict[str, int]:
-        """Return how many runs wait for a worker and are active, and how many workers live."""
+        """Return the counts of runs that wait and are active, and of live workers."""
         with self._tables.transaction() as db:
             (waiting,) = db.execute(_WAITING, (RUN,)).fetchone()
             (active,) = db.execute(_WAITING.replace("todo", "doing"), (RUN,)).fetchone()
@@ -158,7 +158,7 @@ def _to_json_line(run: str, upto: int, events: Sequence[JsonObject]) -> str:
 
 
 def _format(procrastinate: Any) -> FileFormat:
-    """Its tables are of the version that is installed: those of an older one are made anew."""
+    """The format of procrastinate's tables; those of an older version are made anew."""
     from procrastinate.schema import SchemaManager
 
     made = SchemaManager.get_schema()

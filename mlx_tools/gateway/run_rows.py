@@ -1,5 +1,4 @@
-"""Whose run is which: who asked for it, with what body and under which key against doing it twice;
-what is still to be done about it; and what other servers are still to be told.
+"""The rows of runs: who asked for each, what is to be done, and webhooks to send.
 
 Where a run stands is in its transcript alone, in the session that has the run's id.
 """
@@ -50,19 +49,23 @@ RUNS: Final = FileFormat(
     {1: _SINCE_1, 2: _SINCE_2},
 )
 Queue = Callable[[Statements, str, str], None]
-"""Has a run taken up by whoever serves its model, where that is another process; the run and the
-model are kept with the statements."""
+"""Adds a run and its model to the queue of other processes, in the same transaction."""
 
 _SELECT: Final = "SELECT id, owner, body, cancelled, act, refused, model FROM runs "
-_UNDER: Final = "WHERE owner = ? AND key = ?"
+_BY_KEY: Final = "WHERE owner = ? AND key = ?"
 
 
 class RunRow(Struct, frozen=True):
-    """A run: its id, which is its session's, by what its client is known, and what that asked for.
+    """A run as its client asked for it.
 
-    ``act`` is what is still to be done about it, None where it rests; ``refused`` why the last one
-    was not. ``cancelled``: no more is wanted of what is to be done. ``model`` is what it is asked
-    of.
+    Attributes:
+        id: Its id, which is its session's.
+        owner: The name of its client.
+        body: The body of the request.
+        cancelled: It was cancelled: what is to be done is not done any more.
+        act: What is still to be done about it; None if it rests.
+        refusal: Why the last thing was not done.
+        model: The model that it asks.
     """
 
     id: str
@@ -70,13 +73,20 @@ class RunRow(Struct, frozen=True):
     body: dict[str, Any]
     cancelled: bool = False
     act: RunAct | None = None
-    refused: str = ""
+    refusal: str = ""
     model: str = ""
 
 
 class Hook(Struct, frozen=True):
-    """What another server is to be told. ``mark`` is the same each time that this is told,
-    ``tries`` how often that was tried."""
+    """A webhook to send.
+
+    Attributes:
+        mark: Its id, the same each time that it is sent.
+        url: Where it is sent.
+        kind: The type of the event.
+        data: The data of the event.
+        tries: How often it was tried.
+    """
 
     mark: str
     url: str
@@ -111,7 +121,7 @@ class RunRows:
         """
         with self._tables.transaction(write=True) as db:
             mine = (row.owner, _digest(key))
-            if key is not None and db.execute(_SELECT + _UNDER, mine).fetchone():
+            if key is not None and db.execute(_SELECT + _BY_KEY, mine).fetchone():
                 return False
             (count,) = db.execute("SELECT count(*) FROM runs").fetchone()
             if count >= self._max_rows and not self._make_room(db, forget):
@@ -141,24 +151,25 @@ class RunRows:
         return bool(gone)
 
     def get(self, owner: str | None, run: str) -> RunRow:
-        """A client's run, or with None anybody's. Raises `ApiError` where there is none with this
-        id."""
-        row = self.named(run)
+        """A client's run, or with None anybody's. Raises `ApiError` if there is none."""
+        row = self.find(run)
         if row is None or owner not in (None, row.owner):
             raise ApiError(404, "not_found", f"there is no run {run[:100]!r}, or none any more")
         return row
 
-    def named(self, run: str) -> RunRow | None:
+    def find(self, run: str) -> RunRow | None:
         """The run of this id, whosever it is."""
         return next(iter(self._select("WHERE id = ?", run)), None)
 
-    def under(self, owner: str, key: str) -> RunRow | None:
+    def find_by_key(self, owner: str, key: str) -> RunRow | None:
         """The run that a client has asked for under this key."""
-        return next(iter(self._select(_UNDER, owner, _digest(key))), None)
+        return next(iter(self._select(_BY_KEY, owner, _digest(key))), None)
 
     def page(self, owner: str, limit: int, cursor: str | None) -> list[RunRow]:
-        """A client's runs, the last first: those before the run ``cursor``. Raises `ApiError` where
-        there is no such run."""
+        """A client's runs, the last first: those before the run ``cursor``.
+
+        Raises `ApiError` if there is no such run.
+        """
         last = "ORDER BY number DESC LIMIT ?"
         if cursor is None:
             return self._select(f"WHERE owner = ? {last}", owner, limit)
@@ -183,8 +194,7 @@ class RunRows:
         return found is not None
 
     def queue_again(self, load_queued: Callable[[], set[str]]) -> None:
-        """Have the runs taken up of which something is to be done, and that are not
-        ``load_queued``."""
+        """Queue the runs again that have something to do and are not ``load_queued``."""
         query = "SELECT id, model FROM runs WHERE act IS NOT NULL"
         with self._tables.transaction() as db:
             left = db.execute(query).fetchall()
@@ -194,11 +204,13 @@ class RunRows:
                 for run, model in missing:
                     self._queue(db, run, model)
 
-    def rest(
+    def mark_done(
         self, row: RunRow, hook: Hook | None = None, *, now: float, refusal_reason: str = ""
     ) -> None:
-        """Keep that what was to be done about a run is done, and what is to be told of that. Where
-        something else is to be done by now, whoever does that keeps it."""
+        """Mark what was to be done about a run as done, and add the webhook for it.
+
+        If something else is to be done by now, this changes nothing: its worker marks that.
+        """
         with self._tables.transaction(write=True) as db:
             query = "UPDATE runs SET act = NULL, refused = ? WHERE id = ? AND coalesce(act, '') = ?"
             mine = db.execute(query, (refusal_reason, row.id, _act_to_json(row.act) or "")).rowcount
@@ -216,13 +228,15 @@ class RunRows:
 
     def holds(self, session: str) -> bool:
         """Return whether a session is that of a run."""
-        return self._tables.exists and self.named(session) is not None
+        return self._tables.exists and self.find(session) is not None
 
     # --- what is to be told ---
 
     def owed(self, now: float, deadline: float) -> list[Hook]:
-        """Some of what is to be told now, and is nobody else's to tell before ``deadline``; times
-        are in seconds since 1970."""
+        """Claim some of the webhooks that are due, until ``deadline``.
+
+        Times are in seconds since 1970.
+        """
         with self._tables.transaction(write=True) as db:
             found = db.execute(
                 "UPDATE hooks SET due = ? WHERE due <= ? AND mark IN"
@@ -232,8 +246,8 @@ class RunRows:
             ).fetchall()
         return [Hook(mark, url, kind, json.loads(data), n) for mark, url, kind, data, n in found]
 
-    def told(self, hook: Hook, retry_at: float | None = None) -> None:
-        """Keep that something was told, or when that is to be tried ``retry_at``."""
+    def mark_sent(self, hook: Hook, retry_at: float | None = None) -> None:
+        """Remove a webhook that was sent, or keep when it is tried again (``retry_at``)."""
         with self._tables.transaction(write=True) as db:
             if retry_at is None:
                 db.execute("DELETE FROM hooks WHERE mark = ?", (hook.mark,))
@@ -242,7 +256,7 @@ class RunRows:
                 db.execute(query, (retry_at, hook.tries + 1, hook.mark))
 
     def next_due(self) -> float | None:
-        """When something is to be told next; None where nothing is."""
+        """The time at which a webhook is due next; None if there is none."""
         if not self._tables.exists:
             return None
         with self._tables.transaction() as db:

@@ -1,8 +1,8 @@
-"""What is done about a run: with which model, tools and policy, in which session.
+"""The execution of runs: the model, tools, policy and session of each.
 
-What is asked of a run may have been begun by a process that is gone: it is done once all the same.
-What the transcript holds of it decides; a call that can change things, was started and has no known
-end is never made again by that, but asked about.
+A process that is gone may have begun what is asked of a run: it is done once all the same, as the
+transcript shows. A call that can change things, was started and has no known end is never made
+again: a person is asked about it.
 """
 
 from __future__ import annotations
@@ -70,19 +70,19 @@ from mlx_tools.transcript import (
 
 
 class _ClientToolApprover(Struct, frozen=True):
-    """Decides as another approver does, save about a client's own tools: their calls wait."""
+    """Decides as another approver does; calls of a client's own tools wait."""
 
     inner: Approver
-    own: frozenset[str]
+    own_names: frozenset[str]
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         answers = await self.inner.decide(requests)
         pairs = zip(requests, answers, strict=True)
-        return [ApprovalAnswer(None) if one.name in self.own else said for one, said in pairs]
+        return [ApprovalAnswer(None) if one.name in self.own_names else said for one, said in pairs]
 
 
 class _ExistingSession(Struct, frozen=True):
-    """A store whose next new session is one that is there, of which nothing was asked yet."""
+    """A store that returns a session without a question as its next new one."""
 
     inner: SessionStore
     session: str
@@ -198,27 +198,29 @@ class RunExecution:
     async def put_to_rest(
         self, row: RunRow, records: Sequence[Record], refusal_reason: str = ""
     ) -> None:
-        """Keep that nothing more is to be done about a run, and have its client's server told."""
+        """Mark a run as having nothing more to do, and tell its client's server."""
         hook, url = None, row.body.get("webhook")
         if url is not None and (row.act is None or len(records) > row.act.records):
             status = standing_of_run(row, records)
             kind = "run.paused" if status == "paused" else "run.done"
             data = {"id": row.id, "status": status}
             hook = Hook(f"{row.id}.{len(records)}", url, kind, data)
-        rest = partial(self.rows.rest, now=self.webhooks.now(), refusal_reason=refusal_reason)
+        rest = partial(self.rows.mark_done, now=self.webhooks.now(), refusal_reason=refusal_reason)
         await anyio.to_thread.run_sync(rest, row, hook)
         if hook is not None:
             self.webhooks.wake(self.rows)
 
     def _model_of(self, run_request: RunRequest) -> str:
-        """The model that a run is to have, empty where neither it nor its profile names one."""
-        layer = self.configuration.profiles.get(run_request.given.profile or "")
+        """The model that a run or its profile names, empty if neither does."""
+        layer = self.configuration.profiles.get(run_request.body.profile or "")
         named = "" if layer is None else str(layer.values.get("model.name", ""))
-        return run_request.given.model or named
+        return run_request.body.model or named
 
     def _narrowed_by(self, profile: str) -> tuple[Policy, Limits, dict[str, Any]]:
-        """What a profile of the user's says: a policy, limits, and how a model is spoken to. Raises
-        `ApiError` where there is none."""
+        """The policy, limits and prompt settings of a profile of the user's.
+
+        Raises `ApiError` if there is none of this name.
+        """
         try:
             found = self.configuration.with_profile(profile)
         except UsageError as error:
@@ -257,9 +259,11 @@ class RunExecution:
         store: SessionStore | _ExistingSession,
         header: Header | None = None,
     ) -> Controller:
-        """What a run goes by: the server's policy and limits, narrowed as its client says, and the
-        client's own tools besides. Raises `MlxToolsError`."""
-        configuration, given, own = self.configuration, run_request.given, run_request.own_names
+        """The controller of a run, with the client's own tools.
+
+        Policy and limits are the server's, narrowed as the client says. Raises `MlxToolsError`.
+        """
+        configuration, given, own = self.configuration, run_request.body, run_request.own_names
         roots = None if given.roots is None else self._named_roots(given.roots)
         made = self.make_registry(header) if roots is None else self._registry(header, roots)
         registry, policy = made, configuration.policy()
@@ -267,7 +271,7 @@ class RunExecution:
         for name in named if header is None else ():
             if (why := registry.lacks(name, policy)) is not None:
                 raise invalid("tools", f"{name}: {why}")
-        for spec in run_request.own:
+        for spec in run_request.client_tools:
             try:
                 registry.add(Tool(spec, _made_elsewhere))
             except ToolDefinitionError as error:
@@ -299,8 +303,10 @@ class RunExecution:
 
 
 async def perform(conversation: Conversation, act: RunAct, emit: Callable[[Event], None]) -> None:
-    """Do what was asked of a run, until it comes to rest; what a process began that is gone is
-    gone on with. Raises `UsageError` where it is refused, and what runs raise."""
+    """Do what is asked of a run until it rests; what a dead process began goes on.
+
+    Raises `UsageError` if it is refused, and what runs raise.
+    """
     records = conversation.files.transcript
     since, body = records[act.records :], act.body
     match act.type:
@@ -326,7 +332,7 @@ async def perform(conversation: Conversation, act: RunAct, emit: Callable[[Event
 def _has(
     records: Sequence[Record], kind: type[ApprovalRecord | ObservationRecord], call: str
 ) -> bool:
-    """Whether there is one of this kind for a call."""
+    """Return whether a record of this kind belongs to a call."""
     return any(isinstance(one, kind) and one.call == call for one in records)
 
 
@@ -335,10 +341,19 @@ async def requests_of(
     edited: Mapping[str, Mapping[str, Any]] | None = None,
     own_names: frozenset[str] = frozenset(),
 ) -> list[tuple[ApprovalRequest, bool]]:
-    """The calls that wait for a person, as they would run now, and whether each is still what was
-    asked about; of those that are ``edited`` only these, with the arguments there. None of the
-    tools ``own_names``, whose calls wait for their client. Raises `UsageError` where a call cannot
-    have such arguments."""
+    """The calls that wait for a person, as they would run now.
+
+    Args:
+        conversation: The session of the run.
+        edited: Other arguments by call: only these calls are returned, with them.
+        own_names: The client's own tools, whose calls wait for their client.
+
+    Returns:
+        Each call, and whether it is still what was asked about.
+
+    Raises:
+        UsageError: a call cannot have such arguments.
+    """
     found = [pair for pair in await conversation.waiting() if pair[0].name not in own_names]
     if edited is None:
         return found
@@ -347,7 +362,7 @@ async def requests_of(
 
 
 def standing_of_run(row: RunRow, records: Sequence[Record]) -> str:
-    """How a run stands that nobody is at."""
+    """The status of a run that nobody is at."""
     if is_at_rest(records):
         outcome = outcome_of(records)
         cancelled = isinstance(outcome, Stopped) and outcome.reason == "cancelled"
@@ -374,7 +389,7 @@ def _made_elsewhere(arguments: Mapping[str, Any]) -> str:
 
 
 def _admitting(policy: Policy, own_names: frozenset[str]) -> Policy:
-    """The same with a client's own tools, of which no call goes on before its result is there."""
+    """The policy with a client's own tools: their calls wait for the client's results."""
     if not own_names:
         return policy
     names = tuple(sorted(own_names))

@@ -1,8 +1,8 @@
-"""A worker: does what is asked of runs, on any machine that reaches their database.
+"""A worker: it does runs, on any machine that reaches their database.
 
-While it lives, its jobs are its own. Where it dies, another takes them, and goes on with the run as
+While it lives, its jobs are its own. If it dies, another takes them, and goes on with the run as
 its transcript says: a call that may have happened is asked about. Two are never at one run, since
-whoever writes to its session holds that.
+a session has one writer, who holds its lock.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LOOK: Final = 1.0
 _TICK: Final = 0.1
 """Seconds between two times that what forms is told."""
 
-AGAIN: Final = 2.0
+RETRY_SECONDS: Final = 2.0
 """Seconds until it is tried again what could not be done now."""
 
 _DUE: Final = "due"
@@ -108,7 +108,7 @@ class RunWorker:
             except* asyncio.CancelledError:
                 if not self._stopping.is_set():
                     raise
-            with anyio.move_on_after(AGAIN):
+            with anyio.move_on_after(RETRY_SECONDS):
                 await self._stopping.wait()
 
     def stop(self) -> None:
@@ -117,7 +117,7 @@ class RunWorker:
 
     async def do(self, run: str) -> None:
         """Do what is asked of a run, until it rests. Raises `RunUnavailable`."""
-        row = await anyio.to_thread.run_sync(self._execution.rows.named, run)
+        row = await anyio.to_thread.run_sync(self._execution.rows.find, run)
         if row is None or row.act is None:
             return
         try:
@@ -150,7 +150,7 @@ class RunWorker:
         try:
             is_cancelled = row.cancelled
             while not is_cancelled and not (await asyncio.wait([running], timeout=LOOK))[0]:
-                now = await anyio.to_thread.run_sync(self._execution.rows.named, row.id)
+                now = await anyio.to_thread.run_sync(self._execution.rows.find, row.id)
                 is_cancelled = now is not None and now.cancelled
             if is_cancelled:
                 await self._end_cancelled(replace(row, cancelled=True), conversation, running)
@@ -177,7 +177,7 @@ class RunWorker:
             await self._execution.put_to_rest(row, [*records])
 
     async def _tell_forming(self, run: str, forming: list[tuple[int, JsonObject]]) -> None:
-        """Tell whoever follows a run what forms in it, some at a time; nothing waits for that."""
+        """Send deltas to the followers of a run, some at a time; nothing waits for that."""
         while True:
             await anyio.sleep(_TICK)
             waiting = [*forming]
@@ -192,14 +192,16 @@ class RunWorker:
         working.cancel()  # it takes no more, and waits for what it has
 
     async def _rescue(self) -> None:
-        """Now and then, free the jobs of workers that died, and make those that are missing."""
+        """Free the jobs of dead workers and make those that are missing, again and again."""
         manager = self._app.job_manager
         while True:
             try:
                 for job in await manager.get_stalled_jobs(seconds_since_heartbeat=LEASE):
                     with suppress(*_database_errors()):  # another was quicker
                         await manager.retry_job(job)
-                await anyio.to_thread.run_sync(self._execution.rows.queue_again, self._queue.named)
+                await anyio.to_thread.run_sync(
+                    self._execution.rows.queue_again, self._queue.load_queued
+                )
             except _database_errors() as error:
                 self._tell(f"the queue cannot be used: {error}")
             await anyio.sleep(LEASE / 2)
@@ -220,18 +222,20 @@ def _database_errors() -> tuple[type[Exception], ...]:
 def _retry_strategy() -> BaseRetryStrategy:
     from procrastinate import BaseRetryStrategy, RetryDecision
 
-    class Again(BaseRetryStrategy):
-        """What was not done is tried again, by whichever worker is free."""
+    class RetryAlways(BaseRetryStrategy):
+        """Retries a job that was not done, on whichever worker is free."""
 
         def get_retry_decision(self, *, exception: BaseException, job: Any) -> RetryDecision:
-            return RetryDecision(retry_in={"seconds": int(AGAIN)})
+            return RetryDecision(retry_in={"seconds": int(RETRY_SECONDS)})
 
-    return Again()
+    return RetryAlways()
 
 
 async def work(options: RunOptions, note: Note, run_due: Callable[[], Awaitable[None]]) -> None:
-    """Do what is asked of runs, as the settings say, until SIGTERM or SIGINT. Raises `UsageError`
-    where sessions are no database's."""
+    """Do what is asked of runs until SIGTERM or SIGINT.
+
+    Raises `UsageError` if the sessions of the settings are in no database.
+    """
     configuration = options.configuration
     own = configuration.settings.gateway
     store = session_store(configuration)
@@ -240,7 +244,7 @@ async def work(options: RunOptions, note: Note, run_due: Callable[[], Awaitable[
             f"workers need sessions in PostgreSQL; these are in files ({store.place})",
             hint='name a database: sessions = "postgresql://…", or MLX_TOOLS_SESSIONS',
         )
-    webhooks = Webhooks.of(configuration)
+    webhooks = Webhooks.from_settings(configuration)
     models = ServedModels(options, note)
     try:
         await models.open()

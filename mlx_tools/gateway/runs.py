@@ -68,13 +68,13 @@ PATIENCE: Final = 10.0
 LOOK: Final = 1.0
 """Seconds between two looks at whether another process has gone on with a run."""
 
-_QUIET: Final = 15
+_LOOKS_PER_SIGN: Final = 15
 """Looks without news after which followers are told that the gateway lives: 15 s."""
 
 _SOON: Final = 0.1
 """Seconds between two looks at whether a worker elsewhere has begun."""
 
-ENDED: Final = ("answered", "stopped", "cancelled")
+END_STATUSES: Final = ("answered", "stopped", "cancelled")
 """How a run stands of which nothing more comes by itself, nor by a decision."""
 
 in_thread = anyio.to_thread.run_sync
@@ -85,7 +85,7 @@ class Runs:
     """The runs of one gateway: what clients and persons ask of them."""
 
     def __init__(self, execution: RunExecution, workers: Workers, admission: Admission) -> None:
-        """Have ``workers`` do runs; ``admission`` is for what else is done in this process."""
+        """Leave runs to ``workers``. ``admission`` is for sessions that are no runs."""
         self.execution, self.workers, self.admission = execution, workers, admission
         self.sessions, self.rows = execution.store, execution.rows
         self._creating, self._settling = anyio.Lock(), anyio.Lock()
@@ -126,9 +126,9 @@ class Runs:
 
         Under the same ``key`` there is one, however often it is asked for. Raises `ApiError`.
         """
-        self.execution.webhooks.check(run_request.given.webhook)
+        self.execution.webhooks.check(run_request.body.webhook)
         async with self._creating:
-            if key is not None and (there := await in_thread(self.rows.under, owner, key)):
+            if key is not None and (there := await in_thread(self.rows.find_by_key, owner, key)):
                 return _same(there, body), False
             self.workers.check_room()
             conversation: Conversation | None
@@ -148,13 +148,15 @@ class Runs:
             finally:
                 if not is_new:
                     self._forget(row.id)
-            if not is_new and (there := await in_thread(self.rows.under, owner, key or "")):
+            if not is_new and (there := await in_thread(self.rows.find_by_key, owner, key or "")):
                 return _same(there, body), False  # another gateway was quicker
         return row, True
 
     async def find(self, owner: str | None, run: str) -> RunRow:
-        """A client's run; with None anybody's, for a person. Raises `ApiError` where there is none
-        with this id."""
+        """A client's run; with None anybody's, for a person.
+
+        Raises `ApiError` if there is none with this id.
+        """
         return await in_thread(self.rows.get, owner, run)
 
     async def view(self, row: RunRow) -> JsonObject:
@@ -183,14 +185,14 @@ class Runs:
         return value
 
     async def stands(self, row: RunRow) -> tuple[str, Sequence[Record]]:
-        """How a run stands, and its records. Raises `ApiError`."""
+        """The status of a run, and its records. Raises `ApiError`."""
         if (live := self.workers.live_run(row.id)) is not None:
             return live.status, live.records
         _, status, records = await self._stands_elsewhere(row)
         return status, records
 
     async def _stands_elsewhere(self, row: RunRow) -> tuple[RunRow, str, Sequence[Record]]:
-        """A run that is not at work here as it is now, how it stands, and its records."""
+        """The row, status and records of a run that is not at work here."""
         used, records = await self._looked_at(row)
         row = await self.find(None, row.id)  # it may have been cancelled since
         if row.act is None and not is_at_rest(records):  # or brought to rest
@@ -200,15 +202,27 @@ class Runs:
     async def waiting(
         self, row: RunRow, edited: Mapping[str, Mapping[str, Any]] | None = None
     ) -> list[tuple[ApprovalRequest, bool]]:
-        """The calls of a run that wait for a person, as they would run now, and whether each is
-        still what was asked about; of those that are ``edited`` only these, with the arguments
-        there. Raises `ApiError`, and `UsageError` where a call cannot have them."""
+        """The calls of a run that wait for a person, as they would run now.
+
+        Args:
+            row: The run.
+            edited: Other arguments by call: only these calls are returned, with them.
+
+        Returns:
+            Each call, and whether it is still what was asked about.
+
+        Raises:
+            ApiError: the run cannot be looked at.
+            UsageError: a call cannot have such arguments.
+        """
         async with self._acting(row):
             return await self._requests(row, await self._wait_at_rest(row), edited)
 
     async def waiting_within(self, row: RunRow) -> list[ApprovalRequest]:
-        """The calls that wait in runs within a run's calls, as they would run now. Raises
-        `ApiError`, and `MlxToolsError` if one of the runs cannot be looked at."""
+        """The calls that wait in runs within a run's calls, as they would run now.
+
+        Raises `ApiError`, and `MlxToolsError` if one of the runs cannot be looked at.
+        """
         async with self._acting(row):
             records = await self._wait_at_rest(row)
             async with self._open_session(row, records) as conversation:
@@ -221,16 +235,20 @@ class Runs:
             return await requests_of(conversation, edited, own_tool_names(row.body))
 
     async def look_again(self, row: RunRow) -> None:
-        """Ask anew about the calls that wait: an approval is then of what they would do now. Raises
-        `ApiError`."""
+        """Ask anew about the calls that wait: an approval is then of their present effect.
+
+        Raises `ApiError`.
+        """
         async with self._acting(row):
             await self._go_on(row, RunAct("look"), await self._wait_at_rest(row))
 
     async def decide(
         self, row: RunRow, call: str, answer: ApprovalAnswer, *, by_person: bool = False
     ) -> None:
-        """Take a decision about a call, a client's or a person's. Raises `ApiError`: 403 where that
-        is a person's, 409 where it does not hold."""
+        """Take a decision about a call, a client's or a person's.
+
+        Raises `ApiError`: 403 if only a person decides, 409 if it does not hold.
+        """
         if not by_person and self.execution.configuration.settings.gateway.approvals != "client":
             problem = (
                 "what asked for a run does not decide about its calls: a person does, at the "
@@ -267,8 +285,7 @@ class Runs:
             await self._go_on(row, RunAct("ask", {"question": question}), records)
 
     async def cancel(self, row: RunRow) -> None:
-        """Stop a run, and see to it that no more comes of it. One that has ended stays as it is.
-        Raises `ApiError`."""
+        """Stop a run for good. One that has ended stays as it is. Raises `ApiError`."""
         if (live := self.workers.live_run(row.id)) is not None:
             await live.stop()
         async with self._acting(row):
@@ -292,13 +309,21 @@ class Runs:
         self,
         row: RunRow,
         last_number: int,
-        ends: Container[str] = ENDED,
+        ends: Container[str] = END_STATUSES,
         *,
         with_formed: bool = False,
     ) -> AsyncGenerator[Numbered | None]:
-        """The events of a run behind the record ``last_number``, and what forms meanwhile, until it
-        stands as one of ``ends``; None now and then, where nothing happens. ``with_formed``: what
-        has formed since the last record comes first, in events that are marked as ``whole``."""
+        """The events of a run behind a record, with the deltas that form meanwhile.
+
+        Args:
+            row: The run.
+            last_number: The number of the record.
+            ends: The statuses that end it.
+            with_formed: The deltas since the last record come first, marked as ``whole``.
+
+        Yields:
+            An event with the number of its record, or None now and then if nothing happens.
+        """
         reader, size, quiet = SessionEventReader(last_number), -2, 0
         with self.workers.followers.follow(row.id) as follower:
             live = self.workers.live_run(row.id)
@@ -332,13 +357,13 @@ class Runs:
                     if formed is not None:
                         yield None, formed
                 quiet = 0 if await follower.wait(LOOK) else quiet + 1
-                if quiet and quiet % _QUIET == 0:
+                if quiet and quiet % _LOOKS_PER_SIGN == 0:
                     yield None
 
     # --- at work ---
 
     def _acting(self, row: RunRow) -> anyio.Lock:
-        """Of what is posted of one run one thing is done at a time."""
+        """The lock of a run: of what is posted one thing is done at a time."""
         return self._acts.setdefault(row.id, anyio.Lock())
 
     async def _start(
@@ -359,7 +384,7 @@ class Runs:
         return is_kept
 
     async def _go_on(self, row: RunRow, act: RunAct, records: Sequence[Record]) -> None:
-        """Have a run that rests go on, and wait until that is written down.
+        """Go on with a run that rests, until that is written down.
 
         Raises `ApiError` if it is refused. If no worker is free it is done later.
         """
@@ -379,8 +404,8 @@ class Runs:
                         break
                     await follower.wait(_SOON)
                     follower.take()
-        if now.act is None and now.refused:
-            raise conflict(now.refused)
+        if now.act is None and now.refusal:
+            raise conflict(now.refusal)
 
     async def _is_begun(self, row: RunRow, live: LiveRun | None, record_count: int) -> bool:
         """Return whether what a run goes on with is written down, or never will be."""
@@ -390,7 +415,7 @@ class Runs:
         return is_begun(new[record_count:]) and not is_at_rest(new)
 
     async def _recall(self, row: RunRow) -> RunRow:
-        """Have a worker elsewhere leave a run, and see to it that none takes it up."""
+        """Take a run back from a worker elsewhere, so that none is at it or takes it up."""
         if not self.workers.are_elsewhere:
             return row
         if row.act is not None:
@@ -403,8 +428,10 @@ class Runs:
         return row
 
     async def _waiting(self, row: RunRow, call: str) -> tuple[str, Sequence[Record]]:
-        """The tool of a call that waits, and the run's records. Raises `ApiError` where none
-        does."""
+        """The tool of a call that waits, and the run's records.
+
+        Raises `ApiError` if the call does not wait.
+        """
         records = await self._wait_at_rest(row)
         last = at_rest(records) if is_at_rest(records) else None
         pending = pending_calls(records, last) if isinstance(last, PauseRecord) else ()
@@ -415,7 +442,7 @@ class Runs:
         raise conflict(f"{call[:100]} is not a call that waits (waiting: {waits})", "call_id")
 
     async def _wait_at_rest(self, row: RunRow) -> Sequence[Record]:
-        """The records of a run that rests, for which a client waits a little. Raises `ApiError`."""
+        """The records of a run that rests, after a short wait for it. Raises `ApiError`."""
         if (live := self.workers.live_run(row.id)) is not None:
             with anyio.move_on_after(PATIENCE):
                 await live.has_ended.wait()
@@ -438,7 +465,7 @@ class Runs:
     async def _open_session(
         self, row: RunRow, records: Sequence[Record]
     ) -> AsyncIterator[Conversation]:
-        """The session of a run that rests, to look at, or to bring to rest. Raises `ApiError`."""
+        """The open session of a run that rests. Raises `ApiError`."""
         conversation = await self._reopen(row, records)
         try:
             yield conversation
@@ -448,12 +475,12 @@ class Runs:
     # --- what is kept ---
 
     async def _records(self, row: RunRow) -> Sequence[Record]:
-        """The records of a run that is not at work here; one that broke off is brought to rest."""
+        """The records of a run that is not at work here, at rest if its process died."""
         records = await self.execution.read(row)
         if self._is_at_rest(row, records):
             return records
         async with self._settling:
-            now = await in_thread(self.rows.named, row.id)
+            now = await in_thread(self.rows.find, row.id)
             records = await self.execution.read(row)
             is_live = self.workers.live_run(row.id) is not None
             if is_live or now is None or self._is_at_rest(now, records):
@@ -472,8 +499,10 @@ class Runs:
     async def _settle(
         self, row: RunRow, records: Sequence[Record], *, cancelled: bool = False
     ) -> Sequence[Record]:
-        """Bring a run to rest that broke off, or is ``cancelled``. Raises `ApiError` where another
-        process is at it."""
+        """Bring a run to rest that broke off, or is ``cancelled``.
+
+        Raises `ApiError` if another process is at it.
+        """
         if not was_asked(records):
             with suppress(TranscriptError), self.sessions.hold(row.id):
                 await self.execution.put_to_rest(row, records)
@@ -491,13 +520,15 @@ class Runs:
         return records
 
     async def _looked_at(self, row: RunRow) -> tuple[bool, Sequence[Record]]:
-        """Whether somebody was at a run that is not at work here, and its records after that: what
-        nobody was at is all there."""
+        """Return whether another process was at a run, and its records after that.
+
+        If nobody was, these are all that there will be.
+        """
         used = await in_thread(self.sessions.in_use, row.id)
         return used, await self._records(row)
 
     def _status(self, row: RunRow, records: Sequence[Record], was_used: bool) -> str:
-        """How a run stands that was so looked at."""
+        """The status of a run by its records, and by whether somebody was at it."""
         if row.act is not None and not row.cancelled and self.workers.are_elsewhere:
             return "running" if was_used else "queued"
         if row.cancelled or is_at_rest(records):
@@ -539,7 +570,7 @@ def _view(row: RunRow, records: Sequence[Record], status: str) -> JsonObject:
     asked = was_asked(records)
     outcome = outcome_of(records, unfinished=True) if asked else Unfinished(session=row.id)
     value = outcome.to_json()
-    if status in ENDED and not is_at_rest(records):
+    if status in END_STATUSES and not is_at_rest(records):
         value["reason"] = "cancelled" if status == "cancelled" else "interrupted"
     return {"id": row.id} | value | {"status": status}
 
@@ -562,6 +593,8 @@ def open_runs(
         meters: Count what happens in this process.
         make_registry: Makes the tools that exist; None for those of the settings.
     """
-    execution = RunExecution(configuration, models, note, Webhooks.of(configuration), make_registry)
+    execution = RunExecution(
+        configuration, models, note, Webhooks.from_settings(configuration), make_registry
+    )
     workers: Workers = execution.queue or LocalWorkers(execution, admission, meters)
     return Runs(execution, workers, admission)

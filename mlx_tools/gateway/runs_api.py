@@ -1,4 +1,4 @@
-"""``/v1/runs`` on the wire: routes, events as they are sent, a socket that takes the posts too."""
+"""The routes of ``/v1/runs``, with its event stream and its WebSocket."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def run_routes(runs: Runs) -> list[BaseRoute]:
             headers["idempotent-replayed"] = "true"
         return JSONResponse(await runs.view(row), 201, headers=headers)
 
-    async def listed(request: Request) -> Response:
+    async def list_runs(request: Request) -> Response:
         limit = _number(request.query_params.get("limit", "20"), "limit", 1, _MOST_PAGE)
         after = request.query_params.get("after")
         try:
@@ -70,7 +70,7 @@ def run_routes(runs: Runs) -> list[BaseRoute]:
         ends = {"first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None}
         return JSONResponse({"object": "list", "data": data, **ends, "has_more": len(rows) > limit})
 
-    async def one(request: Request) -> Response:
+    async def get_run(request: Request) -> Response:
         return JSONResponse(await runs.with_previews(await _row(runs, request)))
 
     async def followed(request: Request) -> Response:
@@ -88,8 +88,8 @@ def run_routes(runs: Runs) -> list[BaseRoute]:
 
     return [
         Route("/v1/runs", create, methods=["POST"]),
-        Route("/v1/runs", listed, methods=["GET"]),
-        Route("/v1/runs/{id}", one, methods=["GET"]),
+        Route("/v1/runs", list_runs, methods=["GET"]),
+        Route("/v1/runs/{id}", get_run, methods=["GET"]),
         Route("/v1/runs/{id}/events", followed, methods=["GET"]),
         WebSocketRoute("/v1/runs/{id}/socket", partial(_talk, runs)),
         Route("/v1/runs/{id}/{action}", act, methods=["POST"]),
@@ -177,8 +177,7 @@ async def _answered(runs: Runs, row: RunRow, text: str) -> JsonObject:
 
 
 def _owner(runs: Runs, asking: HTTPConnection) -> str:
-    """By what the client is known, so that nobody else sees what is kept for it: its whole key,
-    however it sends that."""
+    """The name of a client, made of its whole key, in whichever header it sends that."""
     if (given := asking.headers.get("x-api-key")) is None:
         scheme, _, given = asking.headers.get("authorization", "").partition(" ")
         given = given or scheme
@@ -190,7 +189,7 @@ async def _row(runs: Runs, asking: HTTPConnection) -> RunRow:
 
 
 def _last_event_id(asking: HTTPConnection) -> int:
-    """The last event that the client has; one that cannot set a header says it in the address."""
+    """The number of the last event that the client has, from a header or the address."""
     query = asking.query_params.get("last_event_id", "0")
     return _number(
         asking.headers.get("last-event-id", query) or "0", "Last-Event-ID", 0, 10**16 - 1

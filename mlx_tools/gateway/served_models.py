@@ -1,4 +1,4 @@
-"""The models that the gateway serves: by which names, how each is spoken to, how much it takes."""
+"""The models that the gateway serves: their names, prompts and contexts."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class ServedModels:
         await self._stack.aclose()
 
     def served_name(self, name: str) -> str:
-        """The name of the model that a client means. Raises `ApiError` (404) if there is none."""
+        """The name of the model that a client means. Raises `ApiError` (404) if none is."""
         if name in self._names:
             return name
         meant = self.aliases.get(name)
@@ -142,7 +142,7 @@ class ServedModels:
             return self._speakers[name]
 
     def rows(self) -> list[dict[str, Any]]:
-        """The models as ``/v1/models`` lists them; of those that nobody asked yet less is known."""
+        """The rows of ``/v1/models``; less is known of models that nobody asked yet."""
         rows = []
         for name in self._names:
             row = {"id": name, "object": "model", "created": 0, "owned_by": "mlx-tools"}
@@ -155,12 +155,12 @@ class ServedModels:
             rows.append(row)
         return rows
 
-    def known(self) -> Mapping[str, TurnRunner | None]:
+    def runners(self) -> Mapping[str, TurnRunner | None]:
         """The models by their names; None is one that nobody asked yet."""
         return {name: self._speakers.get(name) for name in self._names}
 
     async def _open(self, name: str | None, *, first: bool = False) -> TurnRunner:
-        """A model; with the ``first`` there is time to try its server's own function calling."""
+        """Open a model; with the ``first`` its server's own function calling is tried."""
         options = replace(self.options, model=name, spread=True, serves=True)
         chosen, settings = await self._stack.enter_async_context(
             open_selected_backend(options, self.note)

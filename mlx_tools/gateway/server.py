@@ -1,4 +1,4 @@
-"""The gateway as an ASGI application: routes, bodies in, answers and streams of events out."""
+"""The gateway as an ASGI application: its routes, errors and process."""
 
 from __future__ import annotations
 
@@ -72,11 +72,14 @@ ErrorBody = Callable[[ApiError], JsonObject]
 
 @dataclass
 class Gateway:
-    """What the routes of one gateway share.
+    """The parts that the routes of a gateway share.
 
     Attributes:
+        models: The models that are served.
+        admission: How many turns are taken at once.
         runs: The gateway's own runs.
         page: The page where a person sees them.
+        meters: The counters.
         temperature: The temperature of requests that do not name one.
         now: The wall clock.
         new_id: Gives ids.
@@ -282,7 +285,7 @@ def _error_body(error: ApiError, path: str, headers: Mapping[str, str]) -> JsonO
 
 
 async def _error_response(request: Request, error: Exception) -> Response:
-    """What went wrong, as it is told at this path."""
+    """The response for an error, in the form of the interface at its path."""
     path = request.url.path
     match error:
         case MlxToolsError():
@@ -306,10 +309,16 @@ GRACE_SECONDS: Final = 30
 
 
 async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
-    """Serve as the settings say; clients must bear ``key`` where it is not empty. ``keep`` keeps
-    sessions as golden transcripts.
+    """Serve as the settings say.
 
-    Raises `UsageError` where its port cannot be had, and what `mlx_tools.app.found` raises.
+    Args:
+        options: The settings, and what the command line says.
+        key: The key that clients must bear, empty if none.
+        note: Is told what a person at the terminal should know.
+        keep: Keeps sessions as golden transcripts.
+
+    Raises:
+        UsageError: its port cannot be had.
     """
     own = options.configuration.settings.gateway
     models = ServedModels(options, note, own.models, own.any_model)
@@ -345,7 +354,7 @@ def address(host: str, port: int) -> str:
 
 
 def page_link(configuration: Configuration, host: str, port: int) -> str:
-    """The address of the page, with the key that opens it, which a browser sends to nobody."""
+    """The address of the page with its key, which a browser sends to nobody."""
     return f"{address(host, port)}#key={Person(session_store(configuration).secret, time.time).key}"
 
 

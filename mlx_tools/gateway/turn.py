@@ -1,4 +1,4 @@
-"""One turn for a client, from the prompt of its conversation to the events of its answer.
+"""One turn for a client, from the prompt to the events of the answer.
 
 A turn that cannot be read, or calls nothing that may be called, is corrected inside the request, up
 to two times. What a client was told by then stays: text stands before what the model says next, and
@@ -137,7 +137,7 @@ class TurnRunner:
             self._fit = CatalogFit(context, self._count)
 
     async def prepare(self, request: TurnRequest) -> TurnRequest:
-        """Fit a request to this model: the beginning of its answer and its tools' descriptions.
+        """Fit a request to this model: the answer's beginning, and the descriptions.
 
         A beginning that the model cannot go on from is told as its message. Descriptions are
         shortened to what the context can hold. Raises `ApiError` for a conversation that the model
@@ -347,7 +347,7 @@ class _TurnInProgress:
         return self._as_asked(step)
 
     def _as_asked(self, step: Complete) -> Complete:
-        """Limit a step to the client's tools, and begin the first one with the client's text."""
+        """Limit a step to the client's tools, and begin the first with the client's text."""
         if self._request.allowed is not None:
             rules = step.rules
             callable_now = self._request.allowed | {rules.result}
@@ -414,7 +414,7 @@ class _TurnInProgress:
     def _unfinished_calls(
         self, step: Complete, result: CompletionResult
     ) -> list[ClientCall | None] | None:
-        """Return the calls that were begun for the client, if the turn does not finish all of them.
+        """Return the calls that were begun for the client if some are left unfinished.
 
         Each that it does not finish is None. A server that cannot go on from a text finishes none.
         """

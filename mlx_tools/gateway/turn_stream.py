@@ -89,7 +89,7 @@ class TurnStream:
         if isinstance(done, TurnDone):
             await self._send(self._reply.end(done), last=True)
             return
-        if self._sender.begun or self._waiting:
+        if self._sender.has_begun or self._waiting:
             await self._send(self._reply.fail(done), last=True)
         raise done
 
@@ -112,7 +112,7 @@ class TurnStream:
 
     async def _send_waiting(self) -> None:
         while True:
-            seconds = EVENT_SECONDS if self._sender.begun else HEAD_SECONDS
+            seconds = EVENT_SECONDS if self._sender.has_begun else HEAD_SECONDS
             due = self._sent_at + seconds
             if self._waiting and self._call_at is not None:
                 due = min(due, self._call_at)
@@ -128,11 +128,11 @@ class TurnStream:
     async def _send(self, events: Iterable[str], *, last: bool = False) -> None:
         """Send what waits and then ``events``, each made in this order: some are numbered."""
         texts: list[str] = []
-        if not self._sender.begun:
+        if not self._sender.has_begun:
             await self._sender.head(dict(self._headers))
             texts += self._reply.begin()
         texts += self._due_events()
         texts += events
         if texts or last:
             self._sent_at = self._clock.now()
-            await self._sender.more("".join(texts), last=last)
+            await self._sender.send("".join(texts), last=last)

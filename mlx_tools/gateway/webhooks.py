@@ -1,6 +1,8 @@
-"""Tells other servers that a run waits or is done: signed as Standard Webhooks specifies it, and
-nowhere but where the user's settings allow. What is owed stands in rows until it is told: the end
-of a process takes none of it."""
+"""Webhooks: other servers are told that a run waits or is done.
+
+They are signed as Standard Webhooks specifies it, and sent only where the user's settings allow.
+What is owed stands in rows until it is sent: the end of a process takes none of it.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,11 @@ SECONDS: Final = 20.0
 
 @dataclass
 class Webhooks:
-    """Where may be told what. ``keys`` are by the origins that the user named what is signed with.
-    ``now`` is in seconds since 1970."""
+    """The webhooks of runs.
+
+    ``keys`` are the signing keys by the origins that the user named.
+    ``now`` is in seconds since 1970.
+    """
 
     keys: Mapping[str, bytes] = field(default_factory=dict)
     now: Callable[[], float] = time.time
@@ -43,7 +48,7 @@ class Webhooks:
     _news: anyio.Event = field(default_factory=anyio.Event, init=False)
 
     @classmethod
-    def of(cls, configuration: Configuration) -> Webhooks:
+    def from_settings(cls, configuration: Configuration) -> Webhooks:
         """Those that the settings allow: none where nothing leaves this machine."""
         settings = configuration.settings
         own = {} if settings.policy.local_only else settings.gateway.webhooks
@@ -117,7 +122,7 @@ class Webhooks:
             told = True  # it may not be told (any more)
         if not told and hook.tries < len(DELAYS):
             again = self.now() + DELAYS[hook.tries]
-        await anyio.to_thread.run_sync(rows.told, hook, again)
+        await anyio.to_thread.run_sync(rows.mark_sent, hook, again)
 
     async def _post(self, target: Target, body: bytes, mark: str) -> int:
         key = self._key_for(target) or b""

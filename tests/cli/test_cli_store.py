@@ -74,7 +74,7 @@ def filled(store: SessionStore, sessions: int = 3) -> list[str]:
     rows = RunRows(store)
     rows.add(RunRow(made[0], "me", {"question": "é"}, act=RunAct("ask", {}, 0)), "key")
     rows.add(other := RunRow(made[1], "me", {"question": "b"}), None)
-    rows.rest(other, Hook("m", "https://x", "run.done", {"a": 1}), now=1.25)
+    rows.mark_done(other, Hook("m", "https://x", "run.done", {"a": 1}), now=1.25)
     return sorted(made)
 
 
@@ -154,8 +154,8 @@ def test_what_is_still_to_be_done_about_a_run_is_for_the_workers_of_the_database
     queue = RunQueue(second)
     rows = RunRows(second, queue.add)
     (due,) = rows.open_runs()
-    rows.queue_again(queue.named)
-    assert queue.named() == {due.id} and due.act == RunAct("ask", {}, 0)
+    rows.queue_again(queue.load_queued)
+    assert queue.load_queued() == {due.id} and due.act == RunAct("ask", {}, 0)
     third = TranscriptStore(home / "b" / "sessions")
     copy_store(second, third, FORMS)
     assert [one.id for one in RunRows(third).open_runs()] == [due.id]

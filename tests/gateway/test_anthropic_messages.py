@@ -102,7 +102,7 @@ def test_blocks_are_the_conversation_in_their_order() -> None:
             (ClientCall("1", "read", '{"path": "a"}'), ClientCall("2", "read", "{}")),
         ),
         ClientMessage("tool", "one", call_id="1"),
-        ClientMessage("tool", "no\nb", call_id="2", failed=True),
+        ClientMessage("tool", "no\nb", call_id="2", is_error=True),
         ClientMessage("user", "Go on."),
         ClientMessage("system", "Now in French."),
     )

@@ -16,7 +16,7 @@ from justhtml import JustHTML
 from mlx_tools.app import AccessRules
 from mlx_tools.gateway.page import PATH
 from mlx_tools.gateway.page.routes import COOKIE, HOLDS, Person
-from mlx_tools.gateway.page.shown import FOUND, RECORDS, search_sessions
+from mlx_tools.gateway.page.shown import MAX_ROWS, RECORDS, search_sessions
 from mlx_tools.store import TranscriptStore, to_json
 from mlx_tools.testing import ScriptedServer, answer, call
 from mlx_tools.toolbox.text_diff import unified_diff
@@ -452,22 +452,22 @@ def test_sessions_are_found_by_what_was_said_and_looked_through_a_part_at_a_time
     tmp_path: Path,
 ) -> None:
     folder = TranscriptStore(tmp_path / "state" / "sessions")
-    for number in range(2 * FOUND):
+    for number in range(2 * MAX_ROWS):
         said = "About Tea" if number % 2 else "About bread"
         kept(tmp_path, UserRecord(content="x"), AnswerRecord(turn=1, content=said))
     first = search_sessions(folder, "", "", lambda: 0.0)
     rest = search_sessions(folder, "", first.after, lambda: 0.0)
-    assert len({one.session for one in (*first.rows, *rest.rows)}) == 2 * FOUND
+    assert len({one.session for one in (*first.rows, *rest.rows)}) == 2 * MAX_ROWS
     assert rest.after == ""
-    assert len(search_sessions(folder, " tea ", "", lambda: 0.0).rows) == FOUND
+    assert len(search_sessions(folder, " tea ", "", lambda: 0.0).rows) == MAX_ROWS
     hurried = count(0.0, 1.5)
     part = search_sessions(folder, "tea", "", lambda: next(hurried))
     parts = [part]
     while part.after:
         part = search_sessions(folder, "tea", part.after, lambda: next(hurried))
         parts.append(part)
-    assert len(parts) == FOUND
-    assert sum(len(one.rows) for one in parts) == FOUND
+    assert len(parts) == MAX_ROWS
+    assert sum(len(one.rows) for one in parts) == MAX_ROWS
 
 
 # --- sessions that are no runs of the gateway -----------------------------------------------------

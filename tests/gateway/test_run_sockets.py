@@ -220,7 +220,7 @@ async def test_who_is_named_is_told_that_a_run_waits_and_is_done_signed(
 
 async def test_what_cannot_be_told_is_tried_three_times_more(hooked: Any) -> None:
     tried: list[tuple[int, float | None]] = []
-    rows: Any = SimpleNamespace(told=lambda hook, again: tried.append((hook.tries, again)))
+    rows: Any = SimpleNamespace(mark_sent=lambda hook, again: tried.append((hook.tries, again)))
     hooks = Webhooks({hooked.origin: SECRET}, lambda: 1_000.0)
     for tries in range(4):
         hooked.statuses.append(500)

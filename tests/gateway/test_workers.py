@@ -117,7 +117,7 @@ def test_a_worker_over_files_says_what_it_needs(monkeypatch: pytest.MonkeyPatch)
 def over(begin: Any, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Begin a gateway over a database of its own, whose workers are quick to look and to give
     up."""
-    for name in ("LOOK", "GRACE", "AGAIN"):
+    for name in ("LOOK", "GRACE", "RETRY_SECONDS"):
         monkeypatch.setattr(run_worker, name, 0.1)
     return lambda *scripts: begin(*scripts, environ={"MLX_TOOLS_SESSIONS": cluster.new()})
 

@@ -1,4 +1,4 @@
-"""The page on the wire: HTML that is made here, forms that are posted, steps as they happen.
+"""The routes of the page: HTML, forms that are posted, and events of steps.
 
 Every form works without the script, which brings the steps of a run that is at work. Nothing is
 shown and nothing taken before a person's key was given, but the style and the form for that key. A
@@ -61,7 +61,7 @@ from mlx_tools.gateway.page.shown_sessions import PageSessions
 from mlx_tools.gateway.request import ApiError, server_sent
 from mlx_tools.gateway.run_body import read_run
 from mlx_tools.gateway.run_rows import RunRow
-from mlx_tools.gateway.runs import ENDED, Runs, in_thread
+from mlx_tools.gateway.runs import END_STATUSES, Runs, in_thread
 from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.paths import package_file, state_dir
 from mlx_tools.policy import equal_digests
@@ -97,7 +97,7 @@ Keep = Callable[[str, str], Path]
 
 
 class Person:
-    """The person whose sessions have this secret; ``now`` is the time in seconds since 1970.
+    """A person, known by the secret of the sessions; ``now`` is in seconds since 1970.
 
     A client may not decide about its own calls, so its key opens nothing here. A person's key is
     made of the secret of the sessions, which only this user can read: whoever has it could decide
@@ -109,7 +109,7 @@ class Person:
         self.key = self._sealed("key")[:40]
 
     def admit(self, response: Response, *, https: bool) -> None:
-        """Have the browser that gets this response known from now on."""
+        """Set the cookie by which the browser is known from now on."""
         until = str(int(self._now()) + HOLDS)
         value = f"{until}.{self._sealed(f'cookie {until}')}"
         response.set_cookie(
@@ -129,7 +129,7 @@ class Person:
 
 
 class Page:
-    """The page of one gateway, for one person. ``keep`` keeps sessions as golden transcripts."""
+    """The page of a gateway for one person. ``keep`` keeps golden transcripts."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class Page:
     def _for_person(
         self, page: Callable[[Request], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
-        async def asked(request: Request) -> Response:
+        async def respond(request: Request) -> Response:
             if not self._is_person(request):
                 return _html("key.html.j2", 401, wrong=False)
             try:
@@ -190,18 +190,18 @@ class Page:
                 status = 400 if isinstance(error, UsageError) else 500
                 return _html("problem.html.j2", status, problem=str(error))
 
-        return asked
+        return respond
 
     def _taking(
         self, take: Callable[[Request, Fields], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
-        async def taken(request: Request) -> Response:
+        async def respond(request: Request) -> Response:
             return await take(request, await _fields(request))
 
-        return self._for_person(taken)
+        return self._for_person(respond)
 
     def _is_person(self, request: Request) -> bool:
-        """Return whether the person asks; their connection is counted as one that has a key."""
+        """Return whether the person asks; if so the connection counts as one with a key."""
         is_person = self._person.is_at(request)
         if is_person:
             admit(request.scope)
@@ -293,8 +293,10 @@ class Page:
         return Response(text, 200, _HEADERS | name, "application/x-ndjson")
 
     async def _live(self, request: Request) -> Response:
-        """The steps of a run as they happen, each as HTML, and what forms at the moment as a text;
-        the last event says that the run rests."""
+        """Stream the steps of a run as HTML, and what forms at the moment as text.
+
+        The last event says that the run rests.
+        """
         if not self._is_person(request):
             return Response(status_code=401)
         after = request.headers.get("last-event-id") or request.query_params.get("after")
@@ -302,7 +304,7 @@ class Page:
         return EventStream(steps, _HEADERS)
 
     async def _steps(self, row: RunRow, step_count: int) -> AsyncGenerator[str | None]:
-        ends = (*ENDED, "paused")
+        ends = (*END_STATUSES, "paused")
         events = self._runs.follow(row, step_count, ends, with_formed=True)
         async with aclosing(events) as follows:
             async for told in follows:
@@ -444,7 +446,7 @@ class Page:
             await registry.aclose()
 
     async def _models_told(self, request: Request) -> Response:
-        return _html("models.html.j2", models=model_rows(self._models.known()))
+        return _html("models.html.j2", models=model_rows(self._models.runners()))
 
 
 def _steps(records: Any) -> tuple[str, str]:
@@ -472,8 +474,10 @@ def _piece(event: Mapping[str, Any]) -> dict[str, Any] | None:
 async def _fields(
     request: Request, max_bytes: int = MAX_BODY, seconds: float = BODY_SECONDS
 ) -> Fields:
-    """The fields of a form that a page of this very address has posted, of at most so many bytes
-    and within so many seconds. Raises `ApiError`."""
+    """Read the fields of a form that a page of this very address has posted.
+
+    It has a bound of bytes and of seconds. Raises `ApiError`.
+    """
     origin = request.headers.get("origin", "")
     if not is_own_origin(origin, request.headers.get("host", "")):
         raise ApiError(403, "origin_not_allowed", "forms are taken from this page alone")

@@ -1,6 +1,7 @@
-"""What the page shows, as values: sessions that are found, one of them step by step, calls that
-wait for a person, tools, models. What stands in them is of others, and is escaped by whoever shows
-it."""
+"""The contents of the page as values: sessions, steps, calls that wait, tools.
+
+Others wrote what stands in them: whoever shows it escapes it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ from mlx_tools.transcript import (
 RECORDS: Final = 60
 """Records of a session on one page."""
 
-FOUND: Final = 25
+MAX_ROWS: Final = 25
 """Sessions on one page."""
 
 SECONDS: Final = 2.0
@@ -50,8 +51,12 @@ SECONDS: Final = 2.0
 
 
 class SessionSearch(Struct, frozen=True):
-    """Sessions, the one first that was last written to. ``after`` is the last that was looked at,
-    empty where there are no more."""
+    """Sessions, the last written first.
+
+    Attributes:
+        rows: The sessions.
+        after: The last one that was looked at, empty if there are no more.
+    """
 
     rows: Sequence[ListedSession]
     after: str = ""
@@ -64,14 +69,16 @@ def search_sessions(
     clock: Callable[[], float] = time.monotonic,
     titles: Mapping[str, str] = MappingProxyType({}),
 ) -> SessionSearch:
-    """The sessions in which the query stands, in their titles or in whatever was said, called or
-    answered; all of them where it is empty. Reads files."""
+    """The sessions whose title, questions, calls or answers hold the query.
+
+    An empty query is in all of them. Reads files.
+    """
     ids, until, rows = store.by_last_update(), clock() + SECONDS, list[ListedSession]()
     if cursor in ids:
         ids = ids[ids.index(cursor) + 1 :]
     text = query.strip().casefold()
     for number, session in enumerate(ids):
-        if number and (len(rows) == FOUND or clock() > until):
+        if number and (len(rows) == MAX_ROWS or clock() > until):
             return SessionSearch(rows, ids[number - 1])
         named = f"{session} {titles.get(session, '').casefold()}"
         if not text or text in named or _holds(store, session, text):
@@ -95,10 +102,15 @@ _ONLY_ARGUMENTS: Final = "it is made within another call, and only its arguments
 
 
 class WaitingCall(Struct, frozen=True, kw_only=True):
-    """A call that a person decides about. ``fresh``: it would still do what it was asked about
-    with, or with the arguments of this person, ``edited``. ``draft`` are those in a form.
-    ``counts`` and ``omitted`` are those of `Preview`. ``consent_binding`` is that of
-    `ApprovalRequest`."""
+    """A call that a person decides about.
+
+    Attributes:
+        fresh: It would still do what it was asked about with, or with the arguments of this person.
+        edited: The arguments of this person.
+        draft: The arguments in a form.
+        counts: Those of `Preview`, and so is ``omitted``.
+        consent_binding: That of `ApprovalRequest`.
+    """
 
     call: str
     name: str
@@ -118,8 +130,12 @@ class WaitingCall(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """A session from its record ``start`` on. ``run``: it is one of a gateway, which goes on with
-    it. ``problem`` is why it cannot be shown as it should."""
+    """A session from its record ``start`` on.
+
+    Attributes:
+        run: It is a run of the gateway, which goes on with it.
+        problem: Why it cannot be shown as it should.
+    """
 
     id: str
     status: str
@@ -188,7 +204,7 @@ def written_out(records: Sequence[Record]) -> bytes:
 async def session_shown(
     sessions: PageSessions, session: str, start: int | None, title: str = ""
 ) -> SessionView:
-    """A session from a record on, by default its end. Raises `ApiError` where there is none."""
+    """A session from a record on, by default its end. Raises `ApiError` if none is."""
     status, records, problem = await sessions.stands(session)
     waiting: list[WaitingCall] = []
     if status == "paused":
@@ -243,7 +259,7 @@ def _in_words(step: UndoStep) -> str:
 async def waiting_calls(
     sessions: PageSessions, session: str, records: Sequence[Record]
 ) -> list[WaitingCall]:
-    """The calls of a session that a person decides about. Raises what `Sessions.waiting` does."""
+    """The calls of a session that a person decides about; fails as `Sessions.waiting`."""
     found = [_waiting(one, fresh=fresh) for one, fresh in await sessions.waiting(session)]
     pause = at_rest(records)
     within = pause.nested_calls if isinstance(pause, PauseRecord) else ()
@@ -252,27 +268,29 @@ async def waiting_calls(
     return found + [_waiting_within(one, looks.get(one.call_id)) for one in within]
 
 
-def _waiting_within(one: PendingCall, request: ApprovalRequest | None) -> WaitingCall:
-    """A call within another call; ``request`` is how it would run now, None if unknown."""
-    is_fresh = request is not None and request.digest == one.digest
+def _waiting_within(call: PendingCall, request: ApprovalRequest | None) -> WaitingCall:
+    """A call within another call. ``request`` says how it would run now."""
+    is_fresh = request is not None and request.digest == call.digest
     preview, counts, omitted = "", "", _ONLY_ARGUMENTS
     if request is not None and is_fresh:
         preview, counts, omitted = request.preview, request.counts, request.omitted
     return WaitingCall(
-        call=one.call_id,
-        name=one.name,
-        arguments=as_json(one.arguments, indent=2),
-        digest=one.digest,
+        call=call.call_id,
+        name=call.name,
+        arguments=as_json(call.arguments, indent=2),
+        digest=call.digest,
         preview=preview,
         counts=counts,
         omitted=omitted,
-        in_doubt=one.in_doubt,
+        in_doubt=call.in_doubt,
     )
 
 
 async def edited_call(sessions: PageSessions, session: str, call: str, text: str) -> WaitingCall:
-    """A call that waits, with other arguments. Raises `ApiError`, and `UsageError` where it cannot
-    have them."""
+    """A call that waits, with other arguments.
+
+    Raises `ApiError`, and `UsageError` if it cannot have them.
+    """
     edited = {call: json_object(text, "The arguments are")}
     for request, _ in await sessions.waiting(session, edited):
         return _waiting(request, fresh=True, edited=True)
@@ -323,8 +341,10 @@ def _waiting(request: ApprovalRequest, *, fresh: bool, edited: bool = False) -> 
 
 
 def diff_lines(text: str) -> Iterator[tuple[str, str]]:
-    """The lines of what a call would change, each with how it looks: of a unified diff what comes
-    (``ins``) and what goes (``del``)."""
+    """The lines of a call's preview, each with its kind.
+
+    In a unified diff ``ins`` are added lines, and ``del`` removed ones.
+    """
     changes = False
     for line in text.removesuffix("\n").split("\n"):
         changes = changes or line.startswith("@@")
@@ -335,7 +355,7 @@ def diff_lines(text: str) -> Iterator[tuple[str, str]]:
 
 
 def tool_rows(registry: Registry, policy: Policy) -> list[dict[str, Any]]:
-    """The tools, those first that may run, each with ``why`` it may not, empty where it may."""
+    """The tools, those that may run first; ``why`` says why one may not."""
     rows = []
     for row in registry.listing(policy):
         why = row["disabled_reason"] or registry.lacks(row["name"], policy) or ""

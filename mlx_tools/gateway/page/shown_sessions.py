@@ -1,6 +1,8 @@
-"""The sessions that a person sees and decides about at the page: runs of the gateway, which goes on
-with them itself, and those of `ask`, `chat` and jobs. Each of these goes on in this process with
-what it was begun with: its model's server, its folders, its policy under what is configured here.
+"""The sessions at the page: runs of the gateway, and those of other commands.
+
+The gateway goes on with its runs itself. Each session of `ask`, `chat` and jobs goes on in this
+process with what it was begun with: its model's server, its folders, its policy under what is
+configured here.
 """
 
 from __future__ import annotations
@@ -25,8 +27,10 @@ from mlx_tools.transcript import Event, Record
 
 
 class PageSessions:
-    """The sessions beside the ``runs`` of a gateway, and these. ``owner`` is whose turn it is that
-    takes one of its places."""
+    """The runs of a gateway, and the other sessions of its store.
+
+    ``owner`` is the name under which these take a place of the runs.
+    """
 
     def __init__(self, runs: Runs, owner: str) -> None:
         self._runs, self._owner = runs, owner
@@ -35,11 +39,13 @@ class PageSessions:
 
     async def run(self, session: str) -> RunRow | None:
         """The run of a gateway that a session is, None where it is none."""
-        return await in_thread(self._runs.rows.named, session)
+        return await in_thread(self._runs.rows.find, session)
 
     async def stands(self, session: str) -> tuple[str, Sequence[Record], str]:
-        """How a session stands, its records, and what is wrong with them. Raises `ApiError` where
-        there is none."""
+        """The status of a session, its records, and what is wrong with them.
+
+        Raises `ApiError` if there is none.
+        """
         if (row := await self.run(session)) is not None:
             return (*await self._runs.stands(row), "")
         return await in_thread(self._kept_stands, session)
@@ -69,8 +75,8 @@ class PageSessions:
             return await self._runs.waiting(row, edited)
         async with self._acting(session):
             try:
-                kept = await self._kept(session)
-                async with kept.open_for_reading() as conversation:
+                saved = await self._saved_session(session)
+                async with saved.open_for_reading() as conversation:
                     return await requests_of(conversation, edited)
             except UsageError:
                 raise
@@ -78,20 +84,22 @@ class PageSessions:
                 raise as_api_error(error) from error
 
     async def waiting_within(self, session: str) -> list[ApprovalRequest]:
-        """As `Runs.waiting_within`, of any session; none if one of its runs cannot be looked at."""
+        """The calls that wait within calls of any session, none if these cannot be seen."""
         try:
             if (row := await self.run(session)) is not None:
                 return await self._runs.waiting_within(row)
             async with self._acting(session):
-                kept = await self._kept(session)
-                async with kept.open_for_reading() as conversation:
+                saved = await self._saved_session(session)
+                async with saved.open_for_reading() as conversation:
                     return await conversation.waiting_within()
         except MlxToolsError:
             return []
 
     async def go_on(self, session: str, call: str, answer: ApprovalAnswer | None) -> None:
-        """Have a session that waits go on with a decision, or without one ask anew about what
-        waits; wait until that is written down. Raises `ApiError` where it is refused."""
+        """Go on with a session that waits, by a decision, until that is written down.
+
+        Without a decision it asks anew about what waits. Raises `ApiError` if it is refused.
+        """
         if (row := await self.run(session)) is not None:
             if answer is None:
                 await self._runs.look_again(row)
@@ -118,12 +126,12 @@ class PageSessions:
         refusals: list[MlxToolsError],
     ) -> None:
         try:
-            kept = await self._kept(session)
-            always = kept.run.configuration.settings.policy.approve == "always"
+            saved = await self._saved_session(session)
+            always = saved.run.configuration.settings.policy.approve == "always"
             async with (
                 self._runs.admission.slot(self._owner),
-                kept.open_controller(ApproveAlways() if always else PauseApprover()) as controller,
-                await kept.begin(controller) as conversation,
+                saved.open_controller(ApproveAlways() if always else PauseApprover()) as controller,
+                await saved.begin(controller) as conversation,
             ):
                 records = conversation.files.transcript
                 began = len(records)
@@ -145,7 +153,7 @@ class PageSessions:
     def _acting(self, session: str) -> anyio.Lock:
         return self._acts.setdefault(session, anyio.Lock())
 
-    async def _kept(self, session: str) -> SavedSession:
+    async def _saved_session(self, session: str) -> SavedSession:
         store, configuration = self._runs.sessions, self._runs.execution.configuration
         records = await in_thread(store.records, session)
         header = header_of(session, records, store.secret)
