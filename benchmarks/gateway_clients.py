@@ -39,7 +39,7 @@ sys.path[:0] = [str(CLIENTS), str(ROOT)]
 
 from coding_agents import AGENTS, work  # noqa: E402
 from gateway_load import free_port, process  # noqa: E402
-from model import COMMANDS, TASK, StrongServer  # noqa: E402
+from model import COMMANDS, DONE, TASK, StrongServer  # noqa: E402
 
 from scripts.clients_table import write_page  # noqa: E402
 
@@ -51,8 +51,19 @@ SCRIPTS = {
     "litellm": ("litellm", "litellm_client.py"),
     "ai-sdk": ("node", "ai_sdk.mjs"),
     "llm": ("python", "llm_client.py"),
+    "openai-agents": ("python", "openai_agents_client.py"),
+    "langgraph": ("python", "langgraph_client.py"),
+    "instructor": ("instructor", "instructor_client.py"),
+    "open-webui": ("open-webui", "open_webui_client.py"),
+    "aider": ("aider", "aider_client.py"),
 }
 """Each client's environment and script."""
+
+CONNECTED = ("llm", "open-webui", "aider", *AGENTS)
+"""The clients that `mlx-tools connect` sets up; the others are given the address in code."""
+
+ON_SMALL_MODEL = ("openai", "langchain", "anthropic", "pydantic-ai", "litellm", "ai-sdk", "llm")
+"""The clients that ask the real model too, for an answer and a call."""
 
 PROMPT = f"{TASK}: look at the files here, write b.txt, and count the lines of all texts."
 SMALL = "smollm2-135m"
@@ -121,6 +132,7 @@ def rows_of(client: str, url: str, model: str, *tests: str) -> Iterator[Row]:
     environ = {
         "GATEWAY_URL": url,
         "GATEWAY_MODEL": model,
+        "MLX_TOOLS": f"{sys.executable} -P -m mlx_tools",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
@@ -152,8 +164,13 @@ def agent_rows(name: str, url: str, server: StrongServer) -> Iterator[Row]:
     """An agent's task: whether it was done, and whether each prompt began as the last one."""
     before = len(server.bodies)
     yield row(name, "a task of five calls", lambda: done_by(name, url, server, before))
-    prompts = [p for p in server.prompts[before:] if TASK in p and "tool_call" in p]
+    prompts = task_prompts(server, before)
     yield row(name, "each prompt begins with the one before", lambda: check_growth(prompts))
+
+
+def task_prompts(server: StrongServer, before: int) -> list[str]:
+    """The prompts of the task itself; agents ask for titles besides."""
+    return [p for p in server.prompts[before:] if TASK in p and "tool_call" in p]
 
 
 def row(client: str, test: str, check: Any) -> Row:
@@ -166,9 +183,9 @@ def row(client: str, test: str, check: Any) -> Row:
 
 
 def done_by(name: str, url: str, server: StrongServer, before: int) -> None:
-    said = work(name, made("node") / "node_modules" / ".bin", url, server.model, PROMPT, 180)
-    assert "The task is done." in said, f"it said {said[-200:]!r}"
-    prompt = server.prompts[-1]
+    said = work(name, made("node") / "node_modules" / ".bin", url, server.models[0], PROMPT, 180)
+    assert DONE in said, f"it said {said[-200:]!r}"
+    prompt = task_prompts(server, before)[-1]
     results = prompt[prompt.find(TASK) :].count('"type":"tool_observation"')
     assert results == len(COMMANDS), f"{results} results"
     assert "2 total" in prompt, "the last result is not there"
@@ -196,7 +213,7 @@ def scripted(only: str) -> list[Row]:
                 if client in AGENTS:
                     rows += agent_rows(client, url, server)
                 else:
-                    rows += rows_of(client, url, server.model)
+                    rows += rows_of(client, url, server.models[0])
     return rows
 
 
@@ -206,7 +223,7 @@ def small(only: str) -> list[Row]:
     with gateway("--backend", "server", "--model", SMALL) as url:
         with urllib.request.urlopen(f"{url}/v1/models") as answer:
             model = json.load(answer)["data"][0]["id"]
-        for client in SCRIPTS:
+        for client in ON_SMALL_MODEL:
             if only in ("", client):
                 say(f"{client}, {SMALL}")
                 rows += rows_of(client, url, model, "answer", "call")
@@ -215,7 +232,7 @@ def small(only: str) -> list[Row]:
 
 def versions() -> dict[str, str]:
     """The versions that are pinned."""
-    pins = [*(CLIENTS / "python.txt").open(), *(CLIENTS / "litellm.txt").open()]
+    pins = [line for path in sorted(CLIENTS.glob("*.txt")) for line in path.open()]
     found = dict(line.strip().split("==") for line in pins)
     return found | json.loads((CLIENTS / "package.json").read_text())["dependencies"]
 
@@ -228,10 +245,11 @@ def main() -> None:
     parser.add_argument("--model", choices=["scripted", "small"], help="with this model alone")
     given = parser.parse_args()
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    results |= {"date": f"{datetime.now(UTC):%Y-%m-%d}", "versions": versions()}
+    results |= {"versions": versions(), "connected": list(CONNECTED)}
     for name, part in {"scripted": scripted, "small": small}.items():
         if given.model in (None, name) and (name == "scripted" or given.only not in AGENTS):
             results[name] = part(given.only)
+            results[f"{name}_date"] = f"{datetime.now(UTC):%Y-%m-%d}"
             for one in results[name]:
                 if not one["passed"]:
                     say(f"{one['client']}: {one['test']}: {one['why']}")

@@ -85,7 +85,7 @@ def by_sdk(server: StdioServerParameters | str, mode: str) -> str:
 
 def by_agent(name: str, programs: Path, command: tuple[str, ...]) -> str:
     with Model(agent) as server, gateway("--url", server.url, "--chat-format", "chatml") as url:
-        return work(name, programs, url, server.model, TASK, SECONDS, command)
+        return work(name, programs, url, server.models[0], TASK, SECONDS, command)
 
 
 def over_http(command: tuple[str, ...]) -> str:

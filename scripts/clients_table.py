@@ -26,24 +26,29 @@ def found(name: str) -> dict[str, Any]:
 def clients() -> str:
     """What the clients came to, as Markdown."""
     results = found("gateway_clients.json")
-    ended: dict[str, list[str]] = {}
+    lines = ["| client | set up by | tests passed | failed |", "| --- | --- | --- | --- |"]
     for client, tests in by_client(results["scripted"]).items():
-        failed = [one["test"] for one in tests if not one["passed"]]
-        what = f"All but {' and '.join(failed)}" if failed else "All tests"
-        ended.setdefault(what, []).append(f"{client} ({len(tests)})")
-    parts = [f"- {what}: {'; '.join(names)}." for what, names in ended.items()]
-    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+        failed = [test["test"] for test in tests if not test["passed"]]
+        setup = "`mlx-tools connect`" if client in results["connected"] else "its address, in code"
+        passed = f"{len(tests) - len(failed)} of {len(tests)}"
+        lines.append(f"| {client} | {setup} | {passed} | {', '.join(failed)} |")
+    parts = []
     if "small" in results:
         small = results["small"]
         failed = [f"{one['client']}, {cell(one['why'])}" for one in small if not one["passed"]]
+        which = f" ({'; '.join(failed)})" if failed else ""
         parts.append(
-            "- On mlx-lm's server with SmolLM2 of 135 million parameters, an answer, and a call "
+            f"On mlx-lm's server with SmolLM2 of 135 million parameters ({results['small_date']}), "
+            "an answer, and a call "
             "with an answer after it, right or not, of 80 tokens at most: "
-            f"{len(small) - len(failed)} of {len(small)} ({'; '.join(failed)})."
+            f"{len(small) - len(failed)} of {len(small)}{which}."
         )
-    parts.append(f"- Tried were {versions}.")
-    command = f"`python benchmarks/gateway_clients.py`, {results['date']}, on a scripted model:"
-    return "\n".join([command, "", *map(paragraph, parts)])
+    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    parts.append(f"Tried were {versions}.")
+    command = (
+        f"`python benchmarks/gateway_clients.py`, {results['scripted_date']}, on a scripted model:"
+    )
+    return "\n".join([command, "", *lines, *(f"\n{paragraph(part)}" for part in parts)])
 
 
 def by_client(rows: list[Row]) -> dict[str, list[Row]]:

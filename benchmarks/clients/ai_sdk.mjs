@@ -1,4 +1,6 @@
-// The AI SDK with its OpenAI-compatible provider. As checks.py has it, in JavaScript.
+// The AI SDK with three of its providers. As checks.py has it, in JavaScript.
+import { createAnthropic } from '@ai-sdk/anthropic';
+import { createOpenAI } from '@ai-sdk/openai';
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
 import { generateText, isStepCount, Output, streamText, tool } from 'ai';
 import { z } from 'zod';
@@ -6,15 +8,24 @@ import { z } from 'zod';
 const MODEL = process.env.GATEWAY_MODEL;
 const SCRIPTED = MODEL === 'scripted-chatml';
 const SAID = 'Hello, this is the scripted model.';
-const model = createOpenAICompatible({
+const target = { baseURL: `${process.env.GATEWAY_URL}/v1`, apiKey: 'none' };
+const compatible = createOpenAICompatible({
   name: 'mlx-tools',
-  baseURL: `${process.env.GATEWAY_URL}/v1`,
-  apiKey: 'none',
+  ...target,
   includeUsage: true,
   supportsStructuredOutputs: true,
-}).chatModel(MODEL);
+});
+const openai = createOpenAI(target);
+const anthropic = createAnthropic(target);
+const clients = {
+  'ai-sdk': (name) => compatible.chatModel(name),
+  'ai-sdk, openai': (name) => openai.responses(name),
+  'ai-sdk, openai chat': (name) => openai.chat(name),
+  'ai-sdk, anthropic': (name) => anthropic(name),
+};
+let model;
 
-const same = { model, maxRetries: 0, maxOutputTokens: SCRIPTED ? 500 : 80 };
+const same = { maxRetries: 0, maxOutputTokens: SCRIPTED ? 500 : 80 };
 const schema = z.object({ setup: z.string(), punchline: z.string() });
 
 function check(fact, found) {
@@ -40,7 +51,7 @@ function calculator(called) {
 async function talk(prompt, ask) {
   const called = [];
   const tools = { calculator: calculator(called) };
-  const result = await ask({ ...same, prompt, tools, stopWhen: isStepCount(4) });
+  const result = await ask({ model, ...same, prompt, tools, stopWhen: isStepCount(4) });
   return [called, await result.text, result];
 }
 
@@ -50,7 +61,7 @@ function checkSum(called, text) {
 }
 
 const tests = {
-  answer: async () => checkAnswer((await generateText({ ...same, prompt: 'Hello!' })).text),
+  answer: async () => checkAnswer((await generateText({ model, ...same, prompt: 'Hello!' })).text),
   call: async () => checkSum(...(await talk('What is 17 * 23?', generateText))),
   'two calls': async () => {
     const [called, text] = await talk('What is 17 * 23, and what is 5 + 6?', generateText);
@@ -58,7 +69,7 @@ const tests = {
   },
   'streamed answer': async () => {
     const pieces = [];
-    const result = streamText({ ...same, prompt: 'Hello!', onError: () => {} });
+    const result = streamText({ model, ...same, prompt: 'Hello!', onError: () => {} });
     for await (const piece of result.textStream) pieces.push(piece);
     checkAnswer(pieces.join(''));
     check((await result.usage).inputTokens > 0, await result.usage);
@@ -68,27 +79,27 @@ const tests = {
   },
   'a call required': async () => {
     const tools = { calculator: calculator([]) };
-    const asked = { ...same, prompt: 'Hello!', tools, toolChoice: 'required' };
+    const asked = { model, ...same, prompt: 'Hello!', tools, toolChoice: 'required' };
     check((await generateText(asked)).toolCalls.length === 1);
   },
   'a tool chosen': async () => {
     const tools = { calculator: calculator([]) };
     const toolChoice = { type: 'tool', toolName: 'calculator' };
-    const made = await generateText({ ...same, prompt: 'Hello!', tools, toolChoice });
+    const made = await generateText({ model, ...same, prompt: 'Hello!', tools, toolChoice });
     check(made.toolCalls[0].toolName === 'calculator', made.toolCalls);
   },
   schema: async () => {
-    const asked = { ...same, prompt: 'Tell me a joke about cats.', output: Output.object({ schema }) };
+    const asked = { model, ...same, prompt: 'Tell me a joke about cats.', output: Output.object({ schema }) };
     schema.parse((await generateText(asked)).output);
   },
   'streamed schema': async () => {
-    const asked = { ...same, prompt: 'Tell me a joke about cats.', output: Output.object({ schema }) };
+    const asked = { model, ...same, prompt: 'Tell me a joke about cats.', output: Output.object({ schema }) };
     schema.parse(await streamText(asked).output);
   },
   'unknown model': async () => {
-    const named = createOpenAICompatible({ name: 'x', baseURL: `${process.env.GATEWAY_URL}/v1` });
+    const nobody = clients[client]('nobody');
     try {
-      await generateText({ model: named.chatModel('nobody'), prompt: 'Hello!', maxRetries: 0 });
+      await generateText({ ...same, model: nobody, prompt: 'Hello!' });
     } catch (error) {
       return check(error.statusCode === 404, error.message);
     }
@@ -97,17 +108,22 @@ const tests = {
   picture: async () => {
     const data = Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a]);
     const content = [{ type: 'file', mediaType: 'image/png', data }];
-    await generateText({ ...same, messages: [{ role: 'user', content }] });
+    await generateText({ model, ...same, messages: [{ role: 'user', content }] });
   },
 };
 
-for (const [test, run] of Object.entries(tests)) {
-  if (process.argv.length > 2 && !process.argv.slice(2).includes(test)) continue;
-  let why = '';
-  try {
-    await run();
-  } catch (error) {
-    why = `${error.name}: ${error.message}`.slice(0, 300);
+let client;
+for (const [name, make] of Object.entries(clients)) {
+  client = name;
+  model = make(MODEL);
+  for (const [test, run] of Object.entries(tests)) {
+    if (process.argv.length > 2 && !process.argv.slice(2).includes(test)) continue;
+    let why = '';
+    try {
+      await run();
+    } catch (error) {
+      why = `${error.name}: ${error.message}`.slice(0, 300);
+    }
+    console.log(JSON.stringify({ client, test, passed: !why, why }));
   }
-  console.log(JSON.stringify({ client: 'ai-sdk', test, passed: !why, why }));
 }

@@ -77,7 +77,7 @@ def check_sum(called: list[str], text: str | None) -> None:
 
 
 def check_sums(called: list[str], text: str | None) -> None:
-    assert called == ["17 * 23", "5 + 6"], called
+    assert sorted(called) == ["17 * 23", "5 + 6"], called  # some make both at once
     assert text is not None and "391" in text and "11" in text, text
 
 

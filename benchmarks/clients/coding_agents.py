@@ -1,10 +1,14 @@
-"""The agents, each from npm, doing a task of five tool calls in a git repository of its own."""
+"""The agents from npm, each set up by `mlx-tools connect`, doing a task of five tool calls.
+
+Each has an empty home and a git repository of its own.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,62 +34,91 @@ Command = tuple[list[str], dict[str, str]]
 """What is run, and what its environment has beside the usual."""
 
 
+CONNECT = [sys.executable, "-P", "-m", "mlx_tools", "connect"]
+
+
+def connect(client: str, place: Place) -> None:
+    """Set a client up for the gateway, as `mlx-tools connect` writes it into the empty home."""
+    command = [*CONNECT, client, "--url", place.url, "--write"]
+    done = subprocess.run(
+        command, cwd=place.home, env=environ_of(place), capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"mlx-tools connect {client}: {done.stderr}"
+
+
+def environ_of(place: Place) -> dict[str, str]:
+    """The environment with the home of a place."""
+    environ = os.environ | {"HOME": str(place.home), "PWD": str(place.repository)}
+    for kind in ("CONFIG", "DATA", "STATE", "CACHE"):
+        environ[f"XDG_{kind}_HOME"] = str(place.home / f".{kind.lower()}")
+    return environ
+
+
 def pi(place: Place, task: str) -> Command:
-    folder = place.home / ".pi" / "agent"
-    folder.mkdir(parents=True)
-    model = {"id": place.model, "contextWindow": 128_000, "maxTokens": 16_384}
-    provider = {
-        "baseUrl": f"{place.url}/v1",
-        "api": "openai-completions",
-        "apiKey": "none",
-        "models": [model],
-    }
-    (folder / "models.json").write_text(json.dumps({"providers": {"mlx-tools": provider}}))
-    chosen = ["--provider", "mlx-tools", "--model", place.model]
+    connect("pi", place)
+    chosen = ["--provider", "mlx-tools", "--model", "default"]
     return ["pi", *chosen, "-p", task], {"PI_OFFLINE": "1"}
 
 
 def opencode(place: Place, task: str) -> Command:
-    provider = {
-        "npm": "@ai-sdk/openai-compatible",
-        "options": {"baseURL": f"{place.url}/v1", "apiKey": "none"},
-        "models": {place.model: {}},
-    }
-    settings: dict[str, Any] = {"provider": {"mlx-tools": provider}, "autoupdate": False}
-    settings["share"] = "disabled"
+    connect("opencode", place)
+    settings: dict[str, Any] = {"autoupdate": False, "share": "disabled"}
     if place.mcp:
-        settings["mcp"] = {
-            "local": {"type": "local", "command": list(place.mcp), "timeout": 60_000}
-        }
+        server = {"type": "local", "command": list(place.mcp), "timeout": 60_000}
+        settings["mcp"] = {"local": server}
     (place.repository / "opencode.json").write_text(json.dumps(settings))
-    return ["opencode", "run", "--model", f"mlx-tools/{place.model}", task], {}
+    return ["opencode", "run", task], {}
 
 
 def codex(place: Place, task: str) -> Command:
-    folder = place.home / ".codex"
-    folder.mkdir()
-    (folder / "config.toml").write_text(
-        f'model = "{place.model}"\n'
-        'model_provider = "mlx-tools"\n'
-        "[model_providers.mlx-tools]\n"
-        'name = "mlx-tools"\n'
-        f'base_url = "{place.url}/v1"\n'
-        'wire_api = "responses"\n'
-        + (f"[mcp_servers.local]\ncommand = {json.dumps(place.mcp[0])}\n" if place.mcp else "")
-        + (
-            f"args = {json.dumps(place.mcp[1:])}\nstartup_timeout_sec = 60\nrequired = true\n"
-            if place.mcp
-            else ""
-        )
-    )
+    connect("codex", place)
+    if place.mcp:
+        command, *arguments = place.mcp
+        with (place.home / ".codex" / "config.toml").open("a") as file:
+            file.write(
+                f"[mcp_servers.local]\ncommand = {json.dumps(command)}\n"
+                f"args = {json.dumps(arguments)}\nstartup_timeout_sec = 60\nrequired = true\n"
+            )
     # Its own sandbox needs what a container may not have.
-    return ["codex", "exec", "--sandbox", "danger-full-access", task], {"CODEX_HOME": str(folder)}
+    return ["codex", "exec", "--sandbox", "danger-full-access", task], {}
+
+
+def claude_code(place: Place, task: str) -> Command:
+    connect("claude-code", place)
+    program = "claude-code".removesuffix("-code")
+    return [program, "-p", task, "--allowedTools", "Bash"], {}
+
+
+def qwen_code(place: Place, task: str) -> Command:
+    connect("qwen-code", place)
+    return ["qwen", "--yolo", "-p", task], {}
+
+
+def continue_cli(place: Place, task: str) -> Command:
+    connect("continue", place)
+    config = str(place.home / ".continue" / "config.yaml")
+    return ["cn", "--auto", "--config", config, "-p", task], {"CONTINUE_TELEMETRY_ENABLED": "0"}
+
+
+def cline(place: Place, task: str) -> Command:
+    connect("cline", place)
+    return ["cline", task], {}
+
+
+def kilo(place: Place, task: str) -> Command:
+    connect("kilo", place)
+    return ["kilo", "run", "--auto", task], {}
 
 
 AGENTS: Mapping[str, Callable[[Place, str], Command]] = {
     "pi": pi,
     "opencode": opencode,
     "codex": codex,
+    "claude-code": claude_code,
+    "qwen-code": qwen_code,
+    "continue": continue_cli,
+    "cline": cline,
+    "kilo": kilo,
 }
 
 
@@ -102,14 +135,11 @@ def run_agent(
         AssertionError: it failed, or was not done in this time.
     """
     (program, *arguments), more = command(place, task)
-    environ = os.environ | {"HOME": str(place.home), "PWD": str(place.repository), **more}
-    for kind in ("CONFIG", "DATA", "STATE", "CACHE"):
-        environ[f"XDG_{kind}_HOME"] = str(place.home / f".{kind.lower()}")
     try:
         done = subprocess.run(
             [str(programs / program), *arguments],
             cwd=place.repository,
-            env=environ,
+            env=environ_of(place) | more,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

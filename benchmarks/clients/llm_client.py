@@ -1,16 +1,17 @@
-"""``llm``: its program, as its users run it, with extra-openai-models.yaml."""
+"""``llm``: its program, as its users run it, set up by `mlx-tools connect`."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import checks
-from checks import HELLO, JOKE, MODEL, SUM, SUMS, URL
+from checks import HELLO, JOKE, SUM, SUMS, URL
 
 CALCULATOR = f"""
 import sys
@@ -24,30 +25,26 @@ def calculator(expression: str) -> str:
     return checks.calculate(expression)
 """
 
-MODELS = f"""
-- model_id: local
-  model_name: {MODEL}
-  api_base: {URL}/v1
-  supports_tools: true
-  supports_schema: true
-"""
-
 
 def llm(*arguments: str) -> tuple[list[str], str]:
     """What was called, and what it printed."""
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "extra-openai-models.yaml").write_text(MODELS)
+        environ = os.environ | {"LLM_USER_PATH": folder}
+        connect = [*shlex.split(os.environ["MLX_TOOLS"]), "connect", "llm"]
+        subprocess.run(
+            [*connect, "--url", URL, "--write"], env=environ, check=True, capture_output=True
+        )
         (Path(folder) / "tools.py").write_text(CALCULATOR)
         called = Path(folder) / "called.txt"
         done = subprocess.run(
             [
                 str(Path(sys.executable).with_name("llm")),
                 "-m",
-                "local",
+                "mlx-tools",
                 *("-o", "max_tokens", str(checks.MOST)),
                 *arguments,
             ],
-            env=os.environ | {"LLM_USER_PATH": folder},
+            env=environ,
             cwd=folder,
             capture_output=True,
             text=True,

@@ -18,7 +18,19 @@ COMMANDS = ("ls", "cat README.md", "printf 'two\\n' > b.txt", "cat b.txt", "wc -
 """The five calls of an agent's task."""
 
 TASK = "DO THE TASK"
-SHELLS = ("bash", "exec_command", "shell_command", "shell")
+SHELLS = (
+    *("bash", "Bash", "exec_command", "shell_command", "shell"),
+    *("run_shell_command", "run_commands"),
+)
+"""The tools of agents that run a command."""
+
+EDIT = "EDIT b.txt"
+"""Asks for a file without tools."""
+
+LAST_CALL = "submit_and_exit"
+"""The call by which Cline wants a task to be ended."""
+
+DONE = "The task is done."
 
 JOKE = {"setup": "Why did the cat sit on the keyboard?", "punchline": "To catch the mouse."}
 
@@ -76,7 +88,7 @@ def turn(prompt: str) -> str:
     """What the model writes from the end of the prompt on."""
     now = seen(prompt)
     if not now.tools:
-        return plain(now.question)
+        return edit(prompt) if EDIT in now.question else plain(now.question)
     named = re.search(r'"name":"([^"]+)"', now.begun)
     calls = [one for one in wanted(now) if named is None or named[1] == one[0]]
     if not calls and ('"name":"' in now.begun or "final_result" in now.tools):
@@ -98,6 +110,8 @@ def wanted(now: Seen) -> Iterator[tuple[str, dict[str, Any]]]:
     if TASK in now.question:
         if len(now.results) < len(COMMANDS):
             yield shell(now, COMMANDS[len(now.results)])
+        elif LAST_CALL in now.tools and len(now.results) == len(COMMANDS):
+            yield LAST_CALL, {"summary": DONE, "verified": True}
         return
     if now.results:
         return
@@ -115,12 +129,17 @@ def shell(now: Seen, command: str) -> tuple[str, dict[str, Any]]:
     given: Any = ["bash", "-lc", command] if name == "shell" else command
     needed = now.tools[name]
     key = "cmd" if name == "exec_command" else "command"
-    return name, {key: given} | ({"description": "run it"} if "description" in needed else {})
+    if name == "run_commands":
+        key, given = "commands", [command]
+    usual = {"description": "run it", "is_background": False}
+    return name, {key: given} | {field: usual[field] for field in usual if field in needed}
 
 
 def arguments_of(name: str, now: Seen) -> dict[str, Any]:
     if name == "final_result" and not now.tools[name]:
         return JOKE
+    if name == "IterableJoke":
+        return {"tasks": [JOKE]}
     found = {one: VALUES.get(one, "something") for one in now.tools.get(name, ())}
     sums = re.findall(r"\d+ [*+] \d+", now.question)
     if "expression" in found and sums:
@@ -132,10 +151,17 @@ def arguments_of(name: str, now: Seen) -> dict[str, Any]:
     return found
 
 
+def edit(prompt: str) -> str:
+    """A file in the form that aider asks for: a block to replace by, or all of it."""
+    if "SEARCH/REPLACE" in prompt:
+        return "b.txt\n```\n<<<<<<< SEARCH\n=======\ntwo\n>>>>>>> REPLACE\n```\n"
+    return "b.txt\n```\ntwo\n```\n"
+
+
 def answer(now: Seen) -> str:
     """What it says where it calls nothing."""
     if TASK in now.question:
-        return "The task is done."
+        return DONE
     if now.results:
         results = [json.loads(result) for result in now.results]
         return f"It is {' and '.join(str(r.get('content', 'unknown')) for r in results)}."
