@@ -13,7 +13,8 @@ from pathlib import Path
 
 import psycopg
 
-from mlx_tools.store import PostgresStore, SessionStore, TranscriptStore, encode
+from mlx_tools.plugins.postgres.session_rows import PostgresStore
+from mlx_tools.store import SessionStore, TranscriptStore, encode
 from mlx_tools.transcript import ExecutionRecord, Header, UserRecord
 
 SESSIONS = 100_000

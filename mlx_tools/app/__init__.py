@@ -35,13 +35,17 @@ if TYPE_CHECKING:
         read_headers,
     )
     from mlx_tools.app.hooks import (
+        BackendMaker,
         Command,
         Plugins,
+        StoreKind,
         ToolRequest,
+        backend_makers,
         collect,
         hookimpl,
         plugin_commands,
         plugins,
+        store_kind,
     )
     from mlx_tools.app.http_server import OpenConnections, ServerConfig
     from mlx_tools.app.kept_session import (
@@ -124,7 +128,7 @@ __getattr__, __dir__ = names_of(
                 "collect",
                 "hookimpl",
                 "plugin_commands",
-                "plugins",
+                *("plugins", "BackendMaker", "StoreKind", "backend_makers", "store_kind"),
             ),
         ),
         "autostart": ("Autostart",),

@@ -21,6 +21,7 @@ from mlx_tools.backends import (
     Health,
     LocalBackend,
     ModelFiles,
+    NativeBackend,
     NativeVerdict,
     SelectedBackend,
     ServerBackend,
@@ -28,7 +29,6 @@ from mlx_tools.backends import (
     StrategyChoice,
     StyleChoice,
     UpstreamPool,
-    VendorBackend,
     VerdictChoice,
     complete_one,
     find_openblas,
@@ -133,7 +133,7 @@ async def check_server(
     return [Check("server", "ok", f"{client.address}{owner} answers ({health.detail})")], client
 
 
-async def check_vendor(backend: VendorBackend) -> Check:
+async def check_vendor(backend: NativeBackend) -> Check:
     """Check that a server with a vendor's own interface answers."""
     health = await backend.health()
     if health.ok:

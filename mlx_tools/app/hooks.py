@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from mlx_tools.app.checks import Check
-    from mlx_tools.app.config import Configuration
-    from mlx_tools.store import Root
+    from mlx_tools.store import Root, SessionStore
     from mlx_tools.tools import ToolLike
     from mlx_tools.transcript import Header
 
@@ -58,8 +57,8 @@ class ToolRequest(Struct, frozen=True):
     """The reason why no file can be read, None if files can."""
     options: Mapping[str, Any] = {}
     """The options of `mlx_tools.builtin_tools`; a plugin reads those that it knows."""
-    configuration: Configuration | None = None
-    """The settings, None if a program lists its tools without any."""
+    configuration: Any = None
+    """The settings, a `Configuration`; None if a program lists its tools without any."""
     header: Header | None = None
     """The header of a session that continues."""
 
@@ -73,6 +72,21 @@ class Command(Struct, frozen=True):
     """Its line in ``mlx-tools --help``."""
     app: str
     """Its `typer.Typer`, as ``module:name``. It is imported when the command is used."""
+
+
+class StoreKind(Struct, frozen=True):
+    """A kind of place for sessions."""
+
+    schemes: tuple[str, ...]
+    """The words before ``://`` of its addresses."""
+    open: Callable[..., SessionStore]
+    """Makes the store at an address, with the other arguments of `SessionStore`."""
+    check: Callable[[str], object]
+    """Raises `UsageError` for an address that is not valid. It connects to nothing."""
+
+
+BackendMaker = Callable[..., Any]
+"""Makes a `Backend` for an address, a model's name or None, and ``api_key``."""
 
 
 # --- the hooks ------------------------------------------------------------------------------------
@@ -111,11 +125,11 @@ def commands() -> Iterable[Command]:  # type: ignore[empty-body]
 
 
 @hookspec
-def checks(configuration: Configuration) -> Iterable[Check]:  # type: ignore[empty-body]
+def checks(configuration: Any) -> Iterable[Check]:  # type: ignore[empty-body]
     """Return what ``mlx-tools doctor`` says of the plugin, after its own checks.
 
     Args:
-        configuration: the settings.
+        configuration: the settings, a `Configuration`.
 
     Returns:
         The results, in the order that they are shown.
@@ -140,6 +154,31 @@ def routes(gateway: Any) -> Iterable[BaseRoute]:  # type: ignore[empty-body]
 
     Raises:
         Exception: the plugin is faulty; its routes are left out.
+    """
+
+
+@hookspec
+def backends() -> Mapping[str, BackendMaker]:  # type: ignore[empty-body]
+    """Return backends by the word before their addresses, such as ``ollama:URL``.
+
+    Returns:
+        For each interface, what makes the backend. Its ``kind`` is ``native`` if it takes messages
+        and tools, and `CompletionsBackend` shows what it may offer besides.
+
+    Raises:
+        Exception: the plugin is faulty; its interfaces are left out.
+    """
+
+
+@hookspec
+def store() -> Iterable[StoreKind]:  # type: ignore[empty-body]
+    """Return kinds of places for sessions, which the setting ``sessions`` may name.
+
+    Returns:
+        The kinds. The first one of a scheme is used.
+
+    Raises:
+        Exception: the plugin is faulty; its kinds are left out.
     """
 
 
@@ -307,6 +346,49 @@ def collect(hook: str, **arguments: Any) -> list[Any]:
         elif results is not None:
             hooks.refuse(name, f"{hook} gives {type(results).__name__}, which is no list")
     return found
+
+
+def store_kind(address: str) -> StoreKind:
+    """Return the kind of store that an address names.
+
+    Raises:
+        UsageError: no plugin keeps sessions at such an address, or it is not valid.
+    """
+    kinds = [kind for kind in collect("store") if isinstance(kind, StoreKind)]
+    scheme = address.partition("://")[0].lower()
+    kind = next((kind for kind in kinds if scheme in kind.schemes), None)
+    if kind is None:
+        for known in kinds[:1]:
+            known.check(address)  # which says what an address looks like
+        raise UsageError("no plugin that is here keeps sessions at such an address")
+    kind.check(address)
+    return kind
+
+
+def backend_makers() -> dict[str, BackendMaker]:
+    """Return what makes the backends of plugins, by their interface."""
+    hooks, makers = plugins(), dict[str, BackendMaker]()
+    for name, offered in hooks.call("backends"):
+        for interface, maker in dict(offered or {}).items():
+            if interface in makers:
+                hooks.refuse(name, f"there is a backend {interface} already")
+            else:
+                makers[interface] = maker
+    return makers
+
+
+def check_server_address(url: str) -> None:
+    """Check the address of a model server and its interface.
+
+    Raises:
+        UsageError: it is no such address, or nothing speaks its interface.
+    """
+    from mlx_tools.backends import parse_address
+
+    interface = parse_address(url).interface
+    if interface and interface not in (makers := backend_makers()):
+        known = ", ".join(makers) or "none"
+        raise UsageError(f"nothing here speaks the interface {interface}; known are: {known}")
 
 
 def plugin_commands(reserved: Iterable[str] = ()) -> dict[str, Command]:

@@ -60,9 +60,16 @@ def _local_hosts(value: Any) -> None:
 
 
 def _database(value: Any) -> None:
-    from mlx_tools.store import check_address
+    from mlx_tools.app.hooks import store_kind
 
-    check_address(value)
+    store_kind(value)
+
+
+def _server_addresses(value: Any) -> None:
+    from mlx_tools.app.hooks import check_server_address
+
+    for url in addresses(value):
+        check_server_address(url)
 
 
 def _server_options(value: Any) -> None:
@@ -104,7 +111,7 @@ RATE_TABLE: ValueRule = {
 }
 ADDRESSES: ValueRule = {
     "allowed": "an address such as http://127.0.0.1:8080, or a list of several",
-    "test": lambda value: [parse_address(url) for url in addresses(value)],
+    "test": lambda value: _server_addresses(value),
 }
 
 Names = tuple[str, ...]

@@ -19,6 +19,7 @@ from msgspec import Struct
 from mlx_tools.app import config
 from mlx_tools.app.builtin import add_builtin, plugin_tools
 from mlx_tools.app.config import Configuration
+from mlx_tools.app.hooks import backend_makers, store_kind
 from mlx_tools.app.settings import SESSION, addresses, table
 from mlx_tools.backends import (
     USUAL_ADDRESSES,
@@ -261,6 +262,7 @@ async def choose(
             pick=pick,
             pick_server=_server_picker(options, note),
             server_options=backend_settings.server_options,
+            interfaces=backend_makers,
         )
     except ModelMissing as error:
         if options.model_name is not None or backend_settings.kind != "auto":
@@ -548,9 +550,7 @@ def session_store(configuration: Configuration) -> SessionStore:
     }
     if settings.sessions is None:
         return TranscriptStore(state_dir() / "sessions", **options)
-    from mlx_tools.store import PostgresStore
-
-    return PostgresStore(settings.sessions, **options)
+    return store_kind(settings.sessions).open(settings.sessions, **options)
 
 
 class HasSecret(Protocol):

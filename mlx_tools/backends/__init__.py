@@ -27,11 +27,13 @@ if TYPE_CHECKING:
         reports_cache,
         single_tokens,
     )
+    from mlx_tools.backends.chat_wire import TurnText, arguments_text
     from mlx_tools.backends.choose import choose_backend
     from mlx_tools.backends.completions import CompletionsBackend, Health
     from mlx_tools.backends.grammar_option import obeys_grammar
     from mlx_tools.backends.grammars import repeated_end, turn_grammar
     from mlx_tools.backends.inspection import (
+        NativeBackend,
         SelectedBackend,
         ServerPool,
         inspect_server,
@@ -84,8 +86,16 @@ if TYPE_CHECKING:
     from mlx_tools.backends.scores import MAX_SCORES
     from mlx_tools.backends.server import ServerBackend, foreground_command
     from mlx_tools.backends.server_options import GPU_SHARE, HEADROOM, check_options
-    from mlx_tools.backends.transport import parse_address
-    from mlx_tools.backends.vendors import AnthropicBackend, OllamaBackend, VendorBackend
+    from mlx_tools.backends.transport import (
+        LOG_HINT,
+        Address,
+        Deadlines,
+        as_refusal,
+        client_options,
+        parse_address,
+        proxy_named,
+        translate,
+    )
     from mlx_tools.backends.verdicts import (
         DEFAULT_STYLE,
         STRATEGIES,
@@ -101,6 +111,7 @@ if TYPE_CHECKING:
         decide,
         find_verdict,
     )
+    from mlx_tools.backends.wire import check_request, check_size, without_surrogates
 
 __getattr__, __dir__ = names_of(
     globals(),
@@ -121,7 +132,11 @@ __getattr__, __dir__ = names_of(
             "single_tokens",
         ),
         "choose": ("choose_backend",),
-        "inspection": ("SelectedBackend", "ServerPool", "inspect_server", "native_markers"),
+        "inspection": (
+            *("NativeBackend", "SelectedBackend", "ServerPool", "inspect_server"),
+            "native_markers",
+        ),
+        "chat_wire": ("TurnText", "arguments_text"),
         "completions": ("CompletionsBackend", "Health"),
         "grammar_option": ("obeys_grammar",),
         "interface": (
@@ -171,9 +186,12 @@ __getattr__, __dir__ = names_of(
         "scores": ("MAX_SCORES",),
         "server": ("ServerBackend", "foreground_command"),
         "server_options": ("GPU_SHARE", "HEADROOM", "check_options"),
-        "transport": ("parse_address",),
+        "transport": (
+            *("LOG_HINT", "Address", "Deadlines", "as_refusal", "client_options"),
+            *("parse_address", "proxy_named", "translate"),
+        ),
+        "wire": ("check_request", "check_size", "without_surrogates"),
         "grammars": ("repeated_end", "turn_grammar"),
-        "vendors": ("AnthropicBackend", "OllamaBackend", "VendorBackend"),
         "verdicts": (
             "DEFAULT_STYLE",
             "STRATEGIES",

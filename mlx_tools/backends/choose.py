@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, get_args
 
 from mlx_tools.backends.completions import CompletionsBackend
 from mlx_tools.backends.inspection import (
@@ -35,9 +35,6 @@ from mlx_tools.backends.server import ServerBackend
 from mlx_tools.backends.transport import Address, parse_address
 from mlx_tools.errors import UsageError
 
-if TYPE_CHECKING:
-    pass
-
 
 async def choose_backend(
     *,
@@ -53,6 +50,7 @@ async def choose_backend(
     pick: Pick | None = None,
     pick_server: Callable[[Sequence[str]], str | None] | None = None,
     server_options: Sequence[str] = (),
+    interfaces: Callable[[], Mapping[str, Callable[..., Any]]] = dict,
 ) -> SelectedBackend:
     """Choose a backend. Nothing is started yet.
 
@@ -61,10 +59,8 @@ async def choose_backend(
 
     Args:
         kind: ``auto`` takes ``url``, else a gateway of ours at ``gateway``, else the server at one
-            of the
-            ``usual`` addresses, else a server of our own. ``native`` asks a server by its chat
-                interface
-            (`mlx_tools.backends.router.find_route`). ``local`` loads the model into this process.
+            of the ``usual`` addresses, else a server of our own. ``native`` asks a server by its
+            chat interface (`find_route`). ``local`` loads the model into this process.
         url: the address of a server, or several (see `mlx_tools.backends.pool`).
         model: the model's name; for our own server, by default the embedded model.
         gateway: the address of our gateway. None: a gateway is never taken, wherever it is.
@@ -72,6 +68,8 @@ async def choose_backend(
         spread: spread conversations over several servers.
         pick: asks a person which model a server runs.
         pick_server: asks a person which of several addresses to use.
+        interfaces: returns what makes the backends of other interfaces, by the word before an
+            address that names them.
 
     Raises:
         UsageError: the options contradict each other, or name something that does not exist.
@@ -89,7 +87,7 @@ async def choose_backend(
 
         return await choose_pool(urls, model, api_key=api_key, spread=spread, pick=pick)
     if urls and parse_address(urls[0]).interface:
-        return _vendor(kind, parse_address(urls[0]), model, api_key)
+        return _native(kind, parse_address(urls[0]), model, api_key, interfaces())
     usual = (usual,) if isinstance(usual, str) else usual
     if urls:
         return await inspect_server(CompletionsBackend(urls[0], model, api_key=api_key), pick=pick)
@@ -110,17 +108,24 @@ async def choose_backend(
     return _own_server(kind, model, usual, note, server_options)
 
 
-def _vendor(
-    kind: BackendKind, address: Address, model: str | None, api_key: str | None
+def _native(
+    kind: BackendKind,
+    address: Address,
+    model: str | None,
+    api_key: str | None,
+    makers: Mapping[str, Callable[..., Any]],
 ) -> SelectedBackend:
-    """Return the backend for an address that names Anthropic's or Ollama's interface."""
-    from mlx_tools.backends.vendors import VENDORS
-
+    """Return the backend for an address that names an interface of its own."""
+    if address.interface not in makers:
+        known = ", ".join(makers) or "none"
+        raise UsageError(
+            f"nothing here speaks the interface {address.interface}", hint=f"known are: {known}"
+        )
     if kind == "completions":
         raise UsageError(
             f"{address.url} is no completions server", hint="use --backend native or auto"
         )
-    backend = VENDORS[address.interface](address.url, model, api_key=api_key)
+    backend = makers[address.interface](address.url, model, api_key=api_key)
     return SelectedBackend(backend=backend, source="named", model=model)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from msgspec import Struct
 
@@ -33,9 +33,6 @@ from mlx_tools.backends.transport import Address
 from mlx_tools.errors import BackendError, BackendUnreachable, ModelError, UsageError
 from mlx_tools.messages import Style
 from mlx_tools.process import clean
-
-if TYPE_CHECKING:
-    from mlx_tools.backends.vendors import VendorBackend
 
 Source = Literal["named", "found", "embedded", "started", "loaded"]
 
@@ -74,6 +71,20 @@ def marker_ids(files: ModelFiles, markers: Collection[str]) -> tuple[int, ...]:
     return tuple(number for text, number in files.added_tokens.items() if text in markers)
 
 
+class NativeBackend(Protocol):
+    """A server that takes messages only, by an interface of its own: a plugin's."""
+
+    kind: Literal["native"]
+    address: Address
+    model: str
+    forbidden_tokens: Any
+
+    def complete(self, request: CompletionRequest, /) -> AsyncGenerator[Chunk, None]: ...
+    async def health(self, timeout: float = 5.0) -> Health: ...
+    async def models(self, timeout: float = 5.0) -> tuple[str, ...]: ...
+    async def aclose(self) -> None: ...
+
+
 class ServerPool(Protocol):
     """Several servers as one backend: `mlx_tools.backends.pool.UpstreamPool`."""
 
@@ -89,7 +100,7 @@ class ServerPool(Protocol):
 class SelectedBackend(Struct, frozen=True, kw_only=True):
     """A backend, and how it was chosen."""
 
-    backend: CompletionsBackend | ServerPool | ServerBackend | LocalBackend | VendorBackend
+    backend: CompletionsBackend | ServerPool | ServerBackend | LocalBackend | NativeBackend
     source: Source
     """How it was chosen.
 

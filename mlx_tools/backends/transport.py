@@ -75,12 +75,6 @@ _BLANK: Final = b" \t\r\n\xef\xbb\xbf"
 
 # --- the address ------------------------------------------------------------------------------
 
-INTERFACES: Final = ("anthropic", "ollama")
-"""Prefixes of an address that name an interface other than OpenAI's.
-
-`mlx_tools.backends.vendors` has a backend for each.
-"""
-
 _TAIL: Final = re.compile(r"/*(?:/v1(?:/+(?:chat/+)?completions)?)?/*\Z")
 """The end of an address that is cut off: people copy it with ``/v1`` or the whole path."""
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%]+\]", re.ASCII)
@@ -95,7 +89,7 @@ class Address(Struct, frozen=True):
     loopback: bool
     """True if the host is this machine, by name or number. No proxy is used then."""
     interface: str = ""
-    """One of `INTERFACES`, or empty for OpenAI's interface."""
+    """The interface that a plugin speaks, such as ``ollama``; empty for OpenAI's."""
 
     def __str__(self) -> str:
         return self.base
@@ -117,8 +111,7 @@ def parse_address(url: str) -> Address:
 
     Args:
         url: an http or https address, with or without ``/v1`` and a slash at the end.
-            ``anthropic:`` or
-            ``ollama:`` before it names the interface of the server.
+            A word before it, such as ``ollama:``, names the interface of the server.
 
     Raises:
         UsageError: this is no such address. A user name or password in it is refused too, because
@@ -127,7 +120,7 @@ def parse_address(url: str) -> Address:
     """
     text = require_text("url", url, "give the server's address: http://127.0.0.1:8080").strip()
     interface = ""
-    if (prefix := re.match(rf"(?i)({'|'.join(INTERFACES)}):(?=https?:)", text)) is not None:
+    if (prefix := re.match(r"(?i)([a-z][a-z0-9_-]{0,40}):(?=https?:)", text)) is not None:
         interface, text = prefix[1].lower(), text[prefix.end() :]
     # Messages show the address: a password, which could be before an @, must not be in it.
     shown = re.sub(r"//[^/@]*@", "//…@", text)[:200]

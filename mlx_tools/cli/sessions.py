@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from mlx_tools.app import build_steps
+from mlx_tools.app import build_steps, store_kind
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.call_text import as_name, in_words, on_one_line
 from mlx_tools.cli.completion import session_ids
@@ -42,7 +42,6 @@ from mlx_tools.store import (
     LAST,
     CopyReport,
     ListedSession,
-    PostgresStore,
     SessionStatus,
     SessionStore,
     TranscriptStore,
@@ -305,7 +304,7 @@ def copy(
 
 def _open_store(location: str) -> SessionStore:
     if "://" in location:
-        return PostgresStore(location)
+        return store_kind(location).open(location)
     folder = expand_user(location).absolute()
     if folder.name == "sessions" and not (folder / "sessions").exists():
         raise UsageError(f"{location} is the folder of sessions", hint="give the one that it is in")

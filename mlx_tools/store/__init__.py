@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from mlx_tools.lazy import names_of
 from mlx_tools.paths import read_data
-from mlx_tools.store.access_list import ConsumedApprovals, fingerprints
-from mlx_tools.store.artifacts import ArtifactStore, Change, UndoStore
+from mlx_tools.store.access_list import ConsumedApprovals, RunPermit, fingerprints
+from mlx_tools.store.artifacts import ArtifactStore, BlobStore, Change, UndoStore
 from mlx_tools.store.changes import (
     ABSENT,
     MAX_KEPT_BYTES,
@@ -45,16 +45,23 @@ from mlx_tools.store.session_store import (
     ListedSession,
     MemoryStore,
     SessionFiles,
+    SessionInUse,
+    SessionPart,
     SessionStatus,
     SessionStore,
     SessionSummary,
+    StoreKeys,
     asked_at,
+    check_part,
+    is_session_id,
+    new_session_id,
     session_status,
 )
 from mlx_tools.store.template_file import TemplateFile
 from mlx_tools.store.transcript import (
     FORMAT_VERSION,
     MAX_TRANSCRIPT,
+    NAME,
     Transcript,
     encode,
     from_json,
@@ -66,32 +73,34 @@ from mlx_tools.store.transcript import (
 if TYPE_CHECKING:
     from mlx_tools.prompt import PromptWords
     from mlx_tools.store.copying import CopyReport, copy_store
-    from mlx_tools.store.postgres import check_address
-    from mlx_tools.store.session_rows import PostgresStore
     from mlx_tools.store.tables import (
         DAMAGED,
+        ODD_VALUES,
         FileFormat,
         Presence,
+        Rows,
         SqliteFile,
         Statements,
         Tables,
         is_transient,
+        storable,
     )
 
 __getattr__, __dir__ = names_of(
     globals(),
     {
         "copying": ("CopyReport", "copy_store"),
-        "postgres": ("check_address",),
-        "session_rows": ("PostgresStore",),
         "tables": (
             "DAMAGED",
+            "ODD_VALUES",
             "FileFormat",
             "Presence",
+            "Rows",
             "SqliteFile",
             "Statements",
             "Tables",
             "is_transient",
+            "storable",
         ),
     },
 )

@@ -10,7 +10,8 @@ from importlib.util import find_spec
 import pytest
 
 from mlx_tools import Answered, Controller, Policy, tool
-from mlx_tools.backends import AnthropicBackend, OllamaBackend, SelectedBackend, choose_backend
+from mlx_tools.app import backend_makers
+from mlx_tools.backends import SelectedBackend, choose_backend
 from mlx_tools.backends.transport import parse_address
 from mlx_tools.controller import RunSettings
 from mlx_tools.errors import (
@@ -21,6 +22,7 @@ from mlx_tools.errors import (
     BackendUnreachable,
     UsageError,
 )
+from mlx_tools.plugins.vendors.vendors import AnthropicBackend, OllamaBackend
 from tests.backends.asking import ask
 from tests.backends.loopback import SSE, Connection
 from tests.backends.vendor_servers import VENDORS, Turn, asked, no_pauses, says, scripted
@@ -197,20 +199,22 @@ def test_the_address_says_whose_interface_it_is() -> None:
     assert (address.interface, str(address)) == ("anthropic", "https://api.anthropic.com")
     assert parse_address(address.url) == address
     assert parse_address("ollama:http://127.0.0.1:11434").loopback
-    with pytest.raises(UsageError):
-        parse_address("gemini:http://127.0.0.1:1")
+    assert parse_address("gemini:http://127.0.0.1:1").interface == "gemini"
 
 
 def test_they_are_chosen_by_the_address_and_stand_so_in_the_header() -> None:
     async def chosen(url: str) -> SelectedBackend:
-        return await choose_backend(url=url, model="m")
+        return await choose_backend(url=url, model="m", interfaces=backend_makers)
 
     found = asyncio.run(chosen("ollama:http://127.0.0.1:11434"))
     assert isinstance(found.backend, OllamaBackend)
     assert found.header_fields()["url"] == "ollama:http://127.0.0.1:11434"
     assert found.header_fields()["kind"] == "native"
     with pytest.raises(UsageError, match="by its name"):
-        asyncio.run(choose_backend(url="anthropic:https://api.anthropic.com"))
+        address = "anthropic:https://api.anthropic.com"
+        asyncio.run(choose_backend(url=address, interfaces=backend_makers))
+    with pytest.raises(UsageError, match="nothing here speaks the interface gemini"):
+        asyncio.run(chosen("gemini:http://127.0.0.1:1"))
 
 
 def test_a_key_of_the_environment_goes_to_anthropics_own_service_alone(

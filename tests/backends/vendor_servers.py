@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.backends import AnthropicBackend, OllamaBackend
+from mlx_tools.plugins.vendors.vendors import AnthropicBackend, OllamaBackend
 from tests.backends.loopback import SSE, Connection, Server
 
 Part = dict[str, Any]

@@ -12,7 +12,7 @@ import pytest
 from mlx_tools.app import config, job_store, session_store
 from mlx_tools.cli.completion import job_ids, session_ids
 from mlx_tools.golden import read_golden
-from mlx_tools.store.postgres import database
+from mlx_tools.plugins.postgres.postgres import database
 from mlx_tools.testing import Completion, ScriptedServer, answer, call
 from tests.command_line import Run
 from tests.forked import forks

@@ -16,7 +16,8 @@ from mlx_tools.gateway import RUNS, RunRows
 from mlx_tools.gateway.run_body import RunAct
 from mlx_tools.gateway.run_queue import RunQueue
 from mlx_tools.gateway.run_rows import Hook, RunRow
-from mlx_tools.store import PostgresStore, SessionStore, TranscriptStore, copy_store
+from mlx_tools.plugins.postgres.session_rows import PostgresStore
+from mlx_tools.store import SessionStore, TranscriptStore, copy_store
 from mlx_tools.store.artifacts import Change
 from mlx_tools.toolbox import SCHEDULE, Job, JobStore, parse_when
 from mlx_tools.transcript.records import AnswerRecord, UserRecord

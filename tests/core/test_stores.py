@@ -12,13 +12,9 @@ import pytest
 
 from mlx_tools.errors import StorageError, TranscriptError, UsageError
 from mlx_tools.messages import ToolSpec
-from mlx_tools.store import (
-    MemoryStore,
-    PostgresStore,
-    SessionStore,
-    TranscriptStore,
-    check_address,
-)
+from mlx_tools.plugins.postgres.postgres import check_address
+from mlx_tools.plugins.postgres.session_rows import PostgresStore
+from mlx_tools.store import MemoryStore, SessionStore, TranscriptStore
 from mlx_tools.store.access_list import ConsumedApprovalsFile
 from mlx_tools.store.artifacts import Change
 from mlx_tools.store.session_store import MAX_MEMORY_SESSIONS

@@ -24,7 +24,7 @@ from mlx_tools.errors import (
 )
 from mlx_tools.paths import to_install
 from mlx_tools.process import clean
-from mlx_tools.store.tables import (
+from mlx_tools.store import (
     DAMAGED,
     ODD_VALUES,
     FileFormat,

@@ -15,20 +15,24 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Se
 from contextlib import aclosing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from mlx_tools.backends.chat_wire import TurnText, arguments_text
-from mlx_tools.backends.completions import Health
-from mlx_tools.backends.interface import Chunk, CompletionRequest
-from mlx_tools.backends.transport import (
+from mlx_tools.backends import (
     LOG_HINT,
     Address,
+    Chunk,
+    CompletionRequest,
     Deadlines,
+    Health,
+    TurnText,
+    arguments_text,
     as_refusal,
+    check_request,
+    check_size,
     client_options,
     parse_address,
     proxy_named,
     translate,
+    without_surrogates,
 )
-from mlx_tools.backends.wire import check_request, check_size, without_surrogates
 from mlx_tools.errors import (
     BackendBroken,
     BackendError,
@@ -475,4 +479,4 @@ VENDORS: Final[Mapping[str, type[VendorBackend]]] = {
     "anthropic": AnthropicBackend,
     "ollama": OllamaBackend,
 }
-"""Backends by the prefix of an address (`mlx_tools.backends.transport.INTERFACES`)."""
+"""Backends by the prefix of an address."""

@@ -17,25 +17,35 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mlx_tools.errors import StorageError, TranscriptError, UsageError
-from mlx_tools.store.access_list import ConsumedApprovals, RunPermit
-from mlx_tools.store.artifacts import BlobStore
-from mlx_tools.store.postgres import PostgresDatabase, PostgresTables, database, is_locked, lock_key
-from mlx_tools.store.session_store import (
+from mlx_tools.plugins.postgres.postgres import (
+    PostgresDatabase,
+    PostgresTables,
+    database,
+    is_locked,
+    lock_key,
+)
+from mlx_tools.store import (
+    NAME,
+    BlobStore,
+    ConsumedApprovals,
+    RunPermit,
     SessionFiles,
     SessionInUse,
     SessionPart,
     SessionStore,
     StoreKeys,
+    Transcript,
     check_part,
+    encode,
     is_session_id,
     new_session_id,
+    parse,
 )
-from mlx_tools.store.transcript import NAME, Transcript, encode, parse
 from mlx_tools.transcript import Record
 
 if TYPE_CHECKING:
-    from mlx_tools.store.postgres import Connection
-    from mlx_tools.store.tables import FileFormat, Tables
+    from mlx_tools.plugins.postgres.postgres import Connection
+    from mlx_tools.store import FileFormat, Tables
 
 _APPEND: Final = (
     "WITH own AS (UPDATE sessions SET updated = DEFAULT, size = size + %s"
