@@ -17,49 +17,65 @@ Form = Literal["object", "objects", "array", "any"]
 
 
 class Dialect(Struct, frozen=True):
-    """One family: what opens and closes its calls, and what stands between.
+    """One family: its marks, and what stands between them.
 
-    ``open`` and ``close`` are the marks as the model writes them; ``close`` is empty where the
-    turn's end closes, and may be missing at the very end anyway, for servers cut stop tokens out.
-    ``call`` are the marks around one call of several; the first opens calls where ``open`` is lost.
-
-    ``body``: ``json`` (objects with a name and arguments), ``named_json`` (the name, then the
-    arguments as an object), ``python`` (calls with keywords), ``xml`` (a tag a parameter),
-    ``pairs`` (the name, then a key and a value in turn), ``literal`` (the name, then an object with
-    bare keys and strings in marks of their own). ``inner`` are the marks within a call: those
-    between name and arguments; of ``pairs`` what opens and closes a key, then a value; of
-    ``literal`` what stands around strings.
-
-    The rest is for ``json``. ``form``: one ``object``, several ``objects`` with ``separator``
-    between them (white space aside), an ``array`` of them, or ``any`` of these. ``name_key`` and
-    ``arguments_key`` are the keys of an object; both empty: the name is the one key, and the
-    arguments are its value. Reading takes the other families' keys too.
-
-    ``line``: the mark counts at the start of a line alone, because it may stand in prose. ``last``:
-    its calls count only if nothing but wrapping follows them. ``tag``: the mark is the tag of a
-    call, which holds name and arguments. ``brackets`` are what opens and ends a tag, and what opens
-    a closing one. ``one_value``: all calls of a turn stand in one array or object. ``any_name``: a
-    call counts whatever it names. ``header``: the mark opens a message's header, which says whom it
-    is for.
+    Marks may begin alike (``internlm`` begins with another family's mark): the longest is read.
     """
 
     name: str
     open: str
+    """The mark that opens its calls, as the model writes it."""
     close: str
+    """The mark that closes them; empty where the end of the turn does.
+
+    At the very end of a turn it may be missing, since servers cut stop tokens out. Only ``pairs``
+    needs its own: without it the last value may be incomplete.
+    """
     body: Body
+    """What stands between the marks.
+
+    - ``json``: objects with a name and arguments.
+    - ``named_json``: the name, then the arguments as an object.
+    - ``python``: calls with keywords.
+    - ``xml``: a tag for each parameter.
+    - ``pairs``: the name, then keys and values in turn.
+    - ``literal``: the name, then an object with bare keys, its strings between own marks.
+
+    It is only expected: what follows the mark chooses the reader (`CallSequenceReader._call`).
+    """
     form: Form = "object"
+    """Of ``json``: one object, several ``objects``, an ``array`` of them, or ``any`` of these."""
     name_key: str = "name"
+    """Of ``json``: the key of the name; empty if the name is the one key, its value the arguments.
+
+    The keys of other families are read too; so are those of arguments.
+    """
     arguments_key: str = "arguments"
+    """Of ``json``: the key of the arguments."""
     separator: str = ""
+    """Of ``json``: what stands between two objects, besides white space."""
     call: tuple[str, ...] = ()
+    """The marks around one call of several; the first opens calls if ``open`` was lost."""
     inner: tuple[str, ...] = ()
+    """The marks within a call.
+
+    Of ``pairs`` what opens and closes a key, then a value; of ``literal`` what stands around
+    strings; of the others the marks between name and arguments.
+    """
     line: bool = False
+    """The mark counts only at the start of a line, since it may stand in prose."""
     last: bool = False
+    """Its calls count only if nothing but wrapping follows them."""
     tag: bool = False
+    """The mark is the tag of a call, which holds name and arguments."""
     brackets: tuple[str, str, str] = ("<", ">", "</")
+    """What opens and ends a tag, and what opens a closing one."""
     one_value: bool = False
+    """All calls of a turn stand in one array or object."""
     any_name: bool = False
+    """A call counts whatever tool it names."""
     header: bool = False
+    """The mark opens the header of a message, which says whom the message is for."""
 
     def skip(self, mark: str) -> int:
         """Return how many characters of a mark stand before the first call."""
