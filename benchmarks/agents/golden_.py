@@ -22,7 +22,10 @@ def record(steps: int, path: Path, name: str) -> None:
         assert run.folder is not None
         (session,) = run.folder.rglob("transcript.jsonl")
         golden = make_golden(
-            Golden.of(load(session)), name=name, registry=Registry(run.tools), source="scripted"
+            Golden.from_records(load(session)),
+            name=name,
+            registry=Registry(run.tools),
+            source="scripted",
         )
         write_golden(golden, path)
     finally:

@@ -1,7 +1,7 @@
 """Declarations of settings, and the settings as rows.
 
 A `Section` is a table of the configuration file. Each of its fields is annotated with its type and
-a `Setting`; `rows_of` makes a `SettingRow` of each, which reads values and describes them.
+a `Setting`; `build_rows` makes a `SettingRow` of each, which reads values and describes them.
 """
 
 import re

@@ -173,8 +173,8 @@ class Turns:
         return question.answer.result()
 
     def _look(self, request: ApprovalRequest, arguments: Mapping[str, Any]) -> ApprovalRequest:
-        assert request.edited is not None
-        return self.portal.call(request.edited, arguments)
+        assert request.preview_edit is not None
+        return self.portal.call(request.preview_edit, arguments)
 
     def keyboard(self) -> AbstractContextManager[None]:
         """Free the keyboard for a question to the user."""

@@ -306,7 +306,7 @@ def _warnings(request: ApprovalRequest) -> Iterator[TextLine]:
         yield TextLine(omission(request), "yellow")
     if request.in_doubt:
         yield TextLine("! It was started before, and may have done its work", "yellow")
-    elif request.suspect or request.changed:
+    elif request.suspect or request.is_changed:
         yield TextLine(f"! {cut(in_words(request.reason), _REASON_CHARS)}", "yellow")
     text, preview = _dumped(request.arguments), request.preview.translate(_USUAL)
     if (

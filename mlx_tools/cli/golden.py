@@ -332,7 +332,7 @@ def _load_golden(
     """The golden transcript of a session, by its id, ``last`` or a path, written down."""
     store = session_store(configuration)
     files = store.read(Path(session) if Path(session).is_file() else store.find(session))
-    kept = Golden.of(files.transcript)
+    kept = Golden.from_records(files.transcript)
     # those of the model that it was made with, where they are on this machine
     folder = find_model(kept.header.model) if kept.header.model else None
     form = kept.header.chat_format.get("name")
@@ -440,7 +440,7 @@ def _show_names(names: Sequence[str]) -> None:
 def _show_differences(differences: Sequence[Difference], with_place: bool = True) -> None:
     """Print the first few differences with their diffs, in colours."""
     if not with_place:  # it is that of the first transcript alone
-        differences = [replace(difference, where="") for difference in differences]
+        differences = [replace(difference, location="") for difference in differences]
     for line in difference_lines(differences):
         colour = {"  -": "red", "  +": "green"}.get(line[:3], "" if line[:1] == " " else "bold")
         print_text(f"  {line}", colour=colour)

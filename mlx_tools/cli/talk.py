@@ -152,7 +152,7 @@ class ChatSession:
     def past_records(self) -> Iterator[Record]:
         """The records of this session and of those before it."""
         records: Sequence[Record] = self.conversation.files.transcript
-        yield from () if records else self.conversation.earlier.said
+        yield from () if records else self.conversation.earlier.records
         for record in records:
             yield record.record if isinstance(record, CarriedRecord) else record
 

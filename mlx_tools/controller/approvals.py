@@ -1,9 +1,9 @@
-"""Asks a person about calls, and holds every approval to exactly what was shown.
+"""Approvals of calls: a person is asked, and an approval binds to what was shown.
 
-What is asked is written down before it is shown, so a run that is killed while it waits is a paused
-one. An approval binds, by a keyed digest, to the tool as it is, the arguments, the policy in force,
-the session, an expiry and what the call would act on; right before the call starts all of that is
-looked at again.
+A question is recorded before it is shown, so a run that is killed while it waits is a paused one.
+An approval binds, by a keyed digest, to the tool as it is, the arguments, the policy in force, the
+session, an expiry and what the call would act on. Right before the call starts all of that is
+compared again.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ the network move by seconds, those of virtual machines that slept by a few minut
 _EDITS: Final = 3
 """How often an approver may answer with arguments that cannot be, before it is asked no more. A
 person makes a slip once or twice; a program that errs would go on forever."""
-CHANGED: Final = "changed"
+CHANGED_RULE: Final = "changed"
 """The rule of a decision that asks again about a call that is no longer what was approved."""
 Answers = Mapping[str, ApprovalAnswer]
 
@@ -139,7 +139,7 @@ class CallApprovals:
         """Ask about calls; those that nobody decides about leave the run paused."""
         seen = await self.pause(calls)
         asked = [
-            replace(one, edited=partial(self._look, one))
+            replace(one, preview_edit=partial(self._preview_edit, one))
             for one in seen
             if one.call not in self._undecided
         ]
@@ -150,7 +150,7 @@ class CallApprovals:
             again = []
             for one, answer in zip(asked, answers, strict=True):
                 try:
-                    await self._take(one, answer, digest=answer.digest)
+                    await self._record_answer(one, answer, digest=answer.digest)
                 except UsageError as fault:
                     again.append(replace(one, reason=f"{fault}; {one.reason}"))
             asked = again
@@ -179,7 +179,7 @@ class CallApprovals:
     def _pause_seal(self, record: PauseRecord) -> str:
         return seal(self._writer.secret, "pause", to_json(record))
 
-    async def _take(
+    async def _record_answer(
         self, request: ApprovalRequest, answer: ApprovalAnswer, digest: str = ""
     ) -> None:
         """Write down an answer.
@@ -193,7 +193,7 @@ class CallApprovals:
         if not self._session.current.is_pending(request.call):
             return  # an answer before this one covered it
         if answer.approved and answer.arguments is not None:
-            request, call, decision = await self._with(request, answer.arguments)
+            request, call, decision = await self._with_arguments(request, answer.arguments)
             if digest and not equal_digests(digest, request.digest):
                 raise UsageError(f"what {request.name} would do has changed since it was shown")
             at = self._writer.timestamp()
@@ -217,13 +217,13 @@ class CallApprovals:
         )
         self._writer.append(replace(record, seal=seal_of(self._writer.secret, record)))
 
-    async def _look(
+    async def _preview_edit(
         self, request: ApprovalRequest, arguments: Mapping[str, Any]
     ) -> ApprovalRequest:
         """The request as it would be with other arguments; nothing is written down."""
-        return (await self._with(request, arguments))[0]
+        return (await self._with_arguments(request, arguments))[0]
 
-    async def _with(
+    async def _with_arguments(
         self, request: ApprovalRequest, arguments: Mapping[str, Any]
     ) -> tuple[ApprovalRequest, CallRecord, DecisionRecord]:
         """The request, the call and the decision on it, with other arguments.
@@ -280,7 +280,7 @@ class CallApprovals:
                     hint="deny it, or resume without deciding",
                 )
 
-    def check_within(self, answers: Answers) -> None:
+    def check_nested_answers(self, answers: Answers) -> None:
         """Check answers about calls in runs within calls.
 
         Raises `UsageError` if nobody asks about one, or what was shown of it was changed since.
@@ -307,7 +307,7 @@ class CallApprovals:
             elif approval is None and (last is None or last.decision != decision.decision):
                 self._writer.append(decision)
 
-    def take_back(self) -> None:
+    def ask_unstarted_again(self) -> None:
         """Ask again about approved calls that never started.
 
         Their process ended before that.
@@ -316,7 +316,7 @@ class CallApprovals:
             if state.approval is not None and state.approval.approved:
                 self._ask_again(state.record, f"{state.record.name} was approved, and not started")
 
-    async def take(self, answers: Answers) -> None:
+    async def record_answers(self, answers: Answers) -> None:
         """Write down answers to what was asked last.
 
         An approval holds for what was shown then. Where that has changed, or expired, it is asked
@@ -337,7 +337,7 @@ class CallApprovals:
             if answer.approved and (fault := self._fault(one, answer)):
                 await self.pause(self._session.current.calls_needing_decision())
                 raise UsageError(f"{key} {fault}", hint="look at it again, then approve it")
-            await self._take(one, answer, digest=edited)
+            await self._record_answer(one, answer, digest=edited)
 
     def _fault(self, request: ApprovalRequest, answer: ApprovalAnswer) -> str:
         """The reason why an approval does not hold for what would run now.
@@ -373,7 +373,7 @@ class CallApprovals:
         ]
         return [
             (
-                replace(one, edited=partial(self._look, one)),
+                replace(one, preview_edit=partial(self._preview_edit, one)),
                 equal_digests(one.digest, self._shown_digest(one.call)),
             )
             for one in seen
@@ -427,7 +427,7 @@ class CallApprovals:
 
     def _ask_again(self, call: CallRecord, reason: str) -> ApprovalOutdated:
         """Write down that somebody must decide about a call again; return what to raise."""
-        asks = Decision("ask", CHANGED, reason, "requires_confirmation")
+        asks = Decision("ask", CHANGED_RULE, reason, "requires_confirmation")
         self._writer.append(decision_record(call.call, asks))
         return ApprovalOutdated()
 
@@ -448,7 +448,7 @@ class CallApprovals:
             reason=decision.reason if decision is not None else "",
             expires_at=expires,
             in_doubt=session.is_doubtful(call),
-            is_changed=decision is not None and decision.rule == CHANGED,
+            is_changed=decision is not None and decision.rule == CHANGED_RULE,
         )
 
     async def preview(self, call: CallRecord) -> Preview:
@@ -512,7 +512,7 @@ def approval_request(
         state=preview.state,
         effects=tool.effects_of(call.arguments) if tool is not None else frozenset(),
         consent_binding=tool.consent_binding(call.arguments) if tool is not None else None,
-        changed=is_changed,
+        is_changed=is_changed,
     )
 
 

@@ -30,57 +30,59 @@ _APPROVALS: Final = 'write {"c1": True}, with True, False or an ApprovalAnswer f
 
 
 class ApprovalRequest(Struct, frozen=True, kw_only=True):
-    """A call that somebody must decide about, as it would run.
-
-    ``suspect`` is true where the call was repaired, coerced, echoed or stood beside other text: no
-    standing consent covers it. ``preview`` is what the call would change, as the tool tells it (a
-    unified diff), empty where it tells nothing; ``counts`` and ``omitted`` are those of `Preview`.
-    ``expires_at`` is until when an approval can be given (ISO 8601, UTC). ``in_doubt``: it, or the
-    same call before it, was started, and nobody knows how that ended. ``state`` identifies what the
-    call would act on, such as the present content of a file; the approval binds to it. ``effects``
-    are those that it has with these arguments. ``consent_binding`` are the arguments that a consent
-    for the session is bound to, none if it covers the whole tool; None: no consent covers the call.
-    ``changed``: somebody approved it, and it is no
-    longer what was approved. ``edited``, where there is one, gives the request as it would be with
-    other arguments, whose digest an answer can carry; it raises `UsageError` where the call cannot
-    have them.
-    """
+    """A call that somebody must decide about, as it would run."""
 
     call: str
     name: str
     arguments: Mapping[str, Any]
     reason: str
     suspect: bool
+    """True if the call was repaired, coerced, echoed or next to other text; no consent covers
+    it."""
     digest: str
     preview: str = ""
+    """What the call would change, as the tool tells it (a unified diff); empty if unknown."""
     counts: str = ""
+    """As in `Preview`."""
     omitted: str = ""
+    """As in `Preview`."""
     expires_at: str = ""
+    """The time until which an approval can be given (ISO 8601, UTC)."""
     in_doubt: bool = False
+    """True if it, or the same call before it, was started and its end is unknown."""
     state: str = ""
+    """The identity of what the call would act on, such as a file's content; the approval binds to
+    it."""
     effects: Effects = frozenset()
+    """The effects of the call with these arguments."""
     consent_binding: Mapping[str, Any] | None = field(default_factory=dict)
-    changed: bool = False
-    edited: Callable[[Mapping[str, Any]], Awaitable[ApprovalRequest]] | None = None
+    """The arguments that a consent for the session binds to, empty if it covers the whole tool;
+    None if no consent covers the call."""
+    is_changed: bool = False
+    """True if somebody approved the call and it is no longer what was approved."""
+    preview_edit: Callable[[Mapping[str, Any]], Awaitable[ApprovalRequest]] | None = None
+    """Returns the request with other arguments, whose digest an answer can carry. It raises
+    `UsageError` if the call cannot have them."""
 
 
 class ApprovalAnswer(Struct, frozen=True):
     """A decision about a call.
 
-    ``approved`` is None where nobody decided: the run then pauses. ``arguments`` are those that the
-    call is to have instead: they are validated and decided about anew, and exactly that call is
-    approved. ``for_session``: calls of the same tool with no more effects, and the same value of
-    its ``consent_argument`` if it declares one, need no further approval in this session; a suspect
-    one still does. Of a suspect call, or a change that was not shown whole, it approves this call
-    alone. ``digest`` is that of the call as whoever answers saw it, where it was not asked in place
-    or was seen with other arguments (`ApprovalRequest.edited`); empty for what was shown last.
+    For a suspect call, or a change that was not shown whole, it approves this call alone.
     """
 
     approved: bool | None
+    """The decision, None if nobody decided: the run then pauses."""
     reason: str = ""
     arguments: Mapping[str, Any] | None = None
+    """Other arguments for the call. They are validated and decided about again, and exactly that
+    call is approved."""
     for_session: bool = False
+    """True if calls of the same tool, with no more effects and the same value of its
+    ``consent_argument``, need no further approval in this session. A suspect call still does."""
     digest: str = ""
+    """The digest of the call as it was seen, if it was not asked in place or was seen with other
+    arguments (`ApprovalRequest.preview_edit`); empty for what was shown last."""
 
     def __post_init__(self) -> None:
         for name, (kind, hint) in _ANSWER_FIELDS.items():
@@ -101,9 +103,14 @@ Approvals = Mapping[str, "bool | ApprovalAnswer"] | bool | None
 
 
 def answers_of(approvals: Approvals, waiting: Sequence[str]) -> dict[str, ApprovalAnswer]:
-    """An answer for each call that ``approvals`` speaks of.
+    """Return an answer for each call that ``approvals`` decides.
 
-    ``waiting`` are all calls that wait. Raises `UsageError` for what is no approval.
+    Args:
+        approvals: the decisions.
+        waiting: all calls that wait.
+
+    Raises:
+        UsageError: ``approvals`` is not valid.
     """
     if approvals is None:
         return {}
@@ -124,7 +131,7 @@ class Approver(Protocol):
     """Somebody, or something, that decides about calls."""
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
-        """One answer a request, in order."""
+        """Return an answer for each request, in order."""
         ...
 
 
@@ -280,7 +287,7 @@ async def confirm_action(
 ) -> Mapping[str, Any] | None:
     """Ask a person on behalf of a call that runs (`ToolContext.confirm`)."""
 
-    async def asked(details: Mapping[str, Any]) -> ApprovalRequest:
+    async def build_request(details: Mapping[str, Any]) -> ApprovalRequest:
         text = json.dumps([action, dict(details)], sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()
         return ApprovalRequest(
@@ -290,10 +297,10 @@ async def confirm_action(
             reason=reason,
             suspect=True,
             digest=digest,
-            edited=asked,
+            preview_edit=build_request,
         )
 
-    (answer,) = await ask_approver(approver, [await asked(details)])
+    (answer,) = await ask_approver(approver, [await build_request(details)])
     if not answer.approved:
         return None
     return details if answer.arguments is None else answer.arguments

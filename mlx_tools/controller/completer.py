@@ -85,23 +85,23 @@ Result = TypeVar("Result")
 
 
 class CompletionResult(Struct):
-    """A turn that the model wrote, and how it was read.
-
-    ``thought`` came before the forced prefix. ``usages`` are what the requests cost: a stream that
-    was closed reports nothing, and what one did not report is not known of them all. ``requests``
-    and ``pieces`` are as in a `CompletionRecord`, ``tokens`` how many the model wrote, as far as is
-    known.
-    """
+    """A turn that the model wrote, and how it was read."""
 
     thought: str = ""
+    """The thought before the forced prefix."""
     prefix: str = ""
     text: str = ""
     finish_reason: FinishReason | None = None
     usages: list[Usage] = field(default_factory=list)
+    """One for each request. If a stream was closed early its usage is missing, and the sum is
+    None."""
     closed_early: bool = False
     requests: int = 0
+    """As in a `CompletionRecord`."""
     pieces: int = 0
+    """As in a `CompletionRecord`."""
     tokens: int = 0
+    """The tokens that the model wrote, as far as is known."""
     reading: Reading = Reading()  # frozen, so all may share it
     mends: tuple[MendRecord, ...] = ()
     mended_messages: tuple[int, ...] = ()
@@ -115,7 +115,10 @@ class CompletionResult(Struct):
         duration_ms: int | None = None,
         recorded_at: str = "",
     ) -> CompletionRecord:
-        """The record of what came of ``step``; ``prior_prompt`` is the prompt before it."""
+        """Return the record of this completion of ``step``.
+
+        ``prior_prompt`` is the prompt before it.
+        """
         reading = self.reading
         kept = len(prior_prompt) if step.prompt.startswith(prior_prompt) else 0
         code = None if reading.error is None else reading.error.code
@@ -232,10 +235,10 @@ class Completer:
         self._in_thread = False  # the turn under way has a large schema
 
     async def start(self) -> None:
-        """Have the backend load its model, or start its server, if it does so.
+        """Start the backend: load its model or start its server, if it does so.
 
         Raises:
-            BackendError: it could not.
+            BackendError: it could not start.
         """
         await start_backend(self._backend.backend)
 
@@ -502,10 +505,10 @@ def to_chat_request(
 
 
 class EventEmitter:
-    """Tells what has formed of a turn.
+    """Emits events about the parts of a turn that are complete.
 
-    Where its answer is a call, that is told as the answer's text: what is held to the whole schema
-    as it comes, any other answer once it is known to fit.
+    If its answer is a call, it is emitted as the answer's text: piece by piece if it is held to the
+    whole schema, any other answer once it is known to fit.
     """
 
     def __init__(

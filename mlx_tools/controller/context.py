@@ -52,14 +52,14 @@ _ROOM_SHARE: Final = 8
 
 
 class FittedStep(Struct, frozen=True):
-    """The step that is sent: with as many tokens as there is room for.
+    """The step that is sent, with as many tokens as there is room for.
 
-    Its prompt has ``used`` tokens, None if nobody has counted them. ``filling``: a person is to be
-    told that it fills.
+    Its prompt has ``used_tokens``, None if nobody has counted them. ``filling`` is True if a person
+    is to be told that the context fills.
     """
 
     step: Complete
-    used: int | None = None
+    used_tokens: int | None = None
     filling: bool = False
 
 
@@ -133,16 +133,19 @@ class ContextWindow:
         They are counted now if that was not needed before; None if the size of the context is
         unknown.
         """
-        if self._session.header.context is None or step.used is not None:
-            return step.used
+        if self._session.header.context is None or step.used_tokens is not None:
+            return step.used_tokens
         said = record.usage.prompt_tokens if record.requests == 1 else None
         return await self._counter.count(step.step.prompt) if said is None else said
 
     async def sum_up(self) -> CompactedRecord | None:
-        """The model's summary of the conversation before the last question.
+        """Return the model's summary of the conversation before the last question.
 
-        If there is one question, that is summed up too; None if nothing was said. For a session
-        that rests. Raises `BackendError` if the model cannot be asked, or says nothing.
+        If there is only one question, it is summarised too; None if the prompt is empty. The
+        session must be at rest.
+
+        Raises:
+            BackendError: the model cannot be asked, or returns no text.
         """
         cut = cut_all_turns(self._session.prompt)
         if cut is None:
@@ -188,7 +191,7 @@ class ContextWindow:
         summary, usages = await self._summariser.summarise_conversation(text)
         if not summary:
             return None
-        key = self._kept(text)
+        key = self._store_text(text)
         content = words.text("compaction.summary", summary=self._outputs.clean(summary))
         if key is not None:
             content += "\n" + words.text("compaction.turns", name=READER, id=key)
@@ -218,10 +221,12 @@ class ContextWindow:
             return None
         leaving = [r for r in prompt.records if isinstance(r, ObservationRecord)]
         kept = {
-            r.call: self._kept(r.content or "", r.artifact) for r in leaving if r.call in cut.calls
+            r.call: self._store_text(r.content or "", r.artifact)
+            for r in leaving
+            if r.call in cut.calls
         }
         if cut.removed:
-            kept[""] = self._kept(conversation_text(prompt, cut.removed, self._session.words))
+            kept[""] = self._store_text(conversation_text(prompt, cut.removed, self._session.words))
         keys = {call: key for call, key in kept.items() if key is not None}
         content, observations = replacements(cut, keys, self._session.words)
         record = CompactedRecord(
@@ -241,10 +246,11 @@ class ContextWindow:
             self._session.words, self._store is not None and self._outputs.can_read, summary
         )
 
-    def _kept(self, text: str, artifact: str | None = None) -> str | None:
-        """The id of the artifact that keeps a text; None if the model could not read it.
+    def _store_text(self, text: str, artifact: str | None = None) -> str | None:
+        """Return the id of the artifact that holds a text.
 
-        ``artifact`` is the id, if the text was kept before.
+        It is None if the model could not read it. ``artifact`` is the id if the text was stored
+        before.
         """
         if self._store is None or not self._outputs.can_read:
             return None

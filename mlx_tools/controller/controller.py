@@ -94,58 +94,56 @@ T = TypeVar("T")
 _WALL_CLOCK: Final = partial(datetime.now, UTC)
 _SCHEMA: Final = "give a JSON Schema (2020-12), an object"
 
-_FOUND_OUT: Final = frozenset(("chat_format", "context", "model", "strategy", "style", "verdict"))
+_MEASURED_SETTINGS: Final = frozenset(
+    ("chat_format", "context", "model", "strategy", "style", "verdict")
+)
 """What a header says as it was found out when the session began."""
 
-_HERE: Final = frozenset(("backend", "commands", "folder", "functions", "reasoning", "roots"))
+_LOCAL_SETTINGS: Final = frozenset(
+    ("backend", "commands", "folder", "functions", "reasoning", "roots")
+)
 """What another model, or another machine, has of its own."""
 
 
 class RunSettings(RecordedSettings, frozen=True, kw_only=True):
     """The way in which a run speaks with its model; all of it is in the header.
 
-    ``chat_format`` None is found out by what the backend serves (`mlx_tools.backends.router`), and
-    so is ``verdict`` None: what was measured of that model. It decides a ``style`` and a
-    ``strategy`` that are ``auto``; where nothing was, they are ``jsonl``, and freely, guided where
-    that breaks format. ``strategy`` may also be ``free``, ``guided`` or ``grammar`` (for a backend
-    that can hold a model to one). ``reasoning`` is ``off``, ``auto`` or a budget in tokens.
-    ``catalog_budget`` is how many tokens the tools may take in the prompt; past it a shortlist is
-    shown. ``tool_choice`` is ``auto``, ``none``, ``required`` or a tool's name. A run whose policy
-    lacks one of ``require_tools`` fails before the model is asked anything. ``cache`` says how long
-    what a call that only reads was answered serves the same call again: for one ``run``, for the
-    ``session``, or not at all (``off``). ``long_observations`` says what is shown of an output that
-    is too long: head and tail (``cut``), or between them a ``summary`` that the model is asked for,
-    of what only reads. ``context`` is how many tokens the model can take; None is found out by what
-    the backend serves, where that says it. ``compact`` says whether the model sums up the oldest
-    turns by itself once four fifths of these are used (``auto``), or only when it is asked to
-    (``off``). ``output_schema`` is a JSON Schema: the answer is JSON that fits it.
-
-    Raises `UsageError`, naming the setting, for a value that cannot be.
+    Raises `UsageError`, naming the setting, for a value that is not valid.
     """
 
     style: StyleChoice = "auto"
+    """How messages are written; ``auto`` by the ``verdict``, or ``jsonl`` without one."""
     strategy: StrategyChoice = "auto"
+    """``auto``, ``free``, ``guided`` or ``grammar`` (for a backend that can hold a model to one).
+    ``auto`` is by the ``verdict``; without one free, then guided once the model breaks the
+    format."""
     verdict: VerdictChoice | None = None
+    """The measurements of the model; None to look for what was measured of it."""
     chat_format: ChatFormat | None = None
+    """The chat format; None to derive it from what the backend serves
+    (`mlx_tools.backends.router`)."""
     catalog_budget: Annotated[int, Meta(ge=0, description="tokens, a whole number from 0")] = (
         CATALOG_BUDGET
     )
+    """The tokens that the tools may take in the prompt; past it a shortlist is shown."""
     temperature: Annotated[
         float, Meta(ge=0, le=sys.float_info.max, description="a number from 0")
     ] = 0.0
     seed: int | None = None
     cache: CacheScope = "run"
+    """How long the result of a call that only reads serves the same call again: for one ``run``,
+    for the ``session``, or ``off``."""
 
     def naming(self, name_of: Callable[[str], str]) -> RunSettings:
-        """The same settings, with tools by the names that ``name_of`` gives them."""
+        """Return the settings with tools by the names that ``name_of`` gives them."""
         choice, wanted = name_of(self.tool_choice), tuple(map(name_of, self.require_tools))
         if (choice, wanted) == (self.tool_choice, self.require_tools):
             return self
         return replace(self, tool_choice=choice, require_tools=wanted)
 
     def as_in(self, header: Header) -> RunSettings:
-        """The same model, with the settings of a session that has this header."""
-        said = {name: getattr(header, name) for name in _RECORDED - _HERE}
+        """Return the same model with the settings of a session that has this header."""
+        said = {name: getattr(header, name) for name in _HEADER_SETTINGS - _LOCAL_SETTINGS}
         if header.catalog_budget is None:
             del said["catalog_budget"]
         return replace(self, **said)
@@ -196,14 +194,14 @@ def _in_words(kind: Any) -> str:
 
 
 _KINDS: Final[Mapping[str, Any]] = {one.name: one.type for one in structs.fields(RunSettings)}
-_RECORDED: Final = _KINDS.keys() & {*Header.__struct_fields__} - _FOUND_OUT
+_HEADER_SETTINGS: Final = _KINDS.keys() & {*Header.__struct_fields__} - _MEASURED_SETTINGS
 """What of the settings stands in a header under the same name, as it is here."""
 
 
-_NOTHING_SAID: Final = PriorConversation()
-_NOTHING_ALLOWED: Final = Policy()
-_USUAL_LIMITS: Final = Limits()
-_USUAL_SETTINGS: Final = RunSettings()
+_NO_CONVERSATION: Final = PriorConversation()
+_NO_TOOLS: Final = Policy()
+_DEFAULT_LIMITS: Final = Limits()
+_DEFAULT_SETTINGS: Final = RunSettings()
 
 
 class Store(Protocol):
@@ -217,16 +215,23 @@ class Store(Protocol):
 class Controller:
     """Answers questions with a model that only completes text, and with tools.
 
-    ``backend`` completes text: a `Backend`, or a plain ``async def complete(prompt: str) -> str``.
-    ``tools`` are the tools that exist; ``policy`` says which may be called: none by default.
-    ``store`` keeps the transcripts; without one they are in memory alone. ``approver`` is asked
-    about calls that need an approval, an `Approver` or a function that takes an `ApprovalRequest`
-    and returns True or False; without one such a run ends `Paused`. ``templates`` are a
-    person's standing yeses, which answer first for calls that they cover. ``configured_policy`` is
-    what is configured for all sessions, where ``policy`` was chosen for the new ones alone: a
-    session that is resumed is held to it where it has changed since. ``now`` is the wall clock, in
-    UTC. ``run_context`` is the call that its runs stand in, None for runs of their own.
-    Raises `UsageError` for anything that is not what it should be.
+    Args:
+        backend: completes text: a `Backend`, or a plain ``async def complete(prompt: str) -> str``.
+        tools: the tools that exist.
+        policy: what may be called; by default nothing.
+        limits: the limits of a run.
+        settings: how a run speaks with its model.
+        store: where transcripts are kept; by default in memory.
+        approver: decides about calls that need an approval: an `Approver`, or a function that takes
+            an `ApprovalRequest` and returns True or False. Without one such a run ends `Paused`.
+        templates: a person's approval templates, which answer first for calls that they cover.
+        configured_policy: the policy for all sessions, if ``policy`` was chosen for new ones alone.
+            A session that is resumed is held to it if it has changed since.
+        now: the wall clock, in UTC.
+        run_context: the call that its runs belong to, None for runs of their own.
+
+    Raises:
+        UsageError: an argument is not valid.
     """
 
     def __init__(
@@ -246,10 +251,10 @@ class Controller:
     ) -> None:
         self.backend = as_backend(backend)
         self.registry = tools if isinstance(tools, Registry) else Registry(tools)
-        self.policy = _NOTHING_ALLOWED if policy is None else policy
+        self.policy = _NO_TOOLS if policy is None else policy
         self._configured_policy = self.policy if configured_policy is None else configured_policy
-        self.limits = _USUAL_LIMITS if limits is None else limits
-        self.settings = _USUAL_SETTINGS if settings is None else settings
+        self.limits = _DEFAULT_LIMITS if limits is None else limits
+        self.settings = _DEFAULT_SETTINGS if settings is None else settings
         for name, value, kind, hint in (
             ("policy", self.policy, Policy, "write Policy(allow=[…])"),
             ("configured_policy", self._configured_policy, Policy, "write Policy(allow=[…])"),
@@ -261,7 +266,7 @@ class Controller:
         self._now, self._templates = now, templates
         self._run_context = run_context
         self._setup: tuple[RunSettings, ModelSetup] | None = None
-        self._kept: tuple[Any, Openings, Header] | None = None
+        self._cached_setup: tuple[Any, Openings, Header] | None = None
         self._store: Store = MemoryStore()
         if store is not None:
             self._store = require_method("store", store, "create", "write TranscriptStore(folder)")
@@ -284,13 +289,21 @@ class Controller:
     ) -> Outcome:
         """Answer one question.
 
-        ``history`` are earlier messages, each ``{"role": role, "content": text}``, or a list of
-        text parts in place of the text: of the ``user``, of the ``assistant``, with its
-        ``tool_calls`` as OpenAI's interface has them, of a ``tool``, with the ``tool_call_id`` that
-        it answers, or of the ``system`` or ``developer``, where they come first said as such.
-        `Outcome.messages` gives such messages.
-        Returns `Answered`, `Paused` or `Stopped`. Raises `UsageError` for what cannot be, and
-        `BackendError` where the backend failed before it completed anything.
+        Args:
+            question: the question.
+            tool_choice: ``auto``, ``none``, ``required`` or a tool's name, for this question.
+            history: earlier messages, as `Outcome.messages` returns them. Each is ``{"role": role,
+                "content": text}``, with a list of text parts in place of the text if you like.
+                Roles are ``user``, ``assistant`` (with ``tool_calls`` as OpenAI has them), ``tool``
+                (with the ``tool_call_id`` that it answers), and ``system`` or ``developer``, which
+                count as such at the beginning.
+
+        Returns:
+            `Answered`, `Paused` or `Stopped`.
+
+        Raises:
+            UsageError: an argument is not valid.
+            BackendError: the backend failed before it completed anything.
         """
         with closing(await self.conversation(history=history)) as conversation:
             return await conversation.run(question, tool_choice=tool_choice)
@@ -302,7 +315,7 @@ class Controller:
         tool_choice: str | None = None,
         history: Sequence[Mapping[str, Any]] = (),
     ) -> Outcome:
-        """`run`, for callers without an event loop."""
+        """Answer one question without an event loop; see `run`."""
         outcomes: list[Outcome] = []
 
         async def run() -> None:  # returns nothing, for asyncio writes out its task with the result
@@ -325,7 +338,7 @@ class Controller:
         tool_choice: str | None = None,
         history: Sequence[Mapping[str, Any]] = (),
     ) -> AsyncGenerator[events.Event]:
-        """Like `run`, but yields what happens as it happens; the last event is `Finished`.
+        """Answer one question and yield its events; the last one is `Finished`.
 
         Closing the generator (``contextlib.aclosing``) stops the run.
         """
@@ -340,11 +353,15 @@ class Controller:
         """Open a session for any number of questions.
 
         Close it, or use it with ``async with``. Its header is written with its first question, by
-        which a shortlist of tools is chosen. Raises `BackendTimeout` where finding out what the
-        server serves takes as long as a whole run may, and what `run` raises.
+        which a shortlist of tools is chosen.
+
+        Raises:
+            BackendTimeout: asking the server what it serves takes as long as a whole run may.
+            UsageError: an argument is not valid.
+            BackendError: the backend fails.
         """
         if history == ():
-            return await self._new(_NOTHING_SAID)
+            return await self._new(_NO_CONVERSATION)
         return await self._new(prior_from_messages(require_items("history", history, MESSAGES)))
 
     async def carry_over(
@@ -354,18 +371,22 @@ class Controller:
         without_last: bool = False,
         consents: bool = False,
     ) -> Conversation:
-        """Open a new session that goes on from what was said in another one, under this
-        controller's own settings: another model, policy, folders or system text.
+        """Open a new session that continues the conversation of another one.
 
-        ``session`` is an id, the path of a transcript, or a conversation that is open; it stays as
-        it is. ``without_last`` leaves out its last question, and all that came of it. The others
-        stand in the new transcript as what was said before, with their calls, results and answers:
-        none of them runs again, counts for a run, or is an approval. No consent comes along, but
-        with ``consents`` what a person allowed for the rest of a conversation that is open: it
-        holds while the new one is open too, for tools that are as they were.
+        It is under this controller's own settings: another model, policy, folders or system text.
+        The earlier questions stand in the new transcript with their calls, results and answers:
+        none of them runs again, counts for a run, or is an approval.
 
-        Raises `UsageError` where there is no such session, or nothing was asked in it, and
-        `TranscriptError` where it is damaged or was not begun with this store's secret.
+        Args:
+            session: an id, the path of a transcript, or a conversation that is open; it stays as it
+                is.
+            without_last: True to leave out its last question and all that followed.
+            consents: True to keep what a person allowed for the rest of an open conversation, as
+                long as the new one is open and the tools are unchanged.
+
+        Raises:
+            UsageError: there is no such session, or nothing was asked in it.
+            TranscriptError: it is damaged, or was not begun with this store's secret.
         """
         if isinstance(session, Conversation):
             earlier = session.earlier
@@ -407,15 +428,20 @@ class Controller:
     ) -> Outcome:
         """Go on with a session that is paused, or that a crash broke off.
 
-        ``session`` is its id or the path of its transcript. ``approvals`` says what was decided of
-        the calls that wait, by their ids: ``{"c1": True}``, or an `ApprovalAnswer` each; True
-        approves all that wait, but none that is in doubt, False refuses all. What is not decided is
-        asked, or paused again. How the model is spoken to comes from the transcript; the policy is
-        the recorded one, narrowed by what this controller has where that is another one.
+        The way in which the model is spoken to comes from the transcript. The policy is the
+        recorded one, narrowed by this controller's if that is another one.
 
-        Raises `UsageError`, and runs nothing, for a session that has ended, a call that does not
-        wait, and an approval of something else than what would run now. Raises `TranscriptError`
-        for a transcript that is damaged, in use, or was not written with this store's secret.
+        Args:
+            session: its id or the path of its transcript.
+            approvals: decisions about pending calls by their ids: ``{"c1": True}``, or an
+                `ApprovalAnswer` each. True approves all that are pending, except calls in doubt;
+                False denies all. What is not decided is asked, or paused again.
+
+        Raises:
+            UsageError: the session has ended, a call is not pending, or an approval is of something
+                else than what would run now. Nothing was run.
+            TranscriptError: the transcript is damaged, in use, or was not written with this store's
+                secret.
         """
         with closing(await self.reopen(session)) as conversation:
             return await conversation.resume(approvals)
@@ -425,11 +451,17 @@ class Controller:
     ) -> Conversation:
         """Open a session again, for further questions, or to resume it.
 
-        ``session`` is its id or the path of its transcript, to which what comes is appended: the
-        next prompt begins with the bytes of the last one. What `resume` says of the header and the
-        policy holds here; ``narrowed_policy`` is what must allow a call besides. Raises
-        `UsageError` where there is no such session, or the backend has another model than it was
-        begun with, and `TranscriptError` as `resume` does.
+        New records are appended to its transcript: the next prompt begins with the bytes of the
+        last one. What `resume` says of the header and the policy holds here.
+
+        Args:
+            session: its id or the path of its transcript.
+            narrowed_policy: a policy that must allow a call besides.
+
+        Raises:
+            UsageError: there is no such session, or the backend has another model than it was begun
+                with.
+            TranscriptError: as in `resume`.
         """
         opens = getattr(self._store, "open", None)
         if opens is None:
@@ -460,7 +492,7 @@ class Controller:
         self,
         files: SessionFiles,
         header: Callable[[str, str, str | None], Header] | None = None,
-        earlier: PriorConversation = _NOTHING_SAID,
+        earlier: PriorConversation = _NO_CONVERSATION,
     ) -> Conversation:
         """A session, new where there is something that makes its header."""
         secret = self._store.secret
@@ -572,7 +604,7 @@ class Controller:
         settings, words, policy = self.settings, load_words(), self.policy
         model, specs = settings.model or find_model_name(self.backend), self.registry.specs()
         key = words, settings, setup, persona, policy, self.limits, model
-        if self._kept is None or self._kept[0] != (*key, specs):
+        if self._cached_setup is None or self._cached_setup[0] != (*key, specs):
             frame = Frame(
                 words=words,
                 tools=tuple(s for s in self._permitted() if not is_on_demand(s)),
@@ -588,7 +620,7 @@ class Controller:
             )
             openings = Openings(frame, self._find_search)  # which may add that tool
             header = Header(
-                **{name: getattr(settings, name) for name in _RECORDED - {"persona"}},
+                **{name: getattr(settings, name) for name in _HEADER_SETTINGS - {"persona"}},
                 persona=persona,
                 version=FORMAT_VERSION,
                 session="",
@@ -611,8 +643,8 @@ class Controller:
                 parent="" if self._run_context is None else self._run_context.parent,
                 limits=self.limits.for_model(setup.context, weak=setup.decided.weak).to_json(),
             )
-            self._kept = (*key, self.registry.specs()), openings, header
-        return self._kept[1:]
+            self._cached_setup = (*key, self.registry.specs()), openings, header
+        return self._cached_setup[1:]
 
     def _header(
         self,

@@ -198,7 +198,7 @@ class Conversation:
 
     @property
     def consents(self) -> Consents | None:
-        """What a person allowed for the rest of the session, and of those that it goes on from."""
+        """The consents for the rest of the session, and of those that it continues."""
         if self._live is None:
             return self._parts.inputs.consents
         return self._live.session.history.allowed_effects
@@ -261,7 +261,7 @@ class Conversation:
         return self._outcome()
 
     async def take_turn(self, question: str) -> None:
-        """Have the model write one turn in answer to a question; run nothing of it.
+        """Let the model write one turn in answer to a question; run nothing of it.
 
         The session is left there: its calls wait, and its records say what was written.
 
@@ -348,7 +348,7 @@ class Conversation:
         within = {key: answers.pop(key) for key in tuple(answers) if "/" in key}
         with self._observe_run(emit):
             live.outputs.begin()
-            live.approvals.check_within(within)
+            live.approvals.check_nested_answers(within)
             live.approvals.check_answers(answers, self.policy)
             live.nested.answers = within
             with self._resumable():
@@ -356,7 +356,7 @@ class Conversation:
                 await self._write_read()
                 if session.state is State.CALLING:
                     await live.approvals.decide_again()
-                    await live.approvals.take(answers)
+                    await live.approvals.record_answers(answers)
                     for call in [
                         one
                         for one in session.current.calls_needing_decision()
@@ -394,7 +394,7 @@ class Conversation:
             if session.state is State.STOPPED and session.calls_in_doubt:
                 self._append_resumed()
             if session.state is State.CALLING:
-                live.approvals.take_back()
+                live.approvals.ask_unstarted_again()
                 if asked := session.current.calls_needing_decision():
                     await live.approvals.pause(asked)
         paused = session.state is State.PAUSED
@@ -403,7 +403,7 @@ class Conversation:
         return self._outcome()
 
     async def decide(self, emit: Emit | None = None) -> Outcome:
-        """Have a person decide about calls in doubt, and run what is approved.
+        """Ask a person about calls in doubt, and run what is approved.
 
         No model is asked. The question that they belong to is left as it is: the next one can be
         asked. The outcome is `Paused` if nobody decided.
@@ -457,11 +457,14 @@ class Conversation:
         return _streamed(partial(self.resume, approvals))
 
     async def compact(self) -> events.Compacted | None:
-        """Have the model sum up the conversation before the last question.
+        """Let the model summarise the conversation before the last question.
 
-        The summary then stands in place of it. If there was one question, that is summed up too;
-        the result is None if nothing was said. Raises `UsageError` in the middle of a question, and
-        `BackendError` if there is no summary: nothing has changed then.
+        The summary then stands in place of it. If there was only one question, it is summarised
+        too; the result is None if the prompt is empty.
+
+        Raises:
+            UsageError: a question is being answered.
+            BackendError: there is no summary; nothing has changed.
         """
         if self.earlier.question is not None:
             self._begin(self.earlier.question)
@@ -517,7 +520,7 @@ class Conversation:
 
     def _begin(self, question: str, tool_choice: str | None = None) -> None:
         """Write down the header of a new session, and what was said before it."""
-        carries = bool(self.earlier.said)
+        carries = bool(self.earlier.records)
         if self._live is None:
             first = self.earlier.question if carries else None
             assert self.begin is not None

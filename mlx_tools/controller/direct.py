@@ -1,4 +1,4 @@
-"""A tool called without a model: by the driver of every run, and so under the same rules."""
+"""A call of a tool without a model, by the driver and the rules of every run."""
 
 from __future__ import annotations
 
@@ -103,10 +103,25 @@ async def call_tool(
 ) -> DirectCall:
     """Call a tool of the registry as a run of a model would.
 
-    ``record`` gets every record as it comes, the one that says that a tool starts before it does.
-    Without an approver a call that needs approval is left ``pending``. An approval binds to
-    ``session`` and ``secret``; ``undo`` keeps what the call replaces; ``templates`` answer first,
-    in these ``roots``. Raises nothing where a call is wrong, denied or fails: the result says so.
+    Nothing is raised if a call is wrong, denied or fails: the result says so.
+
+    Args:
+        registry: the tools.
+        policy: what may be called.
+        name: the tool's name.
+        arguments: its arguments.
+        limits: the limits of a run.
+        approver: decides about the call. Without one a call that needs an approval stays
+            ``pending``.
+        record: called with every record as it comes; the one that says that a tool starts comes
+            before it does.
+        session: what an approval binds to.
+        secret: what an approval binds to.
+        now: the wall clock.
+        on_progress: called with the tool's progress.
+        undo: stores what the call replaces.
+        templates: approval templates, which answer first.
+        roots: the folders of the templates.
     """
     try:
         given = dict(loads(json.dumps(arguments, ensure_ascii=False, allow_nan=False)))

@@ -127,8 +127,11 @@ class CallDecisions(Protocol):
         ...
 
     async def consume_approval(self, call: CallRecord, approval: ApprovalRecord, /) -> str | None:
-        """Use an approval up; return the state that the call must find. Raises
-        `ApprovalOutdated` if something else was approved than what would run now."""
+        """Use an approval up. Return the state that the call must find.
+
+        Raises:
+            ApprovalOutdated: something else was approved than what would run now.
+        """
         ...
 
     async def check_template(self, call: CallRecord, rule: str, /) -> str | None:
@@ -180,10 +183,10 @@ class Driver:
         self._waiting_for: Literal["", "backend", "tool"] = ""
 
     async def drive(self, stop_before: Callable[[Step], bool] = never) -> None:
-        """Take steps until the run rests, within its time, and write down how it ended.
+        """Take steps until the run rests, within its time, and record how it ended.
 
         Args:
-            stop_before: says of which step the run is broken off instead of taking it.
+            stop_before: returns True for a step before which the run breaks off.
         """
         session, parts = self.session, self.parts
         try:
@@ -214,9 +217,9 @@ class Driver:
             parts.runner.end()
 
     async def take_steps(self, stop_before: Callable[[Step], bool] = never) -> Step:
-        """Take steps until the session rests; return the step that is next then.
+        """Take steps until the session rests. Return the step that is next then.
 
-        ``stop_before`` says of a step that it is not to be taken.
+        ``stop_before`` returns True for a step that is not to be taken.
         """
         while True:
             step = await self._next_step()
@@ -230,10 +233,10 @@ class Driver:
         return self.session.next_step()
 
     async def take_turn(self) -> None:
-        """Have the model write one turn, and write down what follows from it; run nothing.
+        """Let the model write one turn, and record what follows from it; run nothing.
 
         Raises:
-            BackendError: whatever went wrong with the backend. Nothing says so in the transcript.
+            BackendError: the backend failed. Nothing in the transcript says so.
         """
         await self.parts.completer.start()
         turn = self.session.turn
@@ -333,7 +336,7 @@ class Driver:
             if running and key not in doubts:
                 self.writer.append(
                     refusal(state.record, session, code)
-                    if state.started
+                    if state.was_started
                     else not_started(state.record, session)
                 )
 
@@ -365,7 +368,7 @@ class Driver:
         step = fitted.step
         if fitted.filling:
             size = self.session.header.context
-            writer.tell(events.ContextFilling(size=size or 0, used_tokens=fitted.used or 0))
+            writer.tell(events.ContextFilling(size=size or 0, used_tokens=fitted.used_tokens or 0))
         if writer.emit is not None:
             writer.emit(events.TurnStarted(turn=step.turn, prompt_chars=len(step.prompt)))
         began = monotonic()
@@ -469,7 +472,7 @@ class Driver:
             raise problem
 
     async def _summarise(self, call: CallRecord, result: ToolResult) -> None:
-        """Have the model summarise an output that is too long."""
+        """Let the model summarise an output that is too long."""
         text = self.parts.outputs.too_long(call, result)
         if text is None or self.parts.summaries is None:
             return

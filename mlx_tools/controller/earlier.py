@@ -49,40 +49,41 @@ _TEXT_PARTS: Final = (None, "text", "input_text", "output_text")
 
 
 class PriorConversation(Struct, frozen=True, kw_only=True):
-    """The conversation before a session, as ``said``.
+    """The conversation before a session."""
 
-    ``system`` is what a caller's messages began with for the system. ``form`` is that of the
-    session it was written in, None where it was not written in any: in one of another form the
-    model's turns are written anew. ``private``: a private tool has answered there. ``artifacts``
-    keep what ``said`` shows a part of. ``consents`` are those of a person that hold on.
-    ``unknown_ends`` are the calls whose end nobody knows, also those that ``said`` does not show.
-    """
-
-    said: tuple[PromptRecord, ...] = ()
+    records: tuple[PromptRecord, ...] = ()
+    """The records of its prompt."""
     system: str = ""
+    """The system messages that a caller's messages began with."""
     form: tuple[Any, ...] | None = None
+    """The form of the session it was written in, None if it was written in none. In a session of
+    another form the model's turns are written again."""
     private: bool = False
+    """True if a private tool has answered there."""
     artifacts: ArtifactStore | None = None
+    """The store of what ``records`` shows in part."""
     consents: Consents | None = None
+    """A person's consents that go on."""
     unknown_ends: tuple[StartedCall, ...] = ()
+    """The calls whose end is unknown, also those that ``records`` does not show."""
 
     @property
     def question(self) -> str | None:
         """The first question."""
-        return next((one.content for one in self.said if isinstance(one, UserRecord)), None)
+        return next((one.content for one in self.records if isinstance(one, UserRecord)), None)
 
     def without_last(self) -> PriorConversation:
-        """The same but for the last question and all that came of it.
+        """Return the same without the last question and all that followed.
 
-        They stay where a call of it is in doubt: the model is told, and the same call is asked
-        about. They stay as well if nothing else is left to which a doubt could be written down.
+        They stay if a call of theirs is in doubt: the model is told, and a person is asked about
+        the same call. They stay as well if nothing else is left to which a doubt could be recorded.
         """
-        places = [n for n, one in enumerate(self.said) if isinstance(one, UserRecord)]
-        last = self.said[places[-1] :] if places else ()
+        places = [n for n, one in enumerate(self.records) if isinstance(one, UserRecord)]
+        last = self.records[places[-1] :] if places else ()
         if any(isinstance(one, ObservationRecord) and _is_in_doubt(one) for one in last):
             return self
-        before = self.said[: places[-1]] if places else ()
-        return replace(self, said=before) if before or not self.unknown_ends else self
+        before = self.records[: places[-1]] if places else ()
+        return replace(self, records=before) if before or not self.unknown_ends else self
 
     def prior_messages(
         self, session: Session, clean: Callable[[str], str] = str
@@ -93,7 +94,7 @@ class PriorConversation(Struct, frozen=True, kw_only=True):
         session may not show.
         """
         same = self.form == form_of(session)
-        said = self.said if same else tuple(_rewritten(self.said, session))
+        said = self.records if same else tuple(_rewritten(self.records, session))
         for place, one in enumerate(said, start=1):
             if isinstance(one, UserRecord):
                 one = session.question_record(
@@ -106,7 +107,7 @@ class PriorConversation(Struct, frozen=True, kw_only=True):
 
     def kept_artifacts(self) -> Iterator[tuple[str, str]]:
         """The artifacts that are still there of what is shown in part: id and text."""
-        for one in self.said if self.artifacts is not None else ():
+        for one in self.records if self.artifacts is not None else ():
             keys: tuple[str | None, ...] = getattr(one, "artifacts", ())
             if isinstance(one, ObservationRecord):
                 keys = (one.artifact,)
@@ -133,7 +134,7 @@ def prior_from_session(session: Session, artifacts: ArtifactStore | None) -> Pri
     prompt, compacted = session.prompt, session.summary_artifacts
     gone = [CompactedRecord(reason="asked", content=prompt.removed_text, artifacts=compacted)]
     return PriorConversation(
-        said=(
+        records=(
             *(gone if prompt.removed_text else ()),
             *map(_as_said, prompt.records),
             *(refusal(call, session, "in_doubt") for call in doubts),
@@ -275,7 +276,7 @@ def prior_from_messages(messages: Sequence[Mapping[str, Any]]) -> PriorConversat
             waiting = OrderedDict((call.id or call.call, call) for call in calls)
             said.append(CompletionRecord(turn=turn, text=content, commentary=content))
             said += calls or (AnswerRecord(turn=turn, content=content),)
-    return PriorConversation(said=tuple(said), system="\n\n".join(begun))
+    return PriorConversation(records=tuple(said), system="\n\n".join(begun))
 
 
 def _read(message: Mapping[str, Any]) -> tuple[str, str]:

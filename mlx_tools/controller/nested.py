@@ -111,17 +111,18 @@ class NestedSessions(Protocol):
 
 
 class _CallRuns(Struct):
-    """The runs within one call.
-
-    How many this ``context`` of it began, the completions that each has ``spent``, the calls that
-    wait in them, and what could not be written down of them.
-    """
+    """The nested runs of one call."""
 
     context: ToolContext | None = None
-    begun: int = 0
+    """The context of the call."""
+    run_count: int = 0
+    """The number of runs that this context began."""
     spent: dict[int, int] = field(default_factory=dict)
+    """The completions that each run took."""
     waiting: tuple[PendingCall, ...] = ()
+    """The pending calls in them."""
     problem: StorageError | None = None
+    """What could not be recorded of them."""
 
 
 class NestedRuns:
@@ -175,10 +176,10 @@ class NestedRuns:
         if call in self._calls:
             self._calls[call] = _CallRuns(spent=self._calls[call].spent)
 
-    def ended(self, call: str) -> tuple[int, tuple[PendingCall, ...], StorageError | None]:
-        """The completions that the runs of a call have taken, and their loose ends.
+    def call_end(self, call: str) -> tuple[int, tuple[PendingCall, ...], StorageError | None]:
+        """Return the completions that the runs of a call took, and their loose ends.
 
-        These are the calls that wait in them, and what could not be written down of them.
+        These are the pending calls in them, and what could not be recorded of them.
         """
         runs = self._calls.get(call, _CallRuns())
         return sum(runs.spent.values()), runs.waiting, runs.problem
@@ -204,7 +205,7 @@ class NestedRuns:
                     waiting = [request for request, _ in await conversation.waiting()]
                     waiting += await conversation.waiting_within()
                 requests += [
-                    replace(request, call=f"{name}/{request.call}", edited=None)
+                    replace(request, call=f"{name}/{request.call}", preview_edit=None)
                     for request in waiting
                 ]
         return requests
@@ -227,15 +228,19 @@ class NestedRuns:
     async def ask(
         self, call: CallRecord, context: ToolContext, question: str, tools: Sequence[str] | None
     ) -> str:
-        """The model's answer. Raises `ToolError` where there is none, and says why."""
+        """Return the model's answer.
+
+        Raises:
+            ToolError: there is none; the message says why.
+        """
         question = self._outputs.clean(question)  # it may hold what the tool has read
         if self._context.depth >= MAX_DEPTH:
             raise ToolError(f"runs may stand within one another {MAX_DEPTH} levels deep, no more")
         runs = self._calls.setdefault(call.call, _CallRuns())
         if runs.context is not context:  # it is tried once more
-            runs.context, runs.begun = context, 0
-        number = runs.begun
-        runs.begun += 1
+            runs.context, runs.run_count = context, 0
+        number = runs.run_count
+        runs.run_count += 1
         name = _run_name(call.call, number)
         async with self._one_run:
             try:
@@ -360,10 +365,10 @@ def _run_name(call: str, number: int) -> str:
 
 
 class _OuterApprover(Struct, frozen=True):
-    """Asks whoever the outer run asks.
+    """An approver that asks the outer run's approver.
 
-    A call about which nobody decides waits, and the outer run with it; but where the outer call
-    cannot be made again (``once``) it is refused.
+    A call about which nobody decides waits, and the outer run with it; but if the outer call cannot
+    be made again (``must_decide``) it is refused.
     """
 
     approver: Approver
@@ -371,7 +376,7 @@ class _OuterApprover(Struct, frozen=True):
     context: ToolContext
     prefix: str
     name: str
-    once: bool
+    must_decide: bool
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         shown = [
@@ -382,4 +387,4 @@ class _OuterApprover(Struct, frozen=True):
         with self.context.person_waits(), self.clock.person_waits():
             answers = await ask_approver(self.approver, shown)
         nobody = ApprovalAnswer(False, "nobody was there to approve it")
-        return [nobody if self.once and a.approved is None else a for a in answers]
+        return [nobody if self.must_decide and a.approved is None else a for a in answers]

@@ -61,12 +61,12 @@ def preface_of(session: Session, call: CallRecord) -> str:
     return words.text("turns.made_before") if noted else ""
 
 
-Ended = tuple[ObservationRecord, StorageError | None]
+CallEnd = tuple[ObservationRecord, StorageError | None]
 """What is to be written of how a call ended, and why the whole could not be kept. The call has run,
 and that must be written down before anybody is told of it."""
 
 
-_MOST_OF_CHANGE: Final = 4_000
+_MAX_CHANGE_CHARS: Final = 4_000
 """Characters of a change that a dry run tells the model: enough to say what it is. It wrote the
 change itself, and compaction leaves these words in the prompt as long as their turn."""
 
@@ -74,12 +74,13 @@ change itself, and compaction leaves these words in the prompt as long as their 
 class Outputs:
     """The outputs of the current run of a session.
 
-    ``whole`` has them by call, ``artifacts`` the ids of those that were kept. Kept is what the
-    model cannot be shown whole; every output, where the store says so; and once a tool has failed,
-    every output of the run, the earlier ones too. Pages that were read out of an artifact are not
-    kept again. ``store`` None keeps nothing. Secrets, and paths (but for what they say below a
-    root, or where ``at_home`` is true below the user's own folder) where the policy says so, are
-    taken out of all of it first.
+    ``whole`` has them by call, ``artifacts`` the ids of those that were stored.
+
+    An output is stored as an artifact if it was cut, if the store is set to keep all, or after the
+    first tool error of the run; then earlier ones too. Pages that were read out of an artifact are
+    not stored again. A ``store`` of None keeps nothing. What the policy redacts is taken out of all
+    of it first: secrets, and paths (except below a root, or below the user's own folder if
+    ``at_home`` is True).
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Outputs:
         self.begin()
 
     def begin(self) -> None:
-        """Begin a new run: what was held of the last one is let go."""
+        """Begin a new run: release the outputs of the last one."""
         self.whole: dict[str, str] = {}
         self.artifacts: dict[str, str] = {}
         self._pages: set[str] = set()
@@ -100,7 +101,7 @@ class Outputs:
         if self._store is not None:
             self._store.sweep()
 
-    def take(self, call: CallRecord, result: ToolResult) -> Ended:
+    def take(self, call: CallRecord, result: ToolResult) -> CallEnd:
         """Take in how a call ended."""
         record = ObservationRecord(
             call=call.call,
@@ -145,7 +146,7 @@ class Outputs:
 
     def _record_failure(
         self, record: ObservationRecord, call: CallRecord, error: ErrorInfo | None
-    ) -> Ended:
+    ) -> CallEnd:
         if error is not None:
             message = self._preface(call) + self.clean(error.message)
             most = max(len(error.message), MAX_ERROR_CHARS)  # the tool chose how long it may be
@@ -157,7 +158,7 @@ class Outputs:
 
     def _record_sources(
         self, record: ObservationRecord, call: CallRecord, sources: Sources
-    ) -> Ended:
+    ) -> CallEnd:
         """Sources, numbered on from those that the session was given before."""
         words, limit = self._session.words, self.most_chars
         first = max(self._session.history.sources, default=0) + 1
@@ -186,7 +187,7 @@ class Outputs:
         words = self._session.words
         if not preview.text or preview.fails:
             return preview.text
-        limit = min(self.most_chars, _MOST_OF_CHANGE)
+        limit = min(self.most_chars, _MAX_CHANGE_CHARS)
         change = shorten(preview.text, limit, self._cut_notice(None, limit, len(preview.text)))
         counts = f" ({preview.counts})" if preview.counts else ""
         return words.text("turns.would_change", counts=counts, change=change)

@@ -384,7 +384,7 @@ class Session(SessionState):
         if record.nested:  # the last word is left, whatever runs within the call took
             self.iterations = min(self.iterations + record.nested, self.max_iterations)
         state = self.current.calls[record.call]
-        self.history.unknown_ends.end(state.record, record, was_started=state.started)
+        self.history.unknown_ends.end(state.record, record, was_started=state.was_started)
         self.run_history.end(state.record, record.error)
         if is_over_turn_limit(state, record):
             self.run_history.forget(state.record)
@@ -498,7 +498,7 @@ class Session(SessionState):
         if self.result is None:
             return reading
 
-        def again(**changes: Any) -> Reading:
+        def read_with(**changes: Any) -> Reading:
             rules = replace(self._rules(completion.prefix), **changes)
             return with_mended(
                 read(completion.text, completion.finish_reason or "stop", rules),
@@ -509,7 +509,7 @@ class Session(SessionState):
             self.result,
             reading,
             self.specs,
-            again,
+            read_with,
             wanted_message=self._said_of_result("wanted"),
             early_message=self._said_of_result("early") if self.must_act else "",
         )

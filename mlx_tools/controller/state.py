@@ -56,9 +56,10 @@ class CallState(Struct):
 
     ``decision`` is the last one, ``approval`` what a person said, where that still holds,
     ``summary`` what the model wrote of its output. ``nested`` has the sessions of the runs within
-    it, by number. ``started``: it began to run, be it that nobody knows how it ended; ``in_doubt``:
-    just that, and it can change things. ``may_run``: a person let it, or policy did and it is not
-    in doubt. ``repeats``: the same call was made before in this run, and nothing has changed since.
+    it, by number. ``was_started``: it began to run, be it that nobody knows how it ended;
+    ``in_doubt``: just that, and it can change things. ``may_run``: a person let it, or policy did
+    and it is not in doubt. ``repeats``: the same call was made before in this run, and nothing has
+    changed since.
     """
 
     record: CallRecord
@@ -67,7 +68,7 @@ class CallState(Struct):
     summary: SummaryRecord | None = None
     nested: dict[int, str] = field(default_factory=dict)
     edited: bool = False
-    started: bool = False
+    was_started: bool = False
     in_doubt: bool = False
     may_run: bool = False
     repeats: bool = False
@@ -130,7 +131,7 @@ class Turn(Struct):
             case ApprovalRecord():
                 state.approval = record
             case ExecutionRecord():
-                state.started, state.approval = True, None  # the approval is used up
+                state.was_started, state.approval = True, None  # the approval is used up
             case NestedRecord():
                 state.nested[record.run] = record.session
             case SummaryRecord():

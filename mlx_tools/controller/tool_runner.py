@@ -138,7 +138,7 @@ class RegistryRunner:
         if nested is None:
             return CallEnd(result)
         unknown_ends = nested.unknown_ends(call.call)
-        turns, waiting, problem = nested.ended(call.call)
+        turns, waiting, problem = nested.call_end(call.call)
         return CallEnd(result, turns, unknown_ends, bool(waiting), problem)
 
     @property

@@ -358,7 +358,7 @@ async def requests_of(
     if edited is None:
         return found
     asked = [(one, edited[one.call]) for one, _ in found if one.call in edited]
-    return [(await one.edited(new), True) for one, new in asked if one.edited]
+    return [(await one.preview_edit(new), True) for one, new in asked if one.preview_edit]
 
 
 def standing_of_run(row: RunRow, records: Sequence[Record]) -> str:

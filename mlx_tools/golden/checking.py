@@ -24,7 +24,7 @@ from mlx_tools.errors import BackendError, MlxToolsError
 from mlx_tools.golden.difference import ROOMS, Difference, difference_lines
 from mlx_tools.golden.expect import Expectation, expectations, outcomes_of
 from mlx_tools.golden.file import Golden, read_golden
-from mlx_tools.golden.recorded import Given, recorded_specs, with_calls
+from mlx_tools.golden.recorded import ToolOutput, recorded_specs, with_calls
 from mlx_tools.golden.replaying import replay
 from mlx_tools.messages import ErrorInfo, ToolSpec, replace
 from mlx_tools.policy import TEMPLATE, Limits, Policy
@@ -61,16 +61,15 @@ class Column(Struct, frozen=True):
 
 
 class Sample(Struct, frozen=True, kw_only=True):
-    """One run of a transcript. ``records`` are those of the run, the header first.
-
-    ``error`` is why it could not be run to its end, or the transcript not be read. ``seconds`` is
-    how long a live run took.
-    """
+    """One run of a transcript."""
 
     differences: tuple[Difference, ...] = ()
     records: tuple[Record, ...] = ()
+    """The records of the run, the header first."""
     error: str = ""
+    """Why it could not be run to its end, or the transcript not be read."""
     seconds: float | None = None
+    """The time that a live run took."""
 
     @property
     def passed(self) -> bool:
@@ -78,7 +77,7 @@ class Sample(Struct, frozen=True, kw_only=True):
 
 
 class GoldenCheck(Struct, frozen=True, kw_only=True):
-    """All runs of one transcript in one cell. ``path`` is the file's, as it was named."""
+    """All runs of one transcript in one cell. ``path`` is as it was named."""
 
     name: str
     path: str
@@ -90,8 +89,8 @@ class GoldenCheck(Struct, frozen=True, kw_only=True):
     samples: tuple[Sample, ...] = ()
 
     @classmethod
-    def of(cls, golden: Golden, path: Path | None = None, **fields: Any) -> GoldenCheck:
-        """The check of a golden transcript."""
+    def from_golden(cls, golden: Golden, path: Path | None = None, **fields: Any) -> GoldenCheck:
+        """Return the check of a golden transcript."""
         about, path = golden.golden, path or golden.path
         return cls(
             name=golden.name,
@@ -158,12 +157,14 @@ def replay_file(path: Path, *, with_records: bool = False) -> GoldenCheck:
         sample = Sample(error=str(error).removeprefix(f"{path}: "), records=records)
     if golden is None:
         return GoldenCheck(name=path.stem, path=str(path), samples=(sample,))
-    return GoldenCheck.of(golden, path, samples=(sample,))
+    return GoldenCheck.from_golden(golden, path, samples=(sample,))
 
 
 def failure_text(check: GoldenCheck) -> str:
-    """The findings of a replay that did not pass, for a person at a terminal: nothing in it steers
-    that, or cannot be sent as UTF-8."""
+    """Return the findings of a failed replay, for a person at a terminal.
+
+    The text holds nothing that steers a terminal, and nothing that cannot be sent as UTF-8.
+    """
     (sample,) = check.samples
     return escape_invisible(
         "\n".join(filter(None, [sample.error, *difference_lines(sample.differences)]))
@@ -204,7 +205,7 @@ async def check_live(
             )
         )
     cell = Column(settings.model or header.model or "", style, str(settings.strategy))
-    return GoldenCheck.of(golden, mode="live", cell=cell, samples=tuple(made))
+    return GoldenCheck.from_golden(golden, mode="live", cell=cell, samples=tuple(made))
 
 
 async def _ask(
@@ -224,7 +225,7 @@ async def _ask(
     carried = [record for record in golden.records if isinstance(record, CarriedRecord)]
     async with await controller.conversation() as conversation:
         conversation.earlier = PriorConversation(
-            said=tuple(record.record for record in carried),
+            records=tuple(record.record for record in carried),
             private=any(record.private for record in carried),
             unknown_ends=tuple(call for record in carried for call in record.unknown_ends),
         )
@@ -288,7 +289,7 @@ class _RecordedTools:
         return given
 
 
-def _recorded_calls(records: Sequence[Record]) -> Iterator[tuple[CallRecord, Given]]:
+def _recorded_calls(records: Sequence[Record]) -> Iterator[tuple[CallRecord, ToolOutput]]:
     """The calls that gave something, in order, each with what it gave."""
     for record, call in with_calls(records):
         if not isinstance(record, ObservationRecord):
@@ -300,8 +301,10 @@ def _recorded_calls(records: Sequence[Record]) -> Iterator[tuple[CallRecord, Giv
 
 
 class _RecordedApprover:
-    """An approver that says of a call what was said of the same call when it was recorded, and
-    nothing of any other."""
+    """An approver that answers about a call as when the call was recorded.
+
+    It answers about no other call.
+    """
 
     def __init__(self, records: Sequence[Record]) -> None:
         self._answers: dict[str, ApprovalAnswer] = {}

@@ -7,8 +7,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, Literal, get_args
 
-from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec import Struct, field, to_builtins
 
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.store import to_json
@@ -39,17 +38,17 @@ _LINES: Final = 12
 
 
 class Difference(Struct, frozen=True):
-    """One thing that is not as it was recorded.
-
-    ``what`` names it ("the prompt", "the decision"), ``where`` is the place in the run ("turn 2,
-    call c1"), ``was`` and ``now`` are texts, empty for what was not there, or is not any more.
-    """
+    """One thing that is not as it was recorded."""
 
     room: Room
-    what: str
-    where: str
+    subject: str = field(name="what")
+    """What differs: "the prompt", "the decision"."""
+    location: str = field(name="where")
+    """The place in the run: "turn 2, call c1"."""
     was: str
+    """The recorded text, empty if there was none."""
     now: str
+    """The text now, empty if there is none."""
 
     def lines(self) -> list[str]:
         """The diff: lines that begin with ``-`` (recorded), ``+`` (now) or a blank (both)."""
@@ -60,7 +59,8 @@ class Difference(Struct, frozen=True):
 
     def to_json(self) -> dict[str, Any]:
         """The difference as ``--json`` prints it."""
-        return asdict(self) | {"diff": self.lines()}
+        fields: dict[str, Any] = to_builtins(self)
+        return fields | {"diff": self.lines()}
 
 
 def difference_lines(differences: Sequence[Difference]) -> Iterator[str]:
@@ -69,8 +69,8 @@ def difference_lines(differences: Sequence[Difference]) -> Iterator[str]:
     Of many the first few are shown, and how many more there are.
     """
     for difference in differences[:_FEW]:
-        where = f" ({difference.where})" if difference.where else ""
-        yield f"{difference.room}: {difference.what}{where}"
+        where = f" ({difference.location})" if difference.location else ""
+        yield f"{difference.room}: {difference.subject}{where}"
         yield from (f"  {line}" for line in difference.lines())
     if len(differences) > _FEW:
         yield f"and {len(differences) - _FEW} more"
@@ -107,7 +107,7 @@ def share_differences(pairs: Iterable[tuple[str, Difference]]) -> list[SharedDif
     for name, difference in pairs:
         lines = _changed_lines(difference.was, difference.now)
         changes = (f"{sign}{line}" for sign, line in lines if sign != " ")
-        key = (difference.room, difference.what, *changes)
+        key = (difference.room, difference.subject, *changes)
         groups.setdefault(key, []).append((name, difference))
     shared = [
         SharedDifference(
@@ -197,12 +197,15 @@ def as_text(record: Record) -> str:
 # --- finding them -------------------------------------------------------------------------------
 
 
-class Comparing:
-    """Collects differences. ``words_changed``: the words of observations and corrections are
-    others than when it was recorded. ``question`` and ``turn`` are where the replay stands."""
+class Comparison:
+    """A collection of differences.
+
+    ``words_changed`` is True if the words of observations and corrections have changed since the
+    recording. ``question`` and ``turn`` are the place of the replay.
+    """
 
     def __init__(self, *, words_changed: bool) -> None:
-        self.found: list[Difference] = []
+        self.differences: list[Difference] = []
         self.question = 0
         self.turn = 0
         self.words_changed = words_changed
@@ -210,13 +213,13 @@ class Comparing:
     def texts(
         self, room: Room, subject: str, was: str, now: str, location: Record | str | None = None
     ) -> None:
-        """Compares two texts; ``location`` is the record, or the place, that they are of."""
+        """Compare two texts; ``location`` is the record, or the place, of both."""
         if was != now:
             where = location if isinstance(location, str) else self._location(location)
-            self.found.append(Difference(room, subject, where, was, now))
+            self.differences.append(Difference(room, subject, where, was, now))
 
     def field(self, room: Room, subject: str, key: str, now: Record, was: Record) -> None:
-        """Compares one field of two records."""
+        """Compare one field of two records."""
         before, after = getattr(was, key), getattr(now, key)
         if before != after:
             self.texts(room, subject, text(before), text(after), was)
@@ -224,7 +227,10 @@ class Comparing:
     def record(
         self, now: Record | None, was: Record | None, other_calls: Collection[str] = ()
     ) -> None:
-        """Compares two records; None where there is none. ``other_calls`` are read otherwise."""
+        """Compare two records, either of which may be missing.
+
+        ``other_calls`` are calls that are read in another way now.
+        """
         of = was if was is not None else now
         if of is None or now == was:
             return
@@ -235,8 +241,8 @@ class Comparing:
         self.texts(room, NAMES.get(of.type, "what follows"), before, after, of)
 
     def records(self, now: Sequence[Record], was: Sequence[Record]) -> None:
-        """Compares the records that follow from a completion, each with the one that is alike."""
-        pairs = list(_paired(now, was))
+        """Compare the records that follow from a completion, each with its like."""
+        pairs = list(_pair(now, was))
         other_calls = {
             record.call
             for pair in pairs
@@ -300,9 +306,12 @@ def alike(first: Record, second: Record) -> bool:
     )
 
 
-def following(records: Sequence[Record], start: int, now: Sequence[Record]) -> list[int]:
-    """The places, from ``start`` on, of the records that followed from a completion, where ``now``
-    would follow today. Records of a later process in between are passed over."""
+def find_following(records: Sequence[Record], start: int, now: Sequence[Record]) -> list[int]:
+    """Return the places of the records that followed from a completion.
+
+    They are those, from ``start`` on, that would follow as ``now`` today. Records of a later
+    process in between are passed over.
+    """
     after = range(start, len(records))
     places = [place for place in after if not isinstance(records[place], ResumedRecord)]
     first = places[: len(now)]
@@ -330,10 +339,10 @@ def following(records: Sequence[Record], start: int, now: Sequence[Record]) -> l
     return found
 
 
-def _paired(
+def _pair(
     now: Sequence[Record], was: Sequence[Record]
 ) -> Iterator[tuple[Record | None, Record | None]]:
-    """The records of now, each beside the one of then that is alike; None where there is none."""
+    """Yield the records of now, each with its like of then, or None."""
     keys = [[(type(r).type, getattr(r, "call", None)) for r in records] for records in (now, was)]
     if keys[0] == keys[1]:
         yield from zip(now, was, strict=True)

@@ -18,7 +18,7 @@ _STATUSES: Final = ("answered", "paused", "stopped")
 
 
 class ExpectedCall:
-    """A call that should be made. Raises `UsageError` for what is none."""
+    """A call that should be made. Raises `UsageError` if it is not valid."""
 
     def __init__(self, expected: Any) -> None:
         if not isinstance(expected, Mapping) or not set(expected) <= {"name", "arguments"}:
@@ -26,17 +26,19 @@ class ExpectedCall:
                 f"this is no expected call: {json.dumps(expected)[:200]}",
                 hint='write {"name": matcher, "arguments": matcher}',
             )
-        self.wanted = expected
+        self.expected = expected
         self._fits = matcher({"subset": expected})
 
     def fits(self, name: str, arguments: Mapping[str, Any]) -> bool:
-        """True where a call is the one that should be made."""
+        """Return True if a call is the one that should be made."""
         return self._fits({"name": name, "arguments": arguments})
 
 
 class Expectation:
-    """An expectation of one question. ``recorded`` is the outcome that it had when it was recorded
-    (`mlx_tools.golden.expect`). Raises `UsageError` for what is no expectation."""
+    """An expectation of one question. Raises `UsageError` if it is not valid.
+
+    ``outcome`` is the outcome that was recorded (`mlx_tools.golden.expect`).
+    """
 
     def __init__(self, expected: Mapping[str, Any], outcome: Mapping[str, Any]) -> None:
         if not isinstance(expected, Mapping) or (unknown := sorted(set(expected) - _KEYS)):
@@ -62,13 +64,13 @@ class Expectation:
         self._fits = {key: matcher(text) for key, text in self._texts.items()}
 
     def differences(self, outcome: Mapping[str, Any], location: str = "") -> list[Difference]:
-        """The parts of an outcome that are not as they should be."""
+        """Return the parts of an outcome that are not as expected."""
         found = []
         calls = outcome.get("calls", ())
         made = [{"name": call["name"], "arguments": call["arguments"]} for call in calls]
         fits = [call.fits(**one) for call, one in zip(self.calls, made, strict=False)]
         if len(made) != len(self.calls) or not all(fits):
-            wanted = "\n".join(_json(call.wanted) for call in self.calls)
+            wanted = "\n".join(_json(call.expected) for call in self.calls)
             said = "\n".join(map(_json, made))
             found.append(Difference("outcome", "the calls", location, wanted, said))
         status = outcome.get("status", "")
@@ -86,7 +88,7 @@ class Expectation:
 def expectations(
     expect: Sequence[Mapping[str, Any]], outcomes: Sequence[Mapping[str, Any]]
 ) -> list[Expectation]:
-    """An expectation for each recorded question. Raises `UsageError`."""
+    """Return an expectation for each recorded question. Raise `UsageError`."""
     if len(expect) > len(outcomes):
         raise UsageError(f"there are {len(expect)} expectations for {len(outcomes)} questions")
     wanted = [*expect, *({} for _ in outcomes[len(expect) :])]
@@ -99,8 +101,8 @@ def _json(value: Any) -> str:
 
 # --- what the questions came to -----------------------------------------------------------------
 
-_KEPT: Final = ("status", "answer", "reason", "turns", "sources", "repairs", "strategy")
-_OF_CALLS: Final = (
+_OUTCOME_KEYS: Final = ("status", "answer", "reason", "turns", "sources", "repairs", "strategy")
+_CALL_KEYS: Final = (
     *("id", "name", "arguments", "status", "repairs"),
     *("output_size_chars", "error_code", "error_preview"),
 )
@@ -109,7 +111,7 @@ UNFINISHED: Final = "unfinished"
 
 
 def outcomes_of(header: Header, records: Sequence[Record]) -> tuple[Mapping[str, Any], ...]:
-    """An object a question, in their order."""
+    """Return an object for each question, in their order."""
     starts = [i for i, record in enumerate(records) if isinstance(record, UserRecord)]
     ends = [*starts[1:], len(records)]
     return tuple(
@@ -122,9 +124,9 @@ def _outcome(header: Header, run: Sequence[Record]) -> Mapping[str, Any]:
         whole = outcome_of((header, *run)).to_json()
     except TranscriptError:
         return {"status": UNFINISHED}
-    calls = [{key: call[key] for key in _OF_CALLS} for call in whole["calls"]]
+    calls = [{key: call[key] for key in _CALL_KEYS} for call in whole["calls"]]
     waiting = [{key: call[key] for key in ("call_id", "name")} for call in whole["pending"]]
-    own = {key: whole[key] for key in _KEPT if whole[key] not in (None, [], {})}
+    own = {key: whole[key] for key in _OUTCOME_KEYS if whole[key] not in (None, [], {})}
     own |= {"mends": whole["mends"]} if whole["mends"] else {}
     return own | {"calls": calls} | ({"pending": waiting} if waiting else {})
 
@@ -137,8 +139,7 @@ _Test = Callable[[Any], bool]
 
 
 def matcher(expected: Any) -> _Test:
-    """A function that says whether a value is as it should be. Raises `UsageError` for what is no
-    matcher."""
+    """Return a function that tests a value. Raise `UsageError` for no valid matcher."""
     kinds = [key for key in expected if key in _KINDS] if isinstance(expected, Mapping) else []
     if not kinds:
         return _exact({"exact": expected})

@@ -19,8 +19,8 @@ SUFFIX: Final = ".jsonl"
 class Golden(Struct, frozen=True):
     """A golden transcript. ``path`` is None where it is in memory alone.
 
-    ``records`` are those of the run, the golden one left out: `Golden.of` makes one that says
-    nothing for a transcript that has none, as a session's has not.
+    ``records`` are those of the run, the golden one left out: `Golden.from_records` makes one that
+    says nothing for a transcript that has none, as a session's has not.
     """
 
     header: Header
@@ -38,9 +38,12 @@ class Golden(Struct, frozen=True):
         return (self.header, self.golden, *self.records)
 
     @classmethod
-    def of(cls, records: Sequence[Record], path: Path | None = None) -> Golden:
-        """The golden transcript that these records make up. Raises `TranscriptError` where they
-        do not begin with a question."""
+    def from_records(cls, records: Sequence[Record], path: Path | None = None) -> Golden:
+        """Return the golden transcript that these records make up.
+
+        Raises:
+            TranscriptError: they do not begin with a header and a question.
+        """
         if not records or not isinstance(records[0], Header):
             raise TranscriptError("the transcript does not begin with its header")
         rest = tuple(r for r in records[1:] if not isinstance(r, GoldenRecord))
@@ -54,14 +57,17 @@ class Golden(Struct, frozen=True):
 
 
 def read_golden(path: Path) -> Golden:
-    """The golden transcript in a file. Raises `TranscriptError`, which names the file, for one that
-    is damaged, cut off, or of a newer version."""
+    """Return the golden transcript in a file.
+
+    Raises:
+        TranscriptError: the file is damaged, cut off, or of a newer version; the message names it.
+    """
     try:
         data = read_regular(path, MAX_TRANSCRIPT)
         records, whole = parse(data)
         if whole != len(data):
             raise TranscriptError("its last line is cut off", hint="take it from where it was kept")
-        return Golden.of(records, path)
+        return Golden.from_records(records, path)
     except OSError as error:
         raise TranscriptError(f"{path} cannot be read: {error.strerror}") from None
     except TranscriptError as error:
@@ -85,9 +91,14 @@ def write_golden(golden: Golden, path: Path) -> None:
 
 
 def find_golden(paths: Iterable[Path]) -> list[Path]:
-    """The files that these paths name: files as they are, and all transcripts below folders, in the
-    order of their names, each once. Raises `UsageError` for a path that is not there, or holds
-    none."""
+    """Return the files that these paths name, each once.
+
+    Files are returned as they are; of folders all transcripts below them, in the order of their
+    names.
+
+    Raises:
+        UsageError: a path does not exist, or holds no transcript.
+    """
     found: dict[Path, None] = {}
     for path in paths:
         if path.is_dir():

@@ -94,8 +94,11 @@ _LONGEST: Final = 1 << 26
 
 
 def is_golden(path: Path) -> bool:
-    """True where a file's first line begins as a transcript's header and its second as a golden
-    record: one that is damaged after that is a golden transcript too."""
+    """Return True if a file begins as a golden transcript does.
+
+    Its first line is a header's and its second a golden record's: a file that is damaged after that
+    is a golden transcript too.
+    """
     try:
         if not path.is_file():  # a pipe would be waited for
             return False

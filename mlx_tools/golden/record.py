@@ -45,7 +45,7 @@ class CannotSettle(TranscriptError):
     """The recording is not enough to say what the run would be today."""
 
     def __init__(self, message: str, differences: Sequence[Difference] = ()) -> None:
-        first = f": {differences[0].what} ({differences[0].room})" if differences else ""
+        first = f": {differences[0].subject} ({differences[0].room})" if differences else ""
         super().__init__(message + first, hint="record it again with the model")
         self.differences = tuple(differences)
 
@@ -107,8 +107,13 @@ def make_golden(
 
 
 def settle(golden: Golden) -> Replay:
-    """The last replay of a transcript that was brought up to date; its ``now`` replays without a
-    difference. Raises `CannotSettle` where it cannot be."""
+    """Return the last replay of a transcript that was brought up to date.
+
+    Its ``now`` replays without a difference.
+
+    Raises:
+        CannotSettle: no such transcript can be made.
+    """
     for _ in range(ROUNDS):
         try:
             done = replay(golden)
@@ -148,7 +153,7 @@ _PROTOCOL: Final = frozenset(("type", *_TIMES))
 
 
 def name_values(golden: Golden, *, home: str) -> Golden:
-    """The transcript with names in it, and the meaning of each name.
+    """Return the transcript with names for values, and the meaning of each name.
 
     ``home`` is a folder whose name is nobody's business: the user's own.
     """
@@ -177,13 +182,15 @@ def name_values(golden: Golden, *, home: str) -> Golden:
             return [renamed(item) for item in value]
         return value
 
-    made = Golden.of([from_json(renamed(value)) for value in plain])
+    made = Golden.from_records([from_json(renamed(value)) for value in plain])
     return replace(made, golden=replace(made.golden, named_values=dict(meant.values())))
 
 
 def _without_marks(record: Record) -> Record:
-    """The record without what only this run could have: seals, durations, digests, the address of
-    the server."""
+    """Return the record without what only this run could have.
+
+    That is seals, durations, digests and the address of the server.
+    """
     match record:
         case Header():
             kind = {k: v for k, v in record.backend.items() if k == "kind"}
@@ -205,7 +212,7 @@ def _without_marks(record: Record) -> Record:
 def _own_values(
     header: Header, records: Iterable[Record], home: str
 ) -> Iterator[tuple[str, str, str]]:
-    """What only this run could have, each with its kind and what it is."""
+    """Yield the values that only this run could have, each with its kind and meaning."""
     yield header.session, "session", "the session's id"
     for root in header.roots:
         path = os.path.normpath(RootName.parse(root).path)

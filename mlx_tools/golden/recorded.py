@@ -68,14 +68,19 @@ def recorded_specs(golden: Golden) -> dict[str, ToolSpec]:
 
 @functools.lru_cache(maxsize=512)
 def _spec(text: str) -> ToolSpec:
-    """The tool of a header's JSON. One object for all transcripts, since what is made of its
-    parameters, such as their validator, is kept with them."""
+    """Return the tool of a header's JSON.
+
+    It is one object for all transcripts, since what is made of its parameters, such as their
+    validator, is cached with them.
+    """
     return ToolSpec.from_json(json.loads(text))
 
 
 class RecordedEffects:
-    """The effects that the calls of a tool had when they were recorded; any other call has all that
-    are ``possible``."""
+    """The effects that the calls of a tool had when they were recorded.
+
+    Any other call has all that are ``possible``.
+    """
 
     def __init__(self, name: str, effects_by_call: Mapping[str, Any], possible: Any) -> None:
         self._name = name
@@ -184,12 +189,12 @@ def template_of(files: ModelFiles | None, chat_format: ChatFormat, model: str | 
 
 # --- what tools gave ----------------------------------------------------------------------------
 
-Given = str | ErrorInfo
+ToolOutput = str | ErrorInfo
 """The result of a tool: its output, or an error."""
 
 
-def given_by(session: Session, record: ObservationRecord) -> Given:
-    """The result of a tool, without the host's own words around it."""
+def tool_output(session: Session, record: ObservationRecord) -> ToolOutput:
+    """Return the output of a tool, without the host's own words around it."""
     preface = preface_of(session, session.current.call(record.call))
     if record.error is not None:
         message = record.whole if record.whole is not None else record.error.message
@@ -198,8 +203,8 @@ def given_by(session: Session, record: ObservationRecord) -> Given:
     return text.removeprefix(preface)
 
 
-def result_of(record: ObservationRecord, output: Given) -> ToolResult:
-    """The result of a call whose tool gave ``output``."""
+def result_of(record: ObservationRecord, output: ToolOutput) -> ToolResult:
+    """Return the result of a call whose tool returned ``output``."""
     content, error = (None, output) if isinstance(output, ErrorInfo) else (output, None)
     return ToolResult(content, error, record.duration_ms or 0, record.output_size_chars or 0)
 
@@ -210,10 +215,15 @@ def result_of(record: ObservationRecord, output: Given) -> ToolResult:
 def replay_completion(
     due: Complete, mends: Sequence[MendRecord], text: str, reason: FinishReason | None
 ) -> tuple[ConstrainedTurn, Mapping[int, str]]:
-    """The turn that ``due`` comes to, with the records in place of a backend.
+    """Return the turn of a completion, with the records in place of a backend.
 
-    ``mends`` are served in order, ``text`` is that of the turn in the end. With the turn comes the
-    text that stood at each draw, by the number of the mend that ended it.
+    With the turn comes the text that stood at each draw, by the number of the mend that ended it.
+
+    Args:
+        due: the step.
+        mends: the mends, which are served in order.
+        text: the text of the turn in the end.
+        reason: the finish reason of the turn.
     """
     turn = ConstrainedTurn(due.rules, due.tools, due.strategy, due.turn)
     stood: dict[int, str] = {}
@@ -278,9 +288,11 @@ def with_calls(records: Sequence[Record]) -> Iterator[tuple[Record, CallRecord]]
             yield record, call
 
 
-def could_say(words: PromptWords, error: ErrorInfo) -> bool:
-    """True where these words say this for some tool and some reason: which ones they were was not
-    recorded."""
+def can_produce(words: PromptWords, error: ErrorInfo) -> bool:
+    """Return True if these words say this for some tool and some reason.
+
+    The tool and the reason were not recorded.
+    """
     template = " ".join(words.errors[error.code].split())
     pattern = "".join(".*" if named else re.escape(part) for part, named in parts(template))
     cut = error.message.endswith("…")
@@ -294,8 +306,10 @@ SECRET: Final = "a secret: "  # noqa: S105
 
 
 class NamedSecrets:
-    """Finds the secrets in a text, those among them whose place a name has taken: what policy says
-    of a call that holds one is the same then."""
+    """A search for secrets, also for those whose place a name has taken.
+
+    So policy says the same of a call that holds one.
+    """
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._kinds = {

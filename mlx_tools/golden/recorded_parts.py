@@ -24,8 +24,8 @@ from mlx_tools.controller import (
     reading_of,
 )
 from mlx_tools.decoding import ConstrainedTurn
-from mlx_tools.golden.difference import Comparing, as_text
-from mlx_tools.golden.recorded import could_say, replay_completion
+from mlx_tools.golden.difference import Comparison, as_text
+from mlx_tools.golden.recorded import can_produce, replay_completion
 from mlx_tools.messages import ALL_EFFECTS, ToolSpec, replace
 from mlx_tools.policy import Decision
 from mlx_tools.protocol import Reading
@@ -75,7 +75,7 @@ class RecordedCompleter:
     received_any = True
     partial = ""
 
-    def __init__(self, session: Session, script: RunRecords, comparing: Comparing) -> None:
+    def __init__(self, session: Session, script: RunRecords, comparing: Comparison) -> None:
         self._session = session
         self._script = script
         self._comparing = comparing
@@ -90,7 +90,7 @@ class RecordedCompleter:
         turn = self._redraw(mends, record, step) if mends else None
         if record.error is not None:
             reading = Reading(error=record.error, retained_text=record.retained_text)
-            if not could_say(self._session.words, record.error):
+            if not can_produce(self._session.words, record.error):
                 said = record.error.message
                 self._comparing.texts("prompt", "the words of a fault", said, "", record)
         elif turn is not None:
@@ -240,7 +240,7 @@ class RecordedArtifacts:
         return self._artifact
 
     def sweep(self) -> None:
-        """There is nothing to remove."""
+        """Do nothing: there is nothing to remove."""
 
 
 class RecordedApprovals(CallApprovals):

@@ -31,18 +31,26 @@ from mlx_tools.controller import (
     refusal_by,
 )
 from mlx_tools.errors import MlxToolsError, TranscriptError
-from mlx_tools.golden.difference import Comparing, Difference, Room, alike, as_text, following, text
+from mlx_tools.golden.difference import (
+    Comparison,
+    Difference,
+    Room,
+    alike,
+    as_text,
+    find_following,
+    text,
+)
 from mlx_tools.golden.expect import outcomes_of
 from mlx_tools.golden.file import Golden
 from mlx_tools.golden.recorded import (
-    Given,
     NamedSecrets,
+    ToolOutput,
     chat_format_today,
-    given_by,
     opening_today,
     recorded_specs,
     result_of,
     specs_today,
+    tool_output,
 )
 from mlx_tools.golden.recorded_parts import (
     RecordedApprovals,
@@ -123,13 +131,13 @@ def replay(golden: Golden, *, words: PromptWords | None = None) -> Replay:
 class _ReplayWriter(SessionWriter):
     """Compares the driver's records with the recorded ones, and folds the latter."""
 
-    def __init__(self, session: Session, script: RunRecords, comparing: Comparing) -> None:
+    def __init__(self, session: Session, script: RunRecords, comparing: Comparison) -> None:
         super().__init__(session, [], secret=b"", now=lambda: _NO_TIME)
         self._script = script
         self._comparing = comparing
         self.records_now: list[Record] = []
         """The records as today's code would have written them."""
-        self.output: Given = ""
+        self.output: ToolOutput = ""
         """The output of the call that ends now, as its tool gave it."""
         self.compared: set[int] = set()
         """Positions of records that followed from a completion, and were compared already."""
@@ -177,7 +185,7 @@ class _ReplayWriter(SessionWriter):
             super().append_all(records)
             return
         recorded = self._script.records
-        places = following(recorded, self._script.position, records)
+        places = find_following(recorded, self._script.position, records)
         was = [recorded[place] for place in places]
         now = [_with_change(one, was) for one in records]
         self._comparing.records(now, was)
@@ -268,7 +276,7 @@ class _Replayer:
         self._today = specs_today(golden)
         messages = golden.golden.words.get(MESSAGES)
         changed = messages is not None and messages != word_files()[MESSAGES]
-        self._comparing = Comparing(words_changed=changed)
+        self._comparing = Comparison(words_changed=changed)
         self._script = RunRecords(golden.records)
         self._session = session = Session.from_header(
             golden.header,
@@ -297,7 +305,7 @@ class _Replayer:
         except MlxToolsError:
             # What differs may make the rest impossible: then what was found is what there is to
             # tell.
-            if not self._comparing.found:
+            if not self._comparing.differences:
                 raise
         recorded, records_now = self._golden.golden, self._writer.records_now
         outcomes = outcomes_of(self._golden.header, self._golden.records)
@@ -307,7 +315,7 @@ class _Replayer:
             outcomes = outcomes_of(header, records_now)
         golden = replace(recorded, words=word_files(), outcomes=outcomes)
         now = replace(self._golden, header=header, golden=golden, records=tuple(records_now))
-        return Replay(self._golden, tuple(self._comparing.found), now)
+        return Replay(self._golden, tuple(self._comparing.differences), now)
 
     # --- the beginning ---
 
@@ -483,14 +491,14 @@ class _Replayer:
         session, call = self._session, self._session.current.call(record.call)
         due = session.next_step()
         if ran_to_end(session, record):
-            self._writer.output = given_by(session, record)
+            self._writer.output = tool_output(session, record)
             result = result_of(record, self._writer.output)
             end = CallEnd(result, record.nested, record.unknown_ends)
             await self._driver.observe(call, end, mutates=True)
         elif isinstance(due, Write) and due.records and alike(due.records[0], record):
             await self._driver.take(due)
         elif isinstance(due, Ask) and _only_fails(session, record):
-            self._writer.output = given_by(session, record)
+            self._writer.output = tool_output(session, record)
             await self._driver.take(due)
         else:
             self._writer.take(record, self._refusal(record))
@@ -502,7 +510,7 @@ class _Replayer:
         decision, code = state.decision, record.error.code if record.error is not None else ""
         if decision is not None and decision.decision == "deny":
             now = refusal_by(decision, state, session)
-        elif code == "tool_error" and not state.started:
+        elif code == "tool_error" and not state.was_started:
             now = not_started(state.record, session)
         elif record.error is not None:
             said = session.words.error(record.error.code, name=record.name)
@@ -518,13 +526,15 @@ def ran_to_end(session: Session, record: ObservationRecord) -> bool:
     Whatever a tool gives has a size: else the words are the host's.
     """
     by_host = record.error is not None and record.output_size_chars is None
-    return session.current.calls[record.call].started and not by_host
+    return session.current.calls[record.call].was_started and not by_host
 
 
 def _only_fails(session: Session, record: ObservationRecord) -> bool:
     """Return whether nobody was asked about a call, since it could only fail."""
     has_size = record.output_size_chars is not None
-    return record.error is not None and has_size and not session.current.calls[record.call].started
+    return (
+        record.error is not None and has_size and not session.current.calls[record.call].was_started
+    )
 
 
 def _finish(replay: Coroutine[Any, Any, None]) -> None:
@@ -540,7 +550,10 @@ def _finish(replay: Coroutine[Any, Any, None]) -> None:
 
 
 def _with_change(record: Record, records: Iterable[Record]) -> Record:
-    """The record, with the change that the recorded one says: a dry run's comes from the world."""
+    """Return the record with the change that the recorded one holds.
+
+    The change of a dry run comes from the world.
+    """
     if not isinstance(record, ObservationRecord):
         return record
     changes = (

@@ -64,7 +64,7 @@ def write_report(checks: Sequence[GoldenCheck], path: Path) -> None:
 
 def _page(checks: Sequence[GoldenCheck]) -> dict[str, Any]:
     cells = list(dict.fromkeys(check.cell for check in checks)) or [Column()]
-    rows, runs = rows_of(checks, cells)
+    rows, runs = build_rows(checks, cells)
     differences = [d for check in checks for sample in check.samples for d in sample.differences]
     shared = [
         row
@@ -139,8 +139,10 @@ class ReportedCheck:
 
 
 class TranscriptRow(NamedTuple):
-    """A transcript, told by one of its checks. ``cells`` are the results in each cell: one, mostly;
-    none where it was not checked with it."""
+    """A transcript, described by one of its checks.
+
+    ``cells`` are the results in each cell: one, mostly; none if it was not checked with it.
+    """
 
     check: GoldenCheck
     state: State
@@ -155,11 +157,14 @@ def state_of(check: GoldenCheck) -> State:
     return "passed" if check.passed else "failed"
 
 
-def rows_of(
+def build_rows(
     checks: Sequence[GoldenCheck], cells: Sequence[Column]
 ) -> tuple[list[TranscriptRow], list[ReportedCheck]]:
-    """The rows, those that failed first and the worst of them first, and the runs that are written
-    out, in the same order: those of which there is more to tell than a row holds."""
+    """Return the rows, the failed ones first, and the runs that are written out.
+
+    Both are in the same order, the worst first. Runs are written out if there is more to tell than
+    a row holds.
+    """
     by_transcript: dict[tuple[str, str], list[GoldenCheck]] = {}
     for check in checks:
         by_transcript.setdefault((check.path, check.name), []).append(check)

@@ -42,27 +42,36 @@ Reasoning = Annotated[
 class RecordedSettings(Struct, frozen=True, kw_only=True):
     """The settings of a run that stand in its `Header`, as the caller gave them.
 
-    `RunSettings` explains each. The header names them again, since the order of its fields is that
-    of its line. The description of a type says what is allowed, for a caller who gives something
-    else.
+    The header names them again, since the order of its fields is that of its line. The description
+    of a type says what is allowed, for a caller who gives something else.
     """
 
     model: str | None = None
     backend: Mapping[str, Any] = field(default_factory=dict)
     route: Mapping[str, Any] = field(default_factory=dict)
     reasoning: Reasoning = "off"
+    """``off``, ``auto`` or a budget in tokens."""
     response_mode: str = "answer-first"
     persona: str | None = None
     project_context: str = ""
     tool_choice: Annotated[str, Meta(description="auto, none, required, a tool")] = "auto"
+    """``auto``, ``none``, ``required`` or a tool's name."""
     require_tools: tuple[str, ...] = ()
+    """Tools without which the run fails before the model is asked anything."""
     roots: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()
     long_observations: LongObservations = "cut"
+    """What is shown of an output that is too long: head and tail (``cut``), or between them a
+    ``summary`` by the model, if the call only reads."""
     context: Annotated[int, Meta(ge=1, description="tokens, a whole number from 1")] | None = None
+    """The tokens that the model can take; None to take it from what the backend serves, if that
+    says it."""
     compact: Compaction = "off"
+    """``auto`` to summarise the oldest turns once four fifths of the context are used, ``off`` to
+    do so on request."""
     output_schema: Mapping[str, Any] | None = None
+    """The JSON Schema that the answer must fit, which is then JSON."""
     folder: str = ""
 
 

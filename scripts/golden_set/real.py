@@ -217,7 +217,7 @@ async def _play(scene: Real, backend: Backend, files: ModelFiles) -> Golden:
             await controller().resume(session, approvals=scene.resumed)
         path = Path(store.path_of(session))
         return golden_of(
-            Golden.of(tuple(load(path))),
+            Golden.from_records(tuple(load(path))),
             replace(scene, files=files),
             registry=registry,
             source="real",

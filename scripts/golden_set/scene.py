@@ -152,7 +152,7 @@ class Stage:
         """The golden transcript of a session that was played here."""
         scene, path = self.scene, self.path(session)
         return golden_of(
-            Golden.of(tuple(load(path))),
+            Golden.from_records(tuple(load(path))),
             scene,
             registry=self.registry,
             source="scripted",

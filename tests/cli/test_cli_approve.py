@@ -637,7 +637,7 @@ def test_what_must_be_known_before_a_yes_is_a_line_each() -> None:
     ordinary = brief(preview="--- a\n+++ a\n@@ -1 +1 @@\n-old\n+new\ttab\r\n")
     assert "!" not in ordinary and DIGEST not in ordinary and "always needs" not in ordinary
     assert "! it always needs approval" in brief(suspect=True)
-    assert "! it always needs approval" in brief(changed=True)
+    assert "! it always needs approval" in brief(is_changed=True)
     assert "Run create_file AGAIN? " in brief(in_doubt=True)
     assert "may have done its work" in brief(in_doubt=True)
     for unseen in ("\u202e", "\x1b", "\x7f", "\u3164"):

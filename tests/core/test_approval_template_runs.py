@@ -276,7 +276,7 @@ def test_what_is_revoked_between_the_decision_and_the_start_is_asked_about(house
     templates = Meanwhile(house.file, lambda: house.file.revoke(None))
     assert isinstance(house.run(templates=templates, approver=approver), Paused)
     assert not house.drafts
-    assert "no longer covers" in approver.requests[0].reason and approver.requests[0].changed
+    assert "no longer covers" in approver.requests[0].reason and approver.requests[0].is_changed
 
 
 def test_a_file_that_somebody_changes_at_the_last_moment_is_left_alone(house: House) -> None:

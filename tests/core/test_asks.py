@@ -181,10 +181,10 @@ class Edits:
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         (one,) = requests
-        assert one.edited is not None and one.arguments["path"] == "a.txt"
+        assert one.preview_edit is not None and one.arguments["path"] == "a.txt"
         with pytest.raises(UsageError, match="do not fit file_access"):
-            await one.edited({"operation": "burn", "path": "a.txt"})
-        seen = await one.edited(self.arguments)
+            await one.preview_edit({"operation": "burn", "path": "a.txt"})
+        seen = await one.preview_edit(self.arguments)
         self.shown.append(seen.preview)
         if len(self.shown) == 1:
             self.meanwhile()

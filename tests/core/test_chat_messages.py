@@ -133,7 +133,7 @@ def test_messages_of_every_golden_transcript_are_a_history() -> None:
         calls = {one["id"] for message in messages for one in message.get("tool_calls", ())}
         results = [message["tool_call_id"] for message in messages if message["role"] == "tool"]
         assert len(results) == len(set(results)) and calls.issuperset(results), path
-        said = prior_from_messages(messages).said
+        said = prior_from_messages(messages).records
         assert sum(isinstance(one, CallRecord) for one in said) == len(calls), path
 
 

@@ -60,7 +60,7 @@ def test_two_changes_of_one_file_in_one_turn_are_made_one_after_the_other(tmp_pa
     assert isinstance(outcome, Answered) and [c.status for c in outcome.calls] == ["ok", "ok"]
     assert text == "host = far\nport = 8080\n"
     # The second is asked about again: the file is another one than was shown with the question.
-    assert [request.changed for request in approver.requests] == [False, False, True]
+    assert [request.is_changed for request in approver.requests] == [False, False, True]
     seen = [r.call for r in outcome.records if isinstance(r, ObservationRecord)]
     assert seen == ["c1", "c2"]
 

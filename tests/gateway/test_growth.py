@@ -150,7 +150,7 @@ def test_results_before_a_run_find_their_calls_at_once() -> None:
     results = [{"role": "tool", "content": str(n)} for n in range(300)]
     said = prior_from_messages(
         [{"role": "assistant", "content": "", "tool_calls": calls}, *results]
-    ).said
+    ).records
     observed = [one for one in said if isinstance(one, ObservationRecord)]
     assert [one.content for one in observed] == [str(n) for n in range(300)]
     assert [one.id for one in observed] == [f"x{n}" for n in range(300)]

@@ -51,7 +51,7 @@ def session_of(
                     break
             return conversation.session
 
-    return Golden.of(tuple(store.open(anyio.run(ask)).transcript))
+    return Golden.from_records(tuple(store.open(anyio.run(ask)).transcript))
 
 
 def golden_of(registry: Registry, *scripts: Script | str, **run: Any) -> Golden:

@@ -60,7 +60,7 @@ RAIN = weathered(call("weather", city="Bonn"), answer("It rains."))
 def test_a_model_that_calls_something_else_does_not() -> None:
     check = checked(RAIN, call("weather", city="Paris"), answer("Rain."))
     (difference,) = check.samples[0].differences
-    assert (difference.room, difference.what) == ("outcome", "the calls")
+    assert (difference.room, difference.subject) == ("outcome", "the calls")
     (observed,) = observations(check)
     assert (
         observed.error is not None and observed.error.code == "tool_error"
@@ -91,7 +91,7 @@ def test_what_a_person_said_is_said_again_of_the_same_call() -> None:
     edits = [r.arguments for r in check.samples[0].records if isinstance(r, EditRecord)]
     assert edits == [{"city": "Köln"}]
     other = checked(golden, call("note", city="Rome"), answer())
-    assert [d.what for d in other.samples[0].differences] == ["the calls", "the status"]
+    assert [d.subject for d in other.samples[0].differences] == ["the calls", "the status"]
 
 
 def test_samples_are_counted_and_seeded_one_by_one() -> None:

@@ -85,7 +85,7 @@ def _calls(*calls: tuple[str, dict[str, Any]], status: str = "answered") -> dict
 
 
 def _found(wanted: dict[str, Any], outcome: dict[str, Any]) -> list[str]:
-    return [d.what for d in Expectation(wanted, RECORDED).differences(outcome)]
+    return [d.subject for d in Expectation(wanted, RECORDED).differences(outcome)]
 
 
 LOOK, PEEK = ("look", {"x": "a"}), ("peek", {})

@@ -212,7 +212,7 @@ def test_a_mend_that_comes_out_otherwise_is_readings(mended: Golden) -> None:
 def test_the_prompt_of_each_draw_is_compared(mended: Golden) -> None:
     first, *_ = (r for r in mended.records if isinstance(r, MendRecord))
     records = tuple(replace(r, replacement="9") if r is first else r for r in mended.records)
-    told = {d.what: d for d in replay(replace(mended, records=records)).differences}
+    told = {d.subject: d for d in replay(replace(mended, records=records)).differences}
     prompt = told["the prompt of the draw before mend 2"]
     assert prompt.was.endswith('"n":9') and prompt.now.endswith('"n":7')
 

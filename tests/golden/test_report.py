@@ -141,7 +141,7 @@ def check_of(golden: Golden, *more: Difference, records: bool = True) -> GoldenC
     """The check of a replay."""
     kept = golden.all if records else ()
     sample = Sample(differences=(*replay(golden).differences, *more), records=kept)
-    return GoldenCheck.of(golden, samples=(sample,))
+    return GoldenCheck.from_golden(golden, samples=(sample,))
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +216,7 @@ def test_what_differs_is_open_and_named_by_its_room(page: Page, replays: list[Go
     assert len(told) == len(differences)
     assert all("open" in own for own in told)
     for difference in differences:
-        assert f"{difference.room} {difference.what} {difference.where}".strip() in page.words
+        assert f"{difference.room} {difference.subject} {difference.location}".strip() in page.words
         for line in difference.lines():
             assert " ".join(line[2:].split()) in page.words
 
@@ -361,7 +361,7 @@ def test_whatever_is_shown_is_text(
         for sample in check.samples:
             assert escape_invisible(sample.error) in whole
             for difference in sample.differences:
-                assert escape_invisible(brief(difference.what)) in whole
+                assert escape_invisible(brief(difference.subject)) in whole
 
 
 AS_THEY_ARE = (

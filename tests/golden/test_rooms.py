@@ -58,14 +58,14 @@ def changed(golden: Golden, kind: type[Record], change: Callable[[Any], Any]) ->
 
 
 def found(golden: Golden, **today: Any) -> list[tuple[str, str]]:
-    return [(d.room, d.what) for d in replay(golden, **today).differences]
+    return [(d.room, d.subject) for d in replay(golden, **today).differences]
 
 
 def test_words_of_a_turn_are_the_prompts(golden: Golden) -> None:
     own = load_words()
     words = replace(own, corrections={**own.corrections, "unknown_tool": "Look again."})
     (difference,) = replay(golden, words=words).differences
-    assert (difference.room, difference.what, difference.where) == (
+    assert (difference.room, difference.subject, difference.location) == (
         "prompt",
         "the prompt",
         "turn 3",
