@@ -61,7 +61,7 @@ def preface_of(session: Session, call: CallRecord) -> str:
     return words.text("turns.made_before") if noted else ""
 
 
-CallEnd = tuple[ObservationRecord, StorageError | None]
+RecordedEnd = tuple[ObservationRecord, StorageError | None]
 """What is to be written of how a call ended, and why the whole could not be kept. The call has run,
 and that must be written down before anybody is told of it."""
 
@@ -101,7 +101,7 @@ class Outputs:
         if self._store is not None:
             self._store.sweep()
 
-    def take(self, call: CallRecord, result: ToolResult) -> CallEnd:
+    def take(self, call: CallRecord, result: ToolResult) -> RecordedEnd:
         """Take in how a call ended."""
         record = ObservationRecord(
             call=call.call,
@@ -146,7 +146,7 @@ class Outputs:
 
     def _record_failure(
         self, record: ObservationRecord, call: CallRecord, error: ErrorInfo | None
-    ) -> CallEnd:
+    ) -> RecordedEnd:
         if error is not None:
             message = self._preface(call) + self.clean(error.message)
             most = max(len(error.message), MAX_ERROR_CHARS)  # the tool chose how long it may be
@@ -158,7 +158,7 @@ class Outputs:
 
     def _record_sources(
         self, record: ObservationRecord, call: CallRecord, sources: Sources
-    ) -> CallEnd:
+    ) -> RecordedEnd:
         """Sources, numbered on from those that the session was given before."""
         words, limit = self._session.words, self.most_chars
         first = max(self._session.history.sources, default=0) + 1
