@@ -166,6 +166,7 @@ class CallApprovals:
         now = self._writer.now()
         expires = _text(now + APPROVAL_HOLDS)
         seen = [await self._build_request(call, expires) for call in calls]
+        # Written before anything is shown: a run that is killed while it asks is a paused one.
         record = PauseRecord(
             calls=tuple(one.call for one in seen),
             digests=tuple(one.digest for one in seen),
@@ -190,6 +191,7 @@ class CallApprovals:
         if answer.approved is None:
             self._undecided.add(request.call)
             return
+        # Of several answers at once an earlier one may have brought a consent for this call.
         if not self._session.current.is_pending(request.call):
             return  # an answer before this one covered it
         if answer.approved and answer.arguments is not None:
@@ -232,6 +234,7 @@ class CallApprovals:
         policy says.
         """
         session, name = self._session, request.name
+        # With other arguments it would be another call, and the doubt about this one forgotten.
         if session.current.calls[request.call].in_doubt:
             raise UsageError(
                 f"{name} was started with other arguments and may have done its work",
@@ -252,6 +255,7 @@ class CallApprovals:
         decision = decision_on(edited, session)
         if decision.decision == "deny":
             raise UsageError(f"with these arguments policy denies the call: {decision.reason}")
+        # A person asked for the edit, so a person approves it, even where policy would not ask.
         if decision.decision == "allow":
             decision = replace(
                 decision, decision="ask", rule="edited", code="requires_confirmation"
@@ -419,6 +423,7 @@ class CallApprovals:
             why = f"what {call.name} would do has changed since it was approved"
         elif not self._in_time(approval.recorded_at, approval.expires_at):
             why = "the approval has expired"
+        # Last: an approval that fails another check is not used up by that.
         elif not self._consumed_approvals.take(approval.digest):
             why = "the approval was used before"
         else:
@@ -468,6 +473,7 @@ class CallApprovals:
         """
         try:
             begin, end = datetime.fromisoformat(issued_at), datetime.fromisoformat(expires_at)
+            # A clock that was set back far would make an expired approval valid again.
             return begin - _SLACK <= self._writer.now() <= end
         except (TypeError, ValueError, OverflowError):
             return False

@@ -266,12 +266,17 @@ class Completer:
         Raises `BackendError`, whatever the backend raised, and `UsageError` for a request that
         cannot be sent.
         """
+        # Reset before anything is sent: both say what became of this completion, not of the last
+        # one.
         self._turn, self._backend.received_any = None, False
         written = CompletionResult(prefix=step.rules.prefix)
+        # The turn writes its prefix itself, since each draw begins with the text that stands so
+        # far.
         prompt = step.prompt.removesuffix(step.rules.prefix)
         if step.thought is not None:
             prompt = await self._think(step, step.thought, written, emit)
         told = emit is not None
+        # Compiling and walking a large schema takes long enough that other runs would notice.
         self._in_thread = any(is_large(spec.parameters) for spec in step.tools.values())
         begun = partial(ConstrainedTurn, step.rules, step.tools, step.strategy, step.turn)
         turn = await self._worked(partial(begun, emits_text=told))
@@ -280,6 +285,7 @@ class Completer:
         if emit is not None:
             streams = self._streams_prose or step.messages is not None
             teller = EventEmitter(self._session, step, turn, emit, streams_prose=streams)
+        # The turn decides what it needs next: more text, the likelihoods of a token, or nothing.
         while (ask := turn.pending_request) is not None:
             if isinstance(ask, ScoreTokens):
                 likeliest = await self._likeliest(prompt + ask.text, written)
@@ -311,6 +317,7 @@ class Completer:
         teller: EventEmitter | None,
     ) -> None:
         """Stream one draw into the turn, until the turn wants something else."""
+        # What earlier draws took counts: a mended turn gets no more tokens than a clean one.
         left = step.max_tokens - result.tokens
         for mend in turn.mends:
             left -= len(mend.replacement)  # a token a character, at the most
@@ -321,16 +328,20 @@ class Completer:
         repeated = grammar.repeated_prefix if grammar is not None else ""
         text = prompt + ask.text.removesuffix(repeated)
         request = request_for(self._session, text, max(1, left), grammar, ask.attempt)
+        # Only the first draw can go by the chat API: it has no way to go on from a begun turn.
         if step.messages is not None and not ask.text and not ask.attempt:
             request = to_chat_request(request, step, self._session.neutraliser)
         usage: Usage | None = None
         pieces, size = result.pieces, 0
         ending: Sequence[Delta] = ()
         result.requests += 1
+        # Until the stream has ended by itself. So it holds as well if an error leaves this block.
         result.closed_early = True
         async with aclosing(self._backend.complete(request)) as chunks:
             async for chunk in chunks:
                 result.pieces += bool(chunk.text)
+                # Servers report usage in the last chunk, or grow it with each: the latest is the
+                # right one.
                 usage = chunk.usage or usage
                 size += len(chunk.text)
                 if chunk.text:
@@ -340,6 +351,8 @@ class Completer:
                     repeated = ""
                     if teller is not None:
                         teller.wrote(deltas)
+                # The text does not fit: the stream is closed, and the place mended before anything
+                # more is read.
                 if turn.pending_request is not ask:
                     break
                 if chunk.finish_reason is not None:
@@ -351,6 +364,7 @@ class Completer:
                         ended = partial(turn.end, chunk.finish_reason, cut_out=chunk.edited)
                     ending = await self._worked(ended)
                     break
+                # The message is whole. Only the usage may still come, for which a moment is spared.
                 if turn.closing:
                     end = await self._see_end(chunks)
                     result.closed_early = end is None
@@ -359,6 +373,8 @@ class Completer:
                     # what was cut out of a whole message was the model's word: it is not clean
                     ending = turn.close("tool_calls" if end is not None and end.edited else reason)
                     break
+                # A server that ignores ``max_tokens`` would else stream until its own context is
+                # full.
                 if size > request.max_tokens * CHARS_PER_TOKEN:
                     ending = await self._worked(partial(turn.end, "length"))
                     break
@@ -367,6 +383,7 @@ class Completer:
             if ending and teller is not None:
                 teller.tell(ending)
         said = usage.completion_tokens if usage is not None else None
+        # Without usage the larger of two estimates: a server may send several tokens in a piece.
         result.tokens += said or max(result.pieces - pieces, size // CHARS_OF_TOKEN)
         result.usages.append(usage or Usage())
 
@@ -414,6 +431,7 @@ class Completer:
                     scores += chunk.scores
                     text += chunk.text
             self._scores = bool(scores)
+        # Some servers refuse ``logprobs``, and some break on them; the turn can be mended without.
         except (BackendBroken, BackendRefused):
             scores.clear()  # it can do without: the next draw tells whether the backend works
         result.usages.append(usage or Usage())
@@ -435,11 +453,15 @@ class Completer:
                 text += chunk.text
                 if emit is not None and chunk.text and thought.marker not in text:
                     emit(events.ThoughtPiece(turn=step.turn, text=writable(chunk.text)))
+                # The marker may come in several pieces, so all of the thought is searched, not the
+                # piece.
                 if thought.marker in text or len(text) > thought.budget * CHARS_PER_TOKEN:
                     break
                 if watch.repeats(text, "thought"):
                     break
         text = text.partition(thought.marker)[0].strip()
+        # A thought may repeat a tool's output: its control tokens must not open a turn of their
+        # own.
         result.thought = self._session.neutraliser.plain(text)
         result.requests += 1
         closing = thought.closing.removesuffix(step.rules.prefix)
@@ -475,6 +497,7 @@ def request_for(
     return CompletionRequest(
         prompt=prompt,
         max_tokens=max_tokens,
+        # At temperature 0 a second attempt would be the first one over again.
         temperature=max(temperature, WARM) if attempt else temperature,
         seed=(seed or 0) + attempt if attempt else seed,
         timeout=limits.completion_timeout,
@@ -583,6 +606,7 @@ class EventEmitter:
         if self._speech is not None and not self._has_call:
             self._has_call = True
             prose = self._turn.commentary
+            # Text that was emitted cannot be taken back: if it differs, nothing more is told of it.
             if prose.startswith(self._emitted):
                 self._answer(prose[len(self._emitted) :])
 

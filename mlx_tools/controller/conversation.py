@@ -297,6 +297,7 @@ class Conversation:
                 f"the session {self.session} cannot go on: {why}",
                 hint=f"decide first: mlx-tools sessions resume {self.session}",
             )
+        # Only where no call is in doubt: `undecided` has refused that already.
         if self._live is not None and self.session_state.state in _ANSWERING:
             self.driver.break_off(KeyboardInterrupt())  # a crash broke the last question off
         self._begin(question, tool_choice)
@@ -307,6 +308,7 @@ class Conversation:
     ) -> None:
         """Begin a run with its question."""
         live = self._open
+        # Whole outputs of the last question are released now: an outcome holds its own.
         live.outputs.begin()
         self._parts.context.reads.begin()
         live.window.begin()
@@ -315,6 +317,7 @@ class Conversation:
                 question, tool_choice, live.writer.timestamp(), untyped_suffix_chars
             )
         )
+        # After the question, so that a session that was only looked at gets no record.
         if self._reopened:
             self._append_resumed()
 
@@ -340,11 +343,13 @@ class Conversation:
         calling = state in (State.PAUSED, State.CALLING) or bool(doubts)
         asked = session.current.calls_needing_decision() if calling else ()
         sure = [call.call for call in asked if not session.is_doubtful(call)]
+        # A result for a call in doubt is refused: a person decides about it, not who made it.
         if strangers := results.keys() - set(sure):
             raise UsageError(f"{min(strangers)} is not a call that waits (any more)")
         if state is State.PAUSED and session.pause is not None:
             sure += [call.call_id for call in session.pause.nested_calls if not call.in_doubt]
         answers = answers_of(approvals, sure)
+        # Ids of nested calls hold a slash; their own sessions check these answers once more.
         within = {key: answers.pop(key) for key in tuple(answers) if "/" in key}
         with self._observe_run(emit):
             live.outputs.begin()
@@ -352,6 +357,7 @@ class Conversation:
             live.approvals.check_answers(answers, self.policy)
             live.nested.answers = within
             with self._resumable():
+                # After the checks: a wrong answer leaves no trace in the transcript.
                 self._append_resumed()
                 await self._write_read()
                 if session.state is State.CALLING:
@@ -391,6 +397,7 @@ class Conversation:
         live, session = self._open, self.session_state
         await self._write_read()
         if not self._is_cancelled:
+            # A stopped run has no open turn to ask in: resuming it opens that again.
             if session.state is State.STOPPED and session.calls_in_doubt:
                 self._append_resumed()
             if session.state is State.CALLING:
@@ -494,6 +501,7 @@ class Conversation:
         if emit is not None and not callable(emit):
             raise wrong_argument("emit", emit, "give a function that takes an event")
         writer = self._open.writer
+        # Not imported here: without a program that records spans it would cost half a start.
         api = sys.modules.get("opentelemetry.trace")
         if api is None:
             writer.emit = emit
@@ -526,6 +534,7 @@ class Conversation:
             assert self.begin is not None
             header = self.begin(first or question, tool_choice)
             session = Session(header, self._parts.inputs)
+            # On disk before the session exists for anybody: an unwritten header has no session.
             self.files.transcript.append(header)
             self._live = _OpenSession(session, self.files, self._parts)
             self._live.driver.is_cancelled = self._is_cancelled
@@ -537,6 +546,7 @@ class Conversation:
             for key, text in self.earlier.kept_artifacts():
                 artifacts.add(clean(text), key)
         there = sum(isinstance(record, CarriedRecord) for record in self.files.transcript)
+        # Each record is folded before the next is made: the keys of calls go on behind it.
         for record in islice(self.earlier.prior_messages(live.session, clean), there, None):
             live.writer.append(record)  # those that are there were written before the disk was full
 
@@ -615,8 +625,10 @@ async def _streamed(answer: Callable[[Emit], Awaitable[Outcome]]) -> AsyncGenera
             outcome = await answer(queue.put_nowait)
             queue.put_nowait(events.Finished(outcome=outcome))
         finally:
+            # Also after an error: the reader must not wait for ever; ``await task`` raises it then.
             queue.put_nowait(None)
 
+    # A task of its own: closing the generator cancels the work wherever it waits.
     task = asyncio.create_task(work())
     try:
         while (event := await queue.get()) is not None:

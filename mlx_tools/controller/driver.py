@@ -192,9 +192,14 @@ class Driver:
         try:
             parts.runner.begin()
             await parts.completer.start()
+            # The clock starts once the server is up: loading a model is no part of a question's
+            # time.
             with parts.clock.limit(session.limits.total_timeout) as scope, AWAKE:
+                # Something else than rest ended the steps: ``stop_before`` broke the run off.
                 if not isinstance(await self.take_steps(stop_before), Idle):
                     self.break_off(KeyboardInterrupt())
+            # The calls first: their ends are records of a turn, which may not follow the end of the
+            # run.
             if scope.cancelled_caught:
                 self._give_up_calls("timeout")
                 self.stop("total_timeout", f"not done in {session.limits.total_timeout:g} s")
@@ -204,6 +209,8 @@ class Driver:
             self._waiting_for = "backend"
             timed_out = isinstance(error, BackendTimeout)
             self.stop("completion_timeout" if timed_out else "backend_error", str(error))
+            # Nothing was said yet: the caller learns of a server that is down as an error, not as
+            # an outcome.
             if session.turn == 0 and not parts.completer.received_any:
                 raise
         except StorageError:
@@ -228,6 +235,8 @@ class Driver:
             await self.take(step)
 
     async def _next_step(self) -> Step:
+        # Folding and rendering a long transcript takes tens of milliseconds, in which nobody is
+        # served.
         if self.parts.in_thread:
             return await anyio.to_thread.run_sync(self.session.next_step)
         return self.session.next_step()
@@ -252,6 +261,8 @@ class Driver:
         parts, current = self.parts, self.session.current
         match step:
             case Write(records):
+                # Records of a turn are written as they are; only at the step limit may a person add
+                # steps.
                 if not await self._extend():
                     await parts.approvals.write(records)
             case Complete():
@@ -260,6 +271,8 @@ class Driver:
                 self._waiting_for = "tool"
                 await (self._call(calls[0]) if len(calls) == 1 else self._call_all(calls))
                 self._waiting_for = ""
+                # All calls of the turn have run that can: a person is asked once about all that is
+                # left.
                 if within := parts.runner.waiting():
                     await parts.approvals.pause(current.calls_needing_decision(), within)
             case Ask():
@@ -267,6 +280,8 @@ class Driver:
                 await parts.approvals.decide_again()  # a consent may cover them by now
                 waiting = await self._answer_hopeless(current.calls_needing_decision())
                 if waiting and not await parts.approvals.approve_by_template(waiting):
+                    # A person's time is not the run's: whoever comes back after lunch finds it
+                    # still going.
                     with parts.clock.person_waits():
                         await parts.approvals.ask(waiting)
 
@@ -284,6 +299,7 @@ class Driver:
                 left.append(call)
                 continue
             record, problem = self.parts.outputs.take(call, ToolResult(None, error, 0, 0))
+            # The disk is full, say: the run must not go on from an end that is nowhere.
             if problem is not None:
                 raise problem
             self.writer.append(record)
@@ -315,6 +331,7 @@ class Driver:
 
     def break_off(self, error: BaseException) -> None:
         """End a run that cannot go on, if it does not rest."""
+        # An event that cannot be told must not keep the end from being written down.
         self.writer.emit = None  # what is wrong may be whoever is told
         asking = self.session.state is State.PAUSED  # an error here comes while somebody is asked
         if isinstance(self.session.next_step(), Idle) and not asking:
@@ -380,9 +397,12 @@ class Driver:
             recorded_at=writer.timestamp(),
         )
         record = replace(record, context=await parts.window.count_sent(fitted, record))
+        # Before the completion that they belong to: whoever folds it needs them to read its text.
         for mend in written.mends:
             writer.append(mend)
         self._waiting_for = ""
+        # With the reading that is there already: reading a long turn twice would cost as much
+        # again.
         writer.append(record, reading=written.reading)
 
     # --- calls ---
@@ -407,12 +427,18 @@ class Driver:
                     await self._call(call)
                 except Exception as error:
                     problems.append(error)
+                    # With a full disk no start can be recorded either: what runs may end, nothing
+                    # new begins.
                     if not isinstance(error, StorageError):
+                        # The others read only, or wait for their turn: what they would tell is of
+                        # no use any more.
                         group.cancel_scope.cancel()
 
         async with anyio.create_task_group() as group:
             for call in calls:
                 group.start_soon(limited, call)
+        # Raised here and not in a task, so that it is the error itself and no group of
+        # errors.
         if problems:
             raise problems[0]
 
@@ -463,6 +489,7 @@ class Driver:
             await self._summarise(call, end.result)
         record, fault = outputs.take(call, end.result)
         problem = fault or end.problem
+        # Without its record the call counts as not made, and what only reads can be made again.
         if problem is not None and not mutates:
             raise problem  # the call is made again where the run goes on
         if spent:

@@ -221,6 +221,7 @@ class NestedRuns:
         if header is None:
             raise UsageError(f"the session {session} is gone")
         run = self._run(Policy.from_json(header.policy), self._approver, header.parent)
+        # A transcript names its nested sessions; one that was put in must not be run from here.
         if header.parent != f"{self._session.header.session}/{name}":
             raise UsageError(f"the session {session} is not one of this call")
         return await self._sessions.reopen(run, session)
@@ -237,11 +238,13 @@ class NestedRuns:
         if self._context.depth >= MAX_DEPTH:
             raise ToolError(f"runs may stand within one another {MAX_DEPTH} levels deep, no more")
         runs = self._calls.setdefault(call.call, _CallRuns())
+        # Numbers begin again, so that the first run of the new attempt finds that of the old one.
         if runs.context is not context:  # it is tried once more
             runs.context, runs.run_count = context, 0
         number = runs.run_count
         runs.run_count += 1
         name = _run_name(call.call, number)
+        # One at a time: two runs of a turn would both count on the completions that are left.
         async with self._one_run:
             try:
                 outcome = await self._outcome(call, number, name, context, question, tools)
@@ -279,6 +282,7 @@ class NestedRuns:
         """
         session = self._session
         spec = session.specs.get(call.name)
+        # Pausing within it would leave a call that has begun to change things, and cannot go on.
         once = spec is None or spec.mutates(call.arguments)  # such a call is not made again
         approver = _OuterApprover(self._approver, self._clock, context, name, call.name, once)
         run = self._run(self._policy(tools), approver, f"{session.header.session}/{name}")
@@ -301,6 +305,7 @@ class NestedRuns:
                 return outcome
         open_calls = session.current.open_calls
         taken = sum(sum(r.spent.values()) for key, r in self._calls.items() if key in open_calls)
+        # ``iterations`` counts ended calls; what open ones have spent is in none of them yet.
         left = session.limits.max_iterations - session.iterations - taken
         if left < 1:
             raise ToolError("no completions are left for a run within", code="iteration_limit")
@@ -308,6 +313,7 @@ class NestedRuns:
         conversation = await self._sessions.create(run)
         try:
             record = NestedRecord(call=call.call, run=number, session=conversation.session)
+            # Before its first question: a crash after it finds the run again by this record.
             self._writer.append(record)
             return await conversation.run(question)
         finally:
@@ -338,6 +344,8 @@ class NestedRuns:
             policy = policy.narrowed_by(restriction(tuple(tools)))
         after_read = any(part.network_after_read != "allow" for part in policy.parts)
         if after_read and session.history.private_read:
+            # The question may hold what a private tool has read: it must not leave by a nested
+            # call.
             policy = policy.narrowed_by(restriction(local_only=True))
         return policy
 
@@ -345,6 +353,7 @@ class NestedRuns:
         self, run: NestedRun, session: str, question: str, answers: Mapping[str, ApprovalAnswer]
     ) -> Outcome | None:
         """The outcome of a run that was begun before; None if nothing was asked in it."""
+        # The name comes from a transcript, which may be forged: it must not lead to another file.
         if os.sep in session:
             raise UsageError(f"{session!r} is no session")
         try:

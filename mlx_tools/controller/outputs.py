@@ -97,6 +97,7 @@ class Outputs:
         self.whole: dict[str, str] = {}
         self.artifacts: dict[str, str] = {}
         self._pages: set[str] = set()
+        # Back to what the store says: that an earlier run had an error is no reason to keep more.
         self._keeps_all = self._store is not None and self._store.keep_all
         if self._store is not None:
             self._store.sweep()
@@ -116,12 +117,15 @@ class Outputs:
             return self._record_failure(record, call, result.error)
         if result.sources is not None:
             return self._record_sources(record, call, result.sources.map_texts(self.clean))
+        # Cleaned before it is cut or stored: half a secret at a cut would not be found any more.
         content, limit = self.clean(result.content), self.most_chars
         content = self._preface(call) + content
         self.whole[call.call] = content
         problem = None
+        # A page out of an artifact is stored there already.
         if is_reader(self._session.specs.get(call.name)):
             self._pages.add(call.call)
+        # Stored before it is cut: the notice of the cut names the artifact.
         elif len(content) > limit or self._keeps_all:
             problem = self._keep(call.call)
         artifact = self.artifacts.get(call.call)
@@ -153,6 +157,7 @@ class Outputs:
             record = replace(record, error=ErrorInfo(error.code, message[:most]))
         if is_reader(self._session.specs.get(call.name)):
             return record, None
+        # Whoever looks into a failed run wants what led to it, earlier outputs too.
         self._keeps_all = True
         return record, self._keep(*(c for c in self.whole if c not in self._pages))
 
@@ -161,6 +166,7 @@ class Outputs:
     ) -> RecordedEnd:
         """Sources, numbered on from those that the session was given before."""
         words, limit = self._session.words, self.most_chars
+        # Numbers go on over the session: ``[3]`` must mean one thing in it.
         first = max(self._session.history.sources, default=0) + 1
         cite = words.text("turns.cite", number=first) if sources.items else ""
         after = "\n".join(part for part in (sources.note, cite) if part)
@@ -170,6 +176,8 @@ class Outputs:
         too_long = len(content) > limit
         problem = self._keep(call.call) if too_long or self._keeps_all else None
         if too_long:
+            # A long note of the tool may not crowd out what it found: half of the room is for
+            # sources.
             after = after if len(after) <= limit // 2 else ""
             room = max(limit - len(preface) - len(after) - bool(after), 1)
             notice = self._cut_notice(self.artifacts.get(call.call), room, len(laid.text))
@@ -203,6 +211,7 @@ class Outputs:
         most, size = session.limits.observation_chars, session.header.context
         if size is None:
             return most
+        # A quarter of the context, so that four such turns fit before anything has to leave.
         share = size // 4 * CHARS_OF_TOKEN // max(1, len(session.current.calls))
         return min(most, max(share, MIN_OBSERVATION_CHARS))
 
@@ -223,6 +232,7 @@ class Outputs:
     def clean(self, text: str) -> str:
         """The text without what the policy takes out."""
         policy = self._session.policy
+        # The policy changes when a session is resumed; its patterns are compiled once for each.
         if self._cleaner is None or self._cleaner[0] is not policy:
             folders: tuple[str, ...] = ()
             if policy.redacts_paths:
@@ -270,6 +280,8 @@ class Outputs:
                 place = {"name": READER, "id": artifact, "offset": offset}
                 return words.text("turns.cut", omitted=omitted, **place)
 
+            # With the largest numbers, so that the notice fits whatever is cut; half is left for
+            # text.
             if 2 * len(readable(size, size)) <= limit:
                 return readable
         return lambda omitted, _: words.text("turns.cut", omitted=omitted)
@@ -307,6 +319,7 @@ def _fitted(sources: Sources, first: int, room: int, notice: Notice) -> tuple[Re
     """
     whole = render_sources(sources, first)
     longest = notice(len(whole.text), len(whole.text)).rstrip("\n")
+    # A notice that takes more than a third of the room says less than the text in its place.
     if len(whole.text) <= room or 3 * len(longest) > room:
         laid = render_sources(sources, first, room)
         return laid, laid.text

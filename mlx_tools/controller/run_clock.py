@@ -30,8 +30,10 @@ class RunClock:
         """While a person is asked, the run's time stands still."""
         scope = self._scope or anyio.CancelScope()
         began, deadline = anyio.current_time(), scope.deadline
+        # Not cancelled and begun again: the work in the scope goes on, and only its end moves.
         scope.deadline = math.inf
         try:
             yield
         finally:
+            # By the loop's clock, which does not jump when the system's is set.
             scope.deadline = deadline + anyio.current_time() - began

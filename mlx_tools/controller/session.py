@@ -201,6 +201,7 @@ class Session(SessionState):
         answer no question that nobody asks, a question must say something, and what was shown have
         its digest.
         """
+        # The table comes first: it alone says what can follow, and the rest only narrows it.
         if record.type not in TRANSITIONS[self.state] and not self._begins_calling(record):
             raise TranscriptError(f"a {record.type} record may not follow while {self.state.value}")
         if isinstance(record, OF_A_CALL):
@@ -224,6 +225,7 @@ class Session(SessionState):
             raise TranscriptError(f"a {record.type} record may not follow a question")
         elif isinstance(record, ExtendedRecord) and not self.at_step_limit:
             raise TranscriptError("the question has not used its steps")
+        # Both are read side by side later: a missing digest would bind an approval to another call.
         elif isinstance(record, PauseRecord) and len(record.calls) != len(record.digests):
             raise TranscriptError("a paused record has not one digest for each of its calls")
         elif isinstance(record, CompactedRecord):
@@ -249,6 +251,7 @@ class Session(SessionState):
             reading: how a completion was read, if that was done already.
             is_past: what follows from a completion is known: no call of it is decided about.
         """
+        # In an old transcript a turn may have fewer decisions than would be made today.
         if self.state is State.READING and record.type in _BEGINS_CALLING:
             self.current.all_written()
         match record:
@@ -292,6 +295,7 @@ class Session(SessionState):
                 self.known_tools.ask(record, "auto")
                 self._hear(record)
             case CallRecord():
+                # Keys are never used twice: an approval of ``c3`` must not fit another call.
                 self.calls_made += 1  # their keys go on behind these
             case ObservationRecord():
                 self._take_in(record, RunHistory())
@@ -312,6 +316,7 @@ class Session(SessionState):
     def _ask(self, record: UserRecord) -> None:
         self.tool_choice = record.tool_choice or self.header.tool_choice
         self.known_tools.ask(record, self.tool_choice)
+        # Limits are those of one question; what earlier ones took does not count.
         self.iterations = 0
         self.max_iterations = self.limits.max_iterations
         self.format_errors = 0
@@ -330,12 +335,16 @@ class Session(SessionState):
             reading = Reading(error=record.error)
         elif reading is None:
             reading = self.settle_reading(reading_of(record, self._rules(record.prefix)), record)
+        # Before the turn is read: what a record leaves out of its prompt is relative to this one.
         self.sent_prompt.take(record)
         self.completed, self.turn = record, record.turn
         self.history.last_completed_at = record.recorded_at
+        # Stays true until something was summed up: a shorter prompt does not take it back.
         if record.context is not None:
             self.filling = self.filling or fills(self.header.context, record.context)
         self.iterations += 1
+        # What followed once is recorded. Deciding again could differ under today's tools and
+        # policy.
         self.current = Turn(()) if is_past else follow(reading, record, self)
         self.corrected_call_like = reading.call_like
         self.state = State.READING
@@ -353,16 +362,22 @@ class Session(SessionState):
                     self.told_to_finish = True
                     return
                 self.format_errors += 1
+                # Counted apart from format errors: one warning is enough for a model that loops.
                 self.repetitions += record.error.code == "repetition"
                 if self.state is not State.READING:
                     return
             case ExecutionRecord():
                 if record.mutates:
+                    # From its start on, not from a crash: nobody may be left to note that the end
+                    # is unknown.
                     self.history.unknown_ends.begin(turn.call(record.call))
+                # A consent holds once its call has started: an approval that was never used is no
+                # consent.
                 yes = turn.calls[record.call].approval
                 if yes is not None and yes.scope == "session" and self.believes(yes):
                     self.history.add_consent(turn.call(record.call).name, yes)
             case CallRecord():
+                # A call that was read shows that the model knows the form: only errors in a row count.
                 self.format_errors = 0
                 self.calls_made += 1
                 spec = self.specs.get(record.name)
@@ -375,6 +390,7 @@ class Session(SessionState):
             case ObservationRecord():
                 self._observe(record)
         turn.note(record)
+        # Known only after the turn has noted the call.
         if times > 1 and isinstance(record, CallRecord):
             turn.calls[record.call].repeats = True
         if self.state in _IN_TURN and not turn.unwritten:
@@ -386,6 +402,7 @@ class Session(SessionState):
         state = self.current.calls[record.call]
         self.history.unknown_ends.end(state.record, record, was_started=state.was_started)
         self.run_history.end(state.record, record.error)
+        # It was never looked at, so making it again in the next turn is no repetition.
         if is_over_turn_limit(state, record):
             self.run_history.forget(state.record)
         search, ran = self._take_in(record, self.run_history)
@@ -412,9 +429,11 @@ class Session(SessionState):
             return Write(self.current.unwritten)
         if self.state is State.CALLING:
             states = self.current.open_calls.values()
+            # Denials first: the model is to learn of all ends of its turn together.
             refused = [s for s in states if s.approval is not None and not s.approval.approved]
             if refused:
                 return Write(tuple(map(self._denial, refused)))
+            # What may run does not wait for a person's answer about the others.
             if runnable := [state.record for state in states if state.may_run]:
                 return Execute(tuple(runnable))
             return Ask(self.current.calls_needing_decision())
@@ -447,6 +466,7 @@ class Session(SessionState):
                 text = self._said_of_result("finish")
             notice = CorrectionRecord(turn=self.turn, error=ErrorInfo("iteration_limit", text))
             return Write((notice,))
+        # It was told to finish, and has used the one completion that is left for that.
         if self.iterations > self.max_iterations:
             return Write((StoppedRecord(reason="iteration_limit"),))
         style, choice, tools = self.header.style, self.choice, self.offered_tools
@@ -458,6 +478,7 @@ class Session(SessionState):
             messages = native_messages(
                 self.prompt, self.header, self.words, self.neutraliser, self.result_name
             )
+        # Even a free choice begins with the opening of a message: the rest is then held to it.
         elif strategy == "guided" and choice == "auto":
             prefix = opening(style) if tools else forcing_prefix(style, "none")
         else:
@@ -558,6 +579,7 @@ class Session(SessionState):
         if markers is None or reasoning == "off" or not (forced or isinstance(reasoning, int)):
             return None
         opening = "" if self.prompt.thought_open else f"{markers[0]}\n"
+        # A thought before a forced beginning needs an end, else the prefix would stand inside it.
         budget = reasoning if isinstance(reasoning, int) else self.limits.completion_tokens
         return Thought(opening, f"\n{markers[1]}\n\n{prefix}", markers[1], budget)
 

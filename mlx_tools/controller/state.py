@@ -95,6 +95,7 @@ class Turn(Struct):
         if self.noted >= len(self.records):
             return ()
         rest = self.records[self.noted :]
+        # Their ends are recorded: what today's policy says of them must not be written beside that.
         if ended := self.calls.keys() - self.open_calls.keys():
             about = (DecisionRecord, ObservationRecord)
             rest = [r for r in rest if not (isinstance(r, about) and r.call in ended)]
@@ -118,9 +119,11 @@ class Turn(Struct):
         if not isinstance(record, OF_A_CALL):
             return
         state = self.calls[record.call]
+        # Before the match: each of the cases below may ask for it.
         state.in_doubt = in_doubt_after(record, state.in_doubt)
         match record:
             case DecisionRecord():
+                # A new decision takes an old approval away: it was given under another rule.
                 state.decision, state.approval = record, None
             case EditRecord():
                 # Whatever it was before: only the approval that comes next lets it run.
@@ -142,6 +145,7 @@ class Turn(Struct):
             state.may_run = state.approval.approved
         else:
             allowed = state.decision is not None and state.decision.decision == "allow"
+            # Policy never repeats a call in doubt; only a person's approval of that very call does.
             state.may_run = allowed and not state.in_doubt
 
     def call(self, key: str) -> CallRecord:
@@ -205,6 +209,7 @@ class SentPrompt:
     def take(self, record: CompletionRecord) -> None:
         """Take in a completion, whose prompt begins as the one before; it may be unknown."""
         shared = 0 if record.prompt is None else record.shared_prefix_chars
+        # Cut from the end: prompts share a beginning, and mostly all but the last part.
         while self._parts and self._chars > shared:
             last = self._parts.pop()
             self._chars -= len(last)
@@ -309,6 +314,7 @@ class SessionState:
     def copy(self) -> Self:
         """A session that can be gone on with while this one stays."""
         other = copy(self)
+        # All that folding changes in place is copied; records and settings are shared.
         other.prompt, other.known_tools = self.prompt.copy(), self.known_tools.copy()
         other.history, other.run_history = self.history.copy(), self.run_history.copy()
         other.calls_seen_in_outputs = {*self.calls_seen_in_outputs}
@@ -326,6 +332,7 @@ class SessionState:
         choice = self.tool_choice
         if self.told_to_finish:
             choice = "none"
+        # A forced choice would never let the model answer: it holds for one call.
         elif choice not in ("auto", "none") and self.run_history.acted:
             choice = "auto"
         if self.result is None or choice not in ("auto", "none"):

@@ -96,6 +96,7 @@ class RegistryRunner:
     def begin(self) -> None:
         session = self._session
         permit = session.header.session, session.policy.digest(), session.specs.values()
+        # Before any call: without the list on disk nothing may run.
         self._files.access.begin(*permit)
 
     def end(self) -> None:
@@ -105,6 +106,7 @@ class RegistryRunner:
         return self._registry.get(call.name).spec
 
     def denial_of(self, call: CallRecord) -> Decision | None:
+        # Read again for each call: whoever deletes the list stops a run that is under way.
         return self._files.access.check(self.spec_of(call))
 
     async def run(self, call: CallRecord, expected_state: str | None) -> CallEnd:
@@ -113,6 +115,7 @@ class RegistryRunner:
         if session.header.long_observations == "summary" and not is_reader(tool.spec):
             shown_chars = None  # the tool need not shorten what the model will summarise
         if nested is not None:
+            # A call that is made again has its runs already: they go on where they were.
             nested.begin(call.call)
         context = ToolContext(
             policy=session.policy,
@@ -123,6 +126,7 @@ class RegistryRunner:
             asks=None if nested is None else lambda *asked: nested.ask(call, *asked),
             confirms=lambda _, *asked: confirm_action(self._approver, call.call, *asked),
             shown_chars=shown_chars,
+            # An edit may rely only on what the model was shown of the file in this session.
             known_file=session.history.files.get,
             session=session.header.session,
             report=partial(self.report, call) if self._listens else None,
@@ -137,6 +141,7 @@ class RegistryRunner:
         )
         if nested is None:
             return CallEnd(result)
+        # After the call: runs within it may have left calls whose end nobody knows.
         unknown_ends = nested.unknown_ends(call.call)
         turns, waiting, problem = nested.call_end(call.call)
         return CallEnd(result, turns, unknown_ends, bool(waiting), problem)

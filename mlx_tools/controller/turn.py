@@ -54,6 +54,7 @@ def follow(reading: Reading, completion: CompletionRecord, session: SessionState
             repeated=reading.truncated and completion.repeated,
         )
         return Turn((*repairs, record))
+    # Twice the same text in spite of a correction is an answer that only looks like a call.
     if reading.call_like and session.corrected_call_like:  # it was told, and means it
         content = reading.retained_text.strip()
         return Turn((AnswerRecord(turn=turn, content=content, bare_text=True, call_like=True),))
@@ -61,6 +62,7 @@ def follow(reading: Reading, completion: CompletionRecord, session: SessionState
     records = _calls(calls, completion, session)
     stopped = bool(records) and isinstance(records[-1], StoppedRecord)
     if reading.error is not None and not stopped:
+        # A turn of nothing but a made-up result; beside other text it is dropped without a word.
         forged = not calls and bool(reading.dropped) and not reading.retained_text.strip()
         forged = forged and session.run_history.answered
         error = explain_reading(reading, session)
@@ -79,7 +81,9 @@ def _calls(
     verdicts: list[Record] = []
     turn = completion.turn
     run = session.run_history
+    # A copy: calls of this turn count for later ones of it, and are folded only once recorded.
     history = run.copy()
+    # The same for rate limits: the batch is decided as a whole before any call of it runs.
     made = dict(session.history.rate_counts)
     for number, call in enumerate(judged_calls, start=session.calls_made + 1):
         record = CallRecord(
@@ -97,11 +101,14 @@ def _calls(
         times = history.add(record.name, record.arguments, spec)
         served = history.may_serve_again(record, spec)
         told = run.repeat_count(record) > 1 if served else run.reminded
+        # What only reads may be asked once more, since its result may have left the prompt.
         repeated = times > 2 if served else times > 1
         if repeated and told:
+            # The whole turn ends here: decisions on its other calls would lead to nothing.
             return [*calls, StoppedRecord(reason="repeated_call")]
         most = session.limits.max_calls_per_turn
         over = number - session.calls_made > most
+        # Before anything else: an error of a call that may not be made would only distract.
         if over:
             reason = session.words.text("turns.too_many_calls", most=most)
             verdicts.append(refusal(record, session, "rate_limited", reason))
@@ -109,6 +116,7 @@ def _calls(
             verdicts.append(_repetition(record, session, history.fault(record)))
         elif call.error is not None and record.name not in session.disabled:
             verdicts.append(_refusal(record, explain_call(call.call, call.error, session)))
+        # After validation, which says more, and before policy, whose patterns read every byte.
         elif len(json_bytes(record.arguments)) > session.limits.max_argument_bytes:
             verdicts.append(refusal(record, session, "payload_too_large"))
         else:
@@ -153,6 +161,7 @@ def decision_on(
     policy = policy or session.policy
     history, spec = session.history, session.specs.get(record.name)
     if call_counts is None:
+        # Without the call itself: an edited call must not count against its own limit.
         call_counts = {key: one for key, one in history.rate_counts.items() if key != record.call}
     facts = None
     if spec is not None:

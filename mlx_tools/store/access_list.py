@@ -46,6 +46,7 @@ class RunPermit:
 
     def begin(self, session: str, policy_hash: str, specs: Iterable[ToolSpec]) -> None:
         """Write the list of a run that begins. Raise `StorageError` if that fails."""
+        # No call may run while the list on disk and the one in memory are not the same.
         self._tools = None
         tools = {spec.name: spec.digest() for spec in specs}
         listed = {
@@ -56,6 +57,7 @@ class RunPermit:
             "configuration": dict(self.watched),
         }
         self._list_bytes = json.dumps(listed, sort_keys=True).encode()
+        # Only once the list is on disk: a failed write leaves a run that may call nothing.
         self._write()
         self._tools = tools
 
@@ -68,6 +70,7 @@ class RunPermit:
         if self._tools is None:
             return "there is no access list: no run has begun, or it has ended"
         try:
+            # Byte for byte: nothing of the file is parsed, so nothing in it can be misread.
             if self._read() != self._list_bytes:
                 return "the access list is not the one that this run wrote"
         except FileNotFoundError:
@@ -80,6 +83,7 @@ class RunPermit:
             return f"{spec.name} was no tool of this run when it began"
         if self._tools[spec.name] != spec.digest():
             return f"{spec.name} has changed since the run began"
+        # Sorted, so that the same change always gives the same reason in the transcript.
         for place, was in sorted(self.watched.items()):
             if _fingerprint(place) != was:
                 return f"the configuration has changed since the run began: {place}"
@@ -119,13 +123,17 @@ class RunPermitFile(RunPermit):
         what, hint = f"the access list {self.path}", "check the folder's permissions and free space"
         with (
             translate_os_error(StorageError, f"{what} cannot be written", hint),
+            # Written beside and renamed: a reader sees the old list or the new one, never a part.
             drafted(self.path, self._list_bytes) as draft,
         ):
             draft.replace(self.path)
 
     def _read(self) -> bytes:
         with open_private(self.path) as file:
+            # Whoever wants to stop a run can lock its list exclusively: the check then refuses the
+            # call.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            # One byte more than was written shows that something was added at the end.
             return file.read(len(self._list_bytes) + 1)
 
     def _remove(self) -> None:
@@ -151,6 +159,7 @@ def _fingerprint(place: str | os.PathLike[str]) -> str:
     except OSError:
         return "unreadable"
     try:
+        # The open file is examined, not its name, which may lead elsewhere by now.
         if not stat.S_ISREG(os.fstat(file).st_mode):
             return "unreadable"
         data = os.read(file, _MAX_WATCHED_BYTES)
@@ -208,6 +217,7 @@ class ConsumedApprovalsFile(ConsumedApprovals):
             translate_os_error(StorageError, f"{self.path} cannot be written", hint),
             os.fdopen(os.open(self.path, flags, 0o600), "r+b", buffering=0) as file,
         ):
+            # Two processes that approve the same call must not both find it unused.
             fcntl.flock(file, fcntl.LOCK_EX)
             known = file.read()
             there = set(known.split())
@@ -217,8 +227,11 @@ class ConsumedApprovalsFile(ConsumedApprovals):
             end = b"\n" if known and not known.endswith(b"\n") else b""  # of a write cut off
             try:
                 write_all(file.fileno(), end + "".join(f"{one}\n" for one in new).encode())
+                # Before the call starts: a power cut must not make a used approval new again.
                 sync_fully(file.fileno())
             except OSError:
+                # What could not be synced may be lost later; then it must not count as used now
+                # either.
                 file.truncate(len(known))
                 raise
             return len(new)

@@ -105,6 +105,7 @@ class BlobFiles(BlobStore):
         removed = 0
         for path, found in self._files(_BLOB_NAME):
             with contextlib.suppress(OSError):
+                # By the time of writing, which nobody who only reads a file changes.
                 if found.st_mtime < limit:
                     path.unlink()
                     removed += 1
@@ -116,18 +117,23 @@ class BlobFiles(BlobStore):
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.folder / key
         with drafted(path, data, sync=self.sync if durable else None) as draft:
+            # The data is synced before the rename, the folder's names after it: after a power cut
+            # the name leads to whole data, or there is no name.
             draft.rename(path)
             if durable:
                 self._sync_names()
+        # Last, so that a failed write has removed nothing.
         self._make_room(key)
 
     def read(self, key: str) -> bytes | None:
+        # A key comes from a model: nothing but an id may become part of a path.
         if not _ID.fullmatch(key):
             return None
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             with os.fdopen(os.open(self.folder / key, flags), "rb") as file:
                 found = os.fstat(file.fileno())
+                # An expired file counts as gone although no sweep has come by yet.
                 if not stat.S_ISREG(found.st_mode) or time.time() - found.st_mtime > self.keep:
                     return None
                 return file.read()
@@ -156,6 +162,7 @@ class BlobFiles(BlobStore):
 
     def _make_room(self, newest: str) -> None:
         """Remove the oldest files until the bound holds; never the newest."""
+        # In nanoseconds: several outputs of one turn are written within a second.
         files = sorted(self._files(), key=lambda item: item[1].st_mtime_ns)
         total = sum(found.st_size for _, found in files)
         for path, found in files:
@@ -185,6 +192,8 @@ class BlobMemory(BlobStore):
 
     def write(self, key: str, data: bytes, *, durable: bool = False) -> None:
         self.blobs[self.session, key] = data
+        # Dictionaries keep the order of insertion, so the first entry is the oldest. The list is a
+        # copy because another thread may write meanwhile.
         while sum(map(len, list(self.blobs.values()))) > self.max_bytes:
             self.blobs.pop(next(iter(self.blobs)), None)
 
@@ -221,6 +230,7 @@ class ArtifactStore:
         Raises:
             StorageError: the artifact was not stored; no other was removed either.
         """
+        # A tool may return half a character, which must come back as it was.
         data = text.encode(errors="surrogatepass")
         if len(data) > self.blobs.max_bytes:
             return None
@@ -352,6 +362,7 @@ class Sweeper:
     def sweep_if_due(self) -> None:
         """Begin a sweep if no process has begun one within `SWEEP_EVERY`."""
         ticks = self.ticks()
+        # Once per process and hour the mark on disk is not even read.
         if self._checked_at is not None and ticks - self._checked_at < SWEEP_EVERY:
             return
         self._checked_at = ticks
@@ -380,6 +391,7 @@ class Sweeper:
             fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if last is None:
                 os.utime(mark, (now, now))
+            # Another process has set the mark between the look and the lock: the sweep is theirs.
             elif _time_of(swept) != last:
                 return False
             return self._accept_clock(now)
@@ -405,8 +417,11 @@ class Sweeper:
     def _accept_clock(self, now: float) -> bool:
         swept, doubted = self.folder / _SWEEP_MARK, self.folder / _CLOCK_MARK
         last = _time_of(swept)
+        # The mark is from the future, or older than anything that is kept: one of the clocks is
+        # wrong.
         if last is not None and not -CLOCK_SETTLES <= now - last <= self.keep:
             since = _time_of(doubted)
+            # The doubt begins, or the clock went back again: it must run on from here.
             if since is None or now < since:
                 _set_time(doubted, now)
                 return False

@@ -105,6 +105,7 @@ def place_of(
     root.check_listed(parts)
     made: list[tuple[int, str]] = []
     may = writable.get(root.identity, root.writable)
+    # A copy, so that the loop can close each folder behind it without closing the root.
     current = os.dup(root.fd)
     try:
         for part in parts[:-1]:
@@ -115,6 +116,7 @@ def place_of(
             may = writable.get(identity_of(os.fstat(current)), may)
         _check_repository(current, parts[-1])
         yield Place(root, current, tuple(parts), may)
+        # The new file is synced by its writer; here the names of the folders that lead to it.
         for parent, _ in made:
             _sync(parent)
     except BaseException:
@@ -144,6 +146,8 @@ def _enter_or_make(
         return root.enter(parent, name)
     except OSError as error:
         raise _change_error(error, name) from None
+    # Held open until the end: if the change fails, the folder is removed by its parent, not by a
+    # path.
     created_entries.append((os.dup(parent), name))
     return root.enter(parent, name)
 
@@ -211,6 +215,7 @@ def state_of(content: bytes | int | None) -> str:
             raise WrongFileKind(
                 f"the file is larger than {MAX_COMPARED_BYTES} bytes; it is left as it is"
             )
+        # 256 KiB at a time, by offset: the descriptor's position belongs to whoever opened it.
         piece = os.pread(content, 1 << 18, offset)
         if not piece:
             break
@@ -283,9 +288,11 @@ def write_file(
         _keep_old_state(place, before, old, state_of(content), undo) as held,
         _system_errors(place),
     ):
+        # First the new content, on disk; only then the second look, right before the change.
         temporary = None if content is None else _temporary(place, before, content, mode)
         try:
             now, _ = _check_state(place, expected or held, old_state)
+            # The same file as at the first look, and the temporary file is still ours.
             if _identity(now) != _identity(before) or (
                 temporary and _identity(status_of(place.folder, temporary[0])) != temporary[1]
             ):
@@ -302,6 +309,7 @@ def write_file(
             if temporary is not None:
                 with contextlib.suppress(OSError):  # where it was renamed there is none
                     os.unlink(temporary[0], dir_fd=place.folder)
+    # After the rename: the new name must survive a crash as well as the content.
     _sync(place.folder)
     return before is not None
 
@@ -412,6 +420,7 @@ def _temporary(
                 _copy_owner_and_mode(fd, old_stat)
             elif mode:
                 os.fchmod(fd, mode & 0o777)
+            # Before the rename: else a power cut could leave the name with an empty file.
             sync_fully(fd)
             written = identity_of(os.fstat(fd))
         finally:
@@ -431,14 +440,18 @@ def _copy_owner_and_mode(fd: int, old_stat: os.stat_result) -> None:
     """
     mode = stat.S_IMODE(old_stat.st_mode) & 0o777
     now = os.fstat(fd)
+    # The group first: a change of owner may take away the right to change the group.
     if now.st_gid != old_stat.st_gid:
         try:
             os.fchown(fd, -1, old_stat.st_gid)
         except PermissionError:
+            # Only rights that everybody has as well: those of the old group were not meant for this
+            # one.
             mode = mode & 0o707 | (mode >> 3 & mode & 0o007) << 3
     if now.st_uid != old_stat.st_uid:
         with contextlib.suppress(PermissionError):
             os.fchown(fd, old_stat.st_uid, -1)
+    # Last: nobody else may read the file before its owner and its group are right.
     os.fchmod(fd, mode)
 
 
@@ -462,6 +475,7 @@ def _replace(
     if _is_expected_file(place, name, old_identity, expected):
         return
     inside: Identity | None = temporary[1]  # what the target holds
+    # Each swap may take out what a third program has put in meanwhile: that goes back in turn.
     for _ in range(_MAX_SWAPS):
         outside = _identity(status_of(folder, name))
         exchange(folder, name, place.name)
@@ -507,6 +521,7 @@ def _is_expected_file(
     except (PathRefused, WrongFileKind, PathAbsent):
         return False
     try:
+        # A program that has it open for writing could still add to what is about to be deleted.
         if identity_of(os.fstat(fd)) != identity or is_being_written(fd):
             return False
         return state is None or state_of(fd) == state
@@ -537,6 +552,7 @@ def link_new(place: Place, temporary: str, link: Callable[..., None] = os.link) 
         try:
             os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
+            # The empty file that reserved the name must not stay when the rename fails.
             os.unlink(name, dir_fd=folder)
             raise
 

@@ -65,6 +65,7 @@ def copy_store(
     """
     if not (source.ids() or any(_has_rows(source.tables(one), one) for one in forms)):
         raise UsageError(f"{source.place} holds no sessions", hint="see that its name is right")
+    # The comparison and the copy see the same target: no second copy runs in between.
     with target.lock_for_import():
         there = _compare(source, target, forms)
         copied, problems = CopyReport(present_sessions=len(there)), []
@@ -76,6 +77,7 @@ def copy_store(
                 with source.hold(session):
                     copied.bytes += target.import_session(session, source.parts(session))
                 copied.sessions += 1
+            # The target is full or gone: no other session would fare better.
             except StorageError:
                 raise
             except TranscriptError as error:
@@ -84,11 +86,13 @@ def copy_store(
                 else:
                     copied.left_out.append(session)
         if problems:
+            # Raised at the end: one broken session must not keep the others from being copied.
             raise TranscriptError(
                 f"{len(problems)} of {len(due) + len(there)} sessions could not be copied: "
                 f"{problems[0]}",
                 hint="see to that, and start again: it goes on where it was",
             )
+        # Once more: calls may have used approvals while the sessions were copied.
         target.import_keys(keys := source.keys())
         copied.approvals = len(keys.consumed_approvals)
         for form in forms:
@@ -108,6 +112,7 @@ def _compare(
     """
     ours, theirs = source.keys(), target.keys()
     there, known = set(target.ids()), set(source.ids())
+    # Approvals and headers are sealed with the key: sessions of two keys cannot share a store.
     if theirs.secret not in (None, ours.secret):
         raise _differs(target, "a key of approvals that is another's")
     if not set(theirs.consumed_approvals) <= set(ours.consumed_approvals):
@@ -159,6 +164,7 @@ def _digests(tables: Tables, form: FileFormat) -> dict[str, set[bytes]]:
 def _rows(db: Statements, table: str) -> Iterator[Any]:
     """Yield the rows of a table by its first column, which is its key."""
     query = "SELECT * FROM {} ORDER BY 1 LIMIT {}"
+    # By pages, from the last key on: a result of millions of rows would not fit into memory.
     rows = db.execute(query.format(table, _PAGE_ROWS)).fetchall()
     while rows:
         yield from rows

@@ -29,6 +29,7 @@ def _system_call() -> Callable[..., int] | None:
         function: Any = getattr(ctypes.CDLL(None, use_errno=True), name)
     except (AttributeError, OSError):
         return None
+    # Without argument types ctypes would guess them from the Python values.
     text, number = ctypes.c_char_p, ctypes.c_int
     function.argtypes = (number, text, number, text, ctypes.c_uint)
     function.restype = number
@@ -58,6 +59,7 @@ def exchange(folder: int, name: str, second_path: str) -> bool:
     flag = _MACOS_SWAP if sys.platform == "darwin" else _LINUX_EXCHANGE
     if swap(folder, os.fsencode(name), folder, os.fsencode(second_path), flag) == 0:
         return True
+    # The copy that ctypes took right after the call: the real one may have changed since.
     number = ctypes.get_errno()
     if number in _NOT_POSSIBLE:
         return False
@@ -76,6 +78,7 @@ def is_being_written(fd: int) -> bool:
         # Breaking a lease sends SIGIO, which would end this process; SIGURG is ignored by default.
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
     try:
+        # The kernel refuses the lease (EAGAIN) if the file is open for writing anywhere.
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError as error:
         return error.errno == errno.EAGAIN

@@ -157,6 +157,8 @@ class Root:
         try:
             given = expand_user(name.path).absolute()
             self.path = given.resolve(strict=True)
+            # Held for the life of the root: what is opened below starts here, whatever the path
+            # becomes.
             self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             with os.scandir(self.fd) as entries:  # macOS may forbid this though the folder opens
                 next(entries, None)
@@ -168,7 +170,10 @@ class Root:
             raise UsageError(
                 f"root {name.path!r}: {reason}", hint=hint or "name a folder"
             ) from None
+        # Closed with the object at the latest: nobody has to remember it.
         self.close = weakref.finalize(self, os.close, self.fd)
+        # A model repeats paths as it was shown them: /tmp and /private/tmp on macOS, $HOME through
+        # a link.
         spellings = {given, self.path, *_other_spellings(self.path)}
         self._prefixes = {_comparable(path.parts) for path in spellings}
         self._kernel_devices = kernel_devices()
@@ -275,6 +280,7 @@ class Root:
 
     def enter(self, parent: int, name: str) -> int:
         """Return a descriptor of a folder in an open folder. Raise as `open_folder`."""
+        # O_NOFOLLOW: a link that somebody has put in the folder's place meanwhile is refused here.
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         try:
             fd = os.open(name, flags, dir_fd=parent)
@@ -299,6 +305,8 @@ class Root:
 
         Raises as `open_file` does, also if it is something else by now.
         """
+        # A pipe put in the file's place must not hang the call (O_NONBLOCK), nor a terminal become
+        # this process's own (O_NOCTTY).
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
         try:
             fd = os.open(name, flags, dir_fd=parent)
@@ -317,6 +325,7 @@ class Root:
             wrong = f"{name} was replaced by something else"
         elif status.st_dev in self._kernel_devices:
             wrong = f"{name} is the kernel's, not a document"
+        # Nobody can tell where the other names are; a link into a secret's folder would let it out.
         elif of_kind is stat.S_ISREG and status.st_nlink > 1:
             wrong = (
                 f"{name} has other names too (hard links), one of which may lie outside the folder"
@@ -376,6 +385,7 @@ def kernel_devices() -> frozenset[int]:
                 devices.add(os.makedev(int(major), int(minor)))
     except (OSError, ValueError, IndexError):
         devices.clear()  # no Linux, or no /proc: the three below remain
+    # In containers /dev and /proc may lie on the root's own device, which must stay usable.
     ordinary = Path("/").stat().st_dev
     for place in ("/dev", "/proc", "/sys"):
         try:
@@ -397,6 +407,7 @@ def _split_path(path: str) -> tuple[str, ...]:
         raise PathRefused(f"the path is longer than {MAX_PATH_CHARS} characters")
     if "\0" in path:
         raise PathRefused("the path holds a NUL character")
+    # Python would hand some of these to the system as raw bytes (surrogateescape).
     if any("\ud800" <= character <= "\udfff" for character in path):
         raise PathRefused("the path holds half a character (a lone surrogate)")
     steps = tuple(step for step in path.split("/") if step not in ("", "."))

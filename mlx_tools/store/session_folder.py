@@ -124,6 +124,7 @@ class TranscriptStore(SessionStore):
 
     def open(self, session: str | os.PathLike[str]) -> SessionFiles:
         path = self._existing_path(session)
+        # A transcript elsewhere is no session of this store: it has no row in the index.
         if path.parent.parent != self.folder:
             return self._files(path.parent, TranscriptFile(path, create=False))
         transcript = TranscriptFile(path, create=False, on_close=self._update_index)
@@ -134,6 +135,7 @@ class TranscriptStore(SessionStore):
         """Add a session's summary to the index if it takes no time to compute."""
         assert transcript.path is not None
         summary = None
+        # The file is locked while this runs: a long summary would keep the next process waiting.
         if status.st_size <= _QUICKLY_SUMMARIZED:
             with contextlib.suppress(AttributeError, TypeError, ValueError):  # odd values
                 summary = summarize(transcript)
@@ -200,6 +202,8 @@ class TranscriptStore(SessionStore):
         ):
             self._make()
             if not path.exists():
+                # A hard link, not a rename: of two processes that make a key, the second must not
+                # replace it.
                 with contextlib.suppress(FileExistsError), drafted(path, secret) as draft:
                     path.hardlink_to(draft)
             return read_regular(path)
@@ -263,6 +267,8 @@ class TranscriptStore(SessionStore):
             return parse(reader.read())[0]
 
     def summary(self, session: str) -> SessionSummary:
+        # Before the records are read: if the file grows meanwhile, the summary counts as out of
+        # date.
         state = self._state_of(session)
         summary = self.index.summary(session, state)
         if summary is None:
@@ -350,6 +356,8 @@ class TranscriptStore(SessionStore):
     def lock_for_import(self) -> Iterator[None]:
         with self._lock_store():
             self._make()
+            # The folder itself is the lock file: nothing is left behind, and the lock ends with the
+            # process.
             folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if not _try_lock(folder, fcntl.LOCK_EX):
@@ -359,6 +367,7 @@ class TranscriptStore(SessionStore):
             for draft in self.folder.glob(f"{_IMPORTED}*"):  # of a copy that was killed
                 shutil.rmtree(draft, ignore_errors=True)
             yield
+            # One sync for all files of all sessions: an fsync each would take far longer.
             os.sync()
         finally:
             os.close(folder)
@@ -398,6 +407,7 @@ class TranscriptStore(SessionStore):
                     with drafted(path, part.data) as file:
                         os.utime(file, (part.written_at, part.written_at))
                         file.rename(path)
+                # Whole or not at all: until the rename the folder's name is no session id.
                 draft.rename(self.folder / session)
             finally:
                 shutil.rmtree(draft, ignore_errors=True)

@@ -94,6 +94,8 @@ class SessionIndex:
     def close(self, session: str, state: FileState, summary: SessionSummary | None) -> None:
         """Take in that a process is about to unlock a session."""
         data = None if summary is None else _encode(summary)
+        # An empty state matches no file, so a session without a summary is summed up when it is
+        # asked for.
         row = (session, state.updated, state.text if data else "", data)
         self._write(
             lambda file: file.sql.execute("INSERT OR REPLACE INTO sessions VALUES (?,?,0,?,?)", row)
@@ -253,6 +255,8 @@ class SessionIndex:
 
         An older copy of the index that is put back has another stamp than the folder from now on.
         """
+        # Compared before the change: if the index was behind already, the new stamp must not hide
+        # it.
         is_current = self._stamp(file) == self._folder_stamp()
         change()
         file.sql.execute(
@@ -308,6 +312,7 @@ class SessionIndex:
             changes,
         )
         file.sql.executemany("DELETE FROM sessions WHERE session = ?", [(name,) for name in rows])
+        # A session was made or removed while the folders were read: the next look compares again.
         if self._folder_stamp() != stamp:
             self._set_stamp(file, "")
 

@@ -471,6 +471,7 @@ class SessionStore(ABC):
         """
         with ExitStack() as stack:
             try:
+                # Held first: between the look and the removal no process may open it again.
                 stack.enter_context(self.hold(session))
                 ended = session_status(self.records(session)).is_finished
             except SessionInUse:
@@ -594,6 +595,7 @@ class MemoryStore:
     def create(self) -> SessionFiles:
         session = new_session_id()
         self._transcripts[session] = Transcript()
+        # A long-running program would else keep every question ever asked.
         while len(self._transcripts) > MAX_MEMORY_SESSIONS:
             del self._transcripts[next(iter(self._transcripts))]
         return self._files(session, self._transcripts[session])

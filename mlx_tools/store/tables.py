@@ -115,7 +115,9 @@ class SqliteFile:
 
     def _prepare(self) -> None:
         form = self._form
+        # A file from elsewhere may hold views and triggers: their functions must not run.
         self.sql.execute("PRAGMA trusted_schema = OFF")
+        # The id is set last in the same transaction, so a half-made file is made again.
         if self.fetch_one("PRAGMA application_id")[0] == 0:  # new, or whoever began it was killed
             with self.transaction(write=True):
                 if (
@@ -129,6 +131,7 @@ class SqliteFile:
             )
         if self.fetch_one("PRAGMA user_version")[0] in form.upgrades:
             with self.transaction(write=True):
+                # Read again under the write lock: another process may have upgraded it meanwhile.
                 was = self.fetch_one("PRAGMA user_version")[0]
                 if was in form.upgrades:  # nobody was quicker
                     self._make(form.upgrades[was])
@@ -169,6 +172,8 @@ class SqliteFile:
         Values that mlx-tools never writes are damage, raised as SQLite raises damage that it sees
         itself.
         """
+        # IMMEDIATE takes the write lock at once: two readers that both want to write would
+        # deadlock.
         self.sql.execute("BEGIN IMMEDIATE" if write else "BEGIN")
         try:
             yield self.sql
@@ -308,6 +313,8 @@ class SqliteTables(Tables):
 
     @contextlib.contextmanager
     def transaction(self, *, write: bool = False) -> Iterator[Statements]:
+        # Reading a store that has no such tables yet must not create a file: an empty one in memory
+        # serves.
         path = self.path if write or self.exists else None
         with SqliteFile(path, self._form, wait=self._wait) as file, file.translate_errors():
             file.sql.row_factory = sqlite3.Row
@@ -340,6 +347,7 @@ class PresenceLock:
         self.token = secrets.token_hex(16)
         self._path = private_dir(folder) / self.token
         self._fd = os.open(self._path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+        # The system drops the lock with the process, even after kill -9: no heartbeat is needed.
         fcntl.flock(self._fd, fcntl.LOCK_EX)
 
     def close(self) -> None:

@@ -78,6 +78,7 @@ class TemplateFile:
                     f"{self.path} holds {_MAX_TEMPLATES} templates",
                     hint="revoke some: approvals revoke ID",
                 )
+            # The id is part of what is sealed: an entry cannot be copied under another id.
             made = replace(template, id=secrets.token_hex(4))
             made = replace(made, seal=seal(self._secret(), "template", to_builtins(made)))
             self._write([*entries, to_builtins(made)])
@@ -94,6 +95,7 @@ class TemplateFile:
 
     def _verify(self, entry: Mapping[str, Any]) -> ApprovalTemplate | None:
         """Return the template of an entry whose seal is valid, else None."""
+        # Every read checks the seal: whoever can write the file cannot approve anything by it.
         if not equal_digests(seal(self._secret(), "template", entry), str(entry.get("seal"))):
             return None
         return ApprovalTemplate(**{**entry, "roots": tuple(entry["roots"])})
@@ -128,6 +130,7 @@ class TemplateFile:
         private_dir(self.path.parent)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         with translate_os_error(StorageError, f"{self.path} cannot be written"):
+            # A lock file of its own: the templates' file is replaced by each write.
             file = os.open(self.path.with_suffix(".lock"), flags, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)

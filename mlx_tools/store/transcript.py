@@ -67,6 +67,7 @@ def _object(value: Struct) -> dict[str, Any]:
     out: dict[str, Any] = {} if tag is None else {"type": tag}
     for name, key, default in _defaults(type(value)):
         own = getattr(value, name)
+        # The identity check spares a comparison of large mappings with their shared defaults.
         if own is default:
             continue
         if own != default or type(own) is not type(default):
@@ -223,6 +224,7 @@ class TranscriptFile(Transcript):
 
     def _load(self, file: int) -> None:
         try:
+            # Locked before it is read: what another process is about to append would be missed.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise TranscriptError(
@@ -237,6 +239,8 @@ class TranscriptFile(Transcript):
             self.extend(records)
             self._mutating = {r.call for r in self if _starts_mutating(r)}
             if self._size < len(data):
+                # The next line must begin at a line end; half a line before it would make both
+                # unreadable.
                 os.ftruncate(file, self._size)
 
     def append(self, record: Record) -> None:
@@ -250,11 +254,17 @@ class TranscriptFile(Transcript):
             raise TranscriptError(f"the transcript {self.path} is closed")
         data = (encode(record) + "\n").encode()
         try:
+            # On disk before it is in the list: nobody acts on a record that a crash could take
+            # back.
             write_all(self._file, data)
+            # Not each record: an fsync takes milliseconds, and what was only read can be read
+            # again.
             if self._must_last(record):
                 self._sync(self._file)
         except OSError as error:
             try:
+                # A full disk may have taken part of the line. It goes, so that the file stays
+                # readable.
                 os.ftruncate(self._file, self._size)
             except OSError:
                 self.close()  # nothing may follow on a part of a line: whoever opens it drops that
@@ -280,6 +290,8 @@ class TranscriptFile(Transcript):
             file, self._file = self._file, None
             try:
                 if self._on_close is not None and self._is_loaded:
+                    # While it is still locked, so that no other process has added to what is summed
+                    # up.
                     self._on_close(self, os.fstat(file))
             finally:
                 os.close(file)

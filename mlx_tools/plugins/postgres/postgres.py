@@ -124,6 +124,8 @@ def check_address(text: str) -> str:
 
 def lock_key(name: str) -> int:
     """Return the number by which PostgreSQL knows the lock of this name."""
+    # PostgreSQL knows advisory locks by a 64-bit integer only. The prefix keeps clear of other
+    # programs.
     digest = hashlib.sha256(f"mlx-tools:{name}".encode()).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
 
@@ -168,6 +170,7 @@ class PostgresDatabase:
             if self._process != os.getpid():  # those are the parent's
                 self._idle, self._process = [], os.getpid()
             while self._idle:
+                # The last one first: it is the likeliest to be alive, and the others may idle out.
                 if is_alive(connection := self._idle.pop()):
                     return connection
                 connection.close()
@@ -183,8 +186,10 @@ class PostgresDatabase:
 
     def give(self, connection: Connection) -> None:
         """Take back a connection that is not used any more and is in no transaction."""
+        # 0 is IDLE: a connection in a failed transaction would break its next user's statement.
         fit = not connection.closed and connection.info.transaction_status == 0
         with self._lock:
+            # After a fork the child must not hand a connection on that its parent still uses.
             if fit and len(self._idle) < _MAX_IDLE and self._process == os.getpid():
                 self._idle.append(connection)
                 return
@@ -259,6 +264,7 @@ class PostgresDatabase:
         if form.file in self._created:
             return
         with connection.transaction():
+            # Two processes that start at once would both find no tables, and both create them.
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (lock_key("tables"),))
             there = connection.execute("SELECT to_regclass('mlx_tools.formats')").fetchone()
             if there == (None,):
@@ -288,6 +294,7 @@ class PostgresDatabase:
                     " ON CONFLICT (name) DO UPDATE SET version = excluded.version",
                     (form.file, form.version),
                 )
+        # After the commit only: a transaction that was rolled back has created nothing.
         self._created.add(form.file)
 
     # --- errors ---
@@ -305,6 +312,8 @@ class PostgresDatabase:
         try:
             yield
         except Exception as error:
+            # By name, because psycopg is optional and must not be imported to tell that it is not
+            # at fault.
             if type(error).__module__.partition(".")[0] != "psycopg":
                 raise
             raise self.as_error(error, kind) from None
@@ -317,6 +326,7 @@ class PostgresDatabase:
             if state.startswith(begins):
                 why, hint = known, helps
                 break
+        # Without a state the server has not spoken: the connection itself is gone.
         lost = not state and type(error).__name__ == "OperationalError"
         if lost and str(error).startswith("connection "):
             why, hint = f"it cannot be reached: {clean(str(error), 300)}", "see that it runs"
@@ -348,6 +358,7 @@ def is_alive(connection: Connection) -> bool:
     """
     if connection.closed:
         return False
+    # The server sends nothing unasked; readable means that the other end was closed.
     readable, _, _ = select.select([connection.fileno()], [], [], 0)
     return not readable
 
@@ -400,6 +411,8 @@ class PostgresTables(Tables):
         form = self._form
         with self._database.connection(form.error) as connection:
             self._database.make(connection, form)
+            # Readers get one state of all tables. A writer holds the format's lock and needs no
+            # more.
             level = None if write else psycopg.IsolationLevel.REPEATABLE_READ
             connection.isolation_level = level
             try:
@@ -412,6 +425,7 @@ class PostgresTables(Tables):
             except ODD_VALUES as error:  # nobody has put those there
                 raise self._database.damage_error(form) from error
             finally:
+                # The connection goes back to the pool: its next user must not inherit the level.
                 connection.isolation_level = None
 
     def continue_numbering(self, db: Statements, table: str, column: str) -> None:
@@ -450,6 +464,8 @@ class _PresenceLock:
 
     @property
     def token(self) -> str:
+        # The database has dropped the lock with the connection: others may have taken over our
+        # work.
         if self._connection is not None and not is_alive(self._connection):
             self.close()
             self._hold()
@@ -466,6 +482,7 @@ class _PresenceLock:
 
 def is_locked(connection: Connection, name: str) -> bool:
     """Return True if somebody holds the lock of this name. The lock is not taken."""
+    # pg_locks shows a 64-bit key as two halves of 32 bits.
     key = lock_key(name)
     row = connection.execute(
         "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1"

@@ -191,6 +191,7 @@ class PostgresStore(SessionStore):
     def lock_for_import(self) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             try:
+                # An advisory lock like a session's, so that a broken connection frees it.
                 stack.enter_context(self._hold_lock(" copy"))  # no session is called so
             except SessionInUse:
                 raise StorageError(
@@ -318,6 +319,8 @@ class TranscriptRows(Transcript):
         if not _exists(db, self._session):
             raise _unknown_session(self._session)
         _lock(db, self._session)
+        # From here on the writer before us, whose lock was lost with its connection, appends
+        # nothing.
         query = "UPDATE sessions SET writer = writer + 1 WHERE id = %s RETURNING writer"
         row = db.execute(query, (self._session,)).fetchone()
         if row is None:  # it was removed meanwhile
@@ -339,9 +342,11 @@ class TranscriptRows(Transcript):
         own = (len(line) + 1, self._session, self._writer, self._count, line)
         try:
             with self._database.translate_errors():
+                # One statement: the row's writer is checked and the line inserted, or neither.
                 written = self._connection.execute(_APPEND, own).rowcount
         except StorageError as error:
             error.message = f"the transcript of {self._session} cannot be written: {error.message}"
+            # Whether the line was committed is unknown: nothing more may be appended to this list.
             if self._connection.closed:
                 self.close()
             raise
@@ -382,6 +387,7 @@ class BlobRows(BlobStore):
                     " SET at = excluded.at, data = excluded.data",
                     (*own, key, data),
                 )
+                # By the database's clock, which also wrote ``at``: the clients' clocks may differ.
                 expired = "DELETE FROM kept WHERE session = %s AND kind = %s AND at < %s"
                 db.execute(expired, (*own, _now(db) - self.keep))
                 db.execute(
