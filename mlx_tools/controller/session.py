@@ -377,7 +377,7 @@ class Session(SessionState):
                 if yes is not None and yes.scope == "session" and self.believes(yes):
                     self.history.add_consent(turn.call(record.call).name, yes)
             case CallRecord():
-                # A call that was read shows that the model knows the form: only errors in a row count.
+                # A call that was read shows that the model knows the form: errors in a row count.
                 self.format_errors = 0
                 self.calls_made += 1
                 spec = self.specs.get(record.name)
