@@ -317,20 +317,7 @@ class Completer:
         teller: EventEmitter | None,
     ) -> None:
         """Stream one draw into the turn, until the turn wants something else."""
-        # What earlier draws took counts: a mended turn gets no more tokens than a clean one.
-        left = step.max_tokens - result.tokens
-        for mend in turn.mends:
-            left -= len(mend.replacement)  # a token a character, at the most
-        grammar = None
-        if step.strategy == "grammar":
-            grammar = await self._worked(partial(self._grammar, step))
-        # The model writes the end of the prefix once more.
-        repeated = grammar.repeated_prefix if grammar is not None else ""
-        text = prompt + ask.text.removesuffix(repeated)
-        request = request_for(self._session, text, max(1, left), grammar, ask.attempt)
-        # Only the first draw can go by the chat API: it has no way to go on from a begun turn.
-        if step.messages is not None and not ask.text and not ask.attempt:
-            request = to_chat_request(request, step, self._session.neutraliser)
+        request, repeated = await self._draw_request(prompt, ask, step, turn, result)
         usage: Usage | None = None
         pieces, size = result.pieces, 0
         ending: Sequence[Delta] = ()
@@ -386,6 +373,31 @@ class Completer:
         # Without usage the larger of two estimates: a server may send several tokens in a piece.
         result.tokens += said or max(result.pieces - pieces, size // CHARS_OF_TOKEN)
         result.usages.append(usage or Usage())
+
+    async def _draw_request(
+        self,
+        prompt: str,
+        ask: SampleTokens,
+        step: Complete,
+        turn: ConstrainedTurn,
+        result: CompletionResult,
+    ) -> tuple[CompletionRequest, str]:
+        """Return the request of a draw, and the text of its prompt that the model repeats."""
+        # What earlier draws took counts: a mended turn gets no more tokens than a clean one.
+        left = step.max_tokens - result.tokens
+        for mend in turn.mends:
+            left -= len(mend.replacement)  # a token a character, at the most
+        grammar = None
+        if step.strategy == "grammar":
+            grammar = await self._worked(partial(self._grammar, step))
+        # Held to a grammar the model writes the end of the prefix once more.
+        repeated = grammar.repeated_prefix if grammar is not None else ""
+        text = prompt + ask.text.removesuffix(repeated)
+        request = request_for(self._session, text, max(1, left), grammar, ask.attempt)
+        # Only the first draw can go by the chat API: it has no way to go on from a begun turn.
+        if step.messages is not None and not ask.text and not ask.attempt:
+            request = to_chat_request(request, step, self._session.neutraliser)
+        return request, repeated
 
     async def _worked(self, work: Callable[[], Result]) -> Result:
         """Return the result of ``work``.
