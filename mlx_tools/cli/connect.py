@@ -68,7 +68,10 @@ class EditedFile(Struct, frozen=True):
 
 @app.command()
 def connect(
-    client: Annotated[str, argument("CLIENT", f"One of {', '.join(CLIENTS)}.")],
+    client: Annotated[
+        str | None,
+        argument("CLIENT", f"One of {', '.join(CLIENTS)}.", autocompletion=lambda: [*CLIENTS]),
+    ] = None,
     url: Annotated[
         str | None, option("--url URL", "The gateway's address, as serve says it at its start.")
     ] = None,
@@ -79,6 +82,8 @@ def connect(
 
     The change is shown before anything is written. What else a file holds stays as it is.
     """
+    if client is None:
+        raise UsageError("no client is named", hint=f"one of {', '.join(CLIENTS)}")
     if client not in CLIENTS:
         raise UsageError(f"{client[:80]!r} is no client that is known: {', '.join(CLIENTS)}")
     target, is_running = _target(url)

@@ -139,7 +139,7 @@ def describe_resumed(header: Header) -> str:
 
 def tell_resumed(saved: SavedSession) -> None:
     """Note which session goes on, and its first question."""
-    question = kept_sessions().summary(saved.header.session).status.question
+    question = " ".join(kept_sessions().summary(saved.header.session).status.question.split())
     note(f"{describe_resumed(saved.header)}: {cut(in_words(question), 60)}")
 
 

@@ -177,8 +177,9 @@ def test_a_link_stays_a_link_and_what_is_no_file_is_refused(run: Any, home: Path
 
 
 def test_an_unknown_client_and_an_odd_address_are_refused(run: Any, home: Path) -> None:
-    result = run("connect", "emacs")
-    assert result.code == 2 and "codex" in result.err
+    for words in (("connect", "emacs"), ("connect",)):
+        result = run(*words)
+        assert result.code == 2 and "codex" in result.err
     assert run("connect", "pi", "--url", "ftp://x").code == 2
     result = run("connect", "open-webui", "--url", NOBODY, "--write")
     assert result.code == 2 and "variables" in result.err

@@ -122,6 +122,6 @@ def test_fish_asks_first_whether_there_is_anything() -> None:
     assert said("mlx-tools un", "is-args") == ("", 0)
     assert said("mlx-tools ask --full-trace ", "is-args") == ("", 1)
     assert said("mlx-tools und", "get-args") == (
-        "undo\tBring back what a session's calls replaced, deleted and made.",
+        "undo\tTake back what a session's calls changed.",
         0,
     )
