@@ -1,8 +1,11 @@
-"""Names and first lines of docstrings keep to docs/glossary.md; what breaks a rule only shrinks."""
+"""Names and first lines of docstrings keep to docs/glossary.md, and pages to short sentences.
+
+What breaks a rule only shrinks.
+"""
 
 from __future__ import annotations
 
-from scripts import names
+from scripts import names, sentences
 from tests.tables import table
 
 TABLE = names.read_table()
@@ -29,3 +32,10 @@ def test_every_name_that_is_allowed_is_there() -> None:
     }
     for name, allowed in TABLE["allowed"].items():
         assert set(allowed) <= defined[name], name
+
+
+@table("kind", ["long", "unusual"])
+def test_no_page_has_more_long_sentences_or_unusual_words_than_it_had(kind: str) -> None:
+    allowed, counts = sentences.read_table()[kind], sentences.count()[kind]
+    more = {name: count for name, count in counts.items() if count > allowed.get(name, 0)}
+    assert not more, f"python scripts/sentences.py PAGE lists them: {more}"

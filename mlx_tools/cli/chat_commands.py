@@ -214,7 +214,7 @@ def _help(_: ChatSession, name: str) -> str:
     width = max(len(command.usage) for command in COMMANDS.values())
     for command in COMMANDS.values():
         _row(command.usage, command.help, width)
-    return "Ctrl-C stops an answer. !PROGRAM runs it. A space before the / or ! asks the line."
+    return "Ctrl-C stops an answer. !PROGRAM runs a program. A space before / or ! sends it."
 
 
 def _row(head: str, text: str, width: int = 0) -> None:
