@@ -61,17 +61,26 @@ assert json.loads(header)["remark"] == "a try"
 """,
     ),
     "stop reason": Addition(
-        edits={"errors.py": (("StopReason = Literal[\n", '    "no_wish",\n'),)},
+        edits={
+            "errors.py": (("StopReason = Literal[\n", '    "no_wish",\n'),),
+            "transcript/endings.py": (
+                (
+                    "    {\n",
+                    '        "no_wish": ("nobody wished for more", "ask in other words"),\n',
+                ),
+            ),
+        },
         shown="""
 from mlx_tools import Controller, TranscriptStore
 from mlx_tools.testing import ScriptedBackend, answer
-from mlx_tools.transcript import StoppedRecord, outcome_of
+from mlx_tools.transcript import StoppedRecord, outcome_of, stopped_in_words
 store = TranscriptStore("sessions")
 session = Controller(ScriptedBackend(answer()), store=store).run_sync("Hi").session
 with store.open(session).transcript as transcript:
     transcript.append(StoppedRecord(reason="no_wish"))
 with store.open(session).transcript as transcript:
     assert outcome_of(transcript).reason == "no_wish"
+    assert "nobody wished for more" in stopped_in_words(list(transcript))
 """,
     ),
     "kind of record": Addition(
@@ -89,7 +98,7 @@ with store.open(session).transcript as transcript:
             "transcript/events.py": (
                 ("    RepairRecord,\n", "    RemarkRecord,\n"),
                 (
-                    "    usage: Usage\n    duration_ms: int | None\n",
+                    'server did not report."""\n    duration_ms: int | None\n',
                     "\n\nclass Remarked(Event, frozen=True, kw_only=True):\n"
                     '    """Somebody made a remark."""\n\n    content: str\n',
                 ),
