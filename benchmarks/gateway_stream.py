@@ -82,7 +82,11 @@ class SlowModel:
         return JSONResponse({"object": "list", "data": [{"id": "m-chatml", "object": "model"}]})
 
     async def _complete(self, request: Any) -> Any:
-        case = re.findall(r"Write (\w+) for ([\w/]+)\.", (await request.json())["prompt"])[-1]
+        prompt = (await request.json()).get("prompt", "")
+        cases = re.findall(r"Write (\w+) for ([\w/]+)\.", prompt)
+        if not cases:  # the gateway tries what the server can do
+            return JSONResponse({"error": "no prompt"}, 400)
+        case = cases[-1]
         return StreamingResponse(self._stream(*case), media_type="text/event-stream")
 
     async def _stream(self, kind: str, interface: str) -> AsyncIterator[str]:

@@ -16,7 +16,7 @@ from mlx_tools.gateway.body import MAX_TOOLS
 from mlx_tools.gateway.content import gateway_text
 from mlx_tools.gateway.request import ApiError, JsonObject, invalid
 from mlx_tools.messages import ToolSpec
-from mlx_tools.schema import lenient_parameters
+from mlx_tools.schema import LenientSchema, lenient_parameters
 
 CUSTOM_ARGUMENT: Final = "input"
 """The argument of a custom tool, as OpenAI's interfaces call its text."""
@@ -62,6 +62,17 @@ class ToolDefinition(Struct, frozen=True):
     parameters: Any = None
     grammar: tuple[str, str] | None = None
 
+    def spec(self, model_name: str) -> tuple[ToolSpec, Sequence[str]]:
+        """The tool as the model is told of it, and the faulty places of its schema."""
+        description = self.description if isinstance(self.description, str) else ""
+        if self.tool.is_custom:
+            description = _describe_custom(description, self.grammar)
+            schema = LenientSchema(_CUSTOM_PARAMETERS)
+        else:
+            schema = lenient_parameters(self.parameters)
+        spec = ToolSpec(name=model_name, description=description, parameters=schema.parameters)
+        return spec, schema.dropped
+
 
 class ClientTools:
     """The tools of one request, and how names of the client and the model's names map.
@@ -75,7 +86,7 @@ class ClientTools:
         self, definitions: Sequence[ToolDefinition] = (), field_path: str = "tools"
     ) -> None:
         """Raises `ApiError` if there are too many, or two of one name."""
-        _check_names(definitions, field_path)
+        check_names(definitions, field_path)
         self._model_names = _model_names([definition.tool for definition in definitions])
         self._tools = {name: tool for tool, name in self._model_names.items()}
         self._by_key = {
@@ -112,19 +123,10 @@ class ClientTools:
         return ClientTool(model_name) if tool is None else tool
 
     def _spec(self, definition: ToolDefinition) -> ToolSpec:
-        tool, told = definition.tool, definition.description
-        description = told if isinstance(told, str) else ""
-        if tool.is_custom:
-            parameters = _CUSTOM_PARAMETERS
-            description = _describe_custom(description, definition.grammar)
-        else:
-            schema = lenient_parameters(definition.parameters)
-            parameters = schema.parameters
-            if schema.dropped:
-                self._dropped[tool.name] = schema.dropped
-        return ToolSpec(
-            name=self._model_names[tool], description=description, parameters=parameters
-        )
+        spec, dropped = definition.spec(self._model_names[definition.tool])
+        if dropped:
+            self._dropped[definition.tool.name] = dropped
+        return spec
 
 
 def name_dropped(dropped: Mapping[str, Sequence[str]]) -> list[str]:
@@ -185,7 +187,8 @@ def custom_grammar(form: Any) -> tuple[str, str] | None:
 # --- names --------------------------------------------------------------------------------------
 
 
-def _check_names(definitions: Sequence[ToolDefinition], field_path: str) -> None:
+def check_names(definitions: Sequence[ToolDefinition], field_path: str) -> None:
+    """Raise `ApiError` if there are too many tools, or two of one name."""
     if len(definitions) > MAX_TOOLS:
         raise invalid(field_path, f"more than {MAX_TOOLS}")
     counts = Counter((one.tool.namespace, one.tool.name) for one in definitions)

@@ -125,6 +125,7 @@ class TurnDone(Struct, frozen=True, kw_only=True):
         stopped_by: The client's stop text that ended the answer, empty if none did.
         call_like: Whether the answer looks like a call that cannot be read, also after the model
             was told so.
+        beginning_left_out: Whether the answer does not follow the client's beginning.
         scores: The alternatives of each token, if they were asked for and the server says them.
     """
 
@@ -137,12 +138,18 @@ class TurnDone(Struct, frozen=True, kw_only=True):
     echoed: tuple[str, ...] = ()
     stopped_by: str = ""
     call_like: bool = False
+    beginning_left_out: bool = False
     scores: tuple[tuple[TokenScore, ...], ...] = ()
 
     @property
     def notes(self) -> JsonObject:
         """The details that are known only at the end, for headers or the last event."""
-        notes = {"repairs": [*self.repairs], "echoed": [*self.echoed], "call_like": self.call_like}
+        notes = {
+            "repairs": [*self.repairs],
+            "echoed": [*self.echoed],
+            "call_like": self.call_like,
+            "beginning_left_out": self.beginning_left_out,
+        }
         return {name: value for name, value in notes.items() if value}
 
 

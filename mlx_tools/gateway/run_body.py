@@ -13,14 +13,19 @@ from mlx_tools.controller import ApprovalAnswer, prior_from_messages
 from mlx_tools.errors import UsageError
 from mlx_tools.gateway.body import MAX_TOOLS, Body, answer_schema, place, read
 from mlx_tools.gateway.chat_completions import ReadMessage, read_messages
-from mlx_tools.gateway.client_tools import name_dropped
+from mlx_tools.gateway.client_tools import (
+    ClientTool,
+    ToolDefinition,
+    check_names,
+    custom_grammar,
+    name_dropped,
+)
 from mlx_tools.gateway.content import ContentReader
 from mlx_tools.gateway.conversation import WaitingCalls, arguments_of, pair_results
 from mlx_tools.gateway.history import HistoryReader
 from mlx_tools.gateway.request import ApiError, ClientMessage, JsonObject, invalid
 from mlx_tools.messages import TOOL_NAME, ErrorInfo, ToolSpec, replace
 from mlx_tools.policy import PRESETS, Limits
-from mlx_tools.schema import lenient_parameters
 from mlx_tools.tools import MAX_ERROR_CHARS, MAX_OUTPUT_CHARS, ToolResult
 
 Question = Annotated[str, Field(min_length=1, pattern=r"\S")]
@@ -251,48 +256,52 @@ def _with_call_ids(messages: Iterable[ClientMessage]) -> Iterator[JsonObject]:
 
 
 class _ToolBody(Body):
-    """A tool that the client of a run runs."""
+    """A tool that the client of a run runs, as OpenAI, Anthropic or MCP defines one."""
 
     name: Annotated[str, Field(min_length=1, max_length=500)]
     description: Any = None
     parameters: Any = None
+    input_schema: Any = None
+    inputSchema: Any = None  # noqa: N815, the field of MCP
+    format: Any = None
+
+    def definition(self, *, is_custom: bool) -> ToolDefinition:
+        """The tool, with whichever of the schemas is there."""
+        schemas = (self.parameters, self.input_schema, self.inputSchema)
+        parameters = next((schema for schema in schemas if schema is not None), None)
+        tool = ClientTool(self.name, is_custom=is_custom)
+        return ToolDefinition(tool, self.description, parameters, custom_grammar(self.format))
 
 
-def _tool_spec(tool: _ToolBody, field_path: str) -> tuple[ToolSpec, Sequence[str]]:
-    """The tool, and what of its schema has no effect. Raises `ApiError`."""
+_KINDS: Final = ("function", "custom")
+"""The types of tools that a client can run; an inner object of the same name may define one."""
+
+
+def _definition(value: JsonObject, field_path: str) -> ToolDefinition:
+    """Read the definition of a tool. Raises `ApiError`."""
+    kind = next((kind for kind in _KINDS if isinstance(value.get(kind), dict)), None)
+    is_custom = "custom" in (kind, value.get("type"))
+    if kind is not None:
+        field_path, value = place(field_path, kind), value[kind]
+    tool = read(_ToolBody, value, field_path)
     if not TOOL_NAME.fullmatch(tool.name):
         problem = f"{tool.name!r}: 1 to 64 of A-Z a-z 0-9 _ . -"
         raise invalid(place(field_path, "name"), problem)
-    schema = lenient_parameters(tool.parameters)
-    description = tool.description if isinstance(tool.description, str) else ""
-    spec = ToolSpec(name=tool.name, description=description, parameters=schema.parameters)
-    return spec, schema.dropped
-
-
-def _check_names(tools: Sequence[ToolSpec]) -> None:
-    seen: set[str] = set()
-    for spec in tools:
-        if spec.name in seen:
-            raise invalid("client_tools", f"{spec.name!r} names two of them")
-        seen.add(spec.name)
+    return tool.definition(is_custom=is_custom and "input_schema" not in value)
 
 
 def _own_tools(
     definitions: Sequence[JsonObject],
 ) -> tuple[tuple[ToolSpec, ...], dict[str, Sequence[str]]]:
-    """The client's tools, and by their names what of their schemas has no effect.
+    """The client's tools, and by their names the faulty places of their schemas.
 
     What they do nobody knows here, so what holds for a call that changes things holds for theirs:
     none is made of text that was cut off, or copied out of a result.
     """
-    specs, dropped = [], dict[str, Sequence[str]]()
-    for index, definition in enumerate(definitions):
-        at = place("client_tools", index)
-        if isinstance(definition.get("function"), dict):
-            at, definition = place(at, "function"), definition["function"]
-        spec, faults = _tool_spec(read(_ToolBody, definition, at), at)
-        specs.append(replace(spec, effects=frozenset(("write",))))
-        if faults:
-            dropped[spec.name] = faults
-    _check_names(specs)
-    return tuple(specs), dropped
+    tools = [
+        _definition(value, place("client_tools", index)) for index, value in enumerate(definitions)
+    ]
+    check_names(tools, "client_tools")
+    made = [tool.spec(tool.tool.name) for tool in tools]
+    specs = (replace(spec, effects=frozenset(("write",))) for spec, _ in made)
+    return tuple(specs), {spec.name: dropped for spec, dropped in made if dropped}

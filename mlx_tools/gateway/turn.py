@@ -615,7 +615,19 @@ class _TurnInProgress:
             repairs=repairs,
             echoed=echoed,
             stopped_by=self._answer.stopped_by,
+            beginning_left_out=finish != "tool_calls" and self._leaves_beginning(),
         )
+
+    def _leaves_beginning(self) -> bool:
+        """Return whether the answer does not follow the client's beginning.
+
+        A corrected turn begins anew, and the model may write a whole message instead.
+        """
+        if not self._beginning or self._request.is_plain:
+            return False
+        if self._result is None:
+            return self._attempts > 1
+        return self._result.prefix != self._beginning
 
     def _billed_usage(self, step: Complete, result: CompletionResult) -> Usage:
         """The cost of a turn, for whoever gauges by it how full the context is.

@@ -71,6 +71,26 @@ def test_a_model_may_call_after_the_beginning_or_pay_no_heed_to_it(
     assert "a time" in text_of(ask(one, "chat", tools=True, stream=stream))
 
 
+@pytest.mark.parametrize("interface", ["chat", "responses", "messages"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_does_not_follow_the_beginning_says_so(
+    serving: Any, interface: str, stream: bool
+) -> None:
+    def is_noted(response: Any) -> bool:
+        assert response.status_code == 200, response.text
+        if stream:
+            return '"mlx_tools":{"beginning_left_out":true}' in response.text.replace(" ", "")
+        return "x-mlx-tools-beginning-left-out" in response.headers
+
+    whole = serving(*[answer("a time")] * 2)
+    assert is_noted(ask(whole, interface, tools=True, stream=stream))
+    for tools in (False, True):
+        follows = serving(" a time.")
+        assert not is_noted(ask(follows, interface, tools=tools, stream=stream))
+    called = serving("\n" + call("get_weather", city="Rome"))
+    assert not is_noted(ask(called, interface, tools=True, stream=stream))
+
+
 def test_an_empty_beginning_is_none_and_tokens_in_it_are_text(serving: Any) -> None:
     one = serving(answer("Yes."))
     empty = {"role": "assistant", "content": ""}

@@ -486,6 +486,26 @@ async def test_earlier_messages_of_any_kind_are_told_as_in_a_turn(begin: Any) ->
     assert all(text in prompt for text in ("a cat", "noted", "a stray", "Sure?"))
 
 
+@pytest.mark.parametrize(
+    ("definition", "arguments"),
+    [
+        ({"name": "lookup", "input_schema": LOOKUP["parameters"]}, {"word": 5}),
+        ({"name": "lookup", "inputSchema": LOOKUP["parameters"]}, {"word": 5}),
+        ({"type": "custom", "name": "lookup", "input_schema": LOOKUP["parameters"]}, {"word": 5}),
+        ({"type": "custom", "name": "lookup", "format": {"type": "text"}}, {"input": 5}),
+        ({"type": "custom", "custom": {"name": "lookup"}}, {"input": 5}),
+    ],
+)
+async def test_a_clients_tool_is_read_in_the_form_of_any_interface(
+    begin: Any, definition: Any, arguments: dict[str, Any]
+) -> None:
+    """Its schema holds: a number becomes the text that is wanted."""
+    one = begin(call("lookup", **arguments))
+    made = await ask(one, client_tools=[definition])
+    expected = {name: str(value) for name, value in arguments.items()}
+    assert [waits["arguments"] for waits in made["pending"]] == [expected]
+
+
 async def test_a_faulty_schema_of_a_clients_tool_loses_no_run(begin: Any) -> None:
     parameters = {
         "type": "OBJECT",
