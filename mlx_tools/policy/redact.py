@@ -15,6 +15,7 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from typing import Final
 
 from msgspec import Struct
@@ -558,7 +559,7 @@ class Redactor:
     def _without_paths(self, text: str) -> str:
         if self._folders is not None:
             text = self._folders.sub(make_placeholder(PATH), text)
-        return _PATH.sub(_hide_path, text)
+        return _path_pattern().sub(_hide_path, text)
 
     def stream(self) -> RedactedStream:
         """Return a redactor of one text that arrives in pieces."""
@@ -631,8 +632,7 @@ _TOPS: Final = (
 """Folders at the root: they tell an absolute path from a relative one if no space stands before it.
 """
 
-_PATH: Final = re.compile(
-    rf"""
+_PATH: Final = rf"""
     (?<=["'`]) (?:~|\\?/) [\w.@] (?:{_NAME}|[ ]){{0,1000}} (?=\\?["'`])  # quoted: with blanks
     | (?: (?<=file://) /
         | (?<=[a-z]:///) /(?=\w) | (?<=[{_UNSPACED}]) /(?={_TOPS})
@@ -641,14 +641,18 @@ _PATH: Final = re.compile(
         | (?<![\w.+@~/<>)\]}}*%:\\-]) // (?=[\w.~@-]{{1,255}}/\w)
       ) (?:{_NAME})*
     | (?<![A-Za-z0-9]) [A-Za-z]: (?:\\{{1,2}}|/) (?=\w) (?:[\w.+@~/\\-]|%[0-9A-Fa-f]{{2}})*
-    """,
-    re.VERBOSE | re.MULTILINE,
-)
+    """
 """An absolute path, or one in a home directory.
 
 A path below a variable, a pattern or a placeholder (``$HOME/x``, ``*/x``) is not matched, nor is
 the rest of an address (``https://host/x``).
 """
+
+
+@cache
+def _path_pattern() -> re.Pattern[str]:
+    """Return the pattern of paths; most runs show them, and to compile it takes a while."""
+    return re.compile(_PATH, re.VERBOSE | re.MULTILINE)
 
 
 def _hide_path(match: re.Match[str]) -> str:

