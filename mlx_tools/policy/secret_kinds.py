@@ -126,8 +126,15 @@ def _any_of(phrases: frozenset[str]) -> re.Pattern[str]:
     return re.compile("|".join(branches))
 
 
-_STEM = _any_of(read_words("names", "words"))
-"""Words that tell a secret even as part of a longer word."""
+@cache
+def _stem_pattern() -> re.Pattern[str]:
+    """Return the pattern of the words that tell a secret even as part of a longer word.
+
+    It is compiled at the first use, since it takes a while.
+    """
+    return _any_of(read_words("names", "words"))
+
+
 _JOINT = re.compile(r"[-_. ]")
 
 
@@ -138,7 +145,7 @@ def find_kind(text: str) -> str | None:
     """
     piece = " ".join(_NO_NAME.split(text)[-1].split()[-_MAX_NAME_WORDS:])
     kind = _find_sign([word.lower() for word in _WORD.findall(piece)])
-    if kind is None and (stem := _STEM.search(piece.lower())):
+    if kind is None and (stem := _stem_pattern().search(piece.lower())):
         kind = _TELLS[_JOINT.sub("", stem[0])]
     return kind or None
 
@@ -154,7 +161,7 @@ def _find_sign(words: list[str]) -> str | None:
                 break
         else:
             size = 1
-            if stem := _STEM.search(words[index]):
+            if stem := _stem_pattern().search(words[index]):
                 kind = _TELLS[stem[0]]
             elif index == len(words) - 1 and words[index] in _LAST:
                 kind = _NO

@@ -6,7 +6,6 @@ family's own; a parameter is named by an attribute, behind ``=``, or by the tag 
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -183,7 +182,7 @@ class TagReader:
             text = yield from self._value(tag.end, tag.begins if tag.value_name else (), others)
         if tag.tag == "param" and ("CDATA[" in text or "]]>" in text):
             raise Fault("a value's end is due")
-        text = html.unescape(text) if tag.tag == "param" else text
+        text = _unescape(text) if tag.tag == "param" else text
         self._add_argument(key, self._typed_value(text, key, tag.attributes))
 
     def _own_tags(self, end: str) -> Iterator[str]:
@@ -345,4 +344,12 @@ def _unquoted(text: str) -> str:
 
 def _attributes(text: str) -> dict[str, str]:
     found = _ATTRIBUTE.findall(text)
-    return {key: html.unescape(double or single) for key, double, single in found}
+    return {key: _unescape(double or single) for key, double, single in found}
+
+
+def _unescape(text: str) -> str:
+    if "&" not in text:
+        return text
+    import html  # imported late: it has a table of two thousand names, and hardly a call has one
+
+    return html.unescape(text)

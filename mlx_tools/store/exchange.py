@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import functools
@@ -24,6 +23,8 @@ _NOT_POSSIBLE: Final = frozenset(
 @functools.cache
 def _system_call() -> Callable[..., int] | None:
     """Return the C library's function, None if it has none."""
+    import ctypes  # imported late: most runs exchange no names
+
     name = "renameatx_np" if sys.platform == "darwin" else "renameat2"
     try:
         function: Any = getattr(ctypes.CDLL(None, use_errno=True), name)
@@ -59,6 +60,8 @@ def exchange(folder: int, name: str, second_path: str) -> bool:
     flag = _MACOS_SWAP if sys.platform == "darwin" else _LINUX_EXCHANGE
     if swap(folder, os.fsencode(name), folder, os.fsencode(second_path), flag) == 0:
         return True
+    import ctypes
+
     # The copy that ctypes took right after the call: the real one may have changed since.
     number = ctypes.get_errno()
     if number in _NOT_POSSIBLE:
