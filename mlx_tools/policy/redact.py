@@ -651,7 +651,10 @@ the rest of an address (``https://host/x``).
 
 @cache
 def _path_pattern() -> re.Pattern[str]:
-    """Return the pattern of paths; most runs show them, and to compile it takes a while."""
+    """Return the pattern of paths.
+
+    It is compiled at the first use, since it takes a while, and most runs show paths.
+    """
     return re.compile(_PATH, re.VERBOSE | re.MULTILINE)
 
 
