@@ -128,7 +128,7 @@ def _any_of(phrases: frozenset[str]) -> re.Pattern[str]:
 
 @cache
 def _stem_pattern() -> re.Pattern[str]:
-    """Return the pattern of the words that tell a secret even as part of a longer word.
+    """Return the pattern of words that tell a secret even within a longer word.
 
     It is compiled at the first use, since it takes a while.
     """
