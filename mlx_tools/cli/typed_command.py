@@ -50,7 +50,10 @@ def run_line(talk: ChatSession, line: str) -> None:
     if call.status == "dry_run":
         note("a dry run: nothing ran")
     elif call.status == "pending":
-        raise UsageError("nothing ran: it waits for an approval, and nobody can be asked")
+        raise UsageError(
+            "nothing ran: the call needs an approval, and nobody is asked here",
+            hint="at a terminal you are, without --approve never",
+        )
     elif call.error is not None:
         hint = f"/allow {call.name}" if call.error.code == "not_allowed" else None
         raise UsageError(f"nothing ran: {in_words(call.error.message)}", hint=hint)
