@@ -217,6 +217,15 @@ def build_commands() -> None:
                     parameter.get_runtime_param()
 
 
+def forget_plugins() -> None:
+    """Forget what was cached of plugins: other packages may be installed where the job runs."""
+    for name in ("app.hooks", "app.settings", "app.config", "cli.command_table"):
+        module = importlib.import_module(f"mlx_tools.{name}")
+        for value in vars(module).values():
+            if hasattr(value, "cache_clear"):
+                value.cache_clear()
+
+
 def one(connection: socket.socket) -> None:
     """Runs one job in a fork, and tells its number and how it ended."""
     data, files, _, _ = socket.recv_fds(connection, 1 << 16, 3)
@@ -246,7 +255,10 @@ def run(job: dict[str, Any], files: list[int]) -> None:
     os.chdir(job["folder"])
     os.environ.clear()
     os.environ.update(job["environ"])
-    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    places = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    if {*places} - {*sys.path}:
+        forget_plugins()
+    sys.path[:0] = places
     time.tzset()
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     lines = 1 if os.isatty(1) else -1

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
         run_all,
         summarise,
     )
-    from mlx_tools.app.setting_rows import Group, SettingRow
+    from mlx_tools.app.setting_rows import Group, Section, Setting, SettingRow
     from mlx_tools.app.settings import signing_key
     from mlx_tools.app.statistics import Share, mcnemar
     from mlx_tools.app.steps import (
@@ -166,7 +166,7 @@ __getattr__, __dir__ = names_of(
             *("make_result", "run_all", "summarise"),
         ),
         "proposal": ("Proposal", "Proposer"),
-        "setting_rows": ("Group", "SettingRow"),
+        "setting_rows": ("Group", "Section", "Setting", "SettingRow"),
         "settings": ("signing_key",),
         "statistics": ("Share", "mcnemar"),
         "steps": (

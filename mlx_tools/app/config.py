@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct, convert, structs
 
 from mlx_tools.app.project_rules import find_loosened
-from mlx_tools.app.setting_rows import SettingRow
-from mlx_tools.app.settings import SESSION, Settings, table
+from mlx_tools.app.setting_rows import Section, SettingRow
+from mlx_tools.app.settings import SESSION, Settings, plugin_sections, table
 from mlx_tools.errors import ConfigError, UsageError
 from mlx_tools.messages import replace
 from mlx_tools.paths import (
@@ -124,6 +124,18 @@ class Configuration:
     """The places of the files, also of missing ones, with what was there (`fingerprints`)."""
     profiles: Mapping[str, Layer] = field(default_factory=dict, repr=False)
     """The profiles of the user's file by name."""
+    plugin_settings: Mapping[str, Section] = field(default_factory=dict)
+    """The settings of plugins by the name of their table."""
+
+    def section(self, name: str) -> Any:
+        """Return the settings of a plugin's table.
+
+        Raises:
+            UsageError: no plugin that is here has such a table.
+        """
+        if name not in self.plugin_settings:
+            raise UsageError(f"no plugin that is here has the settings {name}")
+        return self.plugin_settings[name]
 
     def named_by(self, key: str) -> str:
         """Return who set a setting, for a message.
@@ -403,8 +415,12 @@ def merge(layers: Sequence[Layer]) -> Configuration:
     for key in table():
         section, _, name = key.rpartition(".")
         (nested.setdefault(section, {}) if section else nested)[name] = values.get(key)
+    plugin_settings = {
+        name: convert(nested.pop(name), section) for name, section in plugin_sections().items()
+    }
     return Configuration(
         settings=convert(nested, Settings),
+        plugin_settings=plugin_settings,
         choices=tuple(choices) or ((None, None),),
         values=values,
         origins=origins,
@@ -507,8 +523,15 @@ class Layer:
 
 @functools.cache
 def defaults() -> Layer:
-    """Return the layer of `config/default.toml`."""
-    return _read_toml(read_data(DEFAULT_FILE), "default", DEFAULT_FILE)
+    """Return the layer of `config/default.toml`, and of the defaults of plugins."""
+    layer = _read_toml(read_data(DEFAULT_FILE), "default", DEFAULT_FILE)
+    values = {
+        f"{name}.{key}": value
+        for name, section in plugin_sections().items()
+        for key, value in structs.asdict(section()).items()
+        if value is not None
+    }
+    return replace(layer, values={**layer.values, **values})
 
 
 def read_file(path: Path, kind: Kind) -> Layer:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
     from mlx_tools.app.checks import Check
+    from mlx_tools.app.setting_rows import Section
     from mlx_tools.store import Root, SessionStore
     from mlx_tools.tools import ToolLike
     from mlx_tools.transcript import Header
@@ -154,6 +155,22 @@ def routes(gateway: Any) -> Iterable[BaseRoute]:  # type: ignore[empty-body]
 
     Raises:
         Exception: the plugin is faulty; its routes are left out.
+    """
+
+
+@hookspec
+def settings() -> Mapping[str, type[Section]]:  # type: ignore[empty-body]
+    """Return the plugin's tables of the configuration file, by name.
+
+    Each field has a default, and is annotated with its type and a `Setting`, which says what a
+    project's file may do with it. A plugin sets nothing of the core's: a table, option or variable
+    that is there already is refused, and so is a field that a run takes.
+
+    Returns:
+        The tables. ``Configuration.section(NAME)`` gives the values.
+
+    Raises:
+        Exception: the plugin is faulty; its settings are left out.
     """
 
 

@@ -89,6 +89,7 @@ _TRUE = ("true", "1", "yes", "on")
 _FALSE = ("false", "0", "no", "off")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}(\.[0-9]{1,9})?", re.ASCII)
 _NOUNS = {"integer": "an integer", "number": "a number"}
+_PLAIN_NOUNS = {**_NOUNS, "string": "text", "array": "a list", "object": "a table"}
 _KINDS: Final[Mapping[Any, str]] = {
     str: "string",
     int: "integer",
@@ -225,6 +226,8 @@ class SettingRow:
                 noun = _NOUNS[part.kind if scale == 1 else "number"]
                 low, high = (f"{end / scale:.12g}" for end in (part.low, part.high))
                 words.append(f"{noun} from {low} to {high}")
+        if not words:  # a plugin's setting that says no more
+            words = [_PLAIN_NOUNS[part.kind] for part in self._parts if part.kind != "null"]
         return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 

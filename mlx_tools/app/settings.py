@@ -6,11 +6,12 @@ reads it). The default values are in ``config/default.toml`` and nowhere else.
 """
 
 import base64
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from mlx_tools.app.setting_rows import Section, Setting, SettingRow, rows_of
 from mlx_tools.backends import (
@@ -18,7 +19,6 @@ from mlx_tools.backends import (
     RouteChoice,
     StrategyChoice,
     StyleChoice,
-    parse_address,
 )
 from mlx_tools.errors import UsageError
 from mlx_tools.policy import (
@@ -47,16 +47,6 @@ def _no_wildcards(value: Any) -> None:
     for text in value:
         if "*" in text:
             raise UsageError(f"{text[:80]!r}: * stands for nothing here, write each one whole")
-
-
-def _local_hosts(value: Any) -> None:
-    from mlx_tools.toolbox import UrlRefused, read_local
-
-    try:
-        for text in value:
-            read_local(text)
-    except UrlRefused as error:
-        raise UsageError(str(error)) from None
 
 
 def _database(value: Any) -> None:
@@ -219,28 +209,6 @@ class PolicySection(Section, frozen=True):
     ]
     redact_paths: Annotated[
         bool, Setting("only_true", "Paths are taken out of what tools return, too, as secrets are")
-    ]
-
-
-class WebSettings(Section, frozen=True):
-    local_hosts: Annotated[
-        Names,
-        Setting(
-            "never",
-            "Hosts of this machine or its network that fetch_url may ask besides, each with its "
-            "port",
-            allowed="a list of hosts, each with its port, such as localhost:8080",
-            test=_local_hosts,
-        ),
-    ]
-    searxng: Annotated[
-        str | None,
-        Setting(
-            "never",
-            "The address of a SearXNG, which web_search asks in place of other engines",
-            allowed="an address such as http://127.0.0.1:8888",
-            test=parse_address,
-        ),
     ]
 
 
@@ -698,7 +666,6 @@ class Settings(Section, frozen=True):
     prompt: PromptSection
     policy: PolicySection
     tools: ToolSettings
-    web: WebSettings
     limits: LimitsSection
     artifacts: ArtifactSettings
     gateway: GatewaySettings
@@ -706,5 +673,46 @@ class Settings(Section, frozen=True):
 
 @cache
 def table() -> dict[str, SettingRow]:
-    """Return all settings by key, in the order of their declaration."""
-    return {row.key: row for row in rows_of(Settings)}
+    """Return all settings by key: the core's in the order of the code, then plugins'."""
+    rows = {row.key: row for row in rows_of(Settings)}
+    for name, section in plugin_sections().items():
+        rows |= {row.key: row for row in rows_of(section, f"{name}.")}
+    return rows
+
+
+@cache
+def plugin_sections() -> dict[str, type[Section]]:
+    """Return the tables of plugins by name. A faulty one is left out and reported."""
+    from mlx_tools.app.hooks import plugins
+
+    hooks, sections = plugins(), dict[str, type[Section]]()
+    rows = list(rows_of(Settings))
+    for plugin, offered in hooks.call("settings"):
+        for name, section in dict(offered or {}).items():
+            if (fault := _fault_of(name, section, rows)) is not None:
+                hooks.refuse(plugin, f"its settings {name}: {fault}")
+                continue
+            sections[name] = section
+            rows += rows_of(section, f"{name}.")
+    return sections
+
+
+def _fault_of(name: str, section: Any, rows: Iterable[SettingRow]) -> str | None:
+    """Return why a plugin's table cannot be used beside these settings, or None."""
+    if not isinstance(section, type) or not issubclass(section, Section):
+        return "this is no Section"
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name):
+        return "this is no name of a table"
+    rows = list(rows)
+    if any(row.key.partition(".")[0] == name for row in rows):
+        return "there is such a table already"
+    reserved = {row.env for row in rows} | {flag for row in rows for flag in row.setting.flags}
+    for field in structs.fields(section):
+        if field.required:
+            return f"{field.name} has no default"
+    for row in rows_of(section, f"{name}."):
+        if row.setting.run:
+            return f"{row.key} would be a field of a run"
+        if taken := reserved & {row.env, *row.setting.flags}:
+            return f"{row.key} would set what {', '.join(sorted(taken))} sets already"
+    return None

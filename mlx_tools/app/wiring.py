@@ -133,8 +133,6 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
         "program_folders": tool_settings.program_folders,
         "notes": data_dir() / "notes",
         "jobs": jobs or make_jobs(configuration),
-        "local_hosts": settings.web.local_hosts,
-        "searxng": settings.web.searxng,
     }
     add_builtin(registry, tool_settings.roots, options, configuration)
     registry.with_folder(

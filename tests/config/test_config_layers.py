@@ -332,7 +332,7 @@ def test_no_wildcard_opens_the_gateway_to_several(place: Any, name: str) -> None
 
 def test_local_hosts_are_the_users_to_open(place: Any) -> None:
     loaded = place.load("[web]\nlocal_hosts = ['LocalHost:8080', '[::1]:80']\n", "")
-    assert loaded.settings.web.local_hosts == ("LocalHost:8080", "[::1]:80")
+    assert loaded.section("web").local_hosts == ("LocalHost:8080", "[::1]:80")
     assert build_registry(loaded).get("fetch_url")
     for wrong in ("localhost", "http://localhost:80", "localhost:80/x", "a b:80", ":80", "x:99999"):
         with pytest.raises(ConfigErrors, match="each with its port"):

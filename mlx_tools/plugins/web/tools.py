@@ -11,8 +11,9 @@ from mlx_tools.tools import Tool
 @hookimpl
 def tools(request: ToolRequest) -> list[Tool]:
     """Return ``fetch_url`` and ``web_search``."""
-    local = frozenset(map(read_local, request.options.get("local_hosts", ())))
-    return [
-        fetch_url(Fetcher(local=local)),
-        make_search(request.options.get("searxng"), local),
-    ]
+    options = request.options
+    if request.configuration is not None:
+        section = request.configuration.section("web")
+        options = {"local_hosts": section.local_hosts, "searxng": section.searxng}
+    local = frozenset(map(read_local, options.get("local_hosts", ())))
+    return [fetch_url(Fetcher(local=local)), make_search(options.get("searxng"), local)]

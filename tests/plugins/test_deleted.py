@@ -1,0 +1,89 @@
+"""The core works without any plugin, and without each of them.
+
+The tree is copied, folders of plugins are deleted there, and tests of the core and the golden
+transcripts run in the copy.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mlx_tools.app import ToolRequest, plugins
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+COPIED = ("mlx_tools", "prompts", "config", "golden_transcripts", "tests", "scripts", "docs")
+FILES = ("pyproject.toml", "README.md", "CHANGELOG.md")
+
+CORE = (
+    *("tests/core/test_controller.py", "tests/tools/test_tool_search.py"),
+    *("tests/cli/test_cli_golden.py", "tests/gateway/test_interfaces.py"),
+)
+"""Tests of what every plugin could break."""
+APPLICATIONS = (
+    *("tests/cli/test_cli_ask.py", "tests/cli/test_cli_chat.py", "tests/cli/test_cli_resume.py"),
+    *(
+        "tests/gateway/test_chat_completions.py",
+        "tests/core/test_resume.py",
+        "tests/tools/test_tool.py",
+    ),
+)
+"""Tests of ``ask``, ``chat`` and the gateway."""
+
+pytestmark = pytest.mark.heavy
+
+
+def tool_names(plugin: str) -> set[str]:
+    """The tools of a built-in plugin."""
+    hooks = plugins()
+    if plugin not in hooks.built_in("tools"):
+        return set()
+    found = hooks.call_one(plugin, "tools", built_in=True, request=ToolRequest())
+    return {tool.spec.name for _, made in found for tool in made}
+
+
+def copy_without(folder: Path, *deleted: str) -> Path:
+    """Copy the tree, delete these plugins, and leave out the transcripts of their tools."""
+    unwanted = shutil.ignore_patterns("__pycache__")
+    for name in COPIED:
+        shutil.copytree(ROOT / name, folder / name, ignore=unwanted)
+    for name in FILES:
+        shutil.copy(ROOT / name, folder / name)
+    tools = set[str]().union(*map(tool_names, deleted))
+    for name in deleted:
+        shutil.rmtree(folder / "mlx_tools" / "plugins" / name)
+    for path in (folder / "golden_transcripts").rglob("*.jsonl"):
+        text = path.read_text(encoding="utf-8")
+        if any(f'"{tool}"' in text for tool in tools):
+            path.unlink()
+    return folder
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", *arguments]
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("plugin", plugins().names())
+def test_the_core_and_the_golden_set_do_without(plugin: str, tmp_path: Path) -> None:
+    folder = copy_without(tmp_path / "tree", plugin)
+    done = run(folder, "pytest", "-q", "-p", "no:cacheprovider", "golden_transcripts", *CORE)
+    assert done.returncode == 0, done.stdout[-5000:]
+
+
+def test_ask_chat_golden_and_the_gateway_do_without_all_of_them(tmp_path: Path) -> None:
+    folder = copy_without(tmp_path / "tree", *plugins().names())
+    shutil.rmtree(folder / "mlx_tools" / "plugins")
+    listed = run(folder, "mlx_tools", "--help")
+    commands = [command.name for _, made in plugins().call("commands") for command in made]
+    assert listed.returncode == 0 and "\n  ask " in listed.stdout
+    assert [name for name in commands if f"\n  {name} " in listed.stdout] == []
+    wanted = ("golden_transcripts", *CORE, *APPLICATIONS)
+    done = run(folder, "pytest", "-q", "-p", "no:cacheprovider", *wanted)
+    assert done.returncode == 0, done.stdout[-5000:]

@@ -1,0 +1,141 @@
+"""The plugins of docs/plugins.md do what the page says."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mlx_tools.app import Plugins, ToolRequest
+from mlx_tools.backends import CompletionRequest
+from mlx_tools.errors import UsageError
+from tests.tables import table
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGE = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL))
+
+
+def check_tools(result: Any) -> None:
+    assert [tool.spec.name for tool in result] == ["moon"]
+
+
+def check_commands(result: Any) -> None:
+    assert [command.name for command in result] == ["moon"]
+
+
+def check_settings(result: Any) -> None:
+    assert result["moon"]().days == 7
+
+
+def check_backends(result: Any) -> None:
+    async def text() -> str:
+        backend = result["echo"]("echo:http://127.0.0.1:9000")
+        request = CompletionRequest(prompt="", messages=({"role": "user", "content": "hello"},))
+        return "".join([chunk.text async for chunk in backend.complete(request)])
+
+    assert anyio.run(text) == "You said: hello"
+
+
+def check_checks(result: Any) -> None:
+    assert [check.name for check in result] == ["ffmpeg"]
+
+
+def check_routes(result: Any) -> None:
+    assert [route.path for route in result] == ["/v1/moon"]
+
+
+def check_store(result: Any) -> None:
+    (kind,) = result
+    assert kind.open("folder:///nowhere/sessions").place
+    with pytest.raises(UsageError):
+        kind.check("nowhere")
+
+
+HOOKS: dict[str, tuple[dict[str, Any], Callable[[Any], None]]] = {
+    "tools": ({"request": ToolRequest()}, check_tools),
+    "commands": ({}, check_commands),
+    "settings": ({}, check_settings),
+    "backends": ({}, check_backends),
+    "checks": ({"configuration": None}, check_checks),
+    "routes": ({"gateway": None}, check_routes),
+    "store": ({}, check_store),
+}
+
+
+def test_the_page_shows_one_of_each_hook() -> None:
+    assert {f"plugin_with_{hook}.py" for hook in HOOKS} <= FILES.keys()
+
+
+@table("hook", list(HOOKS))
+def test_a_hook_of_the_page_works(
+    hook: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"plugin_with_{hook}"
+    (tmp_path / f"{name}.py").write_text(FILES[f"{name}.py"])
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    hooks = Plugins("mlx_tools.no_such_package", lambda _: [EntryPoint("x", name, "mlx_tools")])
+    arguments, check = HOOKS[hook]
+    results = [result for _, result in hooks.call(hook, **arguments)]
+    assert hooks.faults == {} and len(results) == 1
+    check(results[0])
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs mlx-tools where the example package, and a faulty one, are installed."""
+    place = tmp_path / "site"
+    place.mkdir()
+    (place / "tides.py").write_text(FILES["tides/tides.py"])
+    (place / "broken.py").write_text("import no_such_module\n")
+    for package in ("tides", "broken"):
+        info = place / f"{package}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[mlx_tools]\n{package} = {package}\n")
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        environ = {
+            **os.environ,
+            "HOME": str(tmp_path),
+            "XDG_CONFIG_HOME": str(tmp_path / "config"),
+            "PYTHONPATH": os.pathsep.join((str(place), str(ROOT))),
+        }
+        command = [sys.executable, "-m", "mlx_tools", *arguments]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, cwd=tmp_path)
+
+    return run
+
+
+def test_the_example_package_has_its_tool_its_setting_and_its_command(
+    installed: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    told = installed("tides")
+    assert (told.returncode, told.stdout) == (0, "Dover: 04:10, 16:35\n")
+    assert "the plugin broken is left out: ModuleNotFoundError" in told.stderr
+    called = installed(
+        "tools", "call", "high_water", '{"harbour": "Cork"}', "--tools", "high_water"
+    )
+    assert (called.returncode, called.stdout) == (0, '["05:20","17:45"]\n')
+
+
+@pytest.mark.heavy
+def test_the_example_package_stands_in_help_and_settings_and_gains_no_rights(
+    installed: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    assert "\n  tides                 Tell when the water is high." in installed("--help").stdout
+    assert "tides.harbour" in installed("config", "show").stdout
+    refused = installed("tools", "call", "high_water", '{"harbour": "Cork"}')
+    assert refused.returncode != 0 and "not among the allowed tools" in refused.stderr
+    faults = installed("doctor")
+    assert "plugin: broken is left out" in faults.stdout
