@@ -255,10 +255,9 @@ def run(job: dict[str, Any], files: list[int]) -> None:
     os.chdir(job["folder"])
     os.environ.clear()
     os.environ.update(job["environ"])
-    places = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    if {*places} - {*sys.path}:
+    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    if importlib.import_module("mlx_tools.packages").may_offer("mlx_tools"):
         forget_plugins()
-    sys.path[:0] = places
     time.tzset()
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     lines = 1 if os.isatty(1) else -1
