@@ -10,16 +10,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from mlx_tools.parsing import CutOff, Fault, Steps, TextSource, Unreadable, loads
+from mlx_tools.parsing import MAX_DEPTH, CutOff, Fault, Steps, TextSource, Unreadable, loads
 from mlx_tools.protocol.catalog import ToolCatalog
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
 from mlx_tools.protocol.tag_values import (
-    elements,
+    read_as,
     typed_value,
     without_first_line_break,
     without_line_breaks,
 )
-from mlx_tools.schema import read_properties
+from mlx_tools.schema import list_branches, possible_types, read_properties
 
 _MOST_TAG: Final = 500  # characters of a tag; descriptions of tools stand in none
 _MOST_INDENT: Final = 100  # blanks before a mark that begins a line; a page is narrower
@@ -103,7 +103,10 @@ class TagReader:
             raise Fault("no tool is named")
         self._take_attributes(tag)
         if tag.prefix:
-            yield from self._elements(tag)
+            found = yield from self._element(tag, self._catalog.parameters(self._name))
+            if not isinstance(found, dict):
+                raise Fault("a parameter is due")
+            self._arguments = found
         elif not tag.is_empty:
             yield from self._source.space()
             if self._name and (yield from self._source.peek()) == "{":
@@ -230,13 +233,38 @@ class TagReader:
             namespace=ns or opening,
         )
 
-    def _elements(self, tag: _Tag) -> Steps[None]:
-        """Each parameter an element of its own name, nested ones in it."""
-        text, _ = yield from self._source.read_until(tag.end)
-        before, *pieces = text.split(tag.prefix)
-        if before.strip():
+    def _element(self, tag: _Tag, schema: Any, depth: int = 0) -> Steps[Any]:
+        """Read the value of an element: text, or more elements, each a key's or an item's."""
+        source, ways = self._source, []
+        if isinstance(schema, Mapping):
+            ways = [way for way in (schema, *list_branches(schema)) if isinstance(way, Mapping)]
+        damaged_end = f"{tag.end[:-1]}{tag.prefix}"  # without its last character
+        text, mark = yield from source.read_until(tag.end, damaged_end, f"{tag.prefix}<")
+        source.pos -= len(mark)
+        if mark in (tag.end, damaged_end) and (depth or text.strip()):
+            source.pos += len(tag.end) - (mark == damaged_end)
+            kinds = frozenset(kind for way in ways for kind in possible_types(way, way))
+            return read_as(without_line_breaks(text), kinds)
+        if text.strip() or depth > MAX_DEPTH:
             raise Fault("a parameter is due")
-        self._arguments = elements(pieces, self._catalog.parameters(self._name))
+        lists = [way for way in ways if depth and way.get("type") == "array"]
+        objects = [way for way in ways if read_properties(way)]
+        members: dict[str, Any] = {}
+        items: list[Any] = []
+        while not (yield from source.mark(tag.end)):
+            child = yield from self._tag("tags do not match")
+            is_item = child.tag == "item" and bool(lists or (depth and not objects))
+            part = read_properties(objects[0]).get(child.tag) if objects else None
+            part = lists[0].get("items") if is_item and lists else part
+            value = yield from self._element(child, part, depth + 1)
+            if child.tag in members or (members and is_item) or (items and not is_item):
+                raise Fault(f"the parameter {child.tag[:40]!a} stands twice, or is no item")
+            if is_item:
+                items.append(value)
+            else:
+                members[child.tag] = value
+            yield from source.space()
+        return items or members
 
     # --- keys and values in turn --------------------------------------------------------------
 

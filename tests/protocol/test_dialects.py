@@ -591,3 +591,26 @@ def test_a_mark_within_a_line_of_a_value_is_text() -> None:
         (dialect,) = (one for one in TAGGED if one.name == name)
         call: Call = ("read_file", {"note": note})
         assert _read_calls(read(written(dialect, [call]), "stop", FILE)) == [call]
+
+
+def test_elements_in_an_element_are_items_or_members() -> None:
+    mark = "]<]minimax[>["
+
+    def element(tag: str, *inside: str) -> str:
+        return f"{mark}<{tag}>{''.join(inside)}{mark}</{tag}>"
+
+    point = {"type": "object", "properties": {"x": {"type": "number"}, "name": {"type": "string"}}}
+    properties = {"points": {"type": "array", "items": point}, "first": point}
+    rules = ReadingRules(catalog={"draw": {"type": "object", "properties": properties}})
+    item = element("item", element("x", "1.5"), element("name", "5"))
+    first = element("first", "\n", element("x", "2"), "\n")
+    for body, arguments in (
+        (element("points", item, item) + first, {"points": [{"x": 1.5, "name": "5"}] * 2}),
+        (element("first", element("x", "1"), element("x", "2")), None),
+        (element("points", item, element("x", "1")), None),
+        (f"{mark}<first>{mark}<x>1{mark}</first>", None),
+    ):
+        call = f'{mark}<invoke name="draw">{body}{mark}</invoke>'
+        reading = read(f"{mark}<tool_call>{call}{mark}</tool_call>", "stop", rules)
+        calls = [dict(one.arguments) for one in reading.messages if isinstance(one, ToolCall)]
+        assert calls == ([] if arguments is None else [{**arguments, "first": {"x": 2}}]), body
