@@ -1,7 +1,7 @@
 """Writes the measurements of the gateway into docs/gateway.md.
 
-They come from the files that gateway_load.py, gateway_long.py and gateway_cache.py of benchmarks/
-leave.
+They come from the files that gateway_load.py, gateway_long.py, gateway_memory.py and
+gateway_cache.py of benchmarks/ leave.
 
 python scripts/gateway_figures.py            write it
 python scripts/gateway_figures.py --check    exit 1 where it is out of date
@@ -54,7 +54,25 @@ def figures() -> str:
         f"is known (`python benchmarks/gateway_long.py`): {costs}. The bare starlette reads the "
         "body and asks no model."
     )
-    return "\n".join([*lines, "", paragraph(told), "", paragraph(long)])
+    return "\n".join([*lines, "", paragraph(told), "", paragraph(long), "", *_memory()])
+
+
+def _memory() -> list[str]:
+    """Return the table of the memory over many requests."""
+    rows = [row for row in _kept("gateway_memory.json") if row["requests"] in _SHOWN]
+    requests = " | ".join(f"{row['requests']:,}" for row in rows)
+    sizes = " | ".join(f"{row['rss_kb'] / 1024:.0f}" for row in rows)
+    return [
+        "`python benchmarks/gateway_memory.py` sends requests of all three interfaces, each a "
+        "conversation of its own:",
+        "",
+        f"| requests | {requests} |",
+        f"| --- |{' --- |' * len(rows)}",
+        f"| MB | {sizes} |",
+    ]
+
+
+_SHOWN: Final = (1_000, 2_000, 5_000, 10_000, 15_000)
 
 
 STRETCH: Final = Stretch("gateway.md", "gateway's figures", "gateway_figures.py", figures)
