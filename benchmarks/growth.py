@@ -272,6 +272,8 @@ def streams(largest: int) -> Costs:
         "braces among emoji": lambda size: "\U0001f600 { a " * (size // 9),
     }
     sizes = [size for size in (10_000, 100_000, 1_000_000) if size <= largest]
+    if not sizes:
+        return {}
     for name, make in kinds.items():
         costs[name] = {size: least(partial(stream, make(size)), 1) for size in sizes}
     # On a busy machine one sample is too large now and then: those that grew are measured again,
@@ -299,7 +301,9 @@ MEASURES: Final[Mapping[str, tuple[Callable[[int], Costs], int]]] = {
 
 
 def slope(costs: Mapping[int, float]) -> float:
-    """Return the exponent of the growth between the two largest sizes."""
+    """Return the exponent of the growth between the two largest sizes, 0 if there is one size."""
+    if len(costs) < 2:
+        return 0.0
     (small, before), (large, after) = sorted(costs.items())[-2:]
     return math.log(max(after, 1e-9) / max(before, 1e-9)) / math.log(large / small)
 
