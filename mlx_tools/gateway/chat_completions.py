@@ -141,8 +141,8 @@ def _read_text_message(
 
     A long conversation has hundreds, and they come again with each request.
     """
-    if type(value) is dict and value.keys() == {"role", "content"}:
-        role, content = value["role"], value["content"]
+    if type(value) is dict and len(value) == 2:
+        role, content = value.get("role"), value.get("content")
         if type(role) is str and type(content) is str and role in _ROLES and role != "tool":
             return ClientMessage(_ROLES[role], content)
     return read_model(value)

@@ -480,10 +480,12 @@ def next_key(key: str, message: ClientMessage) -> str:
 
     It depends on what matters of the message, in whatever form a client sends it. Ids do not count.
     """
-    calls = [[call.name, arguments_of(call)] for call in message.calls]
-    written_calls = json.dumps(calls, sort_keys=True) if calls else ""
-    size = len(message.content)  # tells the content from the calls behind it
-    said = f"{key} {message.role} {size} {message.content}{written_calls}"
+    content, calls = message.content, ""
+    if message.calls:
+        named = [[call.name, arguments_of(call)] for call in message.calls]
+        calls = json.dumps(named, sort_keys=True)
+    # The size tells the content from the calls behind it.
+    said = f"{key} {message.role} {len(content)} {content}{calls}"
     return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -30,7 +30,7 @@ Finish = Literal["stop", "length", "tool_calls"]
 JsonObject = dict[str, Any]
 
 
-class ClientCall(Struct, frozen=True):
+class ClientCall(Struct, frozen=True, gc=False):
     """A call in a client's conversation, or in a turn for one.
 
     Attributes:
@@ -44,7 +44,8 @@ class ClientCall(Struct, frozen=True):
     arguments: str
 
 
-class ClientMessage(Struct, frozen=True):
+# A long conversation has hundreds of these, and no cycles that a garbage collector could find.
+class ClientMessage(Struct, frozen=True, gc=False):
     """A message of a client's conversation.
 
     ``calls`` are an assistant's; ``call_id`` is the call that a tool's message answers, and
