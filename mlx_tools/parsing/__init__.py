@@ -39,5 +39,6 @@ from mlx_tools.parsing.strict import (
     decode,
     encodable,
     loads,
+    values_in,
     writable,
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from json.decoder import JSONDecodeError, JSONDecoder
 from typing import Any, Final
 
@@ -148,6 +148,16 @@ def writable(text: str) -> str:
 
 compact: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 """The text of a value, without white space."""
+
+
+def values_in(value: Any) -> Iterator[Any]:
+    """Yield a value and all values in it."""
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        yield item
+        if isinstance(item, Mapping | list):
+            todo += item.values() if isinstance(item, Mapping) else item
 
 
 def canonical_json(value: Any) -> str:

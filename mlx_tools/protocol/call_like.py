@@ -21,6 +21,7 @@ from mlx_tools.parsing import (
     finished,
     keywords,
     objects_in,
+    values_in,
 )
 from mlx_tools.protocol.catalog import ToolCatalog
 from mlx_tools.protocol.delimiters import CONTROL_TOKEN
@@ -341,25 +342,13 @@ def _is_python(line: str) -> bool:
     return True
 
 
-def _objects_in(value: Any) -> Iterator[Mapping[str, Any]]:
-    """All objects in a value, itself among them."""
-    todo = [value]
-    while todo:
-        item = todo.pop()
-        if isinstance(item, Mapping):
-            yield item
-            todo += item.values()
-        elif isinstance(item, list):
-            todo += item
-
-
 def fitting_calls(catalog: ToolCatalog, value: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield tool and arguments of each object in a value that fits a tool.
 
     The name stands under whatever key, the arguments under another, beside it or under the name.
     """
-    for found in _objects_in(value):
-        for key, named in found.items():
+    for found in values_in(value):
+        for key, named in found.items() if isinstance(found, Mapping) else ():
             find = catalog.find_nearly if key in NAME_KEYS else catalog.find
             tool = find(named) if isinstance(named, str) else ""
             if not tool:

@@ -22,6 +22,7 @@ from mlx_tools.parsing import (
     literal,
     loads,
     objects_in,
+    values_in,
 )
 from mlx_tools.protocol.call_sequence import CallSequenceReader
 from mlx_tools.protocol.catalog import ToolCatalog, without_prefixes
@@ -128,18 +129,13 @@ def _character(escape: str) -> str:
 
 def _strings_and_calls(value: Any, keys: set[str]) -> Iterator[str]:
     """Notes the calls in ``value``; yields the strings that may hold more."""
-    todo = [value]
-    while todo:
-        item = todo.pop()
+    for item in values_in(value):
         if isinstance(item, dict):
             keys.update(
                 echo_key(name, arguments)
                 for called, arguments in possible_calls(item)
                 for name in (called, *without_prefixes(called))
             )
-            todo += item.values()
-        elif isinstance(item, list):
-            todo += item
         elif isinstance(item, str) and ("{" in item or "(" in item or "<" in item):
             yield item
 
