@@ -151,9 +151,11 @@ _MARKS: Final = re.compile(
 
 
 _ELEMENT: Final = re.compile(
-    r"<(?P<tag>[A-Za-z][\w.-]{0,63}+)>\s*(?:<[A-Za-z][\w.-]*>|</(?P=tag)>)"
+    r"<(?P<tag>[A-Za-z][\w.-]{0,63}+)"
+    r"(?:>\s*(?:<[A-Za-z][\w.-]*>|</(?P=tag)>)"
+    r"|(?:\s+[\w.-]+=(?:\"[^\"]*\"|'[^']*'))+\s*(?:/>|>\s*<))"
 )
-"""An element that may be named as a tool, with one for each parameter in it."""
+"""An element that may be named as a tool, with an element or an attribute for each parameter."""
 
 
 def call_sequences(text: str) -> Iterator[CallSequenceReader]:
