@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         BackendMaker,
         Command,
         Plugins,
+        SessionTable,
         StoreKind,
         ToolRequest,
         backend_makers,
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
         call_recorded,
         header_of,
     )
-    from mlx_tools.app.machine_checks import check_machine
+    from mlx_tools.app.machine_checks import check_autostart, check_machine
     from mlx_tools.app.probe import (
         STRATEGIES,
         Cell,
@@ -98,10 +99,8 @@ if TYPE_CHECKING:
         choose,
         choose_route,
         function_files,
-        job_store,
         list_function_files,
         list_roots,
-        make_jobs,
         open_controller,
         open_selected_backend,
         recorded_options,
@@ -128,7 +127,14 @@ __getattr__, __dir__ = names_of(
                 "collect",
                 "hookimpl",
                 "plugin_commands",
-                *("plugins", "BackendMaker", "StoreKind", "backend_makers", "store_kind"),
+                *(
+                    "plugins",
+                    "BackendMaker",
+                    "SessionTable",
+                    "StoreKind",
+                    "backend_makers",
+                    "store_kind",
+                ),
             ),
         ),
         "autostart": ("Autostart",),
@@ -156,7 +162,7 @@ __getattr__, __dir__ = names_of(
         ),
         "http_server": ("OpenConnections", "ServerConfig"),
         "kept_session": ("NO_MODEL", "SavedSession", "as_options", "call_recorded", "header_of"),
-        "machine_checks": ("check_machine",),
+        "machine_checks": ("check_autostart", "check_machine"),
         "probe": (
             *("STRATEGIES", "Cell", "ProbeResult", "list_styles", "load_questions"),
             *("make_verdict", "measure"),
@@ -185,8 +191,6 @@ __getattr__, __dir__ = names_of(
             "choose",
             "build_controller",
             "open_selected_backend",
-            "job_store",
-            "make_jobs",
             "reusable_options",
             "open_controller",
             "recorded_options",

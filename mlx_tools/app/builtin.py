@@ -25,7 +25,6 @@ from mlx_tools.tools import (
 
 if TYPE_CHECKING:
     from mlx_tools.app.config import Configuration
-    from mlx_tools.toolbox import Jobs
     from mlx_tools.transcript import Header
 
 
@@ -42,8 +41,8 @@ class ToolOptions(TypedDict, total=False):
     notes: str | os.PathLike[str] | None
     """The folder of the notes, which need not exist. Without one, the tools for notes are disabled.
     """
-    jobs: Jobs | None
-    """The place for jobs of ``schedule_task``. Without it, that tool is disabled."""
+    jobs: Any
+    """The maker of jobs of ``schedule_task``, of its plugin. Without it, that tool is disabled."""
     local_hosts: Iterable[str]
     """Hosts of this machine or its network, each with its port, that ``fetch_url`` may ask, and
     that
@@ -141,15 +140,12 @@ def _core_tools(request: ToolRequest) -> list[Tool]:
     from mlx_tools.toolbox.file_access import file_access
     from mlx_tools.toolbox.format_xml import format_xml
     from mlx_tools.toolbox.run_command import run_command
-    from mlx_tools.toolbox.schedule_task import schedule_task
     from mlx_tools.toolbox.search_files import search_files
 
     open_roots, options, no_files = request.roots, request.options, request.no_files
     commands = require_items("commands", options.get("commands"), "give a list of programs")
-    jobs = options.get("jobs")
     writable = any(root.writable for root in open_roots)
     no_edits = no_files or (None if writable else "no folder was named with :rw (--root DIR:rw)")
-    no_jobs = "no place for jobs was named" if jobs is None else None
     return [
         calculator(),
         clock(),
@@ -164,7 +160,6 @@ def _core_tools(request: ToolRequest) -> list[Tool]:
             run_command(open_roots, commands, folders=options.get("program_folders", ())),
             functools.partial(disabled_reason, open_roots),
         ),
-        disable_tool(schedule_task(jobs), no_jobs),
     ]
 
 

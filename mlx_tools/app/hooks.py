@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from mlx_tools.app.checks import Check
     from mlx_tools.app.setting_rows import Section
-    from mlx_tools.store import Root, SessionStore
+    from mlx_tools.store import FileFormat, Root, SessionStore
     from mlx_tools.tools import ToolLike
     from mlx_tools.transcript import Header
 
@@ -84,6 +84,15 @@ class StoreKind(Struct, frozen=True):
     """Makes the store at an address, with the other arguments of `SessionStore`."""
     check: Callable[[str], object]
     """Raises `UsageError` for an address that is not valid. It connects to nothing."""
+
+
+class SessionTable(Struct, frozen=True):
+    """A table beside the sessions."""
+
+    form: FileFormat
+    """Its format; ``mlx-tools store copy`` takes it along."""
+    owner: Callable[[SessionStore], Callable[[str], bool]] | None = None
+    """Returns, for a store, whether a session is the plugin's own: no person's conversation."""
 
 
 BackendMaker = Callable[..., Any]
@@ -196,6 +205,18 @@ def store() -> Iterable[StoreKind]:  # type: ignore[empty-body]
 
     Raises:
         Exception: the plugin is faulty; its kinds are left out.
+    """
+
+
+@hookspec
+def tables() -> Iterable[SessionTable]:  # type: ignore[empty-body]
+    """Return what the plugin keeps in tables beside the sessions.
+
+    Returns:
+        The tables.
+
+    Raises:
+        Exception: the plugin is faulty; its tables are left alone.
     """
 
 

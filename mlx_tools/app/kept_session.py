@@ -24,7 +24,6 @@ from mlx_tools.app.wiring import (
     build_registry,
     choose,
     list_roots,
-    make_jobs,
     recorded_options,
     session_store,
 )
@@ -79,7 +78,7 @@ class SavedSession(Struct, frozen=True):
         ``wrap`` is as for `mlx_tools.app.open_controller`.
         """
         configuration = self.run.configuration
-        registry = build_registry(configuration, make_jobs(configuration, self.header))
+        registry = build_registry(configuration, self.header)
         selected = await self._select_backend()
         try:
             selected.free_markers(self.header.style)
@@ -103,7 +102,7 @@ class SavedSession(Struct, frozen=True):
     async def open_for_reading(self) -> AsyncIterator[Conversation]:
         """Open the session to see what waits in it; no model is looked for or asked."""
         configuration = self.run.configuration
-        registry = build_registry(configuration, make_jobs(configuration, self.header))
+        registry = build_registry(configuration, self.header)
         try:
             controller = self._controller(_NoBackend(), registry, PauseApprover())
             async with await self.begin(controller) as conversation:

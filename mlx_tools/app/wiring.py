@@ -49,7 +49,6 @@ from mlx_tools.paths import config_dir, data_dir, expand_user, state_dir
 from mlx_tools.policy import PLUGIN, PRESETS, Policy, can_be_allowed, check_presets, is_glob
 from mlx_tools.prompt import CATALOG_BUDGET, SEARCH, build_catalog, is_on_demand, is_search
 from mlx_tools.store import RootName, SessionStore, TemplateFile, TranscriptStore
-from mlx_tools.toolbox import SCHEDULE, Jobs, JobStore
 from mlx_tools.tools import (
     OFF_REASON,
     BoundSource,
@@ -101,22 +100,22 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         return self.model or self.configuration.settings.model.name
 
 
-def build_registry(configuration: Configuration, jobs: Jobs | None = None) -> Registry:
+def build_registry(configuration: Configuration, header: Header | None = None) -> Registry:
     """Return the tools under these settings, including those that are switched off.
 
     Args:
         configuration: the settings.
-        jobs: creates jobs; None to derive it from the settings.
+        header: the header of a session that continues.
 
     Raises:
         UsageError: a root is no folder, or an allowed tool does not exist.
     """
-    registry = tools_of(configuration, jobs)
+    registry = tools_of(configuration, header)
     _check_names(configuration, registry)
     return registry
 
 
-def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry:
+def tools_of(configuration: Configuration, header: Header | None = None) -> Registry:
     """Return the tools of `build_registry`, without a check of the settings' names."""
     settings = configuration.settings
     off: dict[str, str] = {}
@@ -132,9 +131,8 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
         "commands": tool_settings.commands,
         "program_folders": tool_settings.program_folders,
         "notes": data_dir() / "notes",
-        "jobs": jobs or make_jobs(configuration),
     }
-    add_builtin(registry, tool_settings.roots, options, configuration)
+    add_builtin(registry, tool_settings.roots, options, configuration, header)
     registry.with_folder(
         collection, find_exposure(collection.record, tool_settings.roots), tool_settings.roots
     )
@@ -535,7 +533,7 @@ async def with_route_tried(
     return replace(settings, route=(await choose_route(options, selected)).to_json())
 
 
-# --- what is kept: sessions, and jobs that are made in them ---------------------------------------
+# --- what is kept: sessions, and what a session gives to others -----------------------------------
 
 
 def session_store(configuration: Configuration) -> SessionStore:
@@ -561,31 +559,6 @@ class HasSecret(Protocol):
 def approval_templates(store: HasSecret) -> TemplateFile:
     """Return the user's approval templates, sealed with the sessions' key."""
     return TemplateFile(config_dir() / "approvals.json", lambda: store.secret)
-
-
-def job_store(store: SessionStore) -> JobStore:
-    """Return the store of jobs, beside the sessions.
-
-    They are sealed with the key of approvals.
-    """
-    return JobStore(store.tables(SCHEDULE), lambda: store.secret)
-
-
-def make_jobs(configuration: Configuration, header: Header | None = None) -> Jobs:
-    """Return the maker of jobs for ``schedule_task``.
-
-    Args:
-        configuration: the settings.
-        header: the header of a session that continues. It then says how the model is asked, and the
-            limits.
-    """
-    return Jobs(
-        store=job_store(session_store(configuration)),
-        configured_policy=configuration.configured_policy(),
-        roots=list_roots(configuration),
-        options=reusable_options(configuration)
-        | (recorded_options(header) if header is not None else {}),
-    )
 
 
 def list_roots(configuration: Configuration) -> tuple[str, ...]:

@@ -38,7 +38,6 @@ COMMANDS: Final[Mapping[str, str]] = {
     "undo": "Take back what a session's calls changed.",
     "stats": "Count questions, calls and how they ended.",
     "golden": "Record runs, replay them, and check them on real models.",
-    "schedule": "List, add and remove tasks for later, and run the due ones.",
     "models": "List, fetch, find and serve models.",
     "doctor": "Check the server, the model and this machine.",
     "config": "Show, check and change the settings.",

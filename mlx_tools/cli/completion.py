@@ -98,13 +98,6 @@ def _may_be_in_database() -> bool:
     return False
 
 
-def job_ids() -> list[str]:
-    """Return the ids of the jobs, in the order of `mlx-tools schedule list`."""
-    from mlx_tools.app import config, job_store, session_store
-
-    return [listing.id for listing in job_store(session_store(config.load())).listing()]
-
-
 def server_names() -> list[str]:
     """Return the names of the MCP servers."""
     import json

@@ -173,7 +173,7 @@ async def _find(run: RunOptions, seconds: float | None) -> _Findings:
 def _machine(run: RunOptions, selected: SelectedBackend | None = None) -> list[Check]:
     """The checks of this machine, and of the commands that start by themselves on it."""
     files = selected.files if selected is not None else None
-    starts = [Autostart(name="serve"), Autostart(name="schedule", interval=5)]
+    starts = [Autostart(name="serve")]
     port = run.configuration.settings.gateway.port
     machine = check_machine(files.path if files is not None else None, starts, port=port)
     return [*machine, *collect("checks", configuration=run.configuration), *_faults()]

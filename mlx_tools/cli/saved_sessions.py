@@ -15,9 +15,9 @@ from mlx_tools.app import (
     RunOptions,
     SavedSession,
     as_options,
+    collect,
     config,
     header_of,
-    job_store,
     session_store,
     working_directory,
 )
@@ -101,7 +101,9 @@ def find_last_conversation() -> str:
         UsageError: there is no conversation.
     """
     store = kept_sessions()
-    jobs, runs = job_store(store), RunRows(store)
+    runs = RunRows(store)
+    tables = [table for table in collect("tables") if table.owner is not None]
+    owners = [table.owner(store) for table in tables]
     here, last = working_directory(), ""
     for number, session in enumerate(_by_last_update(store)):
         if last and (number >= _MAX_SESSIONS or not here):
@@ -114,7 +116,7 @@ def find_last_conversation() -> str:
         if last and summary.folder != here:
             continue
         is_own = summary.status.questions and not summary.parent
-        if is_own and not jobs.has_run_in(session) and not runs.holds(session):
+        if is_own and not any(owns(session) for owns in owners) and not runs.holds(session):
             last = last or session
             if summary.folder == here:
                 return session

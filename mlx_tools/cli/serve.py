@@ -7,7 +7,7 @@ the runs that gateways' clients ask for, and the jobs that are due.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from mlx_tools.app import config
+from mlx_tools.app import config, plugins
 from mlx_tools.cli import options
 from mlx_tools.cli.installing import note_left_out, program, tell_left
 from mlx_tools.cli.output import note, print_text
@@ -54,6 +54,17 @@ def serve(context: typer.Context, *, options_given: options.Options) -> None:
     anyio.run(serve, run, key, note, partial(keep_session, run.configuration))
 
 
+def _find_due() -> Callable[[], Awaitable[None]]:
+    """Return the function that runs the due jobs, of the plugin if it is here."""
+    if "schedule" in plugins().names():
+        return plugins().exports("schedule").run_due  # type: ignore[no-any-return]
+
+    async def run_nothing() -> None:
+        return None
+
+    return run_nothing
+
+
 @worker_app.command()
 @options.with_settings("profile", "backend.url")
 def worker(*, options_given: options.Options) -> None:
@@ -68,9 +79,7 @@ def worker(*, options_given: options.Options) -> None:
         from mlx_tools.gateway import work
     import anyio
 
-    from mlx_tools.cli.schedule import run_due
-
-    anyio.run(work, run, note, run_due)
+    anyio.run(work, run, note, _find_due())
 
 
 @app.command()

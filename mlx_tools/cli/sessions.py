@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from mlx_tools.app import build_steps, store_kind
+from mlx_tools.app import build_steps, collect, store_kind
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.call_text import as_name, in_words, on_one_line
 from mlx_tools.cli.completion import session_ids
@@ -48,7 +48,7 @@ from mlx_tools.store import (
     copy_store,
     to_json,
 )
-from mlx_tools.toolbox import SCHEDULE, Undo, find_outermost, find_undoable
+from mlx_tools.toolbox import Undo, find_outermost, find_undoable
 from mlx_tools.transcript import PREVIEW_CHARS, Record
 
 app = typer.Typer(add_completion=False)
@@ -295,8 +295,9 @@ def copy(
     old_store, new_store = _open_store(source), _open_store(target)
     if old_store.place == new_store.place and old_store.dsn == new_store.dsn:
         raise UsageError("FROM and TO are the same")
+    forms = (*(table.form for table in collect("tables")), RUNS)
     with progress_bar("copying") as report:
-        report_of_copy = copy_store(old_store, new_store, (SCHEDULE, RUNS), report)
+        report_of_copy = copy_store(old_store, new_store, forms, report)
     print_text(f"copied {_describe_copy(report_of_copy)} to {new_store.place}")
     if report_of_copy.left_out:
         note(f"left out, as they hold no transcript: {', '.join(report_of_copy.left_out)}")

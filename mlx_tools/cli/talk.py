@@ -21,7 +21,6 @@ from mlx_tools.app import (
     build_controller,
     build_registry,
     list_function_files,
-    make_jobs,
     open_selected_backend,
     with_settings,
 )
@@ -347,8 +346,8 @@ class ChatSession:
     ) -> tuple[ExitStack, Controller]:
         """Return what closes the backend of these options, and its controller."""
         configuration = run.configuration
-        jobs = None if saved is None else make_jobs(configuration, saved.header)
-        registry = build_registry(configuration, jobs)
+        header = None if saved is None else saved.header
+        registry = build_registry(configuration, header)
         with ExitStack() as stack:
             backends = self._portal.wrap_async_context_manager(open_selected_backend(run, note))
             selected, settings = stack.enter_context(backends)

@@ -21,7 +21,6 @@ from mlx_tools.app import (
     build_registry,
     config,
     list_roots,
-    make_jobs,
     session_store,
 )
 from mlx_tools.controller import (
@@ -233,7 +232,7 @@ class RunExecution:
         configuration = self.configuration
         if roots is not None:
             configuration = configuration.with_options({"tools.roots": roots})
-        return build_registry(configuration, make_jobs(configuration, header))
+        return build_registry(configuration, header)
 
     @property
     def roots(self) -> list[RootName]:

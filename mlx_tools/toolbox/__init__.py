@@ -18,20 +18,6 @@ if TYPE_CHECKING:
     from mlx_tools.toolbox.restore import Undo, UndoStep, find_outermost, find_undoable
     from mlx_tools.toolbox.run_command import disabled_reason
     from mlx_tools.toolbox.sandbox import try_sandbox
-    from mlx_tools.toolbox.schedule.job_store import (
-        OPEN,
-        SCHEDULE,
-        Job,
-        JobListing,
-        JobRun,
-        JobStore,
-        RunEnd,
-        RunInspection,
-        utc_now,
-    )
-    from mlx_tools.toolbox.schedule.runner import FinishedRun, Runner, settle
-    from mlx_tools.toolbox.schedule.when import parse_when
-    from mlx_tools.toolbox.schedule_task import Jobs
     from mlx_tools.toolbox.text_diff import unified_diff
     from mlx_tools.toolbox.text_files import decode_text, encode_text, guess_kind, one_line
     from mlx_tools.toolbox.urls import (
@@ -55,20 +41,6 @@ __getattr__, __dir__ = names_of(
         "restore": ("Undo", "UndoStep", "find_outermost", "find_undoable"),
         "run_command": ("disabled_reason",),
         "sandbox": ("try_sandbox",),
-        "schedule.job_store": (
-            "OPEN",
-            "SCHEDULE",
-            "Job",
-            "JobRun",
-            "JobStore",
-            "JobListing",
-            "RunEnd",
-            "RunInspection",
-            "utc_now",
-        ),
-        "schedule.runner": ("FinishedRun", "Runner", "settle"),
-        "schedule.when": ("parse_when",),
-        "schedule_task": ("Jobs",),
         "text_diff": ("unified_diff",),
         "text_files": ("decode_text", "encode_text", "guess_kind", "one_line"),
         "urls": ("Target", "UrlRefused", "is_public", "read_local", "read_url"),

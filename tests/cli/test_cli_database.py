@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.app import config, job_store, session_store
-from mlx_tools.cli.completion import job_ids, session_ids
+from mlx_tools.app import config, session_store
+from mlx_tools.cli.completion import session_ids
 from mlx_tools.golden import read_golden
 from mlx_tools.plugins.postgres.postgres import database
+from mlx_tools.plugins.schedule.command import job_ids
+from mlx_tools.plugins.schedule.jobs import job_store
 from mlx_tools.testing import Completion, ScriptedServer, answer, call
 from tests.command_line import Run
 from tests.forked import forks

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.app import job_store
 from mlx_tools.gateway.run_rows import RunRow, RunRows
+from mlx_tools.plugins.schedule.jobs import job_store
 from mlx_tools.store import TranscriptStore
 from mlx_tools.store.transcript import TranscriptFile
 from mlx_tools.testing import ScriptedServer, answer, call

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from mlx_tools.plugins.schedule.job_store import RunEnd
 from mlx_tools.testing import ScriptedServer, answer, call
-from mlx_tools.toolbox.schedule.job_store import RunEnd
 from mlx_tools.transcript import (
     CallRecord,
     ExecutionRecord,

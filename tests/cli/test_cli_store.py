@@ -17,9 +17,10 @@ from mlx_tools.gateway.run_body import RunAct
 from mlx_tools.gateway.run_queue import RunQueue
 from mlx_tools.gateway.run_rows import Hook, RunRow
 from mlx_tools.plugins.postgres.session_rows import PostgresStore
+from mlx_tools.plugins.schedule.job_store import SCHEDULE, Job, JobStore
+from mlx_tools.plugins.schedule.when import parse_when
 from mlx_tools.store import SessionStore, TranscriptStore, copy_store
 from mlx_tools.store.artifacts import Change
-from mlx_tools.toolbox import SCHEDULE, Job, JobStore, parse_when
 from mlx_tools.transcript.records import AnswerRecord, UserRecord
 from tests.command_line import Run
 from tests.core.sessions import header

@@ -12,8 +12,8 @@ import pytest
 
 from mlx_tools import Controller, Policy, TranscriptStore, builtin_tools, tool
 from mlx_tools.messages import MUTATING
+from mlx_tools.plugins.schedule.task_tool import Jobs
 from mlx_tools.testing import ScriptedBackend, answer, call
-from mlx_tools.toolbox.schedule_task import Jobs
 from mlx_tools.transcript.records import ExecutionRecord
 from tests.core.sessions import records_of
 from tests.schedule.kept_jobs import jobs_in

@@ -14,12 +14,12 @@ from mlx_tools.errors import StorageError, TranscriptError, UsageError
 from mlx_tools.messages import ToolSpec
 from mlx_tools.plugins.postgres.postgres import check_address
 from mlx_tools.plugins.postgres.session_rows import PostgresStore
+from mlx_tools.plugins.schedule.job_store import SCHEDULE
 from mlx_tools.store import MemoryStore, SessionStore, TranscriptStore
 from mlx_tools.store.access_list import ConsumedApprovalsFile
 from mlx_tools.store.artifacts import Change
 from mlx_tools.store.session_store import MAX_MEMORY_SESSIONS
 from mlx_tools.store.tables import SqliteTables
-from mlx_tools.toolbox import SCHEDULE
 from mlx_tools.transcript.records import (
     AnswerRecord,
     ExecutionRecord,

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mlx_tools.toolbox import parse_when
+from mlx_tools.plugins.schedule.when import parse_when
 from tests.tables import table
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "scheduler.md").read_text()

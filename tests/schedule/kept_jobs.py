@@ -6,8 +6,8 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
+from mlx_tools.plugins.schedule.job_store import SCHEDULE, JobStore, utc_now
 from mlx_tools.store.tables import SqliteTables
-from mlx_tools.toolbox import SCHEDULE, JobStore, utc_now
 
 
 def jobs_in(

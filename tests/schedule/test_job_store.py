@@ -21,10 +21,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.errors import ScheduleError, TranscriptError, UsageError
+from mlx_tools.plugins.schedule.job_store import MAX_JOBS, SCHEDULE, Job, JobRun, JobStore
+from mlx_tools.plugins.schedule.when import Schedule
 from mlx_tools.policy import Policy
-from mlx_tools.toolbox import SCHEDULE, Job, JobRun, JobStore
-from mlx_tools.toolbox.schedule.job_store import MAX_JOBS
-from mlx_tools.toolbox.schedule.when import Schedule
 from tests.examples import FEW
 from tests.schedule.kept_jobs import file_of, jobs_in
 
@@ -374,7 +373,7 @@ def test_a_run_is_not_tried_again_where_its_job_runs_before_anyway(
 def test_the_latest_runs_are_kept(
     store: JobStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mlx_tools.toolbox.schedule.job_store.KEPT_RUNS", 5)
+    monkeypatch.setattr("mlx_tools.plugins.schedule.job_store.KEPT_RUNS", 5)
     store.add(a_job(when=Schedule("UTC", cron="* * * * *")))
     for _ in range(8):
         take(store, clock, minutes=1)

@@ -13,10 +13,11 @@ import anyio
 import pytest
 
 from mlx_tools.errors import BackendUnreachable, MlxToolsError, ScheduleError, UsageError
+from mlx_tools.plugins.schedule.job_store import Job, JobListing, RunEnd, RunInspection
+from mlx_tools.plugins.schedule.runner import FinishedRun, Runner, settle
+from mlx_tools.plugins.schedule.when import Schedule
 from mlx_tools.policy import Policy
 from mlx_tools.store.tables import is_present
-from mlx_tools.toolbox import FinishedRun, Job, JobListing, RunEnd, RunInspection, Runner, settle
-from mlx_tools.toolbox.schedule.when import Schedule
 from tests.schedule.kept_jobs import file_of, jobs_in
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
-from mlx_tools.toolbox.clock import find_local_zone, find_zone
-from mlx_tools.toolbox.schedule.when import (
+from mlx_tools.plugins.schedule.when import (
     SHORTHANDS,
     Schedule,
     counts_from_now,
@@ -19,6 +18,7 @@ from mlx_tools.toolbox.schedule.when import (
     normalize_cron,
     parse_when,
 )
+from mlx_tools.toolbox.clock import find_local_zone, find_zone
 from tests.tables import table
 
 BERLIN = "Europe/Berlin"

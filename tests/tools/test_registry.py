@@ -17,8 +17,8 @@ import pytest
 from mlx_tools import builtin_tools
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.messages import ToolSpec
+from mlx_tools.plugins.schedule.task_tool import Jobs
 from mlx_tools.policy import Policy
-from mlx_tools.toolbox.schedule_task import Jobs
 from mlx_tools.tools import EntryPointTools, Registry, Tool, find_entry_points, tool
 from mlx_tools.tools.tool import make_preview, with_plugin
 from tests.schedule.kept_jobs import jobs_in
@@ -39,9 +39,10 @@ def rename(old: str, new: str) -> None:
 EVERY = [
     *("calculator", "clock", "file_access", "create_file", "edit_file"),
     *("search_files", "format_xml", "tool_search"),
-    *("read_artifact", "run_command", "schedule_task"),
+    *("read_artifact", "run_command"),
     *("query_knowledge_base", "list_corpora", "notes_create", "notes_search"),
-    *("translate", "describe_image", "transcribe_audio", "fetch_url", "web_search"),
+    *("translate", "describe_image", "transcribe_audio"),
+    *("schedule_task", "fetch_url", "web_search"),
 ]
 EXTRA = {"web_search", "describe_image", "transcribe_audio"}
 """An extra decides about these."""

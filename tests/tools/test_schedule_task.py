@@ -13,9 +13,9 @@ import pytest
 from mlx_tools import Controller
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 from mlx_tools.messages import ToolSpec
+from mlx_tools.plugins.schedule.task_tool import Jobs, schedule_task
 from mlx_tools.policy import Policy, decide
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.toolbox.schedule_task import Jobs, schedule_task
 from mlx_tools.tools import ToolContext, ToolResult, make_preview
 from tests.schedule.kept_jobs import file_of, jobs_in
 from tests.tools.file_calls import executed

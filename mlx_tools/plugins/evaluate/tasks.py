@@ -32,13 +32,7 @@ from mlx_tools.paths import package_file
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.protocol import canonical
 from mlx_tools.store import Root, RootName, TranscriptStore
-from mlx_tools.toolbox import (
-    SCHEDULE,
-    Job,
-    Jobs,
-    JobStore,
-    create_file,
-)
+from mlx_tools.toolbox import create_file
 from mlx_tools.tools import Registry
 from mlx_tools.transcript import Answered, Finished, FormatBroken, Outcome, Stopped
 
@@ -291,7 +285,7 @@ class FinalWorld(Struct, frozen=True):
     """The files by their paths."""
     notes: tuple[str, ...]
     """The texts of new notes."""
-    jobs: tuple[tuple[Job, datetime | None], ...]
+    jobs: tuple[tuple[Any, datetime | None], ...]
     """The jobs, each with the time at which it is due first."""
 
 
@@ -336,20 +330,19 @@ class World:
         from mlx_tools.toolbox.clock import clock
         from mlx_tools.toolbox.file_access import file_access
         from mlx_tools.toolbox.format_xml import format_xml
-        from mlx_tools.toolbox.schedule_task import schedule_task
         from mlx_tools.toolbox.search_files import search_files
         from mlx_tools.tools import read_artifact
 
         roots = [Root(RootName.parse(self.root))]
-        kb = plugins().exports("kb")
+        kb, schedule = plugins().exports("kb"), plugins().exports("schedule")
         notes = kb.Notes(self._notes, lambda: self._now)
-        jobs = Jobs(store=self._store(), zone=lambda: self._zone, now=self.now)
+        jobs = schedule.Jobs(store=self._store(), zone=lambda: self._zone, now=self.now)
         tools = [calculator(), clock(lambda: self._now, local=self._now.tzinfo)]
         tools += [file_access(roots), create_file(roots), search_files(roots)]
         tools += [format_xml(), read_artifact()]
         if self._task.corpora:
             tools += kb.Knowledge(self._knowledge).tools()
-        tools += [kb.notes_create(notes), kb.notes_search(notes), schedule_task(jobs)]
+        tools += [kb.notes_create(notes), kb.notes_search(notes), schedule.schedule_task(jobs)]
         return Registry(tools)
 
     def policy(self) -> Policy:
@@ -367,8 +360,10 @@ class World:
             tuple((listing.job, listing.next_due) for listing in jobs if listing.job is not None),
         )
 
-    def _store(self) -> JobStore:
-        return JobStore(self.sessions.tables(SCHEDULE), lambda: self.sessions.secret, self.now)
+    def _store(self) -> Any:
+        schedule = plugins().exports("schedule")
+        tables = self.sessions.tables(schedule.SCHEDULE)
+        return schedule.JobStore(tables, lambda: self.sessions.secret, self.now)
 
 
 def _write_files(folder: Path, texts: Mapping[str, str]) -> None:
@@ -448,7 +443,7 @@ def find_world_fault(
     return "" if expected.job is None else _find_job_fault(expected.job, *final.jobs[0])
 
 
-def _find_job_fault(expected: JobDue, job: Job, due: datetime | None) -> str:
+def _find_job_fault(expected: JobDue, job: Any, due: datetime | None) -> str:
     """Return the fault of the one job, empty if there is none.
 
     It must be due at all the expected times in a row, and then again or never.

@@ -19,13 +19,12 @@ from mlx_tools.app import (
     build_controller,
     build_registry,
     config,
-    job_store,
     list_roots,
     open_selected_backend,
     reusable_options,
+    session_store,
 )
 from mlx_tools.cli import inputs, options
-from mlx_tools.cli.completion import job_ids
 from mlx_tools.cli.installing import note_left_out, program, tell_left
 from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, cut, note, print_json, print_prose, print_row, print_text
@@ -42,25 +41,29 @@ from mlx_tools.errors import (
     TranscriptError,
     UsageError,
 )
-from mlx_tools.policy import Policy
-from mlx_tools.toolbox import (
+from mlx_tools.plugins.schedule.job_store import (
     OPEN,
-    FinishedRun,
     Job,
     JobListing,
     JobRun,
     RunEnd,
     RunInspection,
-    Runner,
-    find_local_zone,
-    find_zone,
-    parse_when,
-    settle,
     utc_now,
 )
+from mlx_tools.plugins.schedule.jobs import job_store
+from mlx_tools.plugins.schedule.runner import FinishedRun, Runner, settle
+from mlx_tools.plugins.schedule.when import parse_when
+from mlx_tools.policy import Policy
+from mlx_tools.toolbox import find_local_zone, find_zone
 from mlx_tools.transcript import ExecutionRecord
 
 app = typer.Typer(add_completion=False)
+
+
+def job_ids() -> list[str]:
+    """Return the ids of the jobs, in the order of `mlx-tools schedule list`."""
+    return [listing.id for listing in job_store(session_store(config.load())).listing()]
+
 
 _WORST: Final = (EXIT_OK, EXIT_PAUSED, EXIT_STOPPED, EXIT_USAGE, EXIT_BACKEND)
 """Exit codes of runs; of several, the last in this order is the command's."""

@@ -16,11 +16,10 @@ from msgspec import Struct, field
 
 from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.messages import Effects
+from mlx_tools.plugins.schedule.job_store import Job, JobStore, utc_now
+from mlx_tools.plugins.schedule.when import Schedule, counts_from_now, normalize_text, parse_when
 from mlx_tools.policy import PRESETS, Policy, restriction
-from mlx_tools.toolbox.clock import find_local_zone
-from mlx_tools.toolbox.schedule.job_store import Job, JobStore, utc_now
-from mlx_tools.toolbox.schedule.when import Schedule, counts_from_now, normalize_text, parse_when
-from mlx_tools.toolbox.text_files import one_line
+from mlx_tools.toolbox import find_local_zone, one_line
 from mlx_tools.tools import Preview, Tool, ToolError, current_context, load_words
 
 EFFECTS: Final[Effects] = frozenset(("write",))

@@ -18,8 +18,7 @@ import anyio
 
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MlxToolsError, ScheduleError
 from mlx_tools.messages import replace
-from mlx_tools.store import Presence
-from mlx_tools.toolbox.schedule.job_store import (
+from mlx_tools.plugins.schedule.job_store import (
     Job,
     JobRun,
     JobStore,
@@ -28,6 +27,7 @@ from mlx_tools.toolbox.schedule.job_store import (
     RunStatus,
     utc_now,
 )
+from mlx_tools.store import Presence
 
 POLL_SECONDS: Final = 30.0
 """Seconds after which a running runner looks again: jobs are added, and clocks are set."""

@@ -22,9 +22,9 @@ from msgspec import Struct
 
 from mlx_tools.errors import MlxToolsError, ScheduleError, UsageError
 from mlx_tools.messages import replace
+from mlx_tools.plugins.schedule.when import LAST_YEAR, Schedule
 from mlx_tools.policy import Policy
 from mlx_tools.store import FileFormat, Statements, Tables, is_transient
-from mlx_tools.toolbox.schedule.when import LAST_YEAR, Schedule
 from mlx_tools.transcript import Answered, Outcome, Paused
 
 RunStatus = (

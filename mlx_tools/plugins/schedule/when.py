@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from mlx_tools.errors import UsageError
-from mlx_tools.toolbox.clock import find_zone
+from mlx_tools.toolbox import find_zone
 
 EXAMPLES: Final = (
     "write a time such as 2030-01-31 17:00, tomorrow 9:00, monday 6pm, in 2 hours, "

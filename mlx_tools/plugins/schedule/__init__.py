@@ -1,0 +1,21 @@
+"""Tasks for later, once or again and again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mlx_tools.lazy import names_of
+
+if TYPE_CHECKING:
+    from mlx_tools.plugins.schedule.command import run_due
+    from mlx_tools.plugins.schedule.job_store import SCHEDULE, JobStore
+    from mlx_tools.plugins.schedule.task_tool import Jobs, schedule_task
+
+__getattr__, __dir__ = names_of(
+    globals(),
+    {
+        "command": ("run_due",),
+        "job_store": ("SCHEDULE", "JobStore"),
+        "task_tool": ("Jobs", "schedule_task"),
+    },
+)

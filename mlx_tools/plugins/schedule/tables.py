@@ -1,0 +1,13 @@
+"""The table that this plugin keeps beside the sessions."""
+
+from __future__ import annotations
+
+from mlx_tools.app import SessionTable, hookimpl
+from mlx_tools.plugins.schedule.job_store import SCHEDULE
+from mlx_tools.plugins.schedule.jobs import job_store
+
+
+@hookimpl
+def tables() -> list[SessionTable]:
+    """Return the table of jobs; the sessions of their runs are no person's."""
+    return [SessionTable(SCHEDULE, lambda store: job_store(store).has_run_in)]
