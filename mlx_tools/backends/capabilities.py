@@ -335,7 +335,7 @@ async def probe_native(
     except (BackendTimeout, BackendDead, BackendUnreachable, ConnectionDropped, ServerFailed):
         raise
     except (BackendRefused, BackendBroken) as error:
-        reason = f"tools are not taken: {clean(error.message, 160)}"
+        reason = f"its server does not take tools: {clean(error.message, 160)}"
     return NativeVerdict(
         server=server,
         model=model,

@@ -410,7 +410,7 @@ def _root(talk: ChatSession, words: str) -> str:
         if not words.startswith("-"):
             roots_by_path[path] = root.absolute()
         elif roots_by_path.pop(path, None) is None:
-            raise UsageError(f"{in_words(root.path)} is no folder that tools see")
+            raise UsageError(f"tools do not see the folder {in_words(root.path)}")
         talk.go_on_under(
             talk.configuration.with_options({"tools.roots": list(roots_by_path.values())})
         )
@@ -427,7 +427,7 @@ def _commands(talk: ChatSession, words: str) -> None:
             programs.remove(name[1:])
         else:
             shown = cut(in_words(name[1:]), 40)
-            raise UsageError(f"{shown} is no program that was added", hint="/commands lists these")
+            raise UsageError(f"the program {shown} was not added", hint="/commands lists these")
     if names:
         talk.go_on_under(talk.configuration.with_options({"tools.commands": programs}))
     shown = in_words(", ".join(programs))
@@ -446,7 +446,7 @@ def _functions(talk: ChatSession, words: str) -> None:
             files.remove(file)
         else:
             shown = cut(in_words(words[1:]), 80)
-            raise UsageError(f"{shown} is no file of functions here", hint="/functions lists these")
+            raise UsageError(f"{shown} was not added", hint="/functions lists these")
         talk.go_on_under(talk.configuration.with_options({"tools.functions": files}))
     shown = "\n".join(map(home_path, files))
     print_prose(shown or "no file: /functions FILE.py adds its functions as tools")

@@ -85,7 +85,7 @@ def connect(
     if client is None:
         raise UsageError("no client is named", hint=f"one of {', '.join(CLIENTS)}")
     if client not in CLIENTS:
-        raise UsageError(f"{client[:80]!r} is no client that is known: {', '.join(CLIENTS)}")
+        raise UsageError(f"unknown client {client[:80]!r}", hint=f"one of {', '.join(CLIENTS)}")
     target, is_running = _target(url)
     plan = CLIENTS[client](target)
     files = [_edit(file) for file in plan.files]

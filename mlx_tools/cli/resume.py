@@ -34,7 +34,7 @@ def read_approvals(
         UsageError: they contradict each other.
     """
     if approve_all and (approve or deny or edit):
-        raise UsageError("--approve-all goes with no other decision")
+        raise UsageError("--approve-all cannot be combined with another decision")
     if approve_all:
         return True
     decisions: dict[str, ApprovalAnswer] = {}

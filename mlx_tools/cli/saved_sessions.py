@@ -62,15 +62,15 @@ def resolve_session(
             the session was begun with is fine.
     """
     if session is not None and last:
-        raise UsageError("--continue goes without --session", hint="leave one of them out")
+        raise UsageError("--continue and --session name two sessions", hint="leave one out")
     saved = load_session(find_last_conversation() if session is None else session, options_given)
     recorded = as_options(saved.header)
     for key, value in options_given.items():
         if key not in _GO_WITH and _plain(key, value) != _plain(key, recorded.get(key)):
             raise UsageError(
-                f"{config.table()[key].setting.flag} goes with no session that was begun without",
-                hint="leave it out: a session keeps its own; in chat /model, /root and /system go "
-                "on with another",
+                f"{config.table()[key].setting.flag} cannot change a saved session",
+                hint="leave it out: a session keeps its own; in chat /model, /root and /system "
+                "continue with another",
             )
     return saved
 
@@ -87,7 +87,7 @@ def refuse_options(**options: object) -> None:
     for name, value in options.items():
         if value:
             raise UsageError(
-                f"--{name.replace('_', '-')} goes with no session that was begun without",
+                f"--{name.replace('_', '-')} cannot change a saved session",
                 hint="leave it out: a session keeps its own",
             )
 
@@ -111,7 +111,7 @@ def find_last_conversation() -> str:
         try:
             summary = store.summary(session)
         except TranscriptError:
-            note(f"{session} cannot be read, and is passed over: mlx-tools sessions show {session}")
+            note(f"{session} cannot be read, and is left out: mlx-tools sessions show {session}")
             continue
         if last and summary.folder != here:
             continue

@@ -109,7 +109,7 @@ def _check_program(talk: ChatSession, program: str) -> None:
     if program not in _programs(talk):
         shown = cut(in_words(program), 40)
         hint = f"/commands {shown} adds it; {_AS_QUESTION}"
-        raise UsageError(f"nothing ran: {shown} is no program that may run", hint=hint)
+        raise UsageError(f"nothing ran: run_command may not run {shown}", hint=hint)
 
 
 def _call(talk: ChatSession, program: str, arguments: Sequence[str]) -> DirectCall:

@@ -67,7 +67,7 @@ def test_a_tool_choice_that_nobody_heeds_does_not_fail_it() -> None:
         ([Completion('<tool_call>{"name":"get_weather","arguments":{"city":"Oslo"}}')], "text"),
         ([GOOD[0], Completion("I cannot say.")], "from a call's result"),
         ([*GOOD[:3], calls(OSLO)], "where none is of use"),
-        ([Completion("no tools here", status=400)], "tools are not taken"),
+        ([Completion("no tools here", status=400)], "its server does not take tools"),
     ],
 )
 def test_what_goes_wrong_fails_it_and_is_told(script: list[Completion], why: str) -> None:

@@ -60,7 +60,7 @@ def test_the_last_conversation_is_the_one_that_was_written_to_last(
     assert run("ask", "--session", "last", "--json", "And?").json["session"] == older["session"]
     assert newer["session"] != older["session"]
     told = run("ask", "-c", "--session", newer["session"], "And?")
-    assert (told.code, "--continue goes without --session" in told.error) == (2, True)
+    assert (told.code, "--continue and --session name two sessions" in told.error) == (2, True)
 
 
 def test_this_folders_last_conversation_goes_on_before_the_last_of_all(
@@ -123,7 +123,7 @@ def test_an_option_that_would_make_another_session_of_it_is_refused_by_name(
     first = asked(run, server)
     refused = run("ask", "-c", *option, "Second?")
     assert refused.code == 2
-    assert f"{flag} goes with no session" in refused.error
+    assert f"{flag} cannot change a saved session" in refused.error
     assert len(server.prompts) == 1
     assert len(Path(first["transcript"]).read_text().splitlines()) == 4
 
@@ -212,14 +212,17 @@ def test_an_option_that_says_what_the_session_was_begun_with_says_nothing_new(
     assert again.code == 0, again.err
     assert again.json["session"] == first["session"]
     other = run("ask", "-c", "--root", ".:rw", "Third?")
-    assert "--root goes with no session" in other.error
+    assert "--root cannot change a saved session" in other.error
 
 
 def test_chat_refuses_what_ask_refuses(run: Any, server: ScriptedServer) -> None:
     asked(run, server)
     for option in (("--model", "other"), ("--tool-choice", "none")):
         refused = run("chat", "-c", *option, stdin="More?\n")
-        assert (refused.code, f"{option[0]} goes with no session" in refused.error) == (2, True)
+        assert (refused.code, f"{option[0]} cannot change a saved session" in refused.error) == (
+            2,
+            True,
+        )
 
 
 def test_a_new_beginning_in_a_talk_that_went_on_has_all_that_was_said(

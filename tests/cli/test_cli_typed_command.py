@@ -67,7 +67,7 @@ def test_a_space_before_it_makes_it_a_question(run: Any) -> None:
     [
         ((), "!ls", "run_command is off: no folder was named that programs may see (/root DIR)"),
         (ROOT, "!ls", "is not among the allowed tools (/allow run_command)"),
-        (MAY_RUN, "!make", "make is no program that may run (/commands make adds it"),
+        (MAY_RUN, "!make", "run_command may not run make (/commands make adds it"),
         (MAY_RUN, "!ls", "nobody is asked here"),
         ((*MAY_RUN, "--approve", "always"), "!cat ../secret", "nothing ran: "),
         ((*MAY_RUN, "--approve", "always"), "!git push", "nothing ran: "),
