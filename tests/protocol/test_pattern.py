@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 import pytest
 from hypothesis import given
@@ -24,6 +25,61 @@ def test_it_matches_what_python_matches(pattern: str, text: str) -> None:
     # Python's $ also stands before a newline at the end; JSON Schema's dialect has no such thing.
     expected = re.search(pattern.replace("$", r"\Z"), text, re.ASCII) is not None
     assert compile_pattern(pattern).search(text) == expected
+
+
+ATOMS = (
+    *("a", "b", "-", "(", ")", "[", "]", "{", "}", "*", "+", "?", "|", "^", ",", "1", " "),
+    *(
+        r"\d",
+        r"\W",
+        r"\b",
+        "(?:",
+        r"\x61",
+        r"\u0061",
+        r"\n",
+        r"\-",
+        r"\]",
+        "[a-c]",
+        "[^ab]",
+        "[]a]",
+    ),
+    *(
+        "{2}",
+        "{1,3}",
+        "{,2}",
+        "{2,}",
+        "{}",
+        "*?",
+        "[a-",
+        r"[\d-]",
+        r"\061",
+        r"[\1]",
+        "--",
+        "[[]",
+        "é",
+    ),
+)
+
+
+@given(
+    st.lists(st.sampled_from(ATOMS), max_size=7).map("".join),
+    st.text(st.sampled_from("ab1-]{} é\n"), max_size=6),
+)
+def test_it_takes_what_python_takes_and_matches_the_same(pattern: str, text: str) -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            expected = re.search(pattern, text, re.ASCII) is not None
+    except re.error:
+        expected = None
+    try:
+        found = compile_pattern(pattern).search(text)
+    except UnsupportedPattern as error:
+        found = None
+        if expected is not None:  # what Python takes is refused for one reason alone
+            assert "linear time" in str(error), pattern
+            return
+    assert found == expected, pattern
 
 
 def test_where_python_differs_from_javascript_it_is_as_in_javascript() -> None:
