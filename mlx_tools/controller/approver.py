@@ -173,6 +173,7 @@ def by_template(
 
     None covers a call that was repaired, mended, copied or edited, or that can only fail.
     """
+    # A template was written beforehand: it covers only what the model wrote cleanly and by itself.
     if call.runs != "freely" or call.echoed or preview.fails:
         return None
     pinned = getattr(tool, "pinned", None)
@@ -201,6 +202,7 @@ class ApproveAlways:
     """Approves every call but a suspect one, about which nothing is decided."""
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        # A suspect call may be a text of a tool's output: nobody has seen it who could say yes.
         yes, nobody = ApprovalAnswer(True, "always approved"), ApprovalAnswer(None)
         return [nobody if request.suspect else yes for request in requests]
 

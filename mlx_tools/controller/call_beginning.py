@@ -67,12 +67,14 @@ def call_beginning(text: str, loose_names: Collection[str], start: int = 0) -> C
         loose_names: The names of the tools, as `loose_name` writes them.
         start: Nothing that ends before this offset counts.
     """
+    # Cheap, and mostly false: the costly patterns run only if a bracket or a mark is there at all.
     is_marked = _MARK.search(text, start) is not None
     for match in _CALL_BEGUN.finditer(text) if is_marked else ():
         name = match["name"] or match["tag"]
         is_named = name is None or not _loose_forms(name).isdisjoint(loose_names)
         if match.end() >= start and is_named:
             return CallBeginning(match.start(), is_frame=match["frame"] is not None)
+    # Only the end can still grow into a call; what stands before it was looked at when it came.
     tail = max(0, len(text) - (_LONGEST_TAIL if is_marked else _LONGEST_WORD))
     for match in _TAIL_BEGUN.finditer(text, tail):
         begins_line = text[max(0, match.start() - 1) : match.start()] in ("", "\n")

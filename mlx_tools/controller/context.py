@@ -102,16 +102,20 @@ class ContextWindow:
         def render(prompt: Prompt) -> str:
             return prompt.render(prefix)
 
+        # Counted by the server where it can: an estimate that is a tenth off would send what does
+        # not fit.
         used = await self._counter.count(step.prompt)
         thought = step.thought
         around = "" if thought is None else thought.opening + thought.closing
         spare = TokenCounter().count(around)  # of what the host writes around a thought
+        # One try a run: a model that gives no summary would else be asked before each completion.
         if fills(size, used) and self._session.header.compact == "auto" and not self._has_tried:
             record = await self._by_summary(render, size, used)
             if record is not None:
                 return record
             self._has_tried = True
         budget = 0 if thought is None else thought.budget
+        # Room for an ordinary turn. All of max_tokens would empty a small context for nothing.
         wanted = max(LEAST_TOKENS, min(step.max_tokens + budget, ROOM_TOKENS, size // _ROOM_SHARE))
         room = size - used - spare
         if room < wanted:
@@ -191,6 +195,7 @@ class ContextWindow:
         summary, usages = await self._summariser.summarise_conversation(text)
         if not summary:
             return None
+        # Stored before it leaves the prompt: the summary names the artifact that can be read.
         key = self._store_text(text)
         content = words.text("compaction.summary", summary=self._outputs.clean(summary))
         if key is not None:
@@ -262,6 +267,7 @@ class ContextWindow:
         None if these are no fewer than before, so that nothing would be won, and nobody asked for
         it.
         """
+        # Nobody counts: somebody asked for a compaction, so it is taken on trust.
         if record.tokens_before is None:
             return record
         after = self._counter.tokens(render(compact_prompt(self._session.prompt, record)))
@@ -283,6 +289,7 @@ def _is_small(step: Complete, size: int) -> bool:
 
 def _limit_tokens(step: Complete, room: int) -> Complete:
     """``step`` within ``room`` tokens, of which a thought takes at most half."""
+    # A thought has a budget of its own, which must not take what the answer needs.
     if step.thought is None:
         return replace(step, max_tokens=min(step.max_tokens, room))
     thought = replace(step.thought, budget=min(step.thought.budget, room // 2))

@@ -263,6 +263,7 @@ class Controller:
         ):
             if not isinstance(value, kind):
                 raise wrong_argument(name, value, hint)
+        # The clock is passed in, so that tests of expiry and limits need not wait.
         self._now, self._templates = now, templates
         self._run_context = run_context
         self._setup: tuple[RunSettings, ModelSetup] | None = None
@@ -397,6 +398,7 @@ class Controller:
             if (reads := getattr(self._store, "read", None)) is None:
                 raise UsageError("this store cannot read a session again")
             files = reads(session)
+            # Before anything is made of the records: a forged header could name any policy.
             check_begun_here(files.transcript, self._store.secret)
             inputs = SessionInputs(specs=self.registry.specs(), words=load_words())
             read = Session.from_records(files.transcript, inputs)
@@ -471,6 +473,7 @@ class Controller:
             check_begun_here(files.transcript, self._store.secret)
             self._check_model(files.transcript[0])
         except BaseException:
+            # The transcript is locked: without this a failed opening would block the session.
             files.transcript.close()
             raise
         conversation = self._open(files)
@@ -501,6 +504,8 @@ class Controller:
                 self.registry.provide(read_artifact())
             specs, disabled = self.registry.specs(), dict(self.registry.disabled)
             if files.artifacts is None and is_reader(specs.get(READER)):
+                # Listed, but disabled: a model that calls it is told why, and not that there is no
+                # such tool.
                 disabled[READER] = artifacts_off_reason()
             context = self._run_context or _outermost(self.settings.cache)
             parts = ConversationParts(

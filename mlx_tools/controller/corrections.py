@@ -39,6 +39,7 @@ def explain_reading(reading: Reading, session: SessionState) -> ErrorInfo:
     message = error.message
     if attempt is not None and error.code == "invalid_json":
         message = session.words.text("turns.wrote", text=attempt.text, reason=message)
+    # The form shows what fitted of the attempt: a small model copies it, and fills the gaps.
     arguments = attempt.arguments if attempt is not None else None
     form = _form(tools[name], arguments, session)
     return replace(error, message=one_line(message, _MOST_CHARS), form=form)
@@ -49,6 +50,8 @@ def explain_call(call: ToolCall, error: ErrorInfo, session: SessionState) -> Err
     tools = session.offered_tools
     name = call.name if error.code == "invalid_arguments" else ""
     if error.code == "unknown_tool":
+        # A made-up name is mostly near a real one, whose form then says more than a list of all
+        # names.
         name = closest_tool(call.name, tools)
     if name not in tools:
         return error
@@ -78,6 +81,7 @@ def asked_form(
     before, between = native
     if style != "native":
         form = write_call(spec.name, values, style=style)
+    # Only the object between the marks: the marks are control tokens, which no text may hold.
     elif "{" in before and between.rstrip().endswith(":"):
         form = f"{before[before.index('{') :]}{spec.name}{between}{compact(values)}}}"
     else:
@@ -101,6 +105,7 @@ def _fits(spec: ToolSpec, key: str, arguments: Mapping[str, Any]) -> bool:
     """Return whether the value of one key fits, whatever the other keys."""
     if key not in arguments:
         return False
+    # Each key by itself, so that one wrong argument does not blank the others.
     parameters = {**spec.parameters, "required": [key], "minProperties": 0}
     alone = ToolSpec(spec.name, parameters=parameters)
     return validate_arguments(alone, {key: arguments[key]})[2] is None

@@ -124,6 +124,8 @@ async def call_tool(
         roots: the folders of the templates.
     """
     try:
+        # As a transcript would hold them: tuples become lists, and what no JSON holds is refused
+        # here.
         given = dict(loads(json.dumps(arguments, ensure_ascii=False, allow_nan=False)))
     except (TypeError, ValueError, RecursionError) as fault:
         return _no_json(name, fault, record)
@@ -188,6 +190,7 @@ class _DirectSession:
     ) -> None:
         self._session = session
         self._records = files.transcript
+        # Whoever calls a tool by hand has given its arguments: an edit would be a second opinion.
         approver = _WithoutEdits(approver)
         writer = SessionWriter(session, files.transcript, secret=secret, now=now)
         outputs = Outputs(session, None)
@@ -217,11 +220,15 @@ class _DirectSession:
     async def call(self, call: ToolCall) -> DirectCall:
         """Make the call, as if a model had written it with nothing beside it."""
         session, writer = self._session, self._driver.writer
+        # Records as of a turn of a model, so that the one driver makes the call by the one set of
+        # rules.
         writer.append(UserRecord(content=call.name))
         reading = Reading(messages=(call,), clean=True)
         writer.append(CompletionRecord(turn=0, text="", finish_reason="stop"), reading=reading)
         self._runner.begin()
         try:
+            # Until a model would be asked: there is none, so the call and its approval are all
+            # there is.
             await self._driver.take_steps(_asks_model)
         finally:
             self._runner.end()
@@ -239,6 +246,7 @@ class _DirectSession:
         if decided is not None:
             decision = Decision(decided.decision, decided.rule, decided.reason, decided.code)
             done = replace(done, decision=decision)
+        # A dry run and a pending call tell what would change: that is what they are asked for.
         is_dry = end is not None and end.error is not None and end.error.code == "dry_run"
         if end is None or is_dry:
             preview = (await self._approvals.preview(state.record)).text

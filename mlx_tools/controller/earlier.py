@@ -93,6 +93,7 @@ class PriorConversation(Struct, frozen=True, kw_only=True):
         Each is to be folded before the next is taken. ``clean`` takes out of observations what the
         session may not show.
         """
+        # In the same form the bytes stay, so a server's cache of the prompt still holds.
         same = self.form == form_of(session)
         said = self.records if same else tuple(_rewritten(self.records, session))
         for place, one in enumerate(said, start=1):
@@ -130,6 +131,7 @@ def prior_from_session(session: Session, artifacts: ArtifactStore | None) -> Pri
     """
     if session.state is State.EMPTY:
         return PriorConversation()
+    # Their ends are written by the host: a call without an observation would block the next prompt.
     doubts = [session.current.call(key) for key in session.calls_in_doubt]
     prompt, compacted = session.prompt, session.summary_artifacts
     gone = [CompactedRecord(reason="asked", content=prompt.removed_text, artifacts=compacted)]
@@ -161,6 +163,7 @@ def _as_said(record: PromptRecord) -> PromptRecord:
         case ObservationRecord():
             return replace(record, duration_ms=None)
         case UserRecord():
+            # The lines of tools belong to the old session's catalog; the new one brings its own.
             return replace(record, tools=())
     return record
 
@@ -206,6 +209,7 @@ def _in_native_form(calls: Sequence[CallRecord], session: Session) -> str:
             f"{json.dumps(call.arguments, ensure_ascii=False)}{closing}{form.close}"
             for call in calls
         )
+        # Read back at once: a template's form that the reader takes otherwise must not be written.
         messages = read(text, "stop", rules).messages
         found = [(one.name, one.arguments) for one in messages if isinstance(one, ToolCall)]
         wanted = [(call.name, call.arguments) for call in calls]
@@ -260,6 +264,7 @@ def prior_from_messages(messages: Sequence[Mapping[str, Any]]) -> PriorConversat
     begun = [content for _, content, _ in takewhile(lambda one: one[0] == "system", read)]
     for says, group in groupby(read[len(begun) :], lambda one: one[0] in ("user", "system")):
         if says:
+            # After a question a result for an earlier call has no turn that it could stand in.
             waiting.clear()
             said.append(UserRecord(content="\n\n".join(content for _, content, _ in group)))
             continue
@@ -329,6 +334,7 @@ def _observation_from_message(
 
     An ordered dictionary finds that at once; a plain one passes all that were taken out before.
     """
+    # Some clients send results without ids: they are taken in the order of the calls.
     key = message.get("tool_call_id", next(iter(waiting), None))
     call = waiting.pop(key, None) if isinstance(key, str) else None
     if call is None:

@@ -106,6 +106,7 @@ class Summariser:
                 usages.append(Usage())
                 try:
                     summary, usages[-1] = await self._ask_summary(prompt, room)
+                # What was summarised until now is kept: the call itself has succeeded.
                 except BackendError as error:
                     problem = error.message
                     break
@@ -144,6 +145,8 @@ class Summariser:
             ]
             if all(self._counter.fits(prompt, _tokens(room)) for prompt in prompts):
                 break
+            # Parts are halved until prompt and summary fit: how many characters a token has is
+            # unknown.
             chars //= 2
         else:
             return "", []
@@ -160,6 +163,8 @@ class Summariser:
             async for chunk in chunks:
                 text += chunk.text
                 usage = chunk.usage or usage
+                # Small models go on after a summary with another one: it ends with its first
+                # paragraph.
                 if len(text) > most or is_said(text):
                     break
         return shorten_text(without_repeats(text), room), usage
@@ -218,6 +223,8 @@ def _cut(text: str, begin: int, end: int, size: int) -> list[Part]:
     while begin < end:
         stop = min(begin + size, end)
         if stop < end:
+            # At the end of a line, if there is one in the second half: a part of little text wastes
+            # a request.
             line = text.rfind("\n", begin + size // 2, stop)
             stop = line + 1 if line > 0 else stop
         parts.append(Part(begin, text[begin:stop]))

@@ -206,7 +206,10 @@ class _Translator:
         return f"(?:{text}){{{low},{'' if high is None else high}}}", nodes * times
 
     def _count(self) -> tuple[int, int | None] | None:
-        """Read a quantifier: its least and its most, None for no bound; None if there is none."""
+        """Read a quantifier and return its bounds, None if there is none.
+
+        An upper bound of None stands for no bound.
+        """
         for sign, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
             if self._take(sign):
                 return bounds
