@@ -28,7 +28,9 @@ sys.path[:0] = [str(ROOT)]
 
 from mlx_tools.app import AccessRules, RunOptions, config  # noqa: E402
 from mlx_tools.cli.call_text import in_message, in_words  # noqa: E402
-from mlx_tools.mcp import ApprovalText, Delegation, McpServer, serve_http  # noqa: E402
+from mlx_tools.plugins.mcp.delegation import Delegation  # noqa: E402
+from mlx_tools.plugins.mcp.elicitation import ApprovalText  # noqa: E402
+from mlx_tools.plugins.mcp.mcp_server import McpServer, serve_http  # noqa: E402
 from mlx_tools.tools import ToolContext, ToolError, tool  # noqa: E402
 from scripts.stretch import paragraph  # noqa: E402
 

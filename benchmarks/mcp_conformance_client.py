@@ -28,14 +28,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
-from mlx_tools.tools import (  # noqa: E402
-    BoundSource,
-    BoundSources,
-    McpClients,
-    ToolContext,
-    execute,
-    fetch_offer,
-)
+from mlx_tools.plugins.mcp.client import McpClients, fetch_offer  # noqa: E402
+from mlx_tools.tools import BoundSource, BoundSources, ToolContext, execute  # noqa: E402
 
 RESULTS = HERE / "mcp_conformance_client.json"
 VERSION = "0.1.16"

@@ -36,10 +36,10 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from mcp_start import cost  # noqa: E402
 
+from mlx_tools.plugins.openapi.request import make_operation  # noqa: E402
 from mlx_tools.schema import fits  # noqa: E402
 from mlx_tools.testing import ScriptedServer, answer  # noqa: E402
 from mlx_tools.tools import BoundSource, BoundSources, BoundTool, execute  # noqa: E402
-from mlx_tools.tools.openapi.request import make_operation  # noqa: E402
 from scripts.mcp_table import write_page  # noqa: E402
 
 RESULTS = HERE / "openapi_documents.json"

@@ -145,8 +145,9 @@ def main() -> None:
         file = Path(path)
         if "--check" not in sys.argv[1:]:
             file.write_text(text, encoding="utf-8")
-            for cached in (command_table.list_commands, command_table.read_table):
-                cached.cache_clear()
+            for cached in vars(command_table).values():
+                if hasattr(cached, "cache_clear"):
+                    cached.cache_clear()
         elif file.read_text(encoding="utf-8") != text:
             raise SystemExit(f"{file.name} is out of date: make docs")
 

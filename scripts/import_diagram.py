@@ -46,7 +46,6 @@ ROOMS: Final = (
     "app",
     "golden",
     "gateway",
-    "mcp",
     "testing",
     FACE,
     "cli",
@@ -55,7 +54,7 @@ ROOMS: Final = (
 )
 """The order of the house: a room imports only rooms that stand before it."""
 
-APPLICATIONS: Final = frozenset({"golden", "gateway", "mcp"})
+APPLICATIONS: Final = frozenset({"golden", "gateway"})
 """They stand on ``app``, and import neither each other nor the command line, which starts them."""
 
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         Command,
         Plugins,
         SessionTable,
+        SourceMaker,
         StoreKind,
         ToolRequest,
         backend_makers,
@@ -120,22 +121,9 @@ __getattr__, __dir__ = names_of(
     {
         "builtin": ("builtin_tools",),
         "hooks": (
-            *(
-                "Command",
-                "Plugins",
-                "ToolRequest",
-                "collect",
-                "hookimpl",
-                "plugin_commands",
-                *(
-                    "plugins",
-                    "BackendMaker",
-                    "SessionTable",
-                    "StoreKind",
-                    "backend_makers",
-                    "store_kind",
-                ),
-            ),
+            *("BackendMaker", "Command", "Plugins", "SessionTable", "SourceMaker", "StoreKind"),
+            *("ToolRequest", "backend_makers", "collect", "hookimpl", "plugin_commands"),
+            *("plugins", "store_kind"),
         ),
         "autostart": ("Autostart",),
         "checks": (

@@ -13,7 +13,7 @@ import functools
 import logging
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import PathFinder
 from types import ModuleType
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mlx_tools.app.checks import Check
     from mlx_tools.app.setting_rows import Section
     from mlx_tools.store import FileFormat, Root, SessionStore
-    from mlx_tools.tools import ToolLike
+    from mlx_tools.tools import BoundSource, BoundSources, BoundTool, Tool, ToolLike
     from mlx_tools.transcript import Header
 
 PACKAGE: Final = "mlx_tools.plugins"
@@ -84,6 +84,17 @@ class StoreKind(Struct, frozen=True):
     """Makes the store at an address, with the other arguments of `SessionStore`."""
     check: Callable[[str], object]
     """Raises `UsageError` for an address that is not valid. It connects to nothing."""
+
+
+class SourceMaker(Struct, frozen=True):
+    """Makes the tools of bound sources of one kind."""
+
+    make: Callable[[BoundSource, BoundTool], Tool]
+    """Makes a tool that a person agreed to. It connects to nothing."""
+    make_more: Callable[[Sequence[BoundSource]], Iterable[Tool]] | None = None
+    """Makes further tools for all bound sources."""
+    close: Callable[[], Awaitable[None]] | None = None
+    """Called at the end: it ends what the tools have kept open."""
 
 
 class SessionTable(Struct, frozen=True):
@@ -205,6 +216,24 @@ def store() -> Iterable[StoreKind]:  # type: ignore[empty-body]
 
     Raises:
         Exception: the plugin is faulty; its kinds are left out.
+    """
+
+
+@hookspec
+def sources(  # type: ignore[empty-body]
+    sources: BoundSources, roots: Sequence[str]
+) -> Mapping[str, SourceMaker]:
+    """Return what makes the tools of bound sources, by the kind of source.
+
+    Args:
+        sources: the sources that a person agreed to.
+        roots: the open folders, as absolute paths.
+
+    Returns:
+        For each kind, its maker.
+
+    Raises:
+        Exception: the plugin is faulty; its tools are disabled.
     """
 
 
@@ -405,14 +434,24 @@ def store_kind(address: str) -> StoreKind:
 
 def backend_makers() -> dict[str, BackendMaker]:
     """Return what makes the backends of plugins, by their interface."""
-    hooks, makers = plugins(), dict[str, BackendMaker]()
-    for name, offered in hooks.call("backends"):
-        for interface, maker in dict(offered or {}).items():
-            if interface in makers:
-                hooks.refuse(name, f"there is a backend {interface} already")
+    return _collect_by_name("backends")
+
+
+def source_makers(sources: BoundSources, roots: Sequence[str]) -> dict[str, SourceMaker]:
+    """Return what makes the tools of bound sources, by the kind of source."""
+    return _collect_by_name("sources", sources=sources, roots=roots)
+
+
+def _collect_by_name(hook: str, **arguments: Any) -> dict[str, Any]:
+    """Return what all plugins give for a hook, by name. The first of a name is taken."""
+    hooks, found = plugins(), dict[str, Any]()
+    for plugin, offered in hooks.call(hook, **arguments):
+        for name, value in dict(offered or {}).items():
+            if name in found:
+                hooks.refuse(plugin, f"{hook}: there is {name} already")
             else:
-                makers[interface] = maker
-    return makers
+                found[name] = value
+    return found
 
 
 def check_server_address(url: str) -> None:

@@ -6,20 +6,19 @@ Registry, store, backend, controller.
 from __future__ import annotations
 
 import contextlib
-import functools
 import ipaddress
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
 from mlx_tools.app import config
 from mlx_tools.app.builtin import add_builtin, plugin_tools
 from mlx_tools.app.config import Configuration
-from mlx_tools.app.hooks import backend_makers, store_kind
+from mlx_tools.app.hooks import backend_makers, source_makers, store_kind
 from mlx_tools.app.settings import SESSION, addresses, table
 from mlx_tools.backends import (
     USUAL_ADDRESSES,
@@ -51,22 +50,14 @@ from mlx_tools.prompt import CATALOG_BUDGET, SEARCH, build_catalog, is_on_demand
 from mlx_tools.store import RootName, SessionStore, TemplateFile, TranscriptStore
 from mlx_tools.tools import (
     OFF_REASON,
-    BoundSource,
     BoundSources,
-    BoundTool,
-    MakeTool,
     Registry,
-    SourceKind,
-    Tool,
     ToolCollection,
     find_entry_points,
     find_exposure,
     load_functions,
 )
 from mlx_tools.transcript import Header
-
-if TYPE_CHECKING:
-    from mlx_tools.tools import McpClients
 
 Note = Callable[[str], None]
 """Called with a line that a person should read."""
@@ -146,36 +137,20 @@ def tools_of(configuration: Configuration, header: Header | None = None) -> Regi
 
 
 def _add_bound(registry: Registry, roots: Sequence[str]) -> None:
-    """Add the bound tools.
-
-    The modules that call them are imported only if there are any.
-    """
+    """Add the bound tools. Their plugins are imported only if there are any."""
     sources = BoundSources()
-
-    @functools.cache
-    def clients() -> McpClients:
-        from mlx_tools.tools import McpClients
-
-        found = McpClients(sources, tuple(RootName.parse(root).absolute() for root in roots))
-        registry.closers.append(found.aclose)
-        return found
-
-    def make_openapi_tool(source: BoundSource, tool: BoundTool) -> Tool:
-        from mlx_tools.tools import make_operation
-
-        return make_operation(source, tool)
-
-    def make_mcp_tool(source: BoundSource, tool: BoundTool) -> Tool:
-        return clients().tool(source, tool)
-
-    made: Mapping[SourceKind, MakeTool] = {"mcp": make_mcp_tool, "openapi": make_openapi_tool}
+    if not sources.names():
+        return
+    folders = tuple(RootName.parse(root).absolute() for root in roots)
+    makers = source_makers(sources, folders)
     refused = find_exposure(sources.folder, roots)
-    registry.with_bound(sources, made, refused)
-    readable = [one.name for one in registry.sources if one.at.get("resources")]
-    if readable and refused is None:
-        from mlx_tools.tools import mcp_read
-
-        registry.provide(mcp_read(clients(), readable))
+    registry.with_bound(sources, {kind: maker.make for kind, maker in makers.items()}, refused)
+    for maker in makers.values():
+        if maker.close is not None:
+            registry.closers.append(maker.close)
+        if maker.make_more is not None and refused is None:
+            for tool in maker.make_more(registry.sources):
+                registry.provide(tool)
 
 
 def _check_names(configuration: Configuration, registry: Registry) -> None:

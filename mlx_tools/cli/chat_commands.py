@@ -30,6 +30,7 @@ from mlx_tools.app import (
     function_files,
     list_function_files,
     list_roots,
+    plugins,
 )
 from mlx_tools.backends import list_models
 from mlx_tools.cli import typed_command
@@ -58,7 +59,7 @@ from mlx_tools.paths import expand_user
 from mlx_tools.policy import FUNCTIONS, always_asks, find_denial
 from mlx_tools.store import RootName, load_words
 from mlx_tools.toolbox import Undo
-from mlx_tools.tools import BoundSource, BoundSources, McpClients, ToolError, read_prompt
+from mlx_tools.tools import BoundSource, BoundSources, ToolError
 from mlx_tools.transcript import (
     AnswerRecord,
     CallRecord,
@@ -162,11 +163,12 @@ def _ask_prompt(talk: ChatSession, source: BoundSource, name: str, values: str) 
             f"{key}=…" if required else f"[{key}=…]" for key, required in is_required.items()
         )
         raise UsageError(f"/{source.name}:{name}: nothing was asked", hint=f"as in {usage}")
-    clients = McpClients(BoundSources(), list_roots(talk.configuration))
+    mcp = plugins().exports("mcp")
+    clients = mcp.McpClients(BoundSources(), list_roots(talk.configuration))
 
     async def fetch() -> str:
         try:
-            return await read_prompt(clients, source, name, values_by_name)
+            return str(await mcp.read_prompt(clients, source, name, values_by_name))
         finally:
             await clients.aclose()
 

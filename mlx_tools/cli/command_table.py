@@ -28,7 +28,6 @@ COMMANDS: Final[Mapping[str, str]] = {
     "propose": "Show what the model would write in one turn; runs nothing.",
     "prompts": "Keep questions under a name, with blanks, for ask -p.",
     "tools": "List, show, search and call tools; add your own, switch any on and off.",
-    "mcp": "Add MCP servers; their tools then work like all others.",
     "sessions": "List and show the stored sessions, continue one, remove old ones.",
     "store": "Copy sessions, jobs and all else between files and a database.",
     "serve": "Serve your model to agents, editors and other programs.",
@@ -48,6 +47,17 @@ COMMANDS: Final[Mapping[str, str]] = {
 @cache
 def list_commands() -> Mapping[str, str]:
     """Return all commands that are here, core and plugins, with their lines of help."""
+    return {name: text for name, text in _all_commands().items() if " " not in name}
+
+
+def list_subcommands(group: str) -> Mapping[str, str]:
+    """Return the commands that plugins add to a group, with their lines of help."""
+    names = _all_commands().items()
+    return {name: text for name, text in names if name.startswith(f"{group} ")}
+
+
+@cache
+def _all_commands() -> Mapping[str, str]:
     commands = dict(COMMANDS)
     for name, (plugin, text) in read_table().items():
         if _is_present(plugin):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from mlx_tools.cli.command_table import list_commands
+from mlx_tools.cli.command_table import list_commands, missing_commands
 
 if TYPE_CHECKING:
     from mlx_tools.store import SessionStore
@@ -96,20 +96,6 @@ def _may_be_in_database() -> bool:
     with contextlib.suppress(OSError):
         return b"sessions" in read_regular(config_dir() / "config.toml")
     return False
-
-
-def server_names() -> list[str]:
-    """Return the names of the MCP servers."""
-    import json
-
-    from mlx_tools.paths import data_dir, read_regular
-
-    names = []
-    for path in sorted((data_dir() / "bound").glob("*.json")):
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
-            if json.loads(read_regular(path))["kind"] == "mcp":
-                names.append(path.stem)
-    return names
 
 
 def profile_names() -> list[str]:
@@ -204,6 +190,9 @@ def complete(shell: str, environ: Mapping[str, str]) -> tuple[str, int]:
     # not `open`: the package may stand in a zip archive
     table = json.loads(cast("Any", __spec__).loader.get_data(TABLE))
     table[""]["commands"] = dict(list_commands())
+    for name in missing_commands():
+        group, _, command = name.rpartition(" ")
+        table[group]["commands"].pop(command, None)
     if shell == "complete_bash":
         words, at = _split(environ["COMP_WORDS"]), int(environ["COMP_CWORD"])
         found = items(words[1:at], words[at] if at < len(words) else "", table)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
-from mlx_tools.cli.command_table import missing_commands
+from mlx_tools.cli.command_table import list_subcommands, missing_commands
 from mlx_tools.cli.output import join_columns, wrap_line
 
 TABLE: Final = str(Path(__file__).with_name("help.json"))
@@ -47,9 +47,15 @@ def find_page(arguments: Sequence[str]) -> Page | None:
     """Return the page of the command that these words name; None if they name none."""
     # not `open`: the package may stand in a zip archive
     pages = json.loads(cast("Any", __spec__).loader.get_data(TABLE))
-    if set(arguments[:1]) & missing_commands():
+    if not arguments or _has_changed(arguments[0], pages):
         return None
     return cast("Page | None", pages.get(" ".join(arguments)))
+
+
+def _has_changed(command: str, pages: Mapping[str, Any]) -> bool:
+    """Return True if plugins of a command are missing, or others add to it."""
+    missing = any(name.split()[0] == command for name in missing_commands())
+    return missing or not pages.keys() >= list_subcommands(command).keys()
 
 
 def help_text_of(page: Page, columns: int | None, *, show_all: bool) -> str:

@@ -28,7 +28,12 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from mlx_tools.cli import output
-from mlx_tools.cli.command_table import COMMANDS, COMPLETION_VARIABLE, list_commands
+from mlx_tools.cli.command_table import (
+    COMMANDS,
+    COMPLETION_VARIABLE,
+    list_commands,
+    list_subcommands,
+)
 from mlx_tools.cli.help_screen import Page, help_text_of, on_a_line
 from mlx_tools.cli.output import LINES, complain, count_columns, for_terminal, print_text, stdout
 from mlx_tools.cli.plain_values import read_plainly
@@ -95,6 +100,10 @@ class LazyGroup(TyperGroup):
                 raise UsageError(f"no such command: {cmd_name}", hint=hint)
             command = get_command(found[0])
             command.name, command.help = cmd_name, found[1]
+            for name, text in list_subcommands(cmd_name).items():
+                inner = get_command(_load_plugin_command(name)[0])
+                inner.name, inner.help = name.partition(" ")[2], text
+                cast("TyperGroup", command).add_command(inner)
             give_help(command, ctx)
             for subcommand in (command, *getattr(command, "commands", {}).values()):
                 read_plainly(subcommand.get_params(ctx))
@@ -103,19 +112,24 @@ class LazyGroup(TyperGroup):
 
 
 def _find_command(name: str) -> tuple[typer.Typer, str] | None:
-    """Return a command and its line of help, None if there is none of this name.
-
-    Raises:
-        UsageError: a plugin's command cannot be loaded.
-    """
+    """Return a command and its line of help, None if there is none of this name."""
     if name in COMMANDS:
         module = importlib.import_module(f"mlx_tools.cli.{_FILES.get(name, name)}")
         return getattr(module, f"{name}_app", module.app), COMMANDS[name]
+    return _load_plugin_command(name) if name in list_commands() else None
+
+
+def _load_plugin_command(name: str) -> tuple[typer.Typer, str]:
+    """Return a plugin's command and its line of help.
+
+    Raises:
+        UsageError: it cannot be loaded.
+    """
     from mlx_tools.app import plugin_commands
 
     command = plugin_commands(COMMANDS).get(name)
     if command is None:
-        return None
+        raise UsageError(f"the command {name} of a plugin is not there any more")
     place, _, attribute = command.app.partition(":")
     try:
         loaded = getattr(importlib.import_module(place), attribute)

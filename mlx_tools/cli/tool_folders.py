@@ -1,6 +1,6 @@
 """The commands of `mlx-tools tools` that change the tools.
 
-Add folders, bind, switch on and off.
+Add folders, switch on and off.
 
 A folder's own description is shown before it is added, and nothing in it is run.
 """
@@ -8,45 +8,34 @@ A folder's own description is shown before it is added, and nothing in it is run
 from __future__ import annotations
 
 import contextlib
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
 from mlx_tools.app import tools_of
 from mlx_tools.cli import options
-from mlx_tools.cli.call_text import TextLine, as_name, diff_sources, exact, in_words, show_all
+from mlx_tools.cli.call_text import TextLine, as_name, exact, in_words, show_all
 from mlx_tools.cli.completion import tool_names
-from mlx_tools.cli.inputs import MAX_BYTES, confirm, read_bytes
-from mlx_tools.cli.options import Yes, argument, option
-from mlx_tools.cli.output import complain, count_noun, cut, note, print_text
-from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError, did_you_mean
+from mlx_tools.cli.inputs import confirm
+from mlx_tools.cli.options import Yes, argument
+from mlx_tools.cli.output import complain, note, print_text
+from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
 from mlx_tools.messages import ALL_EFFECTS, ToolSpec, names_of
 from mlx_tools.paths import read_regular
 from mlx_tools.policy import BUILTIN, Policy, find_denial
 from mlx_tools.tools import (
     FOLDER,
     NO_SUCH,
-    PLACE_FORM,
-    BoundSource,
     BoundSources,
-    BoundTool,
-    OpenApiDocument,
-    OperationRefused,
     Registry,
     ToolCollection,
     ToolFolder,
     find_folders,
-    find_server_fault,
-    parse_secret,
-    read_document,
     read_folder,
     rename_folder,
-    with_effects,
     write_template,
 )
 
@@ -60,7 +49,7 @@ ToolName = Annotated[str, argument("NAME", "The tool.", autocompletion=tool_name
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the group."""
-    for command in (new, add, bind, trust, enable, disable, remove):
+    for command in (new, add, trust, enable, disable, remove):
         app.command()(command)
 
 
@@ -297,201 +286,3 @@ def _describe_tool(folder: ToolFolder) -> Iterator[TextLine]:
 
 def _origin(plugin: str) -> str:
     return "built in" if plugin == BUILTIN else f"of {plugin}"
-
-
-# --- operations of an OpenAPI document ------------------------------------------------------------
-
-# `mlx-tools tools bind`: operations of an HTTP interface become tools, as in the document that a
-# person agreed to.
-
-
-_SECONDS: Final = 30.0
-"""Seconds to fetch a document. A choice: it is one file, and a person waits."""
-
-
-def bind(
-    document: Annotated[
-        str,
-        argument(
-            "DOCUMENT",
-            "An OpenAPI document: a file, a URL, or the name of one that is bound, to look at it "
-            "again.",
-        ),
-    ],
-    name: Annotated[str, option("--name NAME", "What stands before its tools' names.")] = "",
-    operations: Annotated[
-        list[str] | None,
-        option("--operation NAME", "Only these operations; * stands for anything. Repeatable."),
-    ] = None,
-    server: Annotated[str, option("--server URL", "The server to ask, else the first named.")] = "",
-    secrets: Annotated[
-        list[str] | None, option("--secret WHERE", f"A secret's place: {PLACE_FORM}. Repeatable.")
-    ] = None,
-    writes: Annotated[
-        list[str] | None,
-        option("--writes NAME", "An operation that writes although it is a GET. Repeatable."),
-    ] = None,
-    yes: Yes = False,
-) -> int:
-    """Bind the operations of an OpenAPI document as tools."""
-    sources = BoundSources()
-    old_source = _bound(sources, document, name)
-    location = (
-        str(old_source.at["document"]) if old_source and document == old_source.name else document
-    )
-    parsed = read_document(_bytes(location), location)
-    at = _place(parsed, old_source, server, secrets or ())
-    patterns = operations or (old_source.at["operations"] if old_source is not None else ["*"])
-    stricter = {*(writes or ()), *(old_source.at["writes"] if old_source is not None else ())}
-    candidates = list(parsed.operations())
-    tools = [
-        operation
-        for _, operation in _select_operations(candidates, patterns)
-        if isinstance(operation, BoundTool)
-    ]
-    _refuse_unknown(stricter, [tool.name for tool in tools], "--writes")
-    title = (parsed.title or Path(location).stem).lower()
-    default_name = re.sub(r"[^a-z0-9]+", "-", title).strip("-")[:31].strip("-") or "api"
-    source = BoundSource(
-        name=old_source.name if old_source is not None else name or default_name,
-        kind="openapi",
-        at=at | {"operations": list(patterns), "writes": sorted(stricter)},
-        version=parsed.version,
-        digest=parsed.digest,
-        tools=tuple(with_effects(tool, tool.name in stricter) for tool in tools),
-    )
-    lines = [*_describe_source(source, _select_operations(candidates, patterns))]
-    if old_source is not None:
-        unchanged = TextLine("Nothing changed since it was agreed to.", "bold")
-        lines += [*diff_sources(old_source, source)] or [unchanged]
-    show_all(lines)
-    if not confirm(f"Bind {source.name}?", yes):
-        return EXIT_STOPPED
-    sources.save(source)
-    complain(f"{count_noun(len(source.tools), 'operation')} bound as {source.name}__…", kind="done")
-    note(f"to allow them in a run: --tools 'plugin:{source.plugin}', or by their names")
-    return EXIT_OK
-
-
-def _bound(sources: BoundSources, document: str, name: str) -> BoundSource | None:
-    """Return the source that is bound again, None for a new one.
-
-    Raises:
-        UsageError: the source is of another kind.
-    """
-    names = sources.names()
-    source_name = name or (document if document in names and not Path(document).exists() else "")
-    if source_name not in names:
-        return None
-    source = sources.read(source_name)
-    if source.kind != "openapi":
-        raise UsageError(f"{source_name} is an MCP server", hint="give another --name")
-    return source
-
-
-def _bytes(place: str) -> bytes:
-    if not re.match(r"https?://", place):
-        return read_bytes(Path(place))
-    import httpx
-
-    try:
-        with httpx.stream("GET", place, follow_redirects=True, timeout=_SECONDS) as response:
-            response.raise_for_status()
-            data = bytearray()
-            for chunk in response.iter_bytes():
-                data += chunk
-                if len(data) > MAX_BYTES:
-                    raise UsageError(f"{place}: larger than {MAX_BYTES >> 20} MB")
-            return bytes(data)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise UsageError(f"{place}: {error}") from None
-
-
-def _place(
-    document: OpenApiDocument, old_source: BoundSource | None, server: str, secrets: Sequence[str]
-) -> dict[str, Any]:
-    """Return where the operations are called, and with which secrets."""
-    is_file = re.match(r"https?://", document.place) is None
-    place = str(Path(document.place).absolute()) if is_file else document.place
-    url = server or (old_source.at["server"] if old_source is not None else "") or document.server
-    if not re.match(r"https?://[^/]", url):
-        raise UsageError(
-            f"{document.place} names no server with its whole address", hint="give --server URL"
-        )
-    if fault := find_server_fault(url):
-        raise UsageError(f"the server {in_words(url[:200])}: {fault}", hint="give --server URL")
-    schemes = document.secrets()
-    secrets_by_scheme = dict(old_source.at["secrets"]) if old_source is not None else {}
-    for scheme, secret_place in map(parse_secret, secrets):
-        if scheme not in schemes:
-            known_schemes = ", ".join(schemes) or "none"
-            raise UsageError(
-                f"--secret: {scheme} is none of its schemes", hint=f"there is {known_schemes}"
-            )
-        secrets_by_scheme[scheme] = secret_place
-    return {"document": place, "server": url.rstrip("/"), "secrets": secrets_by_scheme}
-
-
-Operations = Sequence[tuple[str, BoundTool | OperationRefused]]
-
-
-def _select_operations(candidates: Operations, patterns: Sequence[str]) -> Operations:
-    """Return the operations that the patterns match.
-
-    Raises:
-        UsageError: a pattern matches none.
-    """
-    names = [name for name, _ in candidates]
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            _refuse_unknown([pattern], names, "--operation")
-    return [
-        candidate
-        for candidate in candidates
-        if any(fnmatchcase(candidate[0], pattern) for pattern in patterns)
-    ]
-
-
-def _refuse_unknown(
-    requested_names: Sequence[str] | set[str], names: Sequence[str], noun: str
-) -> None:
-    for name in requested_names:
-        if name not in names:
-            hint = did_you_mean(name, names)
-            raise UsageError(f"{noun}: there is no operation {name[:100]!r}", hint=hint)
-
-
-def _describe_source(source: BoundSource, candidates: Operations) -> Iterator[TextLine]:
-    """Yield a description of the source; the document's own text is marked as foreign."""
-    digest = source.digest[:16]
-    yield TextLine(f"{source.name}, version {in_words(source.version)}, digest {digest}", "bold")
-    servers = {source.at["server"], *(tool.at.get("server") for tool in source.tools)} - {None}
-    for server in sorted(servers):
-        yield TextLine(f"asked at {in_words(server)}")
-    if len(servers) > 1:
-        secret = ", with the secrets that they need" if source.at["secrets"] else ""
-        yield TextLine(f"! These are {len(servers)} servers{secret}", "yellow")
-    effects = Counter("write" if "write" in tool.effects else "read" for tool in source.tools)
-    yield TextLine(f"{effects['read']} that read, {effects['write']} that may write")
-    for tool in source.tools:  # all of them, since the person agrees to each
-        line = tool.description.partition("\n")[0]
-        kind = "writes" if "write" in tool.effects else "reads"
-        yield TextLine(f"{kind}  {as_name(source.tool_name(tool.name))}")
-        place = tool.at.get("server", source.at["server"]) + tool.at["path"]
-        yield TextLine(f"  {tool.at['method']} {in_words(place)}", foreign=True)
-        if line:
-            yield TextLine(f"  {in_words(cut(line, 100))}", foreign=True)
-    for name, refusal in candidates:
-        if isinstance(refusal, OperationRefused):
-            text = f"left out: {in_words(cut(name, 80))}: {in_words(refusal.message)}"
-            yield TextLine(text, "yellow")
-    secret_places = source.at["secrets"]
-    needed = {scheme for tool in source.tools for way in tool.at["security"] for scheme in way}
-    for scheme in sorted(needed):
-        place_of_secret = secret_places.get(scheme)
-        origin = (
-            f"from {in_words(place_of_secret)}"
-            if place_of_secret
-            else f"not named (--secret {scheme}=env:VARIABLE)"
-        )
-        yield TextLine(f"secret {in_words(scheme)}: {origin}")

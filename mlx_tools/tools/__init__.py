@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from mlx_tools.lazy import names_of
-from mlx_tools.tools.bound import BoundSource, BoundSources, BoundTool, MakeTool, SourceKind
+from mlx_tools.tools.bound import (
+    BoundSource,
+    BoundSources,
+    BoundTool,
+    MakeTool,
+    SourceKind,
+    is_local,
+)
 from mlx_tools.tools.context import (
     MAX_ERROR_CHARS,
     MAX_LONG_ERROR_CHARS,
@@ -68,60 +72,4 @@ from mlx_tools.tools.tool import (
     disable_tool,
     make_preview,
     tool,
-)
-
-if TYPE_CHECKING:
-    from mlx_tools.tools.mcp.client import (
-        McpClients,
-        ServerOffer,
-        fetch_offer,
-        log_path,
-        mcp_read,
-        read_prompt,
-    )
-    from mlx_tools.tools.mcp.places import (
-        find_config_files,
-        mask_place,
-        read_place,
-        read_servers,
-        strip_comments,
-    )
-    from mlx_tools.tools.mcp.sign_in import tokens_path
-    from mlx_tools.tools.openapi.address import find_server_fault
-    from mlx_tools.tools.openapi.document import (
-        OpenApiDocument,
-        OperationRefused,
-        read_document,
-        with_effects,
-    )
-    from mlx_tools.tools.openapi.request import PLACE_FORM, make_operation, parse_secret
-
-__getattr__, __dir__ = names_of(
-    globals(),
-    {
-        "mcp.client": (
-            "McpClients",
-            "ServerOffer",
-            "log_path",
-            "fetch_offer",
-            "mcp_read",
-            "read_prompt",
-        ),
-        "mcp.places": (
-            "find_config_files",
-            "mask_place",
-            "read_place",
-            "strip_comments",
-            "read_servers",
-        ),
-        "mcp.sign_in": ("tokens_path",),
-        "openapi.address": ("find_server_fault",),
-        "openapi.document": (
-            "OpenApiDocument",
-            "OperationRefused",
-            "read_document",
-            "with_effects",
-        ),
-        "openapi.request": ("PLACE_FORM", "make_operation", "parse_secret"),
-    },
 )

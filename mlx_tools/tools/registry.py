@@ -37,7 +37,7 @@ from mlx_tools.tools.folder.folder_tool import folder_tool
 from mlx_tools.tools.tool import ToolLike, check_declared, find_member, with_plugin
 
 if TYPE_CHECKING:
-    from mlx_tools.tools.bound import BoundSource, BoundSources, MakeTool, SourceKind
+    from mlx_tools.tools.bound import BoundSource, BoundSources, MakeTool
 
 GROUP: Final = "mlx_tools.tools"
 
@@ -134,7 +134,7 @@ class Registry:
     def with_bound(
         self,
         sources: BoundSources,
-        makers: Mapping[SourceKind, MakeTool],
+        makers: Mapping[str, MakeTool],
         refusal: str | None = None,
     ) -> Self:
         """Add the tools of these sources.
@@ -158,6 +158,8 @@ class Registry:
                 with self._record_refusal(source.key(tool)):
                     if refusal is not None:
                         raise ToolDefinitionError(refusal)
+                    if source.kind not in makers:
+                        raise ToolDefinitionError(f"the plugin {source.kind} is not here")
                     self.add(makers[source.kind](source, tool), is_checked=True)
             self._refusals |= {source.key(tool): source.disabled_reason for tool in source.new}
         return self

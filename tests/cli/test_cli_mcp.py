@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mlx_tools.plugins.mcp.places import strip_comments
 from mlx_tools.testing import ScriptedServer, answer, call
-from mlx_tools.tools import strip_comments
 from tests.command_line import Run
 
 SCRIPT = str(Path(__file__).parents[1] / "tools" / "mcp_stranger.py")

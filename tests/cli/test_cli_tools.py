@@ -26,8 +26,8 @@ def test_the_list_for_people_is_a_line_a_tool(run: Any) -> None:
             "query_knowledge_base",
             "list_corpora",
         ),
-        *("schedule_task", "notes_create", "notes_search", "fetch_url", "web_search"),
-        *("translate", "describe_image", "transcribe_audio"),
+        *("notes_create", "notes_search", "translate", "describe_image", "transcribe_audio"),
+        *("schedule_task", "fetch_url", "web_search"),
     ]
 
 

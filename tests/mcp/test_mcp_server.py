@@ -23,10 +23,10 @@ from mlx_tools.app import AccessRules, RunOptions, config, session_store
 from mlx_tools.cli.call_text import in_message, in_words
 from mlx_tools.controller import ApprovalRequest, ApproveAlways
 from mlx_tools.errors import UsageError
-from mlx_tools.mcp import ApprovalText, Delegation, McpServer, http_application
-from mlx_tools.mcp.delegation import DelegatedRun
-from mlx_tools.mcp.elicitation import build_form, read_answer
 from mlx_tools.messages import replace
+from mlx_tools.plugins.mcp.delegation import DelegatedRun, Delegation
+from mlx_tools.plugins.mcp.elicitation import ApprovalText, build_form, read_answer
+from mlx_tools.plugins.mcp.mcp_server import McpServer, http_application
 from mlx_tools.testing import Completion, ScriptedApprover, ScriptedServer, answer, call
 from mlx_tools.tools import tool
 from mlx_tools.transcript import StoppedRecord

@@ -22,24 +22,20 @@ from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.controller.approver import confirm_action
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ALL_EFFECTS, replace
+from mlx_tools.plugins.mcp.client import McpClients, fetch_offer, may_ask_at, mcp_read, read_answer
+from mlx_tools.plugins.mcp.places import mask_place, read_servers
+from mlx_tools.plugins.mcp.sign_in import PORT, sign_in
 from mlx_tools.testing import ScriptedApprover
 from mlx_tools.tools import (
     BoundSource,
     BoundSources,
     BoundTool,
-    McpClients,
     Progress,
     ToolContext,
     ToolError,
     ToolResult,
     execute,
-    fetch_offer,
-    mask_place,
-    mcp_read,
-    read_servers,
 )
-from mlx_tools.tools.mcp.client import may_ask_at, read_answer
-from mlx_tools.tools.mcp.sign_in import PORT, sign_in
 from tests.waiting import EXPIRES, wait_until
 
 T = TypeVar("T")
@@ -239,7 +235,7 @@ def test_an_answer_too_large_ends_the_server_and_is_an_error(
 ) -> None:
     (result,) = stranger_of("long").calls("x")
     assert refusal(result).startswith("payload_too_large")
-    monkeypatch.setattr("mlx_tools.tools.mcp.client.MAX_LINE_BYTES", 1_000_000)
+    monkeypatch.setattr("mlx_tools.plugins.mcp.client.MAX_LINE_BYTES", 1_000_000)
     stranger = stranger_of("long")
     first, second = map(refusal, stranger.calls("x", "y"))
     assert re.search(r"Connection closed|exceeded the 1000000 byte", first) and second
@@ -449,7 +445,8 @@ def test_it_ends_with_us_however_we_end(home: Path) -> None:
     stranger = Stranger(home, "plain")
     program = (
         "import asyncio, os, signal\n"
-        "from mlx_tools.tools import BoundSources, McpClients, fetch_offer\n"
+        "from mlx_tools.tools import BoundSources\n"
+        "from mlx_tools.plugins.mcp.client import McpClients, fetch_offer\n"
         f"sources = BoundSources(__import__('pathlib').Path({str(home / 'bound')!r}))\n"
         "async def run():\n"
         "    await fetch_offer(McpClients(sources), sources.read('there'))\n"

@@ -11,10 +11,10 @@ import pytest
 
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import replace
+from mlx_tools.plugins.openapi.document import OperationRefused, read_document, with_effects
+from mlx_tools.plugins.openapi.request import make_operation, parse_secret
 from mlx_tools.schema import fits
 from mlx_tools.tools import BoundSource, BoundTool, execute
-from mlx_tools.tools.openapi.document import OperationRefused, read_document, with_effects
-from mlx_tools.tools.openapi.request import make_operation, parse_secret
 
 SECRET = "s3cr3t-of-mine"
 

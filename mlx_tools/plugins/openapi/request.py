@@ -18,12 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from mlx_tools.errors import UsageError
-from mlx_tools.tools.bound import BoundSource, BoundTool, is_local
-from mlx_tools.tools.context import ToolError
-from mlx_tools.tools.openapi.address import is_reserved, join_url
-from mlx_tools.tools.openapi.document import BODY, FORM, JSON
-from mlx_tools.tools.threads import submit
-from mlx_tools.tools.tool import Preview, Tool
+from mlx_tools.plugins.openapi.address import is_reserved, join_url
+from mlx_tools.plugins.openapi.document import BODY, FORM, JSON
+from mlx_tools.tools import BoundSource, BoundTool, Preview, Tool, ToolError, is_local, submit
 
 if TYPE_CHECKING:
     import httpx

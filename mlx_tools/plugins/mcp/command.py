@@ -5,6 +5,7 @@ And one of ours.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,30 +20,36 @@ import typer
 from mlx_tools.app import AccessRules, Configuration
 from mlx_tools.cli import options
 from mlx_tools.cli.call_text import TextLine, as_name, diff_sources, in_message, in_words, show_all
-from mlx_tools.cli.completion import server_names
 from mlx_tools.cli.inputs import confirm, parse_json, read_text
 from mlx_tools.cli.options import AsJsonLines, Yes, argument, option
 from mlx_tools.cli.output import complain, count_noun, cut, note, print_json, print_row, stdout
 from mlx_tools.cli.serve import refuse_without_key, require_extra
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MlxToolsError, UsageError, did_you_mean
 from mlx_tools.messages import replace
-from mlx_tools.tools import (
-    BoundSource,
-    BoundSources,
-    McpClients,
-    ServerOffer,
-    ToolError,
-    fetch_offer,
+from mlx_tools.paths import data_dir, read_regular
+from mlx_tools.plugins.mcp.client import McpClients, ServerOffer, fetch_offer, log_path
+from mlx_tools.plugins.mcp.places import (
     find_config_files,
-    log_path,
     mask_place,
     read_place,
     read_servers,
     strip_comments,
-    tokens_path,
 )
+from mlx_tools.plugins.mcp.sign_in import tokens_path
+from mlx_tools.tools import BoundSource, BoundSources, ToolError
 
 app = typer.Typer(add_completion=False)
+
+
+def server_names() -> list[str]:
+    """Return the names of the MCP servers."""
+    names = []
+    for path in sorted((data_dir() / "bound").glob("*.json")):
+        with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+            if json.loads(read_regular(path))["kind"] == "mcp":
+                names.append(path.stem)
+    return names
+
 
 Reads = Annotated[
     list[str] | None,
@@ -198,7 +205,9 @@ def serve(
     if transport == "http":
         refuse_without_key(host, key)
     with require_extra("mcp", "the server"):
-        from mlx_tools.mcp import ApprovalText, Delegation, McpServer, serve_http, serve_stdio
+        from mlx_tools.plugins.mcp.delegation import Delegation
+        from mlx_tools.plugins.mcp.elicitation import ApprovalText
+        from mlx_tools.plugins.mcp.mcp_server import McpServer, serve_http, serve_stdio
 
     def load(profile: str) -> Configuration:
         overrides = {"policy.local_only": True} if settings.policy.local_only else {}

@@ -28,14 +28,21 @@ from mlx_tools.errors import MlxToolsError, ToolDefinitionError
 from mlx_tools.lazy import VERSION
 from mlx_tools.messages import replace
 from mlx_tools.paths import private_dir, read_regular, state_dir
+from mlx_tools.plugins.mcp.places import fill_variables
+from mlx_tools.plugins.mcp.sign_in import sign_in, sign_in_hint
 from mlx_tools.process import RELAYED, clean
 from mlx_tools.store import RootName
-from mlx_tools.tools.bound import BoundSource, BoundSources, BoundTool, is_local
-from mlx_tools.tools.context import ToolContext, ToolError, current_context
-from mlx_tools.tools.host_tools import load_words
-from mlx_tools.tools.mcp.places import fill_variables
-from mlx_tools.tools.mcp.sign_in import sign_in, sign_in_hint
-from mlx_tools.tools.tool import Tool
+from mlx_tools.tools import (
+    BoundSource,
+    BoundSources,
+    BoundTool,
+    Tool,
+    ToolContext,
+    ToolError,
+    current_context,
+    is_local,
+    load_words,
+)
 
 if TYPE_CHECKING:
     import mcp

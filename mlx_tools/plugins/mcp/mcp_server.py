@@ -55,8 +55,11 @@ from mlx_tools.app import (
 from mlx_tools.controller import ApprovalAnswer, DirectCall
 from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.lazy import VERSION
-from mlx_tools.mcp.delegation import DelegatedRun, Delegation, until_left
-from mlx_tools.mcp.elicitation import (
+from mlx_tools.messages import ToolSpec
+from mlx_tools.parsing import loads
+from mlx_tools.paths import read_data
+from mlx_tools.plugins.mcp.delegation import DelegatedRun, Delegation, until_left
+from mlx_tools.plugins.mcp.elicitation import (
     PATIENCE,
     ApprovalText,
     ClientApprover,
@@ -64,9 +67,6 @@ from mlx_tools.mcp.elicitation import (
     find_form_timing,
     read_answer,
 )
-from mlx_tools.messages import ToolSpec
-from mlx_tools.parsing import loads
-from mlx_tools.paths import read_data
 from mlx_tools.policy import PRESETS, can_be_allowed
 from mlx_tools.prompt import is_on_demand
 from mlx_tools.schema import find_faults, join_faults, limit_steps, make_validator

@@ -19,9 +19,9 @@ from msgspec import Struct
 
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.messages import Effect, replace
+from mlx_tools.plugins.openapi.address import find_path_fault, find_server_fault, is_reserved
 from mlx_tools.schema import resolve, walk
-from mlx_tools.tools.bound import BoundTool
-from mlx_tools.tools.openapi.address import find_path_fault, find_server_fault, is_reserved
+from mlx_tools.tools import BoundTool
 
 READING: Final = frozenset(("get", "head"))
 METHODS: Final = (*sorted(READING), "post", "put", "patch", "delete", "options", "trace")

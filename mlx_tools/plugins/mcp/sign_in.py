@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from mlx_tools.paths import private_dir, read_private, state_dir, write_whole
 from mlx_tools.process import clean
-from mlx_tools.tools.context import ToolError
+from mlx_tools.tools import ToolError
 
 if TYPE_CHECKING:
     from mcp.client.auth import OAuthClientProvider

@@ -1,1 +1,0 @@
-"""Servers of the Model Context Protocol as sources of tools."""

@@ -1,1 +1,0 @@
-"""Operations of HTTP interfaces as bound tools, from their OpenAPI documents."""
