@@ -249,7 +249,10 @@ class ConstrainedTurn:
 
     def _repeats(self) -> bool:
         """Return whether the model writes the same text over and over."""
-        return self._watch.repeats(self._whole, self._reader.place)
+        # To know the place the turn is read, which most short ones need not be.
+        return self._watch.is_due(self._whole) and self._watch.repeats(
+            self._whole, self._reader.place
+        )
 
     def _end_repetition(self) -> list[Delta]:
         """End a text that repeats itself.

@@ -32,6 +32,10 @@ class RepetitionWatch:
     def __init__(self) -> None:
         self._seen_texts = 0
 
+    def is_due(self, text: str) -> bool:
+        """Return whether the text has grown so much that it is looked at again."""
+        return len(text) >= self._seen_texts + _STEP
+
     def repeats(self, text: str, place: Place) -> bool:
         """Return whether the end of ``text`` has repeated itself for too long.
 
@@ -40,7 +44,7 @@ class RepetitionWatch:
                 characters.
             place: where its end stands, which says how long it may repeat itself.
         """
-        if len(text) < self._seen_texts + _STEP:
+        if not self.is_due(text):
             return False
         self._seen_texts = len(text)
         return is_repeated(text, MAX_REPEATED[place])
