@@ -707,3 +707,7 @@ def test_a_mended_turn_is_drawn_again_from_its_records(
 def test_a_turn_that_was_mended_twice_in_a_second_call_is_drawn_again() -> None:
     turns = drawn_again(718203, "auto", 2)
     assert turns is not None and turns[1].text == turns[0].text
+
+
+def test_a_call_on_a_line_is_not_read_a_second_time_to_see_whether_it_repeats_itself() -> None:
+    assert "_reader" not in vars(turn(OSLO))

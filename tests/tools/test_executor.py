@@ -291,6 +291,17 @@ async def threads_are_free() -> None:
     await until(works)
 
 
+def test_calls_one_after_the_other_start_no_thread_each() -> None:
+    made = tool(name="where")(lambda: str(threading.get_ident()))
+
+    async def main(calls: int) -> set[str | None]:
+        return {(await execute(made, {}, timeout=LONG)).content for _ in range(calls)}
+
+    asyncio.run(main(1))
+    there = {str(thread.ident) for thread in threading.enumerate()}
+    assert asyncio.run(main(9)) <= there
+
+
 def test_so_many_calls_left_behind_are_an_error_and_no_new_thread() -> None:
     release = threading.Event()
     made = tool(name="t")(lambda: release.wait(LONG))
