@@ -40,7 +40,7 @@ _LINK: Final = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _CODES: Final = re.compile(r"\bC(?:,? (?:and |or )?C\b)+")
 _WORD: Final = re.compile(r"[\w'’-]*\w[\w'’-]*")
 _ITEM: Final = re.compile(r"^ *(?:[-*]|\d+\.) ")
-_END: Final = re.compile(r"(?<=[.!?])[*_)\"”]*\s+(?=[\"“*_(\[]*[A-Z0-9`C])")
+_END: Final = re.compile(r"(?<!e\.g\.)(?<!i\.e\.)(?<!etc\.)(?<=[.!?])[*_)\"”]*\s+(?=\S)")
 
 
 def pages() -> list[Path]:
