@@ -7,11 +7,12 @@ READY := $(VENV)/.ready
 # One more than there are processors, for tests wait for programs; at most five, for each collects all.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); [ $$n -gt 4 ] && n=4; expr $$n + 1)
 PYTEST_ARGS ?=
+ROOM ?=
 # All extras but vision, speech and all, which names the others (docs/dependencies.md).
 LOCKED := mlx pytest pdf telemetry web gateway anthropic ollama mcp openapi keychain postgres dev
 # The lowest Python that pyproject.toml allows, by version or path, and tests that use every extra.
 LOWEST ?= 3.11
-LOWEST_TESTS := backends config core decoding kb mcp notes policy prompt protocol schedule \
+LOWEST_TESTS := app backends controller decoding kb mcp notes policy prompt protocol schedule schema store transcript \
   tools/test_mcp_client.py tools/test_openapi.py tools/test_web_search.py tools/test_tool.py \
   gateway/test_chat_completions.py gateway/test_responses.py gateway/test_runs.py
 QUESTION ?= What is 17 * 23?
@@ -31,8 +32,8 @@ demo: $(READY) ## Ask a real model on a real server a question that needs a tool
 	$(BIN)/mlx-tools models pull smollm2-135m
 	$(BIN)/mlx-tools ask --steps --backend server --model smollm2-135m "$(QUESTION)"
 
-test: $(READY) ## The default tests: all but the heavy and the slow ones
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+test: $(READY) ## The default tests: all but the heavy and the slow ones; ROOM=policy: those of a room
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) $(ROOM:%=tests/%)
 
 test-heavy: $(READY) ## The tests with Chromium, PostgreSQL and models that compute
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "heavy and not slow" $(PYTEST_ARGS)

@@ -58,7 +58,7 @@ EXCEPTIONS = {
     "tests/tools/test_command_escapes.py": "words of calls that must come to nothing anywhere",
     "tests/tools/test_command_sandbox.py": "options of bwrap and paths of profiles, as text",
     "tests/tools/test_traversal.py": "paths that must open nothing anywhere",
-    "tests/config/test_autostart.py": "systemd's commands are recorded and not run",
+    "tests/app/test_autostart.py": "systemd's commands are recorded and not run",
     "tests/cli/test_cli_schedule.py": "systemd's commands are recorded and not run",
     "scripts/test_hard.sh": "says which of its runs are for Linux, and leaves them out elsewhere",
 }

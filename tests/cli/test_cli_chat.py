@@ -13,7 +13,7 @@ from typing import Any
 
 from mlx_tools.testing import Completion, ScriptedServer, answer, call
 from tests.cli.terminal import Terminal
-from tests.core.full_disk import file_size_limit
+from tests.controller.full_disk import file_size_limit
 
 Talk = Callable[..., Terminal]
 QUESTION = r"p pause "

@@ -20,7 +20,7 @@ from mlx_tools.transcript import (
     UserRecord,
     outcome_of,
 )
-from tests.core.sessions import header
+from tests.controller.sessions import header
 from tests.forked import forks
 from tests.tools.tool_folders import make_folder
 

@@ -15,7 +15,7 @@ from mlx_tools.app.wiring import RunOptions, choose, run_settings
 from mlx_tools.backends import VerdictStore
 from mlx_tools.backends.models.listing import folder_identity
 from mlx_tools.testing import Completion, ScriptedServer, answer
-from tests.core.test_verdicts import verdict
+from tests.backends.test_verdicts import verdict
 from tests.evaluate.oracle import Oracle
 
 ORACLE = Oracle(load_questions().questions, free=["xml"])

@@ -29,7 +29,7 @@ from mlx_tools.transcript.records import (
     Record,
     UserRecord,
 )
-from tests.core.records import RECORDS
+from tests.controller.records import RECORDS
 
 HEAD = Header(session="s", created="2026-01-01T00:00:00+00:00", model="m")
 ASKED = UserRecord(content="what is it?")

@@ -23,7 +23,7 @@ from mlx_tools.store import SessionStore, TranscriptStore, copy_store
 from mlx_tools.store.artifacts import Change
 from mlx_tools.transcript.records import AnswerRecord, UserRecord
 from tests.command_line import Run
-from tests.core.sessions import header
+from tests.controller.sessions import header
 from tests.forked import forks
 from tests.gateway.postgres import Cluster
 

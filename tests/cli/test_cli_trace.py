@@ -13,7 +13,7 @@ import pytest
 from mlx_tools.cli.ask import FullTrace
 from mlx_tools.errors import UsageError
 from mlx_tools.testing import ScriptedServer, answer, call
-from tests.core.full_disk import file_size_limit
+from tests.controller.full_disk import file_size_limit
 
 CALCULATION = (call("calculator", expression="17 * 23"), answer("It is 391."))
 

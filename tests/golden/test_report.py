@@ -39,7 +39,7 @@ from mlx_tools.transcript.records import (
     RepairRecord,
     UserRecord,
 )
-from tests.core.records import RECORDS
+from tests.controller.records import RECORDS
 from tests.tables import table
 
 VOID = {"meta"}

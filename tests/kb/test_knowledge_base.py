@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from mlx_tools.errors import KnowledgeBaseError, UsageError
 from mlx_tools.plugins.kb.database import TABLES
 from mlx_tools.plugins.kb.knowledge_base import KnowledgeBase
-from tests.core.full_disk import file_size_limit
+from tests.controller.full_disk import file_size_limit
 from tests.examples import FEW
 from tests.forked import forks
 from tests.kb.shelf import TEXTS, paths

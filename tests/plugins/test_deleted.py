@@ -21,7 +21,7 @@ COPIED = ("mlx_tools", "prompts", "config", "golden_transcripts", "tests", "scri
 FILES = ("pyproject.toml", "README.md", "CHANGELOG.md")
 
 CORE = (
-    *("tests/core/test_controller.py", "tests/tools/test_tool_search.py"),
+    *("tests/controller/test_controller.py", "tests/tools/test_tool_search.py"),
     *("tests/cli/test_cli_golden.py", "tests/gateway/test_interfaces.py"),
 )
 """Tests of what every plugin could break."""
@@ -29,7 +29,7 @@ APPLICATIONS = (
     *("tests/cli/test_cli_ask.py", "tests/cli/test_cli_chat.py", "tests/cli/test_cli_resume.py"),
     *(
         "tests/gateway/test_chat_completions.py",
-        "tests/core/test_resume.py",
+        "tests/controller/test_resume.py",
         "tests/tools/test_tool.py",
     ),
 )

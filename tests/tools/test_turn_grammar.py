@@ -27,8 +27,8 @@ from mlx_tools.protocol import (
 from mlx_tools.schema import make_compilable
 from mlx_tools.tools.exports import to_gbnf
 from tests.decoding.schemas import tools
+from tests.schema.test_compilable import OVERFLOW, SPELLED, in_order, tokenizer
 from tests.tables import table
-from tests.tools.test_compilable import OVERFLOW, SPELLED, in_order, tokenizer
 
 STYLES: tuple[Style, ...] = ("jsonl", "markdown-json", "xml")
 BUILTIN = builtin_tools().all_specs()
