@@ -419,8 +419,8 @@ MENDS: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     (
         "likeliest",
         "decoding/held_turn",
-        "if fitting and fitting == rest:",
-        "if False:",
+        "return self._insert(fitting + self._forced_after(fitting), alternatives)",
+        'return self._insert("", alternatives)',
         _chosen,
         "those with a token that was chosen by its likelihood",
     ),
@@ -562,7 +562,9 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
         "protocol/partial",
         'self._withdraw("truncated_output", "the output was cut off", begin)',
         'self._withdraw("invalid_json", "the output was cut off", begin)',
-        holds("the output was cut off"),
+        lambda facts: (
+            holds("the output was cut off")(facts) or facts.name == "limits/repetition-in-a-call"
+        ),
         "those in which a line was cut off",
     ),
     (
@@ -621,14 +623,14 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
         "protocol/unmarked",
         "reason[:500]), is_call_like=True",
         "reason[:500]), is_call_like=False",
-        has("call-like"),
-        "those with prose that is like a call",
+        lambda facts: facts.name == "reading/call-like-shown",
+        "the one with prose like a call that comes again",
     ),
     (
         "calls-per-turn",
-        "protocol/turn",
-        "len(draft.messages) >= most",
-        "len(draft.messages) > most",
+        "controller/session",
+        "return most if most == 1 else most + 1",
+        "return most",
         has("calls-per-turn"),
         "those with more calls in a turn than may be",
     ),
@@ -637,8 +639,8 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
         "protocol/reading",
         '("<think>", "</think>"),  # DeepSeek-R1',
         '("<thonk>", "</thonk>"),  # DeepSeek-R1',
-        lambda facts: facts.name == "reading/thought-in-text",
-        "the one that thinks, and has no such marker of its own",
+        lambda facts: facts.name in ("reading/thought-in-text", "limits/repetition-in-a-thought"),
+        "those that think, and have no such marker of their own",
     ),
     (
         "unknown-tool",
