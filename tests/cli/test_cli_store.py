@@ -34,8 +34,9 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 DIES = """
 import os, signal, sys
 from mlx_tools.gateway import RUNS
-from mlx_tools.store import PostgresStore, TranscriptStore, copy_store
-from mlx_tools.toolbox import SCHEDULE
+from mlx_tools.plugins.postgres.session_rows import PostgresStore
+from mlx_tools.plugins.schedule.job_store import SCHEDULE
+from mlx_tools.store import TranscriptStore, copy_store
 
 class Mortal:
     left = int(sys.argv[3])
