@@ -107,14 +107,24 @@ WALKS: Final = (
     "a replay of a golden transcript with one call",
 )
 WALKS_BEFORE: Final = ("299 / 48 / 197", "210 / 37 / 132", "202 / 30 / 144")
-SIZES_BEFORE: Final = ("25,176 / 77", "20,946 / 74", "37,439 / 142")
+SIZES_BEFORE: Final = ("25,176 / 77", "20,946 / 74", "0 / 0", "37,439 / 142")
 """What this script counted of walks and rooms before there was one driver."""
 
 PURE: Final = (
     *("errors", "messages", "schema", "parsing", "protocol", "policy", "transcript", "prompt"),
     *("decoding", "controller"),
 )
-RUN: Final = ("lazy", "macos", "paths", "process", "store", "backends", "tools", "testing")
+RUN: Final = (
+    "lazy",
+    "packages",
+    "macos",
+    "paths",
+    "process",
+    "store",
+    "backends",
+    "tools",
+    "testing",
+)
 """What a run needs besides the pure rooms; the others are applications, or come in by hooks."""
 
 
@@ -204,8 +214,12 @@ def ratios() -> dict[str, float]:
 
 
 def sizes(root: Path) -> dict[str, str]:
-    """The lines and files of the pure rooms with the controller, of a run, and of all else."""
-    parts = {"the pure rooms and the controller": PURE, "the rest of a run": RUN}
+    """The lines and files of the pure rooms with the controller, a run, plugins, and all else."""
+    parts = {
+        "the pure rooms and the controller": PURE,
+        "the rest of a run": RUN,
+        "plugins": ("plugins",),
+    }
     found: dict[str, list[Path]] = {name: [] for name in (*parts, "applications and tools")}
     for path in (root / "mlx_tools").rglob("*.py"):
         room = path.relative_to(root / "mlx_tools").parts[0].removesuffix(".py")
