@@ -15,13 +15,16 @@ What an addition touches is `scripts/additions.py`'s, and what takes time the be
 from __future__ import annotations
 
 import ast
+import io
 import json
 import subprocess
 import sys
+import tokenize
 from collections import Counter
 from pathlib import Path
 from typing import Final
 
+from scripts import names as naming
 from scripts.additions import ADDITIONS
 from scripts.import_diagram import circles
 from scripts.stretch import ROOT, Stretch
@@ -126,6 +129,13 @@ RUN: Final = (
     "testing",
 )
 """What a run needs besides the pure rooms; the others are applications, or come in by hooks."""
+
+HARD: Final = ("protocol", "decoding", "controller", "store", "toolbox/sandbox")
+"""Places whose code needs its reasons beside it."""
+
+WORDS_BEFORE: Final = ("724", "1,997")
+COMMENTS_BEFORE: Final = ("37", "24", "60", "45", "105")
+"""What this script counted of names, first lines and comments when the glossary came."""
 
 
 def counts(root: Path) -> dict[str, int]:
@@ -257,6 +267,47 @@ def _asks_for_steps(loop: ast.While) -> bool:
     )
 
 
+def words(root: Path) -> dict[str, str]:
+    """The names and first lines of docstrings that break the rules of docs/glossary.md."""
+    naming.PACKAGE = root / "mlx_tools"
+    found = {
+        "names outside the glossary": naming.bad_names,
+        "first lines of docstrings that break the rules": naming.bad_first_lines,
+    }
+    return {
+        name: f"{sum(len(find(room)) for room in naming.rooms()):,}" for name, find in found.items()
+    }
+
+
+def comments(root: Path) -> dict[str, str]:
+    """The lines of code, docstrings left out, for one line of comment."""
+    rows = {}
+    for room in HARD:
+        place = root / "mlx_tools" / room
+        files = [place.with_suffix(".py")] if not place.is_dir() else place.rglob("*.py")
+        counted = [_code_and_comments(path.read_text(encoding="utf-8")) for path in files]
+        code, remarks = (sum(part) for part in zip(*counted, strict=True))
+        rows[f"lines of code for one of comment in `{room}`"] = f"{code / max(remarks, 1):.0f}"
+    return rows
+
+
+def _code_and_comments(source: str) -> tuple[int, int]:
+    """Return the lines of code and of comment; marks for tools and rulers are no comments."""
+    tools = ("# noqa", "# type:", "# ---", "# fmt", "# pragma")
+    layout = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    code: set[int] = set()
+    remarks = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            remarks += not token.string.startswith(tools)
+        elif token.type not in layout:
+            code.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            code.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(code), remarks
+
+
 def table() -> str:
     """The counts as Markdown, beside those of before."""
     rows = [(name, f"{BEFORE[name]:,}", f"{count:,}") for name, count in counts(ROOT).items()]
@@ -277,6 +328,8 @@ def table() -> str:
         ("circles of files inside rooms", "10", str(len(circles()))),
         ("drivers of a session", "5", str(drivers(ROOT))),
     ]
+    for found, before in ((words(ROOT), WORDS_BEFORE), (comments(ROOT), COMMENTS_BEFORE)):
+        rows += [(name, old, now) for (name, now), old in zip(found.items(), before, strict=True)]
     lines = [("", "before", "now"), ("---", "---", "---"), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("|  |", "| |")
 
@@ -288,7 +341,7 @@ if __name__ == "__main__":
         of = Path(sys.argv[sys.argv.index("--of") + 1])
         for name, count in counts(of).items():
             print(f"{count:8,}  {name}")
-        for name, text in {**sizes(of), **walks(of)}.items():
+        for name, text in {**sizes(of), **walks(of), **words(of), **comments(of)}.items():
             print(f"{text:>20}  {name}")
         print(f"{drivers(of):8,}  drivers of a session")
     else:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PACKAGE: Final = ROOT / "mlx_tools"
+PACKAGE: Path = ROOT / "mlx_tools"
 TABLE: Final = ROOT / "scripts" / "names.toml"
 
 MAX_FIRST_LINE: Final = 80
