@@ -287,8 +287,8 @@ def again(corpus: Path, folder: Path) -> dict[str, Any]:
         "nothing_changed": {"seconds": round(untouched, 2), "rows_as_before": same},
         "five_changes": {
             "seconds": round(seconds, 2),
-            "changed": done.changed,
-            "added": done.added,
+            "changed": done.changed_files,
+            "added": done.added_files,
             "removed": done.removed,
             "unchanged": done.unchanged,
             "rows_as_before": kept,

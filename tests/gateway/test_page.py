@@ -456,15 +456,15 @@ def test_sessions_are_found_by_what_was_said_and_looked_through_a_part_at_a_time
         said = "About Tea" if number % 2 else "About bread"
         kept(tmp_path, UserRecord(content="x"), AnswerRecord(turn=1, content=said))
     first = search_sessions(folder, "", "", lambda: 0.0)
-    rest = search_sessions(folder, "", first.after, lambda: 0.0)
+    rest = search_sessions(folder, "", first.last_session, lambda: 0.0)
     assert len({one.session for one in (*first.rows, *rest.rows)}) == 2 * MAX_ROWS
-    assert rest.after == ""
+    assert rest.last_session == ""
     assert len(search_sessions(folder, " tea ", "", lambda: 0.0).rows) == MAX_ROWS
     hurried = count(0.0, 1.5)
     part = search_sessions(folder, "tea", "", lambda: next(hurried))
     parts = [part]
-    while part.after:
-        part = search_sessions(folder, "tea", part.after, lambda: next(hurried))
+    while part.last_session:
+        part = search_sessions(folder, "tea", part.last_session, lambda: next(hurried))
         parts.append(part)
     assert len(parts) == MAX_ROWS
     assert sum(len(one.rows) for one in parts) == MAX_ROWS

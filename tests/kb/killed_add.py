@@ -46,4 +46,4 @@ def counted(*given: Any, **rest: Any) -> sqlite3.Connection:
 if __name__ == "__main__":
     module.sqlite3.connect = counted  # type: ignore[attr-defined]
     done = KnowledgeBase(Path(sys.argv[1])).add([sys.argv[2]])
-    print(done.added, done.changed, done.unchanged, done.removed)
+    print(done.added_files, done.changed_files, done.unchanged, done.removed)

@@ -60,7 +60,7 @@ def test_an_archive_is_passed_over_whatever_it_is_called(
         (folder / name).write_bytes(data)
     before = {*folder.parent.rglob("*")}
     done = base.add([folder])
-    assert done.added == 0 and len(done.skipped) == 8
+    assert done.added_files == 0 and len(done.skipped) == 8
     assert base.search("plover") == [] and {*folder.parent.rglob("*")} - before == {base.path}
 
 
@@ -82,7 +82,7 @@ def test_pipes_sockets_devices_and_loops_are_not_opened(
         for name in ("pipe.txt", "socket.txt", "self.txt"):
             with pytest.raises(UsageError):
                 base.add([folder / name])
-    assert (done.added, done.skipped) == (1, ())
+    assert (done.added_files, done.skipped) == (1, ())
 
 
 def test_what_takes_a_files_place_before_it_is_opened_is_not_read(folder: Path) -> None:

@@ -126,7 +126,7 @@ def test_such_documents_are_added_and_found(base: KnowledgeBase, tmp_path: Path)
         (folder / f"a{suffix}").write_bytes(data)
     (folder / "a.rtf").write_bytes(RTF)
     done = base.add([folder])
-    assert (done.added, done.skipped) == (5, ())
+    assert (done.added_files, done.skipped) == (5, ())
     assert sorted(paths(base, "can kiwis fly?")) == [
         *("a.docx", "a.epub", "a.odt", "a.pages", "a.rtf")
     ]

@@ -72,7 +72,7 @@ def test_adding_again_touches_only_what_changed(base: KnowledgeBase, folder: Pat
     (folder / "new.txt").write_text("Sugar is out.\n")
     os.utime(folder / "page.html", (2e9, 2e9))  # another time, and the same
     done = base.add([folder])
-    assert (done.added, done.changed, done.unchanged, done.removed) == (1, 1, 3, 1)
+    assert (done.added_files, done.changed_files, done.unchanged, done.removed) == (1, 1, 3, 1)
     with closing(sqlite3.connect(base.path)) as sql, sql:
         after = dict(sql.execute(rows).fetchall())
     kept = {Path(path).name for number, path in before.items() if after.get(number) == path}
@@ -92,7 +92,7 @@ def test_a_change_whose_time_was_set_back_is_seen(
     base.add([folder])
     path.write_text(TEXTS["tea.md"].replace("water", "broth"))
     os.utime(path, ns=(before, before))
-    assert base.add([folder]).changed == 1 and paths(base, "broth") == ["tea.md"]
+    assert base.add([folder]).changed_files == 1 and paths(base, "broth") == ["tea.md"]
 
 
 def test_what_has_the_same_stamp_is_not_read(base: KnowledgeBase, folder: Path) -> None:
@@ -104,7 +104,7 @@ def test_what_has_the_same_stamp_is_not_read(base: KnowledgeBase, folder: Path) 
         sql.execute("UPDATE file SET hash=x'00'")
     assert base.add([folder]).unchanged == 5
     os.utime(folder / "tea.md", (1e9, 1e9))
-    assert base.add([folder]).changed == 1
+    assert base.add([folder]).changed_files == 1
 
 
 def test_a_file_that_holds_no_text_any_more_counts_as_removed(
@@ -113,10 +113,10 @@ def test_a_file_that_holds_no_text_any_more_counts_as_removed(
     base.add([folder])
     (folder / "tea.md").write_bytes(b"\0\1\2")
     done = base.add([folder])
-    assert (done.added, done.changed, done.unchanged, done.removed) == (0, 0, 4, 1)
+    assert (done.added_files, done.changed_files, done.unchanged, done.removed) == (0, 0, 4, 1)
     assert [one.reason for one in done.skipped] == ["it is binary"]
     (folder / "tea.md").write_text(TEXTS["tea.md"])
-    assert base.add([folder]).added == 1
+    assert base.add([folder]).added_files == 1
 
 
 NAMES = ["a.md", "b/c.txt", "b/d.py", "e.html", "f.bin"]
@@ -158,19 +158,19 @@ def test_what_no_person_wrote_links_and_hidden_files_are_passed_over(
     (folder / "image.png").write_bytes(b"\x89PNG\0plover")
     os.mkfifo(folder / "pipe")
     done = base.add([folder])
-    assert done.added == 5
+    assert done.added_files == 5
     assert [(Path(one.path).name, one.reason) for one in done.skipped] == [
         ("image.png", "it is binary")
     ]
     assert base.search("plover") == []
     assert base.add([folder]).unchanged == 5
-    assert base.add([folder / "env"]).added == 2  # it was named
+    assert base.add([folder / "env"]).added_files == 2  # it was named
     assert paths(base, "plover") == ["x.py"]
 
 
 def test_a_link_that_a_person_names_is_followed(base: KnowledgeBase, folder: Path) -> None:
     (folder.parent / "there").symlink_to(folder)
-    assert base.add([folder.parent / "there"]).added == 5
+    assert base.add([folder.parent / "there"]).added_files == 5
     assert base.add([folder]).unchanged == 5
 
 
@@ -217,7 +217,7 @@ def test_the_only_corpus_is_removed_at_once(base: KnowledgeBase, folder: Path) -
     told: list[object] = []
     assert base.remove("default", on_progress=lambda *done: told.append(done)) == 5
     assert (base.corpora(), paths(base, "milk"), contents(base)[0], told) == ([], [], [], [])
-    assert base.add([folder]).added == 5 and paths(base, "heatWater")[0] == "kettle.py"
+    assert base.add([folder]).added_files == 5 and paths(base, "heatWater")[0] == "kettle.py"
 
 
 def test_the_file_is_made_by_adding_alone_for_its_owner_and_never_over_anothers(
@@ -294,7 +294,7 @@ def test_whoever_is_killed_loses_nothing_that_was_finished(
     assert run.returncode == (-9 if count < 200 else 0), said
     kept = len(base.search("milk boil heat cups leaves", limit=99))
     done = base.add([docs])
-    assert done.added + done.unchanged == 14
+    assert done.added_files + done.unchanged == 14
     assert done.unchanged >= kept
     assert contents(base) == contents(fresh)
 

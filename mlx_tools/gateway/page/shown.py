@@ -55,11 +55,11 @@ class SessionSearch(Struct, frozen=True):
 
     Attributes:
         rows: The sessions.
-        after: The last one that was looked at, empty if there are no more.
+        last_session: The last one that was looked at, empty if there are no more.
     """
 
     rows: Sequence[ListedSession]
-    after: str = ""
+    last_session: str = ""
 
 
 def search_sessions(

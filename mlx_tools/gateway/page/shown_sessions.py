@@ -122,7 +122,7 @@ class PageSessions:
         self,
         session: str,
         answers: Mapping[str, ApprovalAnswer] | None,
-        started: anyio.Event,
+        start_event: anyio.Event,
         refusals: list[MlxToolsError],
     ) -> None:
         try:
@@ -137,8 +137,8 @@ class PageSessions:
                 began = len(records)
 
                 def tell(event: Event) -> None:
-                    if not started.is_set() and is_begun(records[began:]):
-                        started.set()
+                    if not start_event.is_set() and is_begun(records[began:]):
+                        start_event.set()
 
                 try:
                     await conversation.resume(answers, tell)
@@ -148,7 +148,7 @@ class PageSessions:
         except MlxToolsError as error:
             refusals.append(error)
         finally:
-            started.set()
+            start_event.set()
 
     def _acting(self, session: str) -> anyio.Lock:
         return self._acts.setdefault(session, anyio.Lock())

@@ -117,7 +117,7 @@ def list_all(as_json: AsJsonLines = False) -> None:
                 count_noun(corpus_row.passages, "passage"),
             )
             head = f"{corpus_row.name:<20} {files:>10} {passages:>14} {amount(corpus_row.size):>10}"
-            print_row(head, f" {corpus_row.changed}")
+            print_row(head, f" {corpus_row.changed_at}")
     if not corpora:
         note("nothing was added yet: mlx-tools kb add PATH")
 
@@ -167,7 +167,11 @@ def _place(hit: Hit) -> str:
 
 
 def _summary(done: AddReport, binary: int) -> str:
-    parts = [f"{done.added} added", f"{done.changed} changed", f"{done.unchanged} unchanged"]
+    parts = [
+        f"{done.added_files} added",
+        f"{done.changed_files} changed",
+        f"{done.unchanged} unchanged",
+    ]
     parts.append(f"{done.removed} removed")
     unreadable = len(done.skipped) - binary
     if unreadable:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from mlx_tools.errors import UsageError
@@ -61,7 +62,7 @@ class Corpus(Struct, frozen=True):
     """The bytes of these files."""
     unreadable: int
     """The number of files without readable text."""
-    changed: str
+    changed_at: str = msgspec.field(name="changed")
     """The time of the last change (ISO 8601, UTC)."""
 
 
@@ -76,8 +77,8 @@ class AddReport(Struct, frozen=True):
     """The result of adding, in files with text."""
 
     corpus: str
-    added: int
-    changed: int
+    added_files: int = msgspec.field(name="added")
+    changed_files: int = msgspec.field(name="changed")
     unchanged: int
     removed: int
     skipped: tuple[SkippedFile, ...]
