@@ -273,9 +273,14 @@ class _Import:
             self.on_progress(done, len(files), file.path)
         self._flush()
         self._drop([row for path, row in rows_by_path.items() if path not in files])
-        names = ("added", "changed", "unchanged", "removed")
-        counts = {name: self.counts[name] for name in names}
-        return AddReport(self.corpus, skipped=tuple(self.skipped), **counts)
+        return AddReport(
+            self.corpus,
+            added_files=self.counts["added"],
+            changed_files=self.counts["changed"],
+            unchanged=self.counts["unchanged"],
+            removed=self.counts["removed"],
+            skipped=tuple(self.skipped),
+        )
 
     def _number(self) -> int:
         """Return the number of the corpus, which is created again if it was removed."""
