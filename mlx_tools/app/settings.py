@@ -689,7 +689,7 @@ def plugin_sections() -> dict[str, type[Section]]:
     rows = list(rows_of(Settings))
     for plugin, offered in hooks.call("settings"):
         for name, section in dict(offered or {}).items():
-            if (fault := _fault_of(name, section, rows)) is not None:
+            if (fault := find_section_fault(name, section, rows)) is not None:
                 hooks.refuse(plugin, f"its settings {name}: {fault}")
                 continue
             sections[name] = section
@@ -697,7 +697,7 @@ def plugin_sections() -> dict[str, type[Section]]:
     return sections
 
 
-def _fault_of(name: str, section: Any, rows: Iterable[SettingRow]) -> str | None:
+def find_section_fault(name: str, section: Any, rows: Iterable[SettingRow]) -> str | None:
     """Return why a plugin's table cannot be used beside these settings, or None."""
     if not isinstance(section, type) or not issubclass(section, Section):
         return "this is no Section"
