@@ -35,8 +35,6 @@ APPLICATIONS = (
 )
 """Tests of ``ask``, ``chat`` and the gateway."""
 
-pytestmark = pytest.mark.heavy
-
 
 def tool_names(plugin: str) -> set[str]:
     """The tools of a built-in plugin."""
@@ -70,6 +68,11 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
 
 
+def test_the_tests_that_run_without_plugins_are_there() -> None:
+    assert [name for name in (*CORE, *APPLICATIONS) if not (ROOT / name).is_file()] == []
+
+
+@pytest.mark.heavy
 @pytest.mark.parametrize("plugin", plugins().names())
 def test_the_core_and_the_golden_set_do_without(plugin: str, tmp_path: Path) -> None:
     folder = copy_without(tmp_path / "tree", plugin)
@@ -77,6 +80,7 @@ def test_the_core_and_the_golden_set_do_without(plugin: str, tmp_path: Path) -> 
     assert done.returncode == 0, done.stdout[-5000:]
 
 
+@pytest.mark.heavy
 def test_ask_chat_golden_and_the_gateway_do_without_all_of_them(tmp_path: Path) -> None:
     folder = copy_without(tmp_path / "tree", *plugins().names())
     shutil.rmtree(folder / "mlx_tools" / "plugins")
