@@ -63,6 +63,7 @@ class KeyOrder:
         if all(item is True for item in items):
             return True
         # Those that follow are mostly written as the last one.
+        # Fewer forms compile faster: a list of a hundred equal items needs one form, not a hundred.
         if len({_dumped(item) for item in items}) == 1:
             return {"items": items[-1]}
         return {"prefixItems": items, "items": items[-1]}
@@ -88,10 +89,13 @@ class JsonMatcher:
 
         Raises `ValueError` if that does not fit.
         """
+        # The compiled grammar is shared, and only the state is copied: compiling takes
+        # milliseconds.
         other = copy(self)
         other._matched, other._state = bytearray(matched), self._state.deep_copy()
         if matched:
             tokens = list(matched)
+            # Asked before it is consumed: a state that took a wrong byte cannot be used any more.
             if other._state.validate_tokens(tokens) < len(tokens):
                 raise ValueError(other._state.get_error())
             other._state.try_consume_tokens(tokens)
@@ -125,8 +129,10 @@ class JsonMatcher:
         where that is how they were matched, or cannot be."""
         ordered = keys.ordered()
         order = _dumped(ordered)
+        # The same order again would fit no better: without this the search would not end.
         if isinstance(ordered, bool) or order == self._order:
             return False
+        # Definitions stay at the root, where the references in both parts look for them.
         definitions = {key: value for key, value in self._schema.items() if key == "$defs"}
         rest = {key: value for key, value in self._schema.items() if key != "$defs"}
         try:
@@ -157,6 +163,7 @@ class JsonMatcher:
                 return ""
             state = state.deep_copy()
             state.try_consume_tokens(list(text_before.encode()))
+        # Bytes, perhaps half of a character: what is not whole yet is not forced yet.
         forced: bytes = state.compute_ff_bytes()
         return text_before + forced.decode(errors="ignore") if forced or text_before else ""
 
@@ -269,6 +276,7 @@ class MessageSchema:
         name = value.get(self.name_key, "") if isinstance(value, dict) else None
         if _WIDE.search(text, 0, end) or not isinstance(name, str):
             return None
+        # The matcher compares keys by their bytes: an escaped one is left to the slower walk.
         if any(key and "\\" in string for string, key in _STRING.findall(text, 0, end)):
             return None  # the schema has its keys without escapes
         line = "".join(_WITHOUT_BLANKS.findall(text, 0, end))
@@ -287,6 +295,7 @@ class MessageSchema:
         There is none if no tool has that very name or llguidance does not compile its schema.
         """
         if name in self._parameters and name not in self._matchers:
+            # Set before the attempt: a schema that does not compile is not tried with each message.
             self._matchers[name] = None
             with suppress(ValueError):
                 self._matchers[name] = JsonMatcher(self.schema_of(name))
@@ -352,6 +361,7 @@ class ConstrainedObject:
         if self._walk.status != INCOMPLETE or self.violation is not None:
             return
         self.text += text
+        # Most objects come whole and fit: one check of all bytes spares the walk through them.
         if not self._walk.pos and (whole := self.form.fits_whole(self.text)) is not None:
             self._walk.status = CLOSED
             self.name, self.end = whole
@@ -361,6 +371,8 @@ class ConstrainedObject:
             self.end = self._walk.pos
         elif self._walk.status == FAULT and self.violation is None:
             if self.tentative_violation is not None:
+                # The object ends in a fault: reading cannot take it, so the doubt is settled
+                # against it.
                 self.violation = self.tentative_violation
             else:
                 self._unreadable(self._walk.pos)
@@ -391,6 +403,7 @@ class ConstrainedObject:
             return self.end
         if self.tentative_violation is not None:
             return self.tentative_violation.boundary
+        # From the quote on it may be text yet: nothing behind it is settled.
         if self.answer_end >= 0:
             return self.answer_end
         if self._is_free and self.violation is None:

@@ -42,15 +42,16 @@ Form = Literal["options", "expression", "subcommands", "any"]
 Operands = Literal["paths", "revisions", "text", "none"]
 Kind = Literal["verbatim", "path", "pattern", "revision", "free"]
 
-_LISTS: Final = ("flags", "instead", "anywhere", "before", "insert")
+_LISTS: Final = ("flags", "first_substitutes", "anywhere", "leading_words", "insert")
 
 
 class Rule(Struct, frozen=True):
     """The arguments that one program, or one of its subcommands, may be given.
 
-    ``values`` and ``optional`` map options to the kind of their value. ``least`` and ``most`` limit
-    the operands after the ``first`` one. The form ``any`` allows any arguments: it is for the
-    programs that a user added. The other fields are described at the top of the file.
+    ``values`` and ``optional`` map options to the kind of their value. ``min_operands`` and
+    ``max_operands`` limit the operands after the ``first`` one. The form ``any`` allows any
+    arguments: it is for the programs that a user added. The other fields are described at the top
+    of the file.
     """
 
     name: str
@@ -61,12 +62,12 @@ class Rule(Struct, frozen=True):
     optional: Mapping[str, str] = msgspec.field(default_factory=dict)
     digits: bool = False
     first: Literal["", "text"] = ""
-    instead: Sequence[str] = ()
+    first_substitutes: Sequence[str] = ()
     operands: Operands = "paths"
-    least: int = 0
-    most: int | None = None
+    min_operands: int = 0
+    max_operands: int | None = None
     anywhere: Sequence[str] = ()
-    before: Sequence[str] = ()
+    leading_words: Sequence[str] = ()
     insert: Sequence[str] = ()
     repository: bool = False
     excludes: bool = False
@@ -141,7 +142,7 @@ def check_arguments(rule: Rule, arguments: Sequence[str]) -> tuple[Word, ...]:
             words = _read_subcommand(rule, arguments)
         case _:
             words = _RuleReader(rule).options(arguments)
-    return (*map(Word, rule.before), *words)
+    return (*map(Word, rule.leading_words), *words)
 
 
 def _check_size(arguments: Sequence[str]) -> None:
@@ -261,7 +262,7 @@ class _RuleReader:
         """Return the operands after ``--``; in git's own forms it keeps its place."""
         rule = self._rule
         first: list[Word] = []
-        if rule.first and self._seen_options.isdisjoint(rule.instead):
+        if rule.first and self._seen_options.isdisjoint(rule.first_substitutes):
             source = preceding_words or following_words
             if not source:
                 raise PathRefused(f"{rule.name}: the first argument must be the text to look for")
@@ -281,14 +282,14 @@ class _RuleReader:
 
     def _check_count(self, count: int) -> None:
         rule = self._rule
-        maximum = 0 if rule.operands == "none" else rule.most
+        maximum = 0 if rule.operands == "none" else rule.max_operands
         what = "path" if rule.operands == "paths" else "argument"
         if maximum is not None and count > maximum:
             raise PathRefused(
                 f"{rule.name} takes {maximum} {what}{'s' * (maximum != 1)} here, not {count}"
             )
-        if count < rule.least and self._seen_options.isdisjoint(rule.anywhere):
-            minimum = rule.least
+        if count < rule.min_operands and self._seen_options.isdisjoint(rule.anywhere):
+            minimum = rule.min_operands
             raise PathRefused(
                 f"{rule.name} needs {minimum} {what}{'s' * (minimum != 1)}, not {count}"
             )

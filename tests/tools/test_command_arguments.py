@@ -110,7 +110,7 @@ def test_every_option_that_comes_out_stands_in_the_rule(name: str, arguments: li
     if rule.form != "options":
         return
     known = {*rule.flags, *rule.values, *rule.optional}
-    texts = [word.text for word in made][len(rule.before) :]
+    texts = [word.text for word in made][len(rule.leading_words) :]
     options = texts[: texts.index("--")] if "--" in texts else texts
     skip = False
     for text in options:

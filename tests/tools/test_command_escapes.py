@@ -169,7 +169,10 @@ def programs() -> Iterator[tuple[str, list[str]]]:
     """Every program, and of git every subcommand, with ordinary arguments."""
     for name, rule in load_rules().items():
         for word, sub in rule.subcommands.items():
-            yield name, [word, *(["one"] if sub.first else []), *(["HEAD"] if sub.least else [])]
+            yield (
+                name,
+                [word, *(["one"] if sub.first else []), *(["HEAD"] if sub.min_operands else [])],
+            )
         if not rule.subcommands:
             yield name, ORDINARY.get(name, ["a.txt"])
 
