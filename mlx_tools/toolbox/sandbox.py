@@ -14,6 +14,7 @@ import functools
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -389,22 +390,48 @@ def run(
         start_new_session=True,
     ) as child:
         try:
-            find_trusted = _ChildOutput(child, command.status)
+            reader = _ChildOutput(child, command.status)
             with contextlib.suppress(OSError):  # whatever it does, who watches it comes first
                 own_niceness = os.getpriority(os.PRIO_PROCESS, 0)
                 os.setpriority(os.PRIO_PROCESS, child.pid, own_niceness + _NICENESS_STEP)
-            ending = find_trusted.watch(time.monotonic() + seconds, cancelled)
+            ending = reader.watch(time.monotonic() + seconds, cancelled)
         finally:
+            if command.status is not None:
+                _kill_namespace(child)
             # one that multiplies is given no time for it
             end(child, 0.0 if ending == "processes" else _GRACE)
         # Only now: before `end` a process that got away could hold the pipes open.
         if ending == "finished":
-            ending = find_trusted.drain()
-        find_trusted.pipes.close()
-    status = None if command.status is None else bytes(find_trusted.status)
+            ending = reader.drain()
+        reader.pipes.close()
+    status = None if command.status is None else bytes(reader.status)
     started = ending != "finished" or status is None or "exit-code" in parse_status(status)
-    output, errors = bytes(find_trusted.output), bytes(find_trusted.errors)
+    output, errors = bytes(reader.output), bytes(reader.errors)
     return ProcessResult(ending, child.returncode, output, errors, status, started)
+
+
+def _kill_namespace(child: subprocess.Popen[bytes]) -> None:
+    """Kill all that bwrap has started, if it still runs.
+
+    bwrap's child leaves its group a moment before it asks the kernel to end with its parent. If
+    bwrap were killed in between, the child would run on. So bwrap is stopped first, and starts
+    nothing more while its children are looked for. The first process of a namespace takes the
+    others with it.
+    """
+    if child.poll() is not None:
+        return
+    os.kill(child.pid, signal.SIGSTOP)
+    if sys.platform == "linux":  # bwrap runs nowhere else, and not every macOS has `waitid`
+        # It ends or stops; WNOWAIT leaves its end to `Popen`.
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    for name in os.listdir("/proc"):  # noqa: PTH208 - there may be very many
+        if name.isdecimal():
+            # Processes may end between the listing and the reading.
+            with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
+                # The parent is the second field after the name, which may hold any characters.
+                if int(file.read().rpartition(b")")[2].split()[1]) == child.pid:
+                    os.kill(int(name), signal.SIGKILL)
+    os.kill(child.pid, signal.SIGKILL)
 
 
 class _ChildOutput:

@@ -17,12 +17,12 @@ from mlx_tools.errors import UsageError
 from mlx_tools.policy import Policy, decide
 from mlx_tools.store.roots import Root, RootName
 from mlx_tools.toolbox.run_command import run_command
-from mlx_tools.toolbox.sandbox import NoSandbox, Sandbox
+from mlx_tools.toolbox.sandbox import NoSandbox, Sandbox, SandboxCommand, run
 from mlx_tools.tools import Tool, ToolContext, ToolLike, execute
 from tests.processes import processes
 from tests.tools.file_calls import executed, written
 from tests.tools.sandboxed import called, needs_bwrap, needs_sandbox, printed, refusal, tool
-from tests.waiting import EXPIRES, until, wait_until
+from tests.waiting import EXPIRES, HANG, until, wait_until
 
 
 @pytest.fixture
@@ -318,6 +318,28 @@ def test_nothing_is_left_running(free: ToolLike, code: str, tmp_path: Path) -> N
 def test_too_long_is_a_timeout(free: ToolLike) -> None:
     result = called(free, "sh", "-c", "while :; do :; done", timeout=EXPIRES)
     assert result.error is not None and result.error.code == "timeout"
+
+
+LEAVES_ITS_GROUP = """
+import os, pathlib, sys, time
+if os.fork() == 0:
+    os.setsid()
+    pathlib.Path(sys.argv[1]).touch()
+    time.sleep(600)
+os.wait()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="bwrap is Linux's")
+def test_the_child_of_a_sandbox_that_is_ended_in_its_first_moments_ends_too(tmp_path: Path) -> None:
+    """bwrap's child has left its group before it asks to end with its parent."""
+    begun = tmp_path / f"begun-{os.getpid()}"
+    status, writing = os.pipe()
+    command = SandboxCommand((sys.executable, "-c", LEAVES_ITS_GROUP, str(begun)), status=status)
+    assert run(command, {}, HANG, begun.exists).ending == "cancelled"
+    assert ends(str(begun))
+    os.close(status)
+    os.close(writing)
 
 
 @needs_sandbox
