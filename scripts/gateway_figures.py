@@ -1,7 +1,7 @@
 """Writes the measurements of the gateway into docs/gateway.md.
 
-They come from the files that gateway_load.py, gateway_long.py, gateway_memory.py and
-gateway_cache.py of benchmarks/ leave.
+They come from the files that gateway_load.py, gateway_stream.py, gateway_long.py,
+gateway_memory.py and gateway_cache.py of benchmarks/ leave.
 
 python scripts/gateway_figures.py            write it
 python scripts/gateway_figures.py --check    exit 1 where it is out of date
@@ -54,7 +54,21 @@ def figures() -> str:
         f"is known (`python benchmarks/gateway_long.py`): {costs}. The bare starlette reads the "
         "body and asks no model."
     )
-    return "\n".join([*lines, "", paragraph(told), "", paragraph(long), "", *_memory()])
+    told_parts = [paragraph(told), "", paragraph(_stream()), "", paragraph(long)]
+    return "\n".join([*lines, "", *told_parts, "", *_memory()])
+
+
+def _stream() -> str:
+    """Return how soon a client sees what a slow model writes."""
+    kept = _kept("gateway_stream.json")
+    first = max(row["first_event_s"] for row in kept["rows"])
+    silence = max(row["longest_silence_s"] for row in kept["rows"])
+    return (
+        f"Of a model that writes for {kept['seconds']:.0f} seconds (`python "
+        "benchmarks/gateway_stream.py`; text, a call and a thought in all three interfaces at "
+        f"once) the first event follows the first token after {first:g} s at most, and no silence "
+        f"lasts longer than {silence:g} s."
+    )
 
 
 def _memory() -> list[str]:
