@@ -11,9 +11,15 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, structs
+from msgspec import Meta
 
-from mlx_tools.app.setting_rows import Section, Setting, SettingRow, rows_of
+from mlx_tools.app.setting_rows import (
+    Section,
+    Setting,
+    SettingRow,
+    find_declaration_fault,
+    rows_of,
+)
 from mlx_tools.backends import (
     BackendKind,
     RouteChoice,
@@ -105,6 +111,9 @@ ADDRESSES: ValueRule = {
 }
 
 Names = tuple[str, ...]
+
+RESERVED = frozenset({"profiles"})
+"""Tables of the configuration file that hold no settings of their own."""
 
 
 def addresses(value: str | Names | None) -> Names:
@@ -697,22 +706,22 @@ def plugin_sections() -> dict[str, type[Section]]:
     return sections
 
 
-def find_section_fault(name: str, section: Any, rows: Iterable[SettingRow]) -> str | None:
+def find_section_fault(name: Any, section: Any, rows: Iterable[SettingRow]) -> str | None:
     """Return why a plugin's table cannot be used beside these settings, or None."""
     if not isinstance(section, type) or not issubclass(section, Section):
         return "this is no Section"
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name):
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name):
         return "this is no name of a table"
     rows = list(rows)
-    if any(row.key.partition(".")[0] == name for row in rows):
+    if name in RESERVED or any(row.key.partition(".")[0] == name for row in rows):
         return "there is such a table already"
+    if (fault := find_declaration_fault(section, name)) is not None:
+        return fault
     reserved = {row.env for row in rows} | {flag for row in rows for flag in row.setting.flags}
-    for field in structs.fields(section):
-        if field.required:
-            return f"{field.name} has no default"
     for row in rows_of(section, f"{name}."):
         if row.setting.run:
             return f"{row.key} would be a field of a run"
         if taken := reserved & {row.env, *row.setting.flags}:
             return f"{row.key} would set what {', '.join(sorted(taken))} sets already"
+        reserved |= {row.env, *row.setting.flags}
     return None
