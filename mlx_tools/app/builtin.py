@@ -123,7 +123,7 @@ def plugin_tools(configuration: Configuration | None = None) -> list[EntryPointT
 
     def make(name: str) -> list[Any]:
         found = hooks.call_one(name, "tools", built_in=False, request=request)
-        return [tool for _, offered in found for tool in offered or ()]
+        return [tool for _, offered in found for tool in offered]
 
     return [
         EntryPointTools(name, "tools", functools.partial(make, name))
