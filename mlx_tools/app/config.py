@@ -627,7 +627,7 @@ def _may_be_of_faulty_plugin(key: str, value: Any) -> bool:
         return True
     return (
         isinstance(value, Mapping)
-        and not difflib.get_close_matches(name, list(_sections()), n=1)
+        and not difflib.get_close_matches(name, list(_sections()), n=1, cutoff=0.7)
         and name not in _sections()
         and bool(plugins().without_settings)
     )

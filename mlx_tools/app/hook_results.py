@@ -11,9 +11,7 @@ from typing import Any, Final
 
 from msgspec import ValidationError, convert, structs
 
-from mlx_tools.app.checks import Check
-from mlx_tools.app.hooks import Command, SessionTable, SourceMaker, StoreKind
-from mlx_tools.store import FileFormat
+from mlx_tools.app.hook_values import Command, SessionTable, SourceMaker, StoreKind
 
 _COMMAND: Final = re.compile(r"[a-z][a-z0-9_-]{0,40}( [a-z][a-z0-9_-]{0,40})?")
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]{0,40}")
@@ -21,7 +19,7 @@ _PLACE: Final = re.compile(r"\w+(\.\w+)*:\w+")
 
 
 def usable_parts(hook: str, result: Any) -> tuple[Any, list[str]]:
-    """Return the parts of a hook's result that can be used, and the faults of the others.
+    """Return the usable parts of a hook's result, and the faults of the others.
 
     The parts are a dictionary if the hook returns values by name, else a list.
     """
@@ -76,6 +74,8 @@ def _command_fault(part: Any) -> str | None:
 
 
 def _check_fault(part: Any) -> str | None:
+    from mlx_tools.app.checks import Check
+
     if not isinstance(part, Check):
         return f"it offers {_kind(part)}, which is no Check"
     try:
@@ -102,6 +102,8 @@ def _store_fault(part: Any) -> str | None:
 
 
 def _table_fault(part: Any) -> str | None:
+    from mlx_tools.store import FileFormat
+
     if not isinstance(part, SessionTable) or not isinstance(part.form, FileFormat):
         return f"it offers {_kind(part)}, which is no SessionTable with a FileFormat"
     is_complete = _is_function(part.owner, optional=True)

@@ -13,15 +13,23 @@ import functools
 import logging
 import pkgutil
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import pluggy
-from msgspec import Struct
 
+from mlx_tools.app.hook_results import usable_parts
+from mlx_tools.app.hook_values import (
+    BackendMaker,
+    Command,
+    SessionTable,
+    SourceMaker,
+    StoreKind,
+    ToolRequest,
+)
 from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.packages import PLUGINS as GROUP
 from mlx_tools.packages import find_offers, package_of
@@ -33,9 +41,7 @@ if TYPE_CHECKING:
 
     from mlx_tools.app.checks import Check
     from mlx_tools.app.setting_rows import Section
-    from mlx_tools.store import FileFormat, Root, SessionStore
-    from mlx_tools.tools import BoundSource, BoundSources, BoundTool, Tool, ToolLike
-    from mlx_tools.transcript import Header
+    from mlx_tools.tools import BoundSources, ToolLike
 
 PACKAGE: Final = "mlx_tools.plugins"
 """The package whose folders are the built-in plugins."""
@@ -47,69 +53,6 @@ hookimpl = pluggy.HookimplMarker(GROUP)
 _log = logging.getLogger(__name__)
 _MAX_FAULTS: Final = 20
 """Faults of one plugin that are reported at most."""
-
-
-class ToolRequest(Struct, frozen=True):
-    """The parts that a plugin can make its tools from."""
-
-    roots: tuple[Root, ...] = ()
-    """The open folders that file tools may see."""
-    no_walk: str | None = None
-    """The reason why no folder can be walked safely on this system, None if it can."""
-    no_files: str | None = None
-    """The reason why no file can be read, None if files can."""
-    options: Mapping[str, Any] = {}
-    """The options of `mlx_tools.builtin_tools`; a plugin reads those that it knows."""
-    configuration: Any = None
-    """The settings, a `Configuration`; None if a program lists its tools without any."""
-    header: Header | None = None
-    """The header of a session that continues."""
-
-
-class Command(Struct, frozen=True):
-    """A command of the command line, or a group of commands."""
-
-    name: str
-    """The word after ``mlx-tools``."""
-    help: str
-    """Its line in ``mlx-tools --help``."""
-    app: str
-    """Its `typer.Typer`, as ``module:name``. It is imported when the command is used."""
-
-
-class StoreKind(Struct, frozen=True):
-    """A kind of place for sessions."""
-
-    schemes: tuple[str, ...]
-    """The words before ``://`` of its addresses."""
-    open: Callable[..., SessionStore]
-    """Makes the store at an address, with the other arguments of `SessionStore`."""
-    check: Callable[[str], object]
-    """Raises `UsageError` for an address that is not valid. It connects to nothing."""
-
-
-class SourceMaker(Struct, frozen=True):
-    """Makes the tools of bound sources of one kind."""
-
-    make: Callable[[BoundSource, BoundTool], Tool]
-    """Makes a tool that a person agreed to. It connects to nothing."""
-    make_more: Callable[[Sequence[BoundSource]], Iterable[Tool]] | None = None
-    """Makes further tools for all bound sources."""
-    close: Callable[[], Awaitable[None]] | None = None
-    """Called at the end: it ends what the tools have kept open."""
-
-
-class SessionTable(Struct, frozen=True):
-    """A table beside the sessions."""
-
-    form: FileFormat
-    """Its format; ``mlx-tools store copy`` takes it along."""
-    owner: Callable[[SessionStore], Callable[[str], bool]] | None = None
-    """Returns, for a store, whether a session is the plugin's own: no person's conversation."""
-
-
-BackendMaker = Callable[..., Any]
-"""Makes a `Backend` for an address, a model's name or None, and ``api_key``."""
 
 
 # --- the hooks ------------------------------------------------------------------------------------
@@ -297,7 +240,7 @@ class Plugins:
         return import_module(f"{self._package}.{name}")
 
     def call(self, hook: str, **arguments: Any) -> Iterator[tuple[str, Any]]:
-        """Yield the name of each plugin that implements a hook, and the usable parts of its result.
+        """Yield each plugin's name and the usable parts of its result for a hook.
 
         Built-in plugins come first, each kind by name. The parts are a list, or a dictionary if the
         hook returns values by name (`usable_parts`).
@@ -317,8 +260,6 @@ class Plugins:
         Raises:
             MlxToolsError: a built-in plugin says that an argument is wrong.
         """
-        from mlx_tools.app.hook_results import usable_parts
-
         plugin = (self.built_in(hook) if built_in else self.installed(hook))[name]
         results: list[Any] = []
         with self._report(name, hook, built_in=built_in):
@@ -397,7 +338,7 @@ class Plugins:
 
     @contextlib.contextmanager
     def _report(self, name: str, hook: str = "", *, built_in: bool = False) -> Iterator[None]:
-        """Report any exception in the block as a fault of this plugin, or of one of its hooks."""
+        """Report any exception in the block as a fault of this plugin or hook."""
         try:
             yield
         except (KeyboardInterrupt, GeneratorExit):

@@ -704,7 +704,7 @@ def plugin_sections() -> dict[str, type[Section]]:
 
 
 def left_out_tables() -> frozenset[str]:
-    """Return the names of tables that were left out of plugins, none of them the core's."""
+    """Return the names of plugins' tables that were left out, none of the core's."""
     return _read_sections()[1]
 
 

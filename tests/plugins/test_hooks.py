@@ -24,6 +24,7 @@ from mlx_tools.app import (
     hookimpl,
     plugins,
 )
+from mlx_tools.app.builtin import plugin_tools
 from mlx_tools.cli.command_table import COMMANDS
 from mlx_tools.errors import UsageError
 from scripts import import_diagram as house
@@ -274,6 +275,18 @@ def test_a_wrong_part_is_left_out_and_the_others_stay(hook: str, part: Any) -> N
     ((_, parts),) = hooks.call(hook, **ARGUMENTS[hook])
     assert parts == (dict(right) if hook in BY_NAME else right)
     assert hook in hooks.faults["bad"]
+
+
+def test_tools_of_a_package_are_made_from_what_built_in_ones_are_made_from() -> None:
+    requests: list[ToolRequest] = []
+    plugin = Offer("moon", {})
+    setattr(plugin.load(), "tools", hookimpl(lambda request: requests.append(request)))  # noqa: B010
+    points: Any = [plugin]
+    hooks = Plugins("mlx_tools.no_such_package", lambda group: points)
+    request = ToolRequest(options={"notes": "/notes"})
+    (offer,) = plugin_tools(hooks, request)
+    assert requests == [] and offer.plugin == "moon"
+    assert offer.tools() == [] and requests == [request]
 
 
 # --- the plugins that come along ------------------------------------------------------------------
