@@ -34,6 +34,7 @@ def check_commands(result: Any) -> None:
 
 
 def check_settings(result: Any) -> None:
+    assert result["moon"]().half == "north"
     assert result["moon"]().days == 7
 
 
@@ -106,6 +107,24 @@ def commands():
 def settings():
     return {"tides": 7}
 """
+
+
+def test_a_tool_of_the_page_reads_its_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plugin_with_settings.py").write_text(FILES["plugin_with_settings.py"])
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    module = importlib.import_module("plugin_with_settings")
+    (lit_side,) = module.tools(ToolRequest())
+    assert lit_side(waxing=True) == "right"
+
+
+def test_the_test_of_the_page_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tides.py").write_text(FILES["tides/tides.py"])
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    exec(FILES["tides/test_tides.py"], {})
 
 
 @pytest.fixture
