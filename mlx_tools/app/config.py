@@ -786,7 +786,8 @@ def _alike(key: str) -> list[str]:
 def _unknown_key(key: str, value: Any) -> str:
     if key in _sections():
         return f"{key}: a section, written [{key}]"
-    close, section = _alike(key), key.partition(".")[0]
+    section = key.partition(".")[0]
+    close = [known for known in _alike(key) if known != section]  # the key is in it already
     known = [k for k in table() if k.startswith(f"{section}.")] or _sections()
     hint = f"did you mean {close[0]}?" if close else f"allowed here: {', '.join(known)}"
     noun = "section" if isinstance(value, Mapping) else "setting"

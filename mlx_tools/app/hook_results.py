@@ -58,7 +58,11 @@ def _is_function(value: Any, *, optional: bool = False) -> bool:
 
 def _tool_fault(part: Any) -> str | None:
     is_tool = not isinstance(part, type) and callable(getattr(part, "call", None))
-    return None if is_tool else f"it offers {_kind(part)}, which is no tool"
+    return (
+        None
+        if is_tool
+        else f"it offers {_kind(part)}, which is no tool (write @tool above a function)"
+    )
 
 
 def _command_fault(part: Any) -> str | None:
