@@ -416,9 +416,12 @@ def merge(layers: Sequence[Layer]) -> Configuration:
     for key in table():
         section, _, name = key.rpartition(".")
         (nested.setdefault(section, {}) if section else nested)[name] = values.get(key)
-    plugin_settings = {
-        name: convert(nested.pop(name), section) for name, section in plugin_sections().items()
-    }
+    plugin_settings: dict[str, Section] = {}
+    for name, plugin_section in plugin_sections().items():
+        try:
+            plugin_settings[name] = convert(nested.pop(name), plugin_section)
+        except Exception as error:  # such as of its `__post_init__`: somebody else's code
+            raise ConfigErrors([f"{name}: its values do not go together: {error}"]) from error
     return Configuration(
         settings=convert(nested, Settings),
         plugin_settings=plugin_settings,

@@ -283,6 +283,7 @@ def find_declaration_fault(section: type[Section], name: str) -> str | None:
             default = field.default_factory() if field.default is NODEFAULT else field.default
             if (fault := _row_fault(row) or _default_fault(row, default)) is not None:
                 return f"{field.name}: {fault}"
+        msgspec.convert(structs.asdict(section()), section)  # as the values are read later
     except Exception as error:  # somebody else's code: nothing is known of it
         return f"it cannot be read: {type(error).__name__}: {error}"
     return None

@@ -93,9 +93,14 @@ def test_a_hook_of_the_page_works(
 
 
 FAULTY = """
+from typing import Annotated
 import typer
-from mlx_tools.app import Command, hookimpl
+from mlx_tools.app import Command, Section, Setting, hookimpl
 app = typer.Typer()
+class OddSettings(Section, frozen=True):
+    x: Annotated[int, Setting("any", "An odd number")] = 1
+    def __post_init__(self):
+        if self.x % 2 == 0: raise KeyError("even")
 @app.command()
 def fail(): raise ValueError("no luck")
 @hookimpl
@@ -105,7 +110,7 @@ def commands():
     return [Command(name, "Do it.", places.get(name, "faulty:app")) for name in names]
 @hookimpl
 def settings():
-    return {"tides": 7}
+    return {"tides": 7, "odd": OddSettings}
 """
 
 
@@ -216,6 +221,7 @@ def test_commands_of_a_package_take_nothing_of_a_group_of_the_core(
         ("[broken]\nx = 1\n", 0, "broken: ignored, as a plugin's settings are left out"),
         ("[policies]\ndeny = []\n", 2, "policies: no such section (did you mean policy?)"),
         ("[policy]\ndney = []\n", 2, "policy.dney: no such setting"),
+        ("[odd]\nx = 4\n", 2, "odd: its values do not go together"),
         ("[tides]\nx = 1\n", 0, "tides.x: ignored, as a plugin's settings are left out"),
     ],
 )

@@ -38,6 +38,17 @@ class WithoutSetting(Section, frozen=True):
     days: int = 1
 
 
+class WithOtherNames(Section, frozen=True, rename="upper"):
+    days: Annotated[int, Setting("any", "Days")] = 1
+
+
+class WithFaultyValues(Section, frozen=True):
+    days: Annotated[int, Setting("any", "Days")] = 1
+
+    def __post_init__(self) -> None:
+        raise KeyError(self.days)
+
+
 class WithOneVariableTwice(Section, frozen=True):
     days: Annotated[int, Setting("any", "Days", env="MLX_TOOLS_MOON")] = 1
     weeks: Annotated[int, Setting("any", "Weeks", env="MLX_TOOLS_MOON")] = 1
@@ -61,6 +72,8 @@ class WithoutDefault(Section, frozen=True):
         ("moon", section(Setting("any", "D", option="--tools A,B")), "sets already"),
         ("moon", section(Setting("any", "D", option="--days,-t N")), "sets already"),
         ("moon", WithOneVariableTwice, "sets already"),
+        ("moon", WithOtherNames, "cannot be read"),
+        ("moon", WithFaultyValues, "cannot be read"),
         ("profiles", section(Setting("any", "Days")), "there is such a table already"),
         (7, section(Setting("any", "Days")), "no name of a table"),
         ("moon\n", section(Setting("any", "Days")), "no name of a table"),
