@@ -34,14 +34,16 @@ if TYPE_CHECKING:
         listen,
         read_headers,
     )
-    from mlx_tools.app.hooks import (
+    from mlx_tools.app.hook_values import (
         BackendMaker,
         Command,
-        Plugins,
         SessionTable,
         SourceMaker,
         StoreKind,
         ToolRequest,
+    )
+    from mlx_tools.app.hooks import (
+        Plugins,
         backend_makers,
         collect,
         hookimpl,
@@ -121,9 +123,12 @@ __getattr__, __dir__ = names_of(
     {
         "builtin": ("builtin_tools",),
         "hooks": (
-            *("BackendMaker", "Command", "Plugins", "SessionTable", "SourceMaker", "StoreKind"),
-            *("ToolRequest", "backend_makers", "collect", "hookimpl", "plugin_commands"),
+            *("Plugins", "backend_makers", "collect", "hookimpl", "plugin_commands"),
             *("plugins", "store_kind"),
+        ),
+        "hook_values": (
+            *("BackendMaker", "Command", "SessionTable", "SourceMaker", "StoreKind"),
+            "ToolRequest",
         ),
         "autostart": ("Autostart",),
         "checks": (

@@ -10,7 +10,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from mlx_tools.app.hooks import ToolRequest, plugins
+from mlx_tools.app.hook_values import ToolRequest
+from mlx_tools.app.hooks import Plugins, plugins
 from mlx_tools.errors import require_instance, require_items
 from mlx_tools.policy import check_presets
 from mlx_tools.store import Root, RootName, supported
@@ -19,6 +20,7 @@ from mlx_tools.tools import (
     Registry,
     Tool,
     disable_tool,
+    find_entry_points,
     read_artifact,
     tool_search,
 )
@@ -84,6 +86,8 @@ def add_builtin(
 ) -> None:
     """Add the built-in tools to a registry: those of the core, then those of plugins.
 
+    `Registry.with_entry_points` then adds those of plugins of other packages, made from the same.
+
     Args:
         registry: the registry.
         roots: see `builtin_tools`.
@@ -111,19 +115,20 @@ def add_builtin(
         for _, made in hooks.call_one(name, "tools", built_in=True, request=request):
             for tool in made:
                 registry.provide(tool)
+    registry.offers = lambda: [*find_entry_points(), *plugin_tools(hooks, request)]
 
 
-def plugin_tools(configuration: Configuration | None = None) -> list[EntryPointTools]:
+def plugin_tools(hooks: Plugins, request: ToolRequest) -> list[EntryPointTools]:
     """Return the tools that plugins of other packages offer, none of them made yet.
 
     Args:
-        configuration: the settings.
+        hooks: the plugins.
+        request: what the tools are made from.
     """
-    hooks, request = plugins(), ToolRequest(configuration=configuration)
 
     def make(name: str) -> list[Any]:
         found = hooks.call_one(name, "tools", built_in=False, request=request)
-        return [tool for _, offered in found for tool in offered or ()]
+        return [tool for _, offered in found for tool in offered]
 
     return [
         EntryPointTools(name, "tools", functools.partial(make, name))

@@ -20,9 +20,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, convert, structs
 
+from mlx_tools.app.hooks import plugins
 from mlx_tools.app.project_rules import find_loosened
 from mlx_tools.app.setting_rows import Section, SettingRow
-from mlx_tools.app.settings import SESSION, Settings, plugin_sections, table
+from mlx_tools.app.settings import (
+    OTHER_VARIABLES,
+    PROFILES,
+    SESSION,
+    Settings,
+    left_out_tables,
+    plugin_sections,
+    table,
+)
 from mlx_tools.errors import ConfigError, UsageError
 from mlx_tools.messages import replace
 from mlx_tools.paths import (
@@ -57,19 +66,11 @@ MAX_FILE_BYTES = 1_000_000
 BYTE_ORDER_MARK = "\N{BYTE ORDER MARK}"
 """Some editors write it before the text of a file."""
 
-OTHER_VARIABLES = frozenset(
-    f"MLX_TOOLS_{name}" for name in ("CACHE_DIR", "CONFIG_DIR", "DATA_DIR", "STATE_DIR", "SUITES")
-)
-"""Variables with our prefix that are no settings: folders, and test suites."""
-
 WRITING_PRESET = "workspace"
 """The preset if a folder may be written to and nobody chose tools."""
 
 RUN_COMMAND = "run_command"
 """The tool that runs programs."""
-
-PROFILES = "profiles"
-"""The table in the user's file that holds the profiles, each a table of settings."""
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 """A key that names a variable of the environment."""
@@ -415,9 +416,12 @@ def merge(layers: Sequence[Layer]) -> Configuration:
     for key in table():
         section, _, name = key.rpartition(".")
         (nested.setdefault(section, {}) if section else nested)[name] = values.get(key)
-    plugin_settings = {
-        name: convert(nested.pop(name), section) for name, section in plugin_sections().items()
-    }
+    plugin_settings: dict[str, Section] = {}
+    for name, plugin_section in plugin_sections().items():
+        try:
+            plugin_settings[name] = convert(nested.pop(name), plugin_section)
+        except Exception as error:  # such as of its `__post_init__`: somebody else's code
+            raise ConfigErrors([f"{name}: its values do not go together: {error}"]) from error
     return Configuration(
         settings=convert(nested, Settings),
         plugin_settings=plugin_settings,
@@ -558,7 +562,7 @@ def read_file(path: Path, kind: Kind) -> Layer:
     ]
     if info.st_mode & 0o077 and any(plain_secrets):
         warning = f"{path}: holds a key and can be read by others (chmod 600 {path})"
-        return replace(layer, warnings=(warning,))
+        return replace(layer, warnings=(*layer.warnings, warning))
     return layer
 
 
@@ -598,17 +602,38 @@ def _read_table(
     """
     values: dict[str, Any] = {}
     problems: list[str] = []
+    warnings: list[str] = []
     for key, value in _flatten(document):
         row = table().get(key)
         if row is None or key == left_out_key:
-            problems.append(f"{source}: {_unknown_key(key, value)}")
+            if _may_be_of_faulty_plugin(key, value):
+                warnings.append(f"{source}: {key}: ignored, as a plugin's settings are left out")
+            else:
+                problems.append(f"{source}: {_unknown_key(key, value)}")
             continue
         try:
             values[key] = row.check(value)
         except ValueError:
             shown = str(value).lower() if isinstance(value, bool) else repr(value)
             problems.append(f"{source}: {key}: {_not_allowed(row, shown)}")
-    return Layer(kind, source, values, {key: key for key in values}, tuple(problems))
+    names = {key: key for key in values}
+    return Layer(kind, source, values, names, tuple(problems), tuple(warnings))
+
+
+def _may_be_of_faulty_plugin(key: str, value: Any) -> bool:
+    """Return True if an unknown key may be a setting of a plugin that was left out.
+
+    What is close to a known name is a typing error: it must not pass.
+    """
+    name = key.partition(".")[0]
+    if name in left_out_tables():
+        return True
+    return (
+        isinstance(value, Mapping)
+        and not difflib.get_close_matches(name, list(_sections()), n=1, cutoff=0.7)
+        and name not in _sections()
+        and bool(plugins().without_settings)
+    )
 
 
 def _flatten(document: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -764,7 +789,8 @@ def _alike(key: str) -> list[str]:
 def _unknown_key(key: str, value: Any) -> str:
     if key in _sections():
         return f"{key}: a section, written [{key}]"
-    close, section = _alike(key), key.partition(".")[0]
+    section = key.partition(".")[0]
+    close = [known for known in _alike(key) if known != section]  # the key is in it already
     known = [k for k in table() if k.startswith(f"{section}.")] or _sections()
     hint = f"did you mean {close[0]}?" if close else f"allowed here: {', '.join(known)}"
     noun = "section" if isinstance(value, Mapping) else "setting"

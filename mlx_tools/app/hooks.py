@@ -13,15 +13,23 @@ import functools
 import logging
 import pkgutil
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import pluggy
-from msgspec import Struct
 
+from mlx_tools.app.hook_results import usable_parts
+from mlx_tools.app.hook_values import (
+    BackendMaker,
+    Command,
+    SessionTable,
+    SourceMaker,
+    StoreKind,
+    ToolRequest,
+)
 from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.packages import PLUGINS as GROUP
 from mlx_tools.packages import find_offers, package_of
@@ -33,9 +41,7 @@ if TYPE_CHECKING:
 
     from mlx_tools.app.checks import Check
     from mlx_tools.app.setting_rows import Section
-    from mlx_tools.store import FileFormat, Root, SessionStore
-    from mlx_tools.tools import BoundSource, BoundSources, BoundTool, Tool, ToolLike
-    from mlx_tools.transcript import Header
+    from mlx_tools.tools import BoundSources, ToolLike
 
 PACKAGE: Final = "mlx_tools.plugins"
 """The package whose folders are the built-in plugins."""
@@ -45,69 +51,8 @@ hookimpl = pluggy.HookimplMarker(GROUP)
 """Marks a plugin's function as an implementation of the hook of its name."""
 
 _log = logging.getLogger(__name__)
-
-
-class ToolRequest(Struct, frozen=True):
-    """The parts that a plugin can make its tools from."""
-
-    roots: tuple[Root, ...] = ()
-    """The open folders that file tools may see."""
-    no_walk: str | None = None
-    """The reason why no folder can be walked safely on this system, None if it can."""
-    no_files: str | None = None
-    """The reason why no file can be read, None if files can."""
-    options: Mapping[str, Any] = {}
-    """The options of `mlx_tools.builtin_tools`; a plugin reads those that it knows."""
-    configuration: Any = None
-    """The settings, a `Configuration`; None if a program lists its tools without any."""
-    header: Header | None = None
-    """The header of a session that continues."""
-
-
-class Command(Struct, frozen=True):
-    """A command of the command line, or a group of commands."""
-
-    name: str
-    """The word after ``mlx-tools``."""
-    help: str
-    """Its line in ``mlx-tools --help``."""
-    app: str
-    """Its `typer.Typer`, as ``module:name``. It is imported when the command is used."""
-
-
-class StoreKind(Struct, frozen=True):
-    """A kind of place for sessions."""
-
-    schemes: tuple[str, ...]
-    """The words before ``://`` of its addresses."""
-    open: Callable[..., SessionStore]
-    """Makes the store at an address, with the other arguments of `SessionStore`."""
-    check: Callable[[str], object]
-    """Raises `UsageError` for an address that is not valid. It connects to nothing."""
-
-
-class SourceMaker(Struct, frozen=True):
-    """Makes the tools of bound sources of one kind."""
-
-    make: Callable[[BoundSource, BoundTool], Tool]
-    """Makes a tool that a person agreed to. It connects to nothing."""
-    make_more: Callable[[Sequence[BoundSource]], Iterable[Tool]] | None = None
-    """Makes further tools for all bound sources."""
-    close: Callable[[], Awaitable[None]] | None = None
-    """Called at the end: it ends what the tools have kept open."""
-
-
-class SessionTable(Struct, frozen=True):
-    """A table beside the sessions."""
-
-    form: FileFormat
-    """Its format; ``mlx-tools store copy`` takes it along."""
-    owner: Callable[[SessionStore], Callable[[str], bool]] | None = None
-    """Returns, for a store, whether a session is the plugin's own: no person's conversation."""
-
-
-BackendMaker = Callable[..., Any]
-"""Makes a `Backend` for an address, a model's name or None, and ``api_key``."""
+_MAX_FAULTS: Final = 20
+"""Faults of one plugin that are reported at most."""
 
 
 # --- the hooks ------------------------------------------------------------------------------------
@@ -255,7 +200,8 @@ def tables() -> Iterable[SessionTable]:  # type: ignore[empty-body]
 class Plugins:
     """The plugins of one process, loaded hook by hook.
 
-    A plugin that fails is left out of that hook, and a warning names it, once.
+    A plugin that fails is left out of that hook, and so is each part of a result that cannot be
+    used. A warning names the plugin, once for each fault.
 
     Args:
         package: the package whose folders are the built-in plugins.
@@ -268,7 +214,10 @@ class Plugins:
         find: Callable[[str], Iterable[EntryPoint]] = find_offers,
     ) -> None:
         self.faults: dict[str, str] = {}
-        """The problem of each plugin that was left out, by its name."""
+        """What was left out of each faulty plugin and why, by its name."""
+        self.without_settings: set[str] = set()
+        """The plugins whose tables of settings are not known, by reason of a fault."""
+        self._reasons: dict[str, list[str]] = {}
         self._package, self._find = package, find
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(sys.modules[__name__])
@@ -291,10 +240,10 @@ class Plugins:
         return import_module(f"{self._package}.{name}")
 
     def call(self, hook: str, **arguments: Any) -> Iterator[tuple[str, Any]]:
-        """Yield the name of each plugin that implements a hook, and its result.
+        """Yield each plugin's name and the usable parts of its result for a hook.
 
-        Built-in plugins come first, each kind by name. A result that is an iterator is read into a
-        list.
+        Built-in plugins come first, each kind by name. The parts are a list, or a dictionary if the
+        hook returns values by name (`usable_parts`).
 
         Raises:
             MlxToolsError: a built-in plugin says that an argument is wrong.
@@ -306,15 +255,18 @@ class Plugins:
     def call_one(
         self, name: str, hook: str, *, built_in: bool, **arguments: Any
     ) -> Iterator[tuple[str, Any]]:
-        """Yield the name and the result of one plugin, nothing if it fails.
+        """Yield the name and the usable parts of one plugin's result, nothing if it fails.
 
         Raises:
             MlxToolsError: a built-in plugin says that an argument is wrong.
         """
         plugin = (self.built_in(hook) if built_in else self.installed(hook))[name]
         results: list[Any] = []
-        with self._report(name, built_in=built_in):
-            results.append(self._call_plugin(plugin, hook, arguments))
+        with self._report(name, hook, built_in=built_in):
+            parts, faults = usable_parts(hook, self._call_plugin(plugin, hook, arguments))
+            results.append(parts)
+            if faults:
+                self._leave_out(name, hook, "; ".join(faults))
         yield from ((name, result) for result in results)
 
     def built_in(self, hook: str) -> Mapping[str, Any]:
@@ -324,7 +276,7 @@ class Plugins:
             for name in self.names():
                 if not self._has_file(name, hook):
                     continue
-                with self._report(name):
+                with self._report(name, hook):
                     plugin = import_module(f"{self._package}.{name}.{hook}")
                     self._register(plugin, f"{name}.{hook}")
                     files[name] = plugin
@@ -348,11 +300,16 @@ class Plugins:
         }
         return {name: plugin for name, plugin in self._installed.items() if hook in callers[name]}
 
-    def refuse(self, name: str, reason: str) -> None:
-        """Leave something of a plugin out, for a reason that is reported."""
-        if self.faults.get(name) != reason:
-            self.faults[name] = reason
-            _log.warning("mlx-tools: warning: the plugin %s is left out: %s", name, reason)
+    def refuse(self, name: str, reason: str, *, whole: bool = False) -> None:
+        """Leave a part of a plugin out, or all of it, for a reason that is reported once."""
+        reasons = self._reasons.setdefault(name, [])
+        reason = "".join(char if char.isprintable() else " " for char in reason[:300])
+        if reason in reasons or len(reasons) == _MAX_FAULTS:
+            return
+        reasons.append(reason)
+        self.faults[name] = "; ".join(reasons)
+        what = "the plugin" if whole else "a part of the plugin"
+        _log.warning("mlx-tools: warning: %s %s is left out: %s", what, name, reason)
 
     def _places(self) -> Sequence[str]:
         """Return the folders that hold the built-in plugins."""
@@ -377,12 +334,11 @@ class Plugins:
     def _call_plugin(self, plugin: Any, hook: str, arguments: Mapping[str, Any]) -> Any:
         others = [one for one in self._manager.get_plugins() if one is not plugin]
         results = self._manager.subset_hook_caller(hook, others)(**arguments)
-        result = results[0] if results else None
-        return list(result) if isinstance(result, Iterator) else result
+        return results[0] if results else None
 
     @contextlib.contextmanager
-    def _report(self, name: str, *, built_in: bool = False) -> Iterator[None]:
-        """Report any exception in the block as a fault of this plugin."""
+    def _report(self, name: str, hook: str = "", *, built_in: bool = False) -> Iterator[None]:
+        """Report any exception in the block as a fault of this plugin or hook."""
         try:
             yield
         except (KeyboardInterrupt, GeneratorExit):
@@ -390,7 +346,21 @@ class Plugins:
         except BaseException as error:  # somebody else's code: nothing is known of it
             if built_in and isinstance(error, MlxToolsError):
                 raise
-            self.refuse(name, f"{type(error).__name__}: {error}"[:300])
+            where = f"{hook}: " if hook else ""
+            self._leave_out(name, hook, f"{where}{type(error).__name__}: {_text_of(error)}")
+
+    def _leave_out(self, name: str, hook: str, reason: str) -> None:
+        """Leave out what a plugin gives for one hook, or the whole plugin."""
+        if hook in ("", "settings"):
+            self.without_settings.add(name)
+        self.refuse(name, reason, whole=not hook)
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # somebody else's class
+        return "it has no text"
 
 
 @functools.cache
@@ -406,13 +376,7 @@ def collect(hook: str, **arguments: Any) -> list[Any]:
         hook: the name of a hook whose result is a list.
         arguments: the hook's arguments.
     """
-    hooks, found = plugins(), list[Any]()
-    for name, results in hooks.call(hook, **arguments):
-        if isinstance(results, Iterable):
-            found += results
-        elif results is not None:
-            hooks.refuse(name, f"{hook} gives {type(results).__name__}, which is no list")
-    return found
+    return [part for _, parts in plugins().call(hook, **arguments) for part in parts]
 
 
 def store_kind(address: str) -> StoreKind:
@@ -421,7 +385,7 @@ def store_kind(address: str) -> StoreKind:
     Raises:
         UsageError: no plugin keeps sessions at such an address, or it is not valid.
     """
-    kinds = [kind for kind in collect("store") if isinstance(kind, StoreKind)]
+    kinds: list[StoreKind] = collect("store")
     scheme = address.partition("://")[0].lower()
     kind = next((kind for kind in kinds if scheme in kind.schemes), None)
     if kind is None:
@@ -444,13 +408,13 @@ def source_makers(sources: BoundSources, roots: Sequence[str]) -> dict[str, Sour
 
 def _collect_by_name(hook: str, **arguments: Any) -> dict[str, Any]:
     """Return what all plugins give for a hook, by name. The first of a name is taken."""
-    hooks, found = plugins(), dict[str, Any]()
+    hooks, found, owners = plugins(), dict[str, Any](), dict[str, str]()
     for plugin, offered in hooks.call(hook, **arguments):
-        for name, value in dict(offered or {}).items():
+        for name, value in offered.items():
             if name in found:
-                hooks.refuse(plugin, f"{hook}: there is {name} already")
+                hooks.refuse(plugin, f"{hook}: {name} is there already, from {owners[name]}")
             else:
-                found[name] = value
+                found[name], owners[name] = value, plugin
     return found
 
 
@@ -468,21 +432,22 @@ def check_server_address(url: str) -> None:
         raise UsageError(f"nothing here speaks the interface {interface}; known are: {known}")
 
 
-def plugin_commands(reserved: Iterable[str] = ()) -> dict[str, Command]:
-    """Return the commands of all plugins by name.
+def plugin_commands(reserved: Iterable[str] = ()) -> dict[str, tuple[str, Command]]:
+    """Return the commands of all plugins by name, each with its plugin.
 
     Args:
         reserved: the names of other commands. A plugin's command of such a name is left out.
     """
-    hooks, used_names = plugins(), set(reserved)
-    commands: dict[str, Command] = {}
+    hooks = plugins()
+    owners = dict.fromkeys((*reserved, "help"), "mlx-tools")
+    commands: dict[str, tuple[str, Command]] = {}
     for plugin, offered in hooks.call("commands"):
-        for command in offered or ():
-            if not isinstance(command, Command):
-                hooks.refuse(plugin, f"it offers {type(command).__name__}, which is no Command")
-            elif command.name in used_names:
-                hooks.refuse(plugin, f"there is a command {command.name} already")
+        for command in offered:
+            if (owner := owners.setdefault(command.name, plugin)) != plugin:
+                reason = f"there is a command {command.name} already, from {owner}"
+                hooks.refuse(plugin, reason)
+            elif command.name in commands:
+                hooks.refuse(plugin, f"it has the command {command.name} twice")
             else:
-                used_names.add(command.name)
-                commands[command.name] = command
+                commands[command.name] = plugin, command
     return commands

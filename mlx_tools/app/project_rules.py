@@ -26,11 +26,18 @@ def find_loosened(source: str, values: Mapping[str, Any], base: Mapping[str, Any
     return [
         f"{source}: {key}: {fault}"
         for key, value in values.items()
-        if (fault := _fault(table()[key], value, base))
+        if (fault := find_fault(table()[key], value, base))
     ]
 
 
-def _fault(row: SettingRow, value: Any, base: Mapping[str, Any]) -> str | None:
+def find_fault(row: SettingRow, value: Any, base: Mapping[str, Any]) -> str | None:
+    """Return why a project's file must not set this value, or None.
+
+    Args:
+        row: the setting.
+        value: its value in the file.
+        base: the values that hold without the file.
+    """
     old_value = base.get(row.key)
     match row.setting.project:
         case "never":
@@ -52,8 +59,9 @@ def _fault(row: SettingRow, value: Any, base: Mapping[str, Any]) -> str | None:
             return None if is_allowed else _loosens(f"{', '.join(old_value or ())}, and more")
         case "allow":
             return _describe_widened(_allowed_tools({row.key: value}), _allowed_tools(base))
-        case _:  # "any" gives no power, "add" only adds to the denied tools
+        case "any" | "add":  # the first gives no power, the second only adds to a list
             return None
+    return "a project's file must not set this (its rule is unknown)"
 
 
 def _loosens(allowed: str) -> str:

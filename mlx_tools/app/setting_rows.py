@@ -13,9 +13,7 @@ from functools import cached_property
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import Meta, Struct
-
-from mlx_tools.errors import MlxToolsError
+from msgspec import NODEFAULT, Meta, Struct, structs
 
 ProjectRule = Literal[
     "never", "any", "only_true", "only_false", "lower", "rarer", "stricter", "allow", "add", "more"
@@ -34,6 +32,17 @@ Such a file comes with a cloned repository, so it may take power away and never 
 - ``add``: it may add to the list.
 - ``more``: it may name all that was in the list before, and more.
 """
+
+_RULE_KINDS: Final[Mapping[str, frozenset[str]]] = {
+    "only_true": frozenset({"boolean"}),
+    "only_false": frozenset({"boolean"}),
+    "lower": frozenset({"integer", "number", "null"}),
+    "rarer": frozenset({"string", "object", "null"}),
+    "stricter": frozenset({"string"}),
+    "add": frozenset({"array"}),
+    "more": frozenset({"array"}),
+}
+"""The types of values, in JSON Schema, that a rule can compare; a rule not named here takes all."""
 
 Group = Literal["", "own", "backend", "writing", "policy", "run", "gateway"]
 
@@ -55,7 +64,7 @@ class Setting(Struct, frozen=True):
     allowed: str = ""
     """The allowed values in words, if the type does not say them."""
     test: Callable[[Any], object] | None = None
-    """Raises an `MlxToolsError` for a value that only its type allows."""
+    """Raises an exception for a value that only its type allows."""
     secret: bool = False
     """It is never shown, and its option names a file that holds it."""
     run: str = ""
@@ -188,10 +197,13 @@ class SettingRow:
             raise ValueError
         try:
             value = msgspec.convert(value, self.type)
-            if self.setting.test is not None:
-                self.setting.test(value)
-        except (msgspec.ValidationError, MlxToolsError):
+        except msgspec.ValidationError:
             raise ValueError from None
+        if self.setting.test is not None:
+            try:
+                self.setting.test(value)
+            except Exception:  # a plugin's test may raise anything
+                raise ValueError from None
         return value
 
     def read(self, text: str, *, scale: int = 1) -> Any:
@@ -250,3 +262,64 @@ def rows_of(section: type[Section], prefix: str = "") -> Iterator[SettingRow]:
             yield from rows_of(annotation, f"{prefix}{name}.")
         else:
             yield SettingRow(f"{prefix}{name}", annotation, declared)
+
+
+def find_declaration_fault(section: type[Section], name: str) -> str | None:
+    """Return why a plugin's table declares its settings wrongly, or None.
+
+    Args:
+        section: the table.
+        name: its name.
+    """
+    try:
+        annotations = dict(_fields(section))
+        for field in structs.fields(section):
+            declared = _setting(annotations[field.name])
+            if declared is None:
+                return f"{field.name} has no Setting"
+            if field.required:
+                return f"{field.name} has no default"
+            row = SettingRow(f"{name}.{field.name}", annotations[field.name], declared)
+            default = field.default_factory() if field.default is NODEFAULT else field.default
+            if (fault := _row_fault(row) or _default_fault(row, default)) is not None:
+                return f"{field.name}: {fault}"
+        msgspec.convert(structs.asdict(section()), section)  # as the values are read later
+    except Exception as error:  # somebody else's code: nothing is known of it
+        return f"it cannot be read: {type(error).__name__}: {error}"
+    return None
+
+
+def _row_fault(row: SettingRow) -> str | None:
+    """Return what is wrong with a plugin's setting besides its default, or None."""
+    setting = row.setting
+    try:
+        msgspec.convert(structs.asdict(setting) | {"test": None}, Setting)
+    except msgspec.ValidationError as error:
+        return f"its Setting is wrong: {error}"
+    if setting.project == "allow":
+        return "the project rule allow is for the list of allowed tools only"
+    if setting.test is not None and not callable(setting.test):
+        return "its test is no function"
+    if setting.env and not re.fullmatch(r"MLX_TOOLS_[A-Z0-9_]+", setting.env):
+        return f"its variable {setting.env} does not begin with MLX_TOOLS_"
+    if not all(re.fullmatch(r"--?[a-z][a-z0-9-]*", flag) for flag in setting.flags):
+        return f"{setting.option} is no option"
+    try:
+        kinds = {kind for kind in _KINDS.values() if row.is_a(kind)}
+        row.allowed()
+    except (KeyError, TypeError):
+        return f"settings have no type {getattr(row.type, '__origin__', row.type)}"
+    is_comparable = setting.project != "stricter" or all(part.choices for part in row._parts)
+    if not is_comparable or not kinds <= _RULE_KINDS.get(setting.project, kinds):
+        return f"the project rule {setting.project} does not fit its type"
+    return None
+
+
+def _default_fault(row: SettingRow, default: Any) -> str | None:
+    if default is None and row.optional:
+        return None
+    try:
+        row.check(default)
+    except Exception:  # a type that msgspec does not take raises further ones
+        return f"its default {default!r} is not allowed (allowed: {row.allowed()})"
+    return None

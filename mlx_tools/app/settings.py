@@ -11,9 +11,15 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, structs
+from msgspec import Meta
 
-from mlx_tools.app.setting_rows import Section, Setting, SettingRow, rows_of
+from mlx_tools.app.setting_rows import (
+    Section,
+    Setting,
+    SettingRow,
+    find_declaration_fault,
+    rows_of,
+)
 from mlx_tools.backends import (
     BackendKind,
     RouteChoice,
@@ -105,6 +111,17 @@ ADDRESSES: ValueRule = {
 }
 
 Names = tuple[str, ...]
+
+PROFILES = "profiles"
+"""The table in the user's file that holds the profiles, each a table of settings."""
+
+RESERVED = frozenset({PROFILES})
+"""Tables of the configuration file that hold no settings of their own."""
+
+OTHER_VARIABLES = frozenset(
+    f"MLX_TOOLS_{name}" for name in ("CACHE_DIR", "CONFIG_DIR", "DATA_DIR", "STATE_DIR", "SUITES")
+)
+"""Variables with our prefix that are no settings: folders, and test suites."""
 
 
 def addresses(value: str | Names | None) -> Names:
@@ -683,36 +700,54 @@ def table() -> dict[str, SettingRow]:
 @cache
 def plugin_sections() -> dict[str, type[Section]]:
     """Return the tables of plugins by name. A faulty one is left out and reported."""
+    return _read_sections()[0]
+
+
+def left_out_tables() -> frozenset[str]:
+    """Return the names of plugins' tables that were left out, none of the core's."""
+    return _read_sections()[1]
+
+
+@cache
+def _read_sections() -> tuple[dict[str, type[Section]], frozenset[str]]:
+    """Return the tables of plugins by name, and the names of those that were left out."""
     from mlx_tools.app.hooks import plugins
 
-    hooks, sections = plugins(), dict[str, type[Section]]()
+    hooks, sections, owners = plugins(), dict[str, type[Section]](), dict[str, str]()
     rows = list(rows_of(Settings))
+    core_names = {row.key.partition(".")[0] for row in rows} | RESERVED
+    left_out: set[str] = set()
     for plugin, offered in hooks.call("settings"):
-        for name, section in dict(offered or {}).items():
-            if (fault := find_section_fault(name, section, rows)) is not None:
-                hooks.refuse(plugin, f"its settings {name}: {fault}")
+        for name, section in offered.items():
+            fault = find_section_fault(name, section, rows)
+            if fault is None:
+                sections[name], owners[name] = section, plugin
+                rows += rows_of(section, f"{name}.")
                 continue
-            sections[name] = section
-            rows += rows_of(section, f"{name}.")
-    return sections
+            if name in owners:
+                fault += f", from {owners[name]}"
+            hooks.refuse(plugin, f"its settings {name}: {fault}")
+            left_out.add(str(name))
+    return sections, frozenset(left_out - core_names)
 
 
-def find_section_fault(name: str, section: Any, rows: Iterable[SettingRow]) -> str | None:
+def find_section_fault(name: Any, section: Any, rows: Iterable[SettingRow]) -> str | None:
     """Return why a plugin's table cannot be used beside these settings, or None."""
     if not isinstance(section, type) or not issubclass(section, Section):
         return "this is no Section"
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name):
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name):
         return "this is no name of a table"
     rows = list(rows)
-    if any(row.key.partition(".")[0] == name for row in rows):
+    if name in RESERVED or any(row.key.partition(".")[0] == name for row in rows):
         return "there is such a table already"
-    reserved = {row.env for row in rows} | {flag for row in rows for flag in row.setting.flags}
-    for field in structs.fields(section):
-        if field.required:
-            return f"{field.name} has no default"
+    if (fault := find_declaration_fault(section, name)) is not None:
+        return fault
+    taken_names = OTHER_VARIABLES | {row.env for row in rows}
+    reserved = taken_names.union(*(row.setting.flags for row in rows))
     for row in rows_of(section, f"{name}."):
         if row.setting.run:
             return f"{row.key} would be a field of a run"
         if taken := reserved & {row.env, *row.setting.flags}:
             return f"{row.key} would set what {', '.join(sorted(taken))} sets already"
+        reserved |= {row.env, *row.setting.flags}
     return None

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from msgspec import Struct
 
 from mlx_tools.app import config
-from mlx_tools.app.builtin import add_builtin, plugin_tools
+from mlx_tools.app.builtin import add_builtin
 from mlx_tools.app.config import Configuration
 from mlx_tools.app.hooks import backend_makers, source_makers, store_kind
 from mlx_tools.app.settings import SESSION, addresses, table
@@ -53,7 +53,6 @@ from mlx_tools.tools import (
     BoundSources,
     Registry,
     ToolCollection,
-    find_entry_points,
     find_exposure,
     load_functions,
 )
@@ -131,7 +130,7 @@ def tools_of(configuration: Configuration, header: Header | None = None) -> Regi
     for file in tool_settings.functions:
         for function_tool in load_functions(file):
             registry.add(function_tool)
-    registry.with_entry_points(lambda: [*find_entry_points(), *plugin_tools(configuration)])
+    registry.with_entry_points()
     check_presets(registry.all_specs(), complete=False)
     return registry
 

@@ -96,4 +96,5 @@ def _commands_of_packages() -> Mapping[str, str]:
         return {}
     from mlx_tools.app import plugin_commands
 
-    return {name: command.help for name, command in plugin_commands().items()}
+    offered = plugin_commands(COMMANDS)
+    return {name: command.help for name, (_, command) in offered.items()}

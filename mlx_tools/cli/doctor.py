@@ -180,10 +180,13 @@ def _machine(run: RunOptions, selected: SelectedBackend | None = None) -> list[C
 
 
 def _faults() -> list[Check]:
-    """Return a check for each plugin that is left out."""
+    """Return a check for each plugin that is left out, or a part of it."""
     hint = "correct it, or remove its package"
     faults = plugins().faults.items()
-    return [Check("plugin", "warn", f"{name} is left out: {why}", hint) for name, why in faults]
+    return [
+        Check("plugin", "warn", f"{name} is left out, or a part of it: {why}", hint)
+        for name, why in faults
+    ]
 
 
 async def _check(

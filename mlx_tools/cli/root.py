@@ -98,12 +98,8 @@ class LazyGroup(TyperGroup):
                     return None
                 hint = did_you_mean(cmd_name, list_commands())
                 raise UsageError(f"no such command: {cmd_name}", hint=hint)
-            command = get_command(found[0])
-            command.name, command.help = cmd_name, found[1]
-            for name, text in list_subcommands(cmd_name).items():
-                inner = get_command(_load_plugin_command(name)[0])
-                inner.name, inner.help = name.partition(" ")[2], text
-                cast("TyperGroup", command).add_command(inner)
+            command, command.name = found, cmd_name
+            _add_subcommands(command)
             give_help(command, ctx)
             for subcommand in (command, *getattr(command, "commands", {}).values()):
                 read_plainly(subcommand.get_params(ctx))
@@ -111,32 +107,82 @@ class LazyGroup(TyperGroup):
         return _BUILT[cmd_name]
 
 
-def _find_command(name: str) -> tuple[typer.Typer, str] | None:
-    """Return a command and its line of help, None if there is none of this name."""
+def _find_command(name: str) -> Any:
+    """Return a command, None if there is none of this name."""
     if name in COMMANDS:
         module = importlib.import_module(f"mlx_tools.cli.{_FILES.get(name, name)}")
-        return getattr(module, f"{name}_app", module.app), COMMANDS[name]
+        command = get_command(getattr(module, f"{name}_app", module.app))
+        command.help = COMMANDS[name]
+        return command
     return _load_plugin_command(name) if name in list_commands() else None
 
 
-def _load_plugin_command(name: str) -> tuple[typer.Typer, str]:
-    """Return a plugin's command and its line of help.
+def _add_subcommands(group: Any) -> None:
+    """Add the commands of plugins to a group. One that cannot be added is left out."""
+    from mlx_tools.app import plugin_commands, plugins
+
+    for name in list_subcommands(group.name):
+        word = name.partition(" ")[2]
+        try:
+            if word in getattr(group, "commands", {}):
+                raise UsageError(f"there is a command {name} already, from mlx-tools")
+            if not isinstance(group, TyperGroup):
+                raise UsageError(f"{group.name} is no group of commands")
+            command = _load_plugin_command(name)
+        except UsageError as error:
+            plugin, _ = plugin_commands(COMMANDS).get(name, (name, None))
+            plugins().refuse(plugin, str(error))
+            continue
+        command.name = word
+        group.add_command(command)
+
+
+def _load_plugin_command(name: str) -> Any:
+    """Return a plugin's command.
 
     Raises:
         UsageError: it cannot be loaded.
     """
-    from mlx_tools.app import plugin_commands
+    from mlx_tools.app import plugin_commands, plugins
 
-    command = plugin_commands(COMMANDS).get(name)
-    if command is None:
+    plugin, offered = plugin_commands(COMMANDS).get(name, ("", None))
+    if offered is None:
         raise UsageError(f"the command {name} of a plugin is not there any more")
-    place, _, attribute = command.app.partition(":")
+    place, _, attribute = offered.app.partition(":")
     try:
         loaded = getattr(importlib.import_module(place), attribute)
-    except (ImportError, AttributeError) as error:
-        problem = f"the command {name} of a plugin cannot be loaded: {error}"
+        if not isinstance(loaded, typer.Typer):
+            raise TypeError(f"{offered.app} is {type(loaded).__name__}, which is no typer.Typer")
+        command = get_command(loaded)
+    except (Exception, SystemExit) as error:  # somebody else's code: nothing is known of it
+        reason = str(error) or type(error).__name__
+        problem = f"the command {name} of the plugin {plugin} cannot be loaded: {reason}"
         raise UsageError(problem, hint="install it anew, or remove its package") from error
-    return loaded, command.help
+    command.help = offered.help
+    if plugin not in plugins().names():
+        wrapped: Any = command
+        wrapped.invoke = functools.partial(_invoke_plugin, plugin, command.invoke)
+    return command
+
+
+class PluginFailed(Exception):
+    """An exception in a command of another package."""
+
+
+def _invoke_plugin(plugin: str, invoke: Callable[[Any], Any], context: Any) -> Any:
+    """Run a command of another package, and name the package if it fails.
+
+    Raises:
+        PluginFailed: it raised an exception that no command is meant to raise.
+    """
+    try:
+        return invoke(context)
+    except (MlxToolsError, OSError, typer.Exit, typer.Abort):
+        raise
+    except Exception as error:
+        if callable(getattr(error, "format_message", None)):  # of the option parser
+            raise
+        raise PluginFailed(f"the plugin {plugin} failed") from error
 
 
 app = typer.Typer(cls=LazyGroup, context_settings=_CONTEXT, pretty_exceptions_enable=False)
@@ -339,7 +385,7 @@ def _usage(message: str, error: Exception) -> str:
 
 
 def internal_error(error: Exception) -> int:
-    """Report a bug of this program, and return the exit code.
+    """Report a bug of this program or of a plugin, and return the exit code.
 
     The traceback goes into a file that only the user can read.
     """
@@ -349,7 +395,12 @@ def internal_error(error: Exception) -> int:
     except Exception:  # if no file can be written, the bug itself is still reported
         print(for_terminal(text, keep=LINES), file=sys.stderr, end="")
         location = "its traceback is above"
-    complain(f"internal error: {type(error).__name__}: {error} (this is a bug; {location})")
+    if isinstance(error, PluginFailed):
+        cause = error.__cause__
+        problem = f"{error}: {type(cause).__name__}: {cause} (a fault of that package"
+    else:
+        problem = f"internal error: {type(error).__name__}: {error} (this is a bug"
+    complain(f"{problem}; {location})")
     return EXIT_STOPPED
 
 

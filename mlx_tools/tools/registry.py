@@ -77,6 +77,9 @@ class Registry:
         ).items():
             self.disable(pattern, reason)
         self._pending: Callable[[], Iterable[EntryPointTools]] | None = None
+        self.offers: Callable[[], Iterable[EntryPointTools]] = find_entry_points
+        """Finds the tools of installed packages, by default their entry points
+        (``mlx_tools.tools``)."""
         self.sources: list[BoundSource] = []
         """The sources of its bound tools."""
         self.closers: list[Callable[[], Awaitable[None]]] = []
@@ -91,14 +94,14 @@ class Registry:
     def with_entry_points(
         self, find: Callable[[], Iterable[EntryPointTools]] | None = None
     ) -> Self:
-        """Add the tools of installed packages, by entry points (``mlx_tools.tools``).
+        """Add the tools of installed packages: what ``find`` returns, by default `offers`.
 
         They are loaded when the registry is first asked for anything but a tool it has. An offer
         that cannot be loaded is disabled with the reason, under ``plugin:PACKAGE/NAME``, and so is
         a tool that cannot be used or whose name is taken. Nothing is raised. A package that is
         switched off as a whole is not imported.
         """
-        self._pending = find or find_entry_points
+        self._pending = find or self.offers
         return self
 
     def with_folder(

@@ -141,6 +141,7 @@ def test_the_usual_words_switch_on(place: Any, word: str) -> None:
         ("[limits]\nmax_iteration = 3\n", "limits.max_iteration", "limits.max_iterations"),
         ("[polcy]\nallow = []\n", "polcy", "did you mean policy?"),
         ("[policy]\nseed = 3\n", "policy.seed", "did you mean model.seed?"),
+        ("[gateway]\nxy = 3\n", "gateway.xy", "allowed here: gateway.host"),
         ("limits = 3\n", "limits", "[limits]"),
         ("[policy]\nrate_limits = ['x']\n", "policy.rate_limits", "10/minute"),
         ("[policy]\nrate_limits = {x = 3}\n", "policy.rate_limits", "10/minute"),

@@ -8,11 +8,23 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from mlx_tools.app import Plugins, ToolRequest, plugins
+from mlx_tools.app import (
+    Check,
+    Command,
+    Plugins,
+    SessionTable,
+    SourceMaker,
+    StoreKind,
+    ToolRequest,
+    hookimpl,
+    plugins,
+)
+from mlx_tools.app.builtin import plugin_tools
 from mlx_tools.cli.command_table import COMMANDS
 from mlx_tools.errors import UsageError
 from scripts import import_diagram as house
@@ -121,6 +133,160 @@ def test_what_a_plugin_exports_is_had_by_its_name() -> None:
     assert plugins().exports("kb").KnowledgeBase.__name__ == "KnowledgeBase"
     with pytest.raises(UsageError, match="needs the plugin tides"):
         plugins().exports("tides")
+
+
+# --- results that cannot be used ------------------------------------------------------------------
+
+
+class Offer:
+    """The entry point of a plugin that is made here: what each of its hooks returns."""
+
+    dist = None
+
+    def __init__(self, name: str, results: dict[str, Any]) -> None:
+        self.name = self.module = name
+        self._plugin = ModuleType(name)
+        for hook, result in results.items():
+            setattr(self._plugin, hook, hookimpl(self._function(result)))
+
+    @staticmethod
+    def _function(result: Any) -> Any:
+        return lambda: result() if callable(result) and not isinstance(result, type) else result
+
+    def load(self) -> Any:
+        return self._plugin
+
+
+def make_plugins(**results: dict[str, Any]) -> Plugins:
+    offers: Any = [Offer(name, result) for name, result in results.items()]
+    return Plugins("mlx_tools.no_such_package", lambda group: offers)
+
+
+class FaultyMapping(dict[str, Any]):
+    def items(self) -> Any:
+        raise LookupError("no items")
+
+
+class FaultyText:
+    def __repr__(self) -> str:
+        raise ValueError("no text")
+
+    __str__ = __repr__
+
+
+def break_off() -> Any:
+    yield FaultyText()
+    raise LookupError("broken off")
+
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "tools": {"request": ToolRequest()},
+    "commands": {},
+    "checks": {"configuration": None},
+    "routes": {"gateway": None},
+    "store": {},
+    "tables": {},
+    "settings": {},
+    "backends": {},
+    "sources": {"sources": None, "roots": ()},
+}
+BY_NAME = ("settings", "backends", "sources")
+NONSENSE: dict[str, Any] = {
+    "a number": 7,
+    "a text": "x",
+    "bytes": b"x",
+    "an object": FaultyText(),
+    "a class": int,
+    "a list of numbers": [1],
+    "a list of None": [None],
+    "a list of classes": [int],
+    "a list of odd objects": [FaultyText()],
+    "a generator that breaks off": break_off,
+    "values by a number": {7: 7},
+    "values by name": {"x": 7},
+    "values by an odd name": {"\n\x1b[1m": FaultyText},
+    "a mapping that breaks off": FaultyMapping(),
+}
+CASES = [
+    (hook, kind)
+    for hook in ARGUMENTS
+    for kind in NONSENSE
+    if (hook, kind.partition(" ")[0]) != ("settings", "values")  # see test_rights.py
+]
+
+
+@pytest.mark.parametrize(("hook", "kind"), CASES)
+def test_nonsense_from_a_hook_is_left_out_and_named_once(
+    hook: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    hooks = make_plugins(bad={hook: NONSENSE[kind]}, good={hook: None})
+    with caplog.at_level(logging.WARNING):
+        found = [list(hooks.call(hook, **ARGUMENTS[hook])) for _ in range(2)]
+    empty: Any = {} if hook in BY_NAME else []
+    assert found[0] == found[1] and ("good", empty) in found[0]
+    assert [parts for name, parts in found[0] if parts] == []
+    assert hook in hooks.faults["bad"] and len(hooks.faults) == 1
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "a part of the plugin bad is left out" in message and message.isprintable()
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """Stand for any function of a plugin."""
+
+
+WRONG_PARTS: list[tuple[str, Any]] = [
+    *(
+        ("commands", Command(name, "Do it.", "x:app"))  # type: ignore[arg-type]
+        for name in (7, "", "--help", "-x", "a b c", "a\nb", "\x1b[1m", "Ask", " ask", None)
+    ),
+    *(("commands", Command("x", text, "x:app")) for text in ("", "a\nb", "\x1b[1m", 7, None)),  # type: ignore[arg-type]
+    *(("commands", Command("x", "Do it.", place)) for place in ("", "x", "x:", ":x", 7, "x:a.b")),  # type: ignore[arg-type]
+    ("checks", Check("bad", "purple", "x")),  # type: ignore[arg-type]
+    ("checks", Check(7, "ok", "x")),  # type: ignore[arg-type]
+    ("checks", Check("bad", "ok", None)),  # type: ignore[arg-type]
+    ("checks", Check("bad", "ok", "x", 7)),  # type: ignore[arg-type]
+    ("store", StoreKind(7, nothing, nothing)),  # type: ignore[arg-type]
+    ("store", StoreKind("abc", nothing, nothing)),  # type: ignore[arg-type]
+    ("store", StoreKind(("A b",), nothing, nothing)),
+    ("store", StoreKind(("x",), 7, nothing)),  # type: ignore[arg-type]
+    ("store", StoreKind(("x",), nothing, None)),  # type: ignore[arg-type]
+    ("tables", SessionTable(7)),  # type: ignore[arg-type]
+    ("backends", ("http", nothing)),
+    ("backends", ("a b", nothing)),
+    ("backends", ("x", None)),
+    ("sources", ("x", SourceMaker(7))),  # type: ignore[arg-type]
+    ("sources", ("x", SourceMaker(nothing, 7))),  # type: ignore[arg-type]
+    ("sources", ("x", SourceMaker(nothing, None, 7))),  # type: ignore[arg-type]
+]
+RIGHT_PARTS: dict[str, Any] = {
+    "commands": Command("tools moon-phase", "Show the phase of the moon.", "moon.app:app"),
+    "checks": Check("moon", "ok", "it shines"),
+    "store": StoreKind(("moon",), nothing, nothing),
+    "backends": ("moon", nothing),
+    "sources": ("moon", SourceMaker(nothing)),
+}
+
+
+@pytest.mark.parametrize(("hook", "part"), WRONG_PARTS)
+def test_a_wrong_part_is_left_out_and_the_others_stay(hook: str, part: Any) -> None:
+    right = [RIGHT_PARTS[hook]] if hook in RIGHT_PARTS else []
+    result: Any = [part, *right]
+    hooks = make_plugins(bad={hook: dict(result) if hook in BY_NAME else result})
+    ((_, parts),) = hooks.call(hook, **ARGUMENTS[hook])
+    assert parts == (dict(right) if hook in BY_NAME else right)
+    assert hook in hooks.faults["bad"]
+
+
+def test_tools_of_a_package_are_made_from_what_built_in_ones_are_made_from() -> None:
+    requests: list[ToolRequest] = []
+    plugin = Offer("moon", {})
+    setattr(plugin.load(), "tools", hookimpl(lambda request: requests.append(request)))  # noqa: B010
+    points: Any = [plugin]
+    hooks = Plugins("mlx_tools.no_such_package", lambda group: points)
+    request = ToolRequest(options={"notes": "/notes"})
+    (offer,) = plugin_tools(hooks, request)
+    assert requests == [] and offer.plugin == "moon"
+    assert offer.tools() == [] and requests == [request]
 
 
 # --- the plugins that come along ------------------------------------------------------------------

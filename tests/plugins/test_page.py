@@ -34,6 +34,7 @@ def check_commands(result: Any) -> None:
 
 
 def check_settings(result: Any) -> None:
+    assert result["moon"]().half == "north"
     assert result["moon"]().days == 7
 
 
@@ -91,6 +92,46 @@ def test_a_hook_of_the_page_works(
     check(results[0])
 
 
+FAULTY = """
+from typing import Annotated
+import typer
+from mlx_tools.app import Command, Section, Setting, hookimpl
+app = typer.Typer()
+class OddSettings(Section, frozen=True):
+    x: Annotated[int, Setting("any", "An odd number")] = 1
+    def __post_init__(self):
+        if self.x % 2 == 0: raise KeyError("even")
+@app.command()
+def fail(): raise ValueError("no luck")
+@hookimpl
+def commands():
+    names = ("fail", "ask", "ask more", "tools list", "tools fail", "--help")
+    places = {"tools fail": "no_such_module:app"}
+    return [Command(name, "Do it.", places.get(name, "faulty:app")) for name in names]
+@hookimpl
+def settings():
+    return {"tides": 7, "odd": OddSettings}
+"""
+
+
+def test_a_tool_of_the_page_reads_its_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plugin_with_settings.py").write_text(FILES["plugin_with_settings.py"])
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    module = importlib.import_module("plugin_with_settings")
+    (lit_side,) = module.tools(ToolRequest())
+    assert lit_side(waxing=True) == "right"
+
+
+def test_the_test_of_the_page_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tides.py").write_text(FILES["tides/tides.py"])
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    exec(FILES["tides/test_tides.py"], {})
+
+
 @pytest.fixture
 def installed(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs mlx-tools where the example package, and a faulty one, are installed."""
@@ -98,20 +139,22 @@ def installed(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]
     place.mkdir()
     (place / "tides.py").write_text(FILES["tides/tides.py"])
     (place / "broken.py").write_text("import no_such_module\n")
-    for package in ("tides", "broken"):
+    (place / "faulty.py").write_text(FAULTY)
+    for package in ("tides", "broken", "faulty"):
         info = place / f"{package}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(f"[mlx_tools]\n{package} = {package}\n")
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, program: str = "") -> subprocess.CompletedProcess[str]:
         environ = {
             **os.environ,
             "HOME": str(tmp_path),
             "XDG_CONFIG_HOME": str(tmp_path / "config"),
             "PYTHONPATH": os.pathsep.join((str(place), str(ROOT))),
         }
-        command = [sys.executable, "-m", "mlx_tools", *arguments]
+        start = ["-c", program] if program else ["-m", "mlx_tools"]
+        command = [sys.executable, *start, *arguments]
         return subprocess.run(command, env=environ, capture_output=True, text=True, cwd=tmp_path)
 
     return run
@@ -139,3 +182,57 @@ def test_the_example_package_stands_in_help_and_settings_and_gains_no_rights(
     assert refused.returncode != 0 and "not among the allowed tools" in refused.stderr
     faults = installed("doctor")
     assert "plugin: broken is left out" in faults.stdout
+
+
+PROGRAM = """
+from mlx_tools.app import builtin_tools
+registry = builtin_tools(["."]).with_entry_points()
+print(registry.specs()["high_water"].plugin)
+"""
+
+
+def test_a_program_has_the_tools_of_plugins_of_other_packages(
+    installed: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    assert installed(program=PROGRAM).stdout == "tides\n"
+
+
+def test_a_command_of_a_package_that_fails_names_the_package(
+    installed: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    told = installed("fail")
+    assert told.returncode == 1
+    assert "error: the plugin faulty failed: ValueError: no luck" in told.stderr
+    assert "this is a bug" not in told.stderr
+
+
+def test_commands_of_a_package_take_nothing_of_a_group_of_the_core(
+    installed: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    told = installed("tools", "list")
+    assert told.returncode == 0 and "calculator" in told.stdout
+    for problem in ("command tools list already", "tools fail of the plugin faulty", "ask already"):
+        assert problem in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "problem"),
+    [
+        ("[broken]\nx = 1\n", 0, "broken: ignored, as a plugin's settings are left out"),
+        ("[policies]\ndeny = []\n", 2, "policies: no such section (did you mean policy?)"),
+        ("[policy]\ndney = []\n", 2, "policy.dney: no such setting"),
+        ("[odd]\nx = 4\n", 2, "odd: its values do not go together"),
+        ("[tides]\nx = 1\n", 0, "tides.x: ignored, as a plugin's settings are left out"),
+    ],
+)
+def test_settings_of_a_faulty_plugin_stop_no_command_and_typing_errors_do(
+    text: str,
+    code: int,
+    problem: str,
+    installed: Callable[..., subprocess.CompletedProcess[str]],
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "config" / "mlx-tools").mkdir(parents=True)
+    (tmp_path / "config" / "mlx-tools" / "config.toml").write_text(text)
+    told = installed("config", "check")
+    assert (told.returncode, problem in told.stderr) == (code, True), told.stderr
