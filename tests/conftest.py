@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,12 @@ ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slo
 settings.register_profile("same", ANY_MACHINE, max_examples=12, derandomize=True)
 settings.register_profile("explore", ANY_MACHINE, max_examples=500)
 settings.load_profile("same")
+# It also draws constants of the project's modules that are loaded. These differ from worker to
+# worker, and so would the examples.
+with suppress(ImportError):
+    from hypothesis.internal.conjecture import providers
+
+    providers.is_local_module_file = lambda path: False
 
 # Tests wait for thousands of files to be on the disk; in memory they are there at once.
 MEMORY = Path("/dev/shm")

@@ -55,7 +55,8 @@ def test_what_arrives_is_in_order_bounded_by_time_and_ends_with_the_last(
     places = [tuple(map(int, message.split("."))) for message in seen]
     assert places == sorted(set(places))
     assert places[-1] == (len(steps) - 1, count - 1)
-    assert len(seen) <= BURST + sum(steps[1:]) / REPORT_INTERVAL + 1
+    # A sum of floats is not exact.
+    assert len(seen) <= BURST + sum(steps[1:]) / REPORT_INTERVAL + 1 + 1e-6
 
 
 def test_reports_of_many_threads_at_once_lose_no_last_word() -> None:
