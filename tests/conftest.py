@@ -43,7 +43,10 @@ if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
     if room.f_bavail * room.f_frsize > 4 << 30 and not room.f_flag & getattr(os, "ST_NOEXEC", 0):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
-FIRST = ("tests/work/test_work.py", "tests/test_zip.py", "tests/docs/test_readme.py")
+FIRST = (
+    *("tests/work/test_work.py", "tests/test_zip.py", "tests/docs/test_readme.py"),
+    "tests/tools/test_mcp_client.py",
+)
 """Files that take several seconds. At the end, one of them would keep one worker alone at work."""
 
 PERSON, ENVIRON = cache_environs(take_aside())

@@ -95,6 +95,7 @@ def test_a_wheel_can_be_built_from_the_source_distribution(tmp_path: Path) -> No
     assert not any(name.startswith((".venv", ".git/")) for name in names)
 
 
+@pytest.mark.heavy
 def test_the_installed_command_is_the_wheels_and_writes_nothing_for_its_help(
     binaries: Path, tmp_path: Path
 ) -> None:

@@ -179,6 +179,7 @@ def test_a_zip_application_is_the_command(dependencies: Path, tmp_path: Path) ->
     assert "max_iterations" in run("config", "show")
 
 
+@pytest.mark.heavy
 def test_a_file_that_is_missing_in_the_archive_is_named(dependencies: Path, tmp_path: Path) -> None:
     copy_sources(tmp_path / "unpacked")
     shutil.rmtree(tmp_path / "unpacked" / "prompts")

@@ -220,6 +220,7 @@ LONG = PIECE.replace(b"Hi", b"x" * 5000)
     ],
     ids=["silence", "keep-alives", "flood", "line", "text", "error page"],
 )
+@pytest.mark.heavy
 def test_what_has_no_end_is_ended(
     complete: Complete, options: dict[str, Any], kind: type[BackendError], words: str
 ) -> None:

@@ -219,6 +219,7 @@ def test_a_model_is_fetched_into_the_cache(hub: Server, environ: dict[str, str])
         ("org/tiny", {"HF_HUB_OFFLINE": "1"}, "cannot be fetched", "OFFLINE"),
     ],
 )
+@pytest.mark.heavy
 def test_a_model_that_cannot_be_had_of_a_hub_is_told_why(
     hub: Server, environ: dict[str, str], name: str, setting: Any, words: str, hint: str
 ) -> None:

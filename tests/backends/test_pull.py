@@ -60,6 +60,7 @@ def leftovers(model: EmbeddedModel, environ: dict[str, str]) -> list[str]:
     return [name for name in names if not name.endswith(".lock") and not name.startswith("tiny-")]
 
 
+@pytest.mark.heavy
 def test_a_pulled_model_is_whole_and_is_not_fetched_again(
     model: EmbeddedModel, environ: dict[str, str]
 ) -> None:

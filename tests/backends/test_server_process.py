@@ -146,6 +146,7 @@ def test_a_server_whose_thread_had_died_is_started_again_and_asked_again(model: 
         ("memory", "exit code 1", "a shorter context or a smaller model"),
     ],
 )
+@pytest.mark.heavy
 def test_a_request_that_ended_the_server_is_told_and_not_repeated(
     model: Path, fault: str, how: str, remedy: str
 ) -> None:
@@ -229,6 +230,7 @@ def test_options_that_open_the_server_or_lack_a_value_are_refused(words: tuple[s
 
 
 @pytest.mark.parametrize("fault", ["fails", "drops"])
+@pytest.mark.heavy
 def test_a_server_that_failed_in_passing_is_asked_again_and_kept(model: Path, fault: str) -> None:
     with backend(model, fault) as server:
         asyncio.run(server.start())

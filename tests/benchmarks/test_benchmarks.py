@@ -44,6 +44,7 @@ def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 # --- the scripts --------------------------------------------------------------------------------
 
 
+@pytest.mark.heavy
 def test_reading_measures_each_parser_and_says_what_it_found() -> None:
     kinds = ["valid, one long string", "fenced", "{ repeated"]
     parsers = ["json", "mlx-tools", "mlx-tools, streamed", "json_repair"]

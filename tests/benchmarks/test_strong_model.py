@@ -60,6 +60,7 @@ def test_it_goes_on_with_its_own_text_from_every_place_in_it(dialect: str, spaci
         '{"type": "tool_call", "name":"note","arguments":{"text":"another","de',
     ],
 )
+@pytest.mark.heavy
 def test_it_goes_on_with_what_the_host_began_and_then_in_its_own_form(
     dialect: str, begun: str
 ) -> None:

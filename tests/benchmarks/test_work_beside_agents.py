@@ -77,6 +77,7 @@ def test_every_agent_has_a_call_for_every_step(name: str) -> None:
     assert all(isinstance(tool, str) and arguments for tool, arguments in calls)
 
 
+@pytest.mark.heavy
 def test_a_task_is_done_by_the_documented_command() -> None:
     costs = bench.measure("mlx-tools", TASK, tokenizer())
     assert costs["requests"] == 2

@@ -788,6 +788,7 @@ def test_control_c_raises_and_leaves_the_terminal_as_it_was(program: Any) -> Non
     assert "ANSWER" not in one.insist("\x03", r"INTERRUPTED\s+ECHO True")
 
 
+@pytest.mark.heavy
 def test_the_question_comes_again_where_the_program_was_stopped(program: Any) -> None:
     one = program()
     one.until(ASKED)

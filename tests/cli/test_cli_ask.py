@@ -218,6 +218,7 @@ def test_a_backend_that_is_not_there_is_exit_code_3_and_one_line(run: Any) -> No
         (("models", "pull", "some/model"), "the hub cannot be reached (check the network, then"),
     ],
 )
+@pytest.mark.heavy
 def test_a_first_run_without_network_is_exit_code_3_and_one_line_of_what_to_do(
     run: Any, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], told: str
 ) -> None:

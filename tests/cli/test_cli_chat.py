@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mlx_tools.testing import Completion, ScriptedServer, answer, call
 from tests.cli.terminal import Terminal
 from tests.controller.full_disk import file_size_limit
@@ -58,6 +60,7 @@ def test_a_paused_turn_is_told_and_the_talk_goes_on(run: Any, environ: Any) -> N
     assert "hello?" in server.prompts[2] and "first?" not in server.prompts[2]
 
 
+@pytest.mark.heavy
 def test_a_talk_goes_on_after_a_turn_that_a_full_disk_broke_off(run: Any) -> None:
     script = (answer(" ".join(map(str, range(6_000)))), answer("Two."), answer("One."))
     with ScriptedServer(*script) as server:
@@ -187,6 +190,7 @@ def test_a_dumb_terminal_will_do(terminal: Talk) -> None:
         assert "\x1b" not in screen.text
 
 
+@pytest.mark.heavy
 def test_a_terminal_that_goes_away_is_no_error(terminal: Talk) -> None:
     program = """
         import os, signal, sys

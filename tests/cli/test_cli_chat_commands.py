@@ -377,6 +377,7 @@ def test_what_was_allowed_for_the_session_does_not_hold_once_tools_reach_more(
         assert consented() is None
 
 
+@pytest.mark.heavy
 def test_what_was_allowed_for_the_session_holds_on_but_for_more_folders(
     terminal: Any, home: Path
 ) -> None:

@@ -50,6 +50,7 @@ def _listing(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.heavy
 def test_the_program_as_a_module_imports_nothing_from_the_working_directory(cloned: Path) -> None:
     """But for what Python itself, and the package, have imported before its first line runs."""
     safe = _listing("-P")

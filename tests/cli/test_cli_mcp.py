@@ -58,6 +58,7 @@ def test_a_server_is_added_used_changed_and_removed(
     assert run("mcp", "list").out == ""
 
 
+@pytest.mark.heavy
 def test_no_text_of_a_servers_is_a_control_token_or_a_line_of_the_protocol(
     run: Run, home: Path, command: list[str]
 ) -> None:

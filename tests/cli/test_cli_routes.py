@@ -87,6 +87,7 @@ def test_models_list_shows_where_a_model_was_tried(run: Any, home: Path) -> None
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
+@pytest.mark.heavy
 def test_a_vendors_own_interface_is_named_by_the_address(run: Any, vendor: str) -> None:
     pytest.importorskip(vendor)
     says = VENDORS[vendor][1]

@@ -19,6 +19,7 @@ def rows(run: Run, *options: str) -> dict[str, dict[str, object]]:
     return {row["name"]: row for row in run("tools", "list", "--json", *options).lines}
 
 
+@pytest.mark.heavy
 def test_a_new_tool_passes_its_own_test_is_added_and_called(run: Run, home: Path) -> None:
     made = run("tools", "new", "counter")
     folder = Path(made.out.strip())
@@ -124,6 +125,7 @@ def test_a_new_tool_is_named_as_one_would_type_it(run: Run) -> None:
     assert done.endswith("when it is done: mlx-tools tools add counter")
 
 
+@pytest.mark.heavy
 def test_a_question_about_a_folder_is_answered_after_it_was_seen(
     terminal: Open, home: Path
 ) -> None:

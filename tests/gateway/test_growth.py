@@ -281,6 +281,7 @@ def odd_tools(count: int) -> dict[str, Any]:
         (odd_tools, lambda body: read_responses(body, new_id=lambda: "x", now=lambda: 0.0)),
     ],
 )
+@pytest.mark.heavy
 def test_reading_what_a_client_sends_takes_time_that_grows_as_its_length(
     make: Callable[[int], Any], read: Callable[[Any], object]
 ) -> None:

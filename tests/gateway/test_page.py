@@ -516,6 +516,7 @@ def asked(begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         ),
     ],
 )
+@pytest.mark.heavy
 async def test_a_person_decides_about_what_was_asked_in_a_terminal(
     asked: Any, tmp_path: Path, fields: dict[str, str], text: str
 ) -> None:

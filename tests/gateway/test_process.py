@@ -134,6 +134,7 @@ def test_a_run_without_an_address_asks_the_gateway_that_is_there(house: Any) -> 
 WRITES = call("create_file", path="b.txt", content="new")
 
 
+@pytest.mark.heavy
 def test_a_server_that_is_killed_in_mid_run_leaves_runs_that_are_found_as_they_are(
     house: Any,
 ) -> None:

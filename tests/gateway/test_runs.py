@@ -88,6 +88,7 @@ async def test_a_client_that_comes_back_at_any_record_is_told_the_same_whole(beg
         assert await events(one, made["id"], seen) == [e for e in whole if (e[0] or 0) > seen]
 
 
+@pytest.mark.heavy
 async def test_who_names_an_event_beyond_the_end_is_told_what_comes_from_now_on(begin: Any) -> None:
     one = begin(answer("6"), answer("7"))
     made, told = await ask(one), []

@@ -53,6 +53,7 @@ def test_the_plugin_is_installed_here(pytestconfig: pytest.Config) -> None:
     assert found is plugin, "run `make setup`: .venv was made before this plugin was"
 
 
+@pytest.mark.heavy
 def test_golden_transcripts_alone_are_collected_without_configuration(folder: Path) -> None:
     made = folder / "golden"
     whole = (made / "sums.jsonl").read_bytes()
@@ -73,6 +74,7 @@ def test_golden_transcripts_alone_are_collected_without_configuration(folder: Pa
     assert chosen == ["golden/sums.jsonl::replay"]
 
 
+@pytest.mark.heavy
 def test_a_failure_is_the_small_diff_and_nothing_else(folder: Path) -> None:
     done = run(folder, "golden", "-q", "-p", "no:cacheprovider")
     assert done.returncode == 1

@@ -119,6 +119,7 @@ def test_the_text_of_a_document_is_read(form: str, data: bytes, title: str, text
     assert scripted(form, data) == {"title": title, "text": text}
 
 
+@pytest.mark.heavy
 def test_such_documents_are_added_and_found(base: KnowledgeBase, tmp_path: Path) -> None:
     folder = tmp_path / "office"
     folder.mkdir()

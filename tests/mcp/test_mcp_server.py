@@ -200,6 +200,7 @@ def test_work_that_cannot_be_is_an_error_that_says_why(
     assert fault in text_of(result)
 
 
+@pytest.mark.heavy
 def test_a_model_that_fails_is_an_error_and_asked_once(serving: Serving) -> None:
     served = serving(Completion("out of memory", status=500))
     (result,) = asked(served, ("llm_with_tools", {"user": "x"}))
@@ -207,6 +208,7 @@ def test_a_model_that_fails_is_an_error_and_asked_once(serving: Serving) -> None
     assert "500" in text_of(result)
 
 
+@pytest.mark.heavy
 def test_a_profile_narrows_what_the_server_was_started_with(serving: Serving, home: Path) -> None:
     (home / "config").mkdir()
     (home / "config" / "config.toml").write_text(

@@ -91,6 +91,7 @@ def test_other_patterns_have_a_repeat_in_a_repeat_only_where_a_sign_parts_them(
 
 
 @pytest.mark.parametrize("unit", ["key=", "token:", "secret="])
+@pytest.mark.heavy
 def test_values_within_a_value_are_judged_by_few_characters_and_none_is_passed_over(
     unit: str,
 ) -> None:
@@ -138,6 +139,7 @@ HOSTILE = (
 
 
 @table("unit", HOSTILE)
+@pytest.mark.heavy
 def test_the_units_that_are_judged_add_up_to_little_more_than_the_text(unit: str) -> None:
     judged: list[int] = []
 

@@ -162,6 +162,7 @@ def test_reading_dialects_is_linear(head: str) -> None:
     assert faults == []
 
 
+@pytest.mark.heavy
 def test_looking_for_echoes_is_linear() -> None:
     def look(text: str) -> None:
         judge(read(CALL), {"calculator": ToolSpec("calculator")}, calls_in.__wrapped__(text))

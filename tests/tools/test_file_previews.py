@@ -181,6 +181,7 @@ def applied(before: str, diff: str) -> str:
     return "".join(result + lines[place:])
 
 
+@pytest.mark.heavy
 def test_a_diff_shows_all_lines_however_many_and_however_hard_to_compare_they_are() -> None:
     for before, after in (
         (range(50_000), range(50_000, 100_000)),

@@ -103,6 +103,7 @@ def test_it_ends_when_the_caller_is_gone(tmp_path: Path, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.heavy
 def test_those_whose_parent_has_ended_are_known_again(tmp_path: Path, way: str) -> None:
     with started(tmp_path, ORPHANS, way, file=str(tmp_path / "pid")) as (child, _):
         child.wait(HANG)

@@ -114,6 +114,7 @@ def refused(result: ToolResult) -> str:
 
 
 @pytest.mark.parametrize("rooted", [False, True])
+@pytest.mark.heavy
 def test_a_tool_is_given_what_fits_its_whitelist_and_nothing_else(
     tmp_path: Path, project: Path, rooted: bool
 ) -> None:

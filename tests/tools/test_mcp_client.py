@@ -230,6 +230,7 @@ def test_hints_are_not_believed_and_no_name_is_anothers(home: Path) -> None:
     assert offer.refused_tools == {"echo": "it has two of this name"}
 
 
+@pytest.mark.heavy
 def test_an_answer_too_large_ends_the_server_and_is_an_error(
     stranger_of: Callable[..., Stranger], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -441,6 +442,7 @@ def test_what_it_asks_of_the_person_is_an_approval(
     assert '"decline"' in (result.content or "")
 
 
+@pytest.mark.heavy
 def test_it_ends_with_us_however_we_end(home: Path) -> None:
     stranger = Stranger(home, "plain")
     program = (

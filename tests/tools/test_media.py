@@ -90,6 +90,7 @@ def tools(home: Path, *arguments: str) -> tuple[int, str, str]:
         ("transcribe_audio", {"path": "playlist"}, "playlist cannot be read: Invalid data"),
     ],
 )
+@pytest.mark.heavy
 def test_a_file_below_the_roots_is_told_of_by_a_model_that_is_here(
     home: Path, name: str, arguments: dict[str, str], said: str
 ) -> None:
