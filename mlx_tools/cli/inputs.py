@@ -337,14 +337,21 @@ def _wake_on_signals() -> Iterator[int]:
 
 
 def read_line(keyboard: TextIO) -> str | None:
-    """Return the next typed line without its end; None at the end of the input."""
+    """Return the next typed line without its end; None at the end of the input.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C.
+    """
     data = b""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError), _wake_on_signals() as signals:
+        file = keyboard.fileno()
         while not data.endswith(b"\n"):
-            chunk = os.read(keyboard.fileno(), _CHUNK)
-            if not chunk:
+            if signals in select.select([file, signals], [], [])[0]:
+                os.read(signals, _CHUNK)
+            elif chunk := os.read(file, _CHUNK):
+                data += chunk
+            else:
                 break
-            data += chunk
     return data.decode("utf-8", "replace").rstrip("\r\n") if data else None
 
 
