@@ -129,9 +129,9 @@ def read_regular(path: str | os.PathLike[str], max_bytes: int = MAX_READ) -> byt
     return data
 
 
-def _too_large(max_bytes: int) -> OSError:
+def _too_large(max_bytes: int, verb: str = "it is") -> OSError:
     size = f"{max_bytes >> 20} MB" if max_bytes >= 1 << 20 else f"{max_bytes} bytes"
-    return OSError(errno.EFBIG, f"it is larger than {size}")
+    return OSError(errno.EFBIG, f"{verb} larger than {size}")
 
 
 def open_private(path: Path) -> BinaryIO:
@@ -194,14 +194,19 @@ def drafted(
             draft.unlink()
 
 
-def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
+def write_whole(
+    path: Path, data: bytes, mode: int = 0o600, *, max_bytes: int | None = None
+) -> None:
     """Write a file whole, so that it survives a power cut.
 
-    If that fails the old file stays.
+    If that fails the old file stays. So it does if the new one would have more than ``max_bytes``,
+    the most that its reader takes.
 
     Raises:
         OSError: it cannot be written.
     """
+    if max_bytes is not None and len(data) > max_bytes:
+        raise _too_large(max_bytes, "it would be")
     with drafted(path, data, sync=sync_fully, mode=mode) as draft:
         # The data is on the disk before the rename: after a power cut there is the old file or the
         # new one.

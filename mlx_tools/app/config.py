@@ -871,7 +871,7 @@ def write_user_text(text: str) -> None:
         # The file may be a link into a folder of settings under version control: the link stays.
         file = file.resolve()
         mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else 0o600
-        write_whole(file, text.encode(), mode)
+        write_whole(file, text.encode(), mode, max_bytes=MAX_FILE_BYTES)
     except OSError as error:
         raise UsageError(f"{file} cannot be written: {error.strerror}") from None
 

@@ -50,8 +50,7 @@ class NamedPrompts:
         try:
             return read_regular(path, MAX_BYTES).decode()
         except FileNotFoundError:
-            hint = did_you_mean(name, self.names(), "mlx-tools prompts list") or None
-            raise UsageError(f"there is no prompt {name}", hint=hint) from None
+            raise self._unknown(name) from None
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
 
@@ -65,15 +64,28 @@ class NamedPrompts:
         path = self._path(name)
         try:
             private_dir(self._folder)
-            write_whole(path, f"{text.rstrip()}\n".encode())
+            write_whole(path, f"{text.rstrip()}\n".encode(), max_bytes=MAX_BYTES)
         except OSError as error:
             raise UsageError(f"{path}: {error.strerror or error}") from None
         return path
 
     def remove(self, name: str) -> None:
-        """Remove a prompt. Raises UsageError if there is none of this name."""
-        self.read(name)
-        self._path(name).unlink(missing_ok=True)
+        """Remove a prompt, also one that cannot be read.
+
+        Raises:
+            UsageError: there is none of this name, or it cannot be removed.
+        """
+        path = self._path(name)
+        try:
+            path.unlink()
+        except FileNotFoundError:
+            raise self._unknown(name) from None
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror or error}") from None
+
+    def _unknown(self, name: str) -> UsageError:
+        hint = did_you_mean(name, self.names(), "mlx-tools prompts list") or None
+        return UsageError(f"there is no prompt {name}", hint=hint)
 
     def _path(self, name: str) -> Path:
         if not _NAME.fullmatch(name):
@@ -132,9 +144,14 @@ def list_prompts(as_json: options.AsJson = False) -> None:
     """List the prompts with the beginnings of their texts."""
     prompts = NamedPrompts()
     for name in prompts.names():
-        text = prompts.read(name)
+        try:
+            text = prompts.read(name)
+            blanks = blanks_of(text)
+        except UsageError as error:
+            note(f"{name} is left out, since it cannot be asked: {error}")
+            continue
         if as_json:
-            row: dict[str, Any] = {"name": name, "text": text, "blanks": blanks_of(text)}
+            row: dict[str, Any] = {"name": name, "text": text, "blanks": blanks}
             print_json(row)
         else:
             print_text(f"{name}  {' '.join(text.split())[:60]}")

@@ -82,7 +82,7 @@ def write_golden(golden: Golden, path: Path) -> None:
     """Writes the file whole, or leaves what was there. Raises `TranscriptError`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, to_text(golden).encode(), 0o666)
+        write_whole(path, to_text(golden).encode(), 0o666, max_bytes=MAX_TRANSCRIPT)
     except OSError as error:
         raise TranscriptError(
             f"{path} cannot be written: {error.strerror}",

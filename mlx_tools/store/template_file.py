@@ -122,8 +122,9 @@ class TemplateFile:
 
     def _write(self, entries: Collection[Mapping[str, Any]]) -> None:
         text = json.dumps({"version": _VERSION, "templates": list(entries)}, indent=1)
-        with translate_os_error(StorageError, f"{self.path} cannot be written"):
-            write_whole(self.path, text.encode())
+        hint = "revoke some: approvals revoke ID" if len(text) > _MAX_BYTES else None
+        with translate_os_error(StorageError, f"{self.path} cannot be written", hint):
+            write_whole(self.path, text.encode(), max_bytes=_MAX_BYTES)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

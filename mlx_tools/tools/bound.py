@@ -248,7 +248,8 @@ class BoundSources:
         path = self._path(source.name)
         private_dir(self.folder)
         with translate_os_error(ConfigError, f"{path} cannot be written"):
-            write_whole(path, text.encode("utf-8", "backslashreplace") + b"\n")
+            data = text.encode("utf-8", "backslashreplace") + b"\n"
+            write_whole(path, data, max_bytes=MAX_SOURCE_BYTES)
 
     def remove(self, name: str) -> None:
         """Delete a source.

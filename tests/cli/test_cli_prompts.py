@@ -9,6 +9,7 @@ import pytest
 
 from mlx_tools.cli.prompts import NamedPrompts, blanks_of, fill_prompt
 from mlx_tools.errors import UsageError
+from mlx_tools.paths import config_dir
 from mlx_tools.testing import ScriptedServer, answer
 from tests.tables import table
 
@@ -85,3 +86,22 @@ def test_a_prompt_is_kept_listed_shown_asked_and_removed(run: Any) -> None:
     assert run("prompts", "list").out == ""
     assert run("prompts", "set", "piped", stdin="From a pipe: $question").code == 0
     assert run("prompts", "show", "piped").out == "From a pipe: $question\n"
+
+
+def test_a_prompt_too_long_to_be_read_is_not_written(prompts: NamedPrompts) -> None:
+    with pytest.raises(UsageError, match="larger than 1 MB"):
+        prompts.write("short", "a" * (1 << 20))
+    assert prompts.read("short").startswith("In one sentence")
+
+
+def test_a_prompt_that_cannot_be_asked_hides_no_other_and_can_be_removed(run: Any) -> None:
+    assert run("prompts", "set", "sum", "Sum up $what.").code == 0
+    for name, content in (("bad", b"It costs $ 5."), ("latin", b"caf\xe9")):
+        (config_dir() / "prompts" / f"{name}.md").write_bytes(content)
+    for options in ((), ("--json",)):
+        listed = run("prompts", "list", *options)
+        assert listed.code == 0 and "Sum up $what." in listed.out
+        assert "bad is left out" in listed.err and "latin is left out" in listed.err
+    for name in ("bad", "latin"):
+        assert run("prompts", "remove", name).code == 0
+    assert run("prompts", "list").err == ""

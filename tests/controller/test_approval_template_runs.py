@@ -400,6 +400,16 @@ def test_one_that_was_seen_to_have_expired_does_not_come_back_with_the_clock(
     assert isinstance(house.run(), Paused) and house.file.templates(house.now) == []
 
 
+def test_one_that_makes_the_file_too_large_is_refused_and_the_others_still_hold(
+    house: House,
+) -> None:
+    house.add()
+    with pytest.raises(StorageError, match="larger than 1000000 bytes") as refused:
+        house.add(shape=SHAPE | {"content": "a" * 1_000_000})
+    assert "revoke" in (refused.value.hint or "")
+    assert isinstance(house.run(), Answered)
+
+
 def wider(entry: dict[str, Any]) -> None:
     entry["arguments"]["path"] = "**"
 
