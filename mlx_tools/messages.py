@@ -338,8 +338,7 @@ class ToolSpec:
         Args:
             value: the JSON object.
             effects: the function of its effects, if they depend on the arguments. Without it a call
-                may
-                have all possible effects.
+                may have all possible effects.
 
         Raises:
             ToolDefinitionError: this is no tool.

@@ -59,8 +59,7 @@ class Results:
 
     Raises:
         UsageError: the file holds something else, or results of other settings or another
-            benchmark,
-            cannot be written, or is written by another run.
+            benchmark, cannot be written, or is written by another run.
     """
 
     def __init__(self, path: Path | None, benchmark: str, settings: Mapping[str, Any]) -> None:

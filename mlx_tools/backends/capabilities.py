@@ -317,8 +317,7 @@ async def probe_native(
 
     Raises:
         BackendError: the server fails. A server that refuses such requests, or answers nonsense,
-            gets a
-            verdict instead.
+            gets a verdict instead.
     """
     probe = _NativeTrial(backend, timeout)
     passed, obeys, reason = False, False, ""

@@ -147,9 +147,8 @@ class CompletionsBackend:
         headers: added to every request.
         forbidden_tokens: ids of tokens that the model shall not write.
         client: an `httpx.AsyncClient` to use. Without one, connections stay open until `aclose` or
-            the
-            end of the event loop, and proxies of the environment are used except for loopback
-                addresses.
+            the end of the event loop, and proxies of the environment are used except for loopback
+            addresses.
         retry: how often a failed request is sent again.
 
     Raises:

@@ -165,8 +165,7 @@ async def inspect_server(
     Raises:
         BackendUnreachable: the server does not answer.
         UsageError: the server does not know the backend's model. Or it does not say which model it
-            runs,
-            and ``pick`` is None; the message names the possible ones.
+            runs, and ``pick`` is None; the message names the possible ones.
     """
     health = await backend.health()
     if health.status == "unreachable":
@@ -194,8 +193,7 @@ async def inspect_found(
 
     Raises:
         UsageError: the server does not know the model, or does not say which one it runs. The
-            message
-            lists its models.
+            message lists its models.
     """
     listed, name, doubt = await backend.models(), backend.model, ""
     running, program = RunningModel(), await find_program(backend, health)

@@ -73,8 +73,7 @@ class Grammars:
             lark: the grammar.
             prompt: the prompt's tokens.
             fast_forward: add the tokens that must follow the chosen one, and heal the end of the
-                prompt.
-                Without it every token is chosen.
+                prompt. Without it every token is chosen.
             take_back: tokens may be taken back if they and the text that must follow are fewer
                 tokens.
 

@@ -95,8 +95,7 @@ def find_chat_format(
 
     Args:
         requested_format: the name of a format, or ``auto``: the model's own template if its files
-            are on
-            this machine, else a guess by its name.
+            are on this machine, else a guess by its name.
         files: the model's files, None if they are not here.
         model: the model's name, None if unknown.
 

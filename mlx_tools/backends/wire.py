@@ -332,8 +332,7 @@ class Collector:
 
         Raises:
             BackendBroken: the bytes are no stream of completions, there is more text than was asked
-                for, or
-                the stream ended in the middle.
+                for, or the stream ended in the middle.
             BackendRefused: the server sent an error, or gave the completion up.
         """
         try:

@@ -71,9 +71,8 @@ class Questions:
 
     Args:
         look: makes a request with other arguments; given if a model makes the calls in a session
-            that
-            continues. Calls can then be edited, a consent can last longer, and the model reads a
-                reason.
+            that continues. Calls can then be edited, a consent can last longer, and the model reads
+            a reason.
         always: approve without a question what such a consent covers (``policy.approve``).
         keyboard: the terminal to read from.
         screen: the terminal to write to.

@@ -58,8 +58,7 @@ def resolve_session(
 
     Raises:
         UsageError: there is none, or an option would change the session. An option with the value
-            that
-            the session was begun with is fine.
+            that the session was begun with is fine.
     """
     if session is not None and last:
         raise UsageError("--continue and --session name two sessions", hint="leave one out")

@@ -532,8 +532,7 @@ class Redactor:
         secrets: replace secrets.
         paths: replace absolute paths.
         folders: absolute folders. Of a path below one only the folder is replaced, so the rest
-            still
-            says which file it is.
+            still says which file it is.
 
     Raises:
         UsageError: a folder is not absolute, or is the root.

@@ -496,8 +496,7 @@ def check_presets(
 
     Raises:
         ToolDefinitionError: a preset names a tool that is not registered, that belongs to a plugin,
-            or
-            that has effects beyond the preset's.
+            or that has effects beyond the preset's.
     """
     for preset in presets:
         for name in preset.tools:

@@ -165,8 +165,7 @@ class ToolContext:
         Args:
             question: the question.
             tools: the tools that the run may call, None for all that the caller may. No tool beyond
-                those
-                is ever allowed.
+                those is ever allowed.
 
         Raises:
             ToolError: there is no model to ask, no budget left, or no answer.

@@ -95,8 +95,7 @@ async def execute(
         tool: the tool to call.
         arguments: the validated arguments.
         context: what the tool may know about the call. It is completed here; a second try gets a
-            copy.
-            Its ``report`` is called in the event loop, before this returns (`Reports`).
+            copy. Its ``report`` is called in the event loop, before this returns (`Reports`).
         timeout: seconds for the call; a shorter time that the tool declares applies instead.
         clean: applied to the text of an error before it is cut.
 
@@ -323,8 +322,7 @@ class ReadCallCache:
 
     Args:
         scope: how long results are kept: for one question (``run``), for the whole session, or not
-            at
-            all (``off``).
+            at all (``off``).
     """
 
     def __init__(self, scope: CacheScope = "off") -> None:

@@ -55,8 +55,7 @@ class Registry:
     Args:
         tools: the caller's tools.
         switched_off: maps names, globs or ``plugin:NAME`` (as a policy writes them) to the reason
-            why
-            such tools do not run. It also applies to tools that are added later.
+            why such tools do not run. It also applies to tools that are added later.
 
     Raises:
         ToolDefinitionError: a tool cannot be used, or its name is taken.
@@ -116,8 +115,7 @@ class Registry:
             collection: the user's folder of tools.
             refusal: the reason why none of them may run, if none may.
             roots: folders that tools may see. A whitelist of a tool applies below them. A tool in
-                the
-                making may not run if other tools could write into its folder.
+                the making may not run if other tools could write into its folder.
 
         Raises:
             ConfigError: the list of trusted tools cannot be read.

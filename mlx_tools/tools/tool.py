@@ -364,16 +364,14 @@ def tool(function: Callable[..., Any] | None = None, /, **declaration: Unpack[De
         description: another description.
         parameters: a JSON Schema to use as it is; arguments are then passed on as they come.
         effects: some of read, write, execute, network, or a pure function from the arguments to
-            them. A
-            tool that declares none has all.
+            them. A tool that declares none has all.
         timeout: seconds for one call, None for the run's own limit.
         retry: ``read_only`` tries a failed call that changes nothing once more.
         needs_approval: ask a person before every call.
         private: the output may be something that only the user should see.
         cache: False if the same call may have another answer a moment later, as for a clock.
         consent_argument: the argument that a consent for the session is bound to. A call with
-            another
-            value asks again.
+            another value asks again.
 
     Raises:
         ToolDefinitionError: a name, signature or value cannot be used. It is raised at once if the

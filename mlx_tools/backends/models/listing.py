@@ -145,8 +145,7 @@ def model_identity(name: str | None, folder: Path | None = None) -> str | None:
 
     Args:
         name: the server's name for the model. It is the identity if there is no folder, unless it
-            means
-            the embedded model.
+            means the embedded model.
         folder: the model's folder on this machine. Then the identity is the embedded model's name,
             ``owner/name`` of the Hugging Face cache, or ``sha256:`` and a digest of the files.
     """

@@ -69,8 +69,7 @@ def fetch_url(fetcher: Fetcher | None = None, seconds: float = 20.0) -> Tool:
     Args:
         fetcher: fetches pages.
         seconds: the time for a page, with redirects and reading its HTML. A shorter time of the
-            call
-            applies instead.
+            call applies instead.
     """
     words = load_words("fetch_url")
     page_fetcher = fetcher or Fetcher()
