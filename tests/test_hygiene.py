@@ -180,6 +180,91 @@ def test_a_possessive_group_is_told_from_a_possessive_class(pattern: str, is_ref
     assert bool(possessive_groups(pattern)) is is_refused
 
 
+BROAD = {"Exception", "BaseException"}
+LOG_LEVELS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
+QUIET_HANDLERS = {
+    # Pure rooms do no I/O, and a log line is I/O. What each returns instead says that it failed.
+    "errors.for_message": "the message says the type in place of the text",
+    "errors.read_attribute": "the attribute counts as absent, and is refused by name where needed",
+    "messages.effects_of": "the call has all effects, which the decision on it records",
+    "protocol.objects.may_mutate": "the call counts as one that can change things",
+    "parsing.scan._agree": "a second reader without an opinion leaves the first reader's",
+}
+"""Functions that catch everything and neither log, raise nor use the error, with the reason."""
+
+
+def is_broad(expression: ast.expr | None) -> bool:
+    if isinstance(expression, ast.Tuple):
+        return any(map(is_broad, expression.elts))
+    return expression is None or ast.unparse(expression).rpartition(".")[2] in BROAD
+
+
+def passes_on(handler: ast.ExceptHandler) -> bool:
+    """Return True if the handler raises, logs, or uses the exception that it caught."""
+    return any(
+        isinstance(node, ast.Raise)
+        or (isinstance(node, ast.Name) and node.id == handler.name)
+        or (
+            isinstance(node, ast.Attribute)
+            and node.attr in LOG_LEVELS
+            and "log" in ast.unparse(node.value).lower()
+        )
+        for statement in handler.body
+        for node in ast.walk(statement)
+    )
+
+
+def swallowing(source: str) -> list[tuple[str, int]]:
+    """Return the function and the line of each place that catches every error without a trace."""
+    faults = []
+
+    def visit(node: ast.AST, function: str) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            function = node.name
+        if isinstance(node, ast.ExceptHandler) and is_broad(node.type) and not passes_on(node):
+            faults.append((function, node.lineno))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
+            faults.extend((function, node.lineno) for one in node.args if is_broad(one))
+        for child in ast.iter_child_nodes(node):
+            visit(child, function)
+
+    visit(ast.parse(source), "")
+    return faults
+
+
+def test_no_error_of_any_kind_is_dropped_without_a_trace() -> None:
+    """A handler of every error logs it, raises, or passes the error on as a value."""
+    faults, exempt = [], set[str]()
+    for path in sorted((ROOT / "mlx_tools").rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT / "mlx_tools").with_suffix("").parts)
+        for function, line in swallowing(path.read_text(encoding="utf-8")):
+            if (name := f"{module}.{function}") in QUIET_HANDLERS:
+                exempt.add(name)
+            else:
+                faults.append(f"{module}, line {line}: log it, or catch what can be raised")
+    assert faults == []
+    assert exempt == QUIET_HANDLERS.keys()
+
+
+@pytest.mark.parametrize(
+    ("source", "is_fault"),
+    [
+        *(("try: f()\nexcept Exception: pass", True), ("try: f()\nexcept: x = 1", True)),
+        ("try: f()\nexcept (OSError, builtins.BaseException) as error: x = 1", True),
+        *(
+            ("with contextlib.suppress(Exception): f()", True),
+            ("with suppress(OSError): f()", False),
+        ),
+        *(("try: f()\nexcept Exception: raise", False), ("try: f()\nexcept OSError: x = 1", False)),
+        ("try: f()\nexcept Exception as error: note(error)", False),
+        ("try: f()\nexcept Exception: _log.debug('it failed')", False),
+        ("try: f()\nexcept* Exception: pass", True),
+    ],
+)
+def test_a_dropped_error_is_told_from_one_that_is_passed_on(source: str, is_fault: bool) -> None:
+    assert bool(swallowing(source)) is is_fault
+
+
 def test_every_sqlite_connection_is_closed() -> None:
     """``with`` on a connection ends the transaction only. Python warns of an open one from 3.13 on,
     and warnings are errors here."""

@@ -359,8 +359,8 @@ class Plugins:
 def _text_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # somebody else's class
-        return "it has no text"
+    except Exception as failure:  # somebody else's class
+        return f"its text cannot be made: {type(failure).__name__}"
 
 
 @functools.cache

@@ -320,6 +320,7 @@ def _default_fault(row: SettingRow, default: Any) -> str | None:
         return None
     try:
         row.check(default)
-    except Exception:  # a type that msgspec does not take raises further ones
-        return f"its default {default!r} is not allowed (allowed: {row.allowed()})"
+    except Exception as error:  # a type that msgspec does not take raises further ones
+        reason = f"{type(error).__name__}, allowed: {row.allowed()}"
+        return f"its default {default!r} is not allowed ({reason})"
     return None

@@ -6,8 +6,9 @@ A plain function as a backend, and any backend with its errors mapped to ours.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
@@ -21,6 +22,7 @@ from mlx_tools.errors import (
     read_attribute,
 )
 
+_log = logging.getLogger(__name__)
 CompleteFunction = Callable[[str], Awaitable[str]]
 """Returns the completion of a prompt."""
 
@@ -137,8 +139,10 @@ class ErrorMappingBackend:
         except Exception as error:
             raise_as_own(error, f"backend {name}")
         finally:
-            with suppress(Exception):  # an iterator without aclose fails here, too
+            try:
                 await chunks.aclose()
+            except Exception as error:  # an iterator without aclose fails here, too
+                _log.debug("the stream of %s was not closed: %s", name, type(error).__name__)
 
 
 async def complete_one(backend: Backend, timeout: float) -> None:

@@ -6,6 +6,7 @@ No test uses the server's name or version: a server that answers as wished has t
 from __future__ import annotations
 
 import json
+import logging
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -33,6 +34,8 @@ from mlx_tools.paths import read_data
 from mlx_tools.process import clean
 from mlx_tools.prompt import NAMED_FORMATS, ChatFormat
 from mlx_tools.protocol import Reading, ReadingRules, judge, read
+
+_log = logging.getLogger(__name__)
 
 
 async def single_tokens(
@@ -109,7 +112,8 @@ async def hides_its_model(backend: CompletionsBackend) -> bool:
     """
     try:
         status, headers, body = await backend.get("/v1/models", 5.0)
-    except Exception:  # any other server, or none
+    except Exception as error:  # any other server, or none
+        _log.debug("%s does not list its models: %s", backend.address, type(error).__name__)
         return False
     return status == 200 and not body and headers.get("server", "").startswith("BaseHTTP/")
 
@@ -149,7 +153,8 @@ async def chat_tokens(
     body = json.dumps(chat_body(request, model=backend.model, stream=False)).encode()
     try:
         status, _, answer = await backend.get("/v1/chat/completions", PROBE_TIMEOUT, body)
-    except Exception:  # this is a probe: no answer means unknown
+    except Exception as error:  # this is a probe: no answer means unknown
+        _log.debug("%s does not count tokens: %s", backend.address, type(error).__name__)
         return None
     usage = read_usage(json_object(answer).get("usage"))
     return usage.prompt_tokens if usage is not None and status == 200 else None

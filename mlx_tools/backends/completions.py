@@ -5,6 +5,7 @@ It also reads what such a server says of itself: its health, its models, the siz
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
@@ -50,6 +51,7 @@ from mlx_tools.process import clean
 if TYPE_CHECKING:
     import httpx
 
+_log = logging.getLogger(__name__)
 MAX_ANSWER: Final = 4 << 20
 """The most bytes of an answer that comes whole. mlx-lm lists the whole Hugging Face cache as its
 models."""
@@ -388,7 +390,8 @@ class CompletionsBackend:
             status, _, body = await self.get(path, timeout, content)
         except UsageError:
             raise
-        except Exception:
+        except Exception as error:  # an optional fact of the server: none is an answer, too
+            _log.debug("%s has nothing at %s: %s", self.address, path, type(error).__name__)
             return {}
         return json_object(body) if status == 200 else {}
 

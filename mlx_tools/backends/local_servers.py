@@ -5,6 +5,7 @@ Where to look for them, and which programs they are.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -17,6 +18,7 @@ from mlx_tools.backends.ollama_raw import is_ollama, loaded_models
 from mlx_tools.backends.running_model import is_path
 from mlx_tools.backends.transport import json_object
 
+_log = logging.getLogger(__name__)
 PROBE_TIMEOUT: Final = 2.0
 """Seconds that a server has to answer if nobody named it. A choice: local servers answer at once.
 """
@@ -155,7 +157,8 @@ async def offers_completions(backend: CompletionsBackend) -> bool:
     """
     try:
         status, _, body = await backend.get("/v1/completions", PROBE_TIMEOUT, b'{"max_tokens": 0}')
-    except Exception:
+    except Exception as error:
+        _log.debug("%s has no completions: %s", backend.address, type(error).__name__)
         return False
     return status in (400, 422) and bool(json_object(body))
 
@@ -166,7 +169,8 @@ async def _lacks_completions(backend: CompletionsBackend) -> bool:
     for path in ("/v1/completions", "/v1/chat/completions"):
         try:
             status, _, _ = await backend.get(path, PROBE_TIMEOUT, b'{"max_tokens": 0}')
-        except Exception:
+        except Exception as error:
+            _log.debug("%s has nothing at %s: %s", backend.address, path, type(error).__name__)
             return False
         statuses.append(status)
     return statuses[0] in (404, 405) and statuses[1] not in (404, 405)

@@ -392,9 +392,9 @@ def internal_error(error: Exception) -> int:
     text = "".join(traceback.format_exception(error))
     try:
         location = f"its traceback is in {_keep(text)}"
-    except Exception:  # if no file can be written, the bug itself is still reported
+    except Exception as failure:  # if no file can be written, the bug itself is still reported
         print(for_terminal(text, keep=LINES), file=sys.stderr, end="")
-        location = "its traceback is above"
+        location = f"its traceback is above, since no file took it: {type(failure).__name__}"
     if isinstance(error, PluginFailed):
         cause = error.__cause__
         problem = f"{error}: {type(cause).__name__}: {cause} (a fault of that package"

@@ -7,8 +7,9 @@ prompt, answer, argument, output or error message, only names, numbers and codes
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final
 
 from mlx_tools.messages import Usage, total_usage
@@ -28,7 +29,17 @@ NAME: Final = "mlx-tools"
 """What the conventions call the agent, and the provider of completions by way of a prompt."""
 
 
+_log = logging.getLogger(__name__)
 _OUTCOMES: Final = {"final_answer": "answered", "paused": "paused", "stopped": "stopped"}
+
+
+@contextmanager
+def _failures_logged() -> Iterator[None]:
+    """Log what a foreign tracer raises: no run ends because of its spans."""
+    try:
+        yield
+    except Exception as error:
+        _log.info("a span was not recorded: %s", type(error).__name__)
 
 
 @contextmanager
@@ -39,7 +50,7 @@ def trace_run(records: Sequence[Record], emit: Emit | None, api: Any) -> Iterato
     module ``opentelemetry.trace``. Nothing that goes wrong with spans reaches the run.
     """
     spans = None
-    with suppress(Exception):
+    with _failures_logged():
         unset = getattr(api, "ProxyTracerProvider", None)  # what there is where nobody has set one
         if unset is None or not isinstance(api.get_tracer_provider(), unset):
             spans = _Spans(records, api)
@@ -48,7 +59,7 @@ def trace_run(records: Sequence[Record], emit: Emit | None, api: Any) -> Iterato
         return
 
     def tell(event: events.Event) -> None:
-        with suppress(Exception):
+        with _failures_logged():
             spans.tell(event)
         if emit is not None:
             emit(event)
@@ -60,7 +71,7 @@ def trace_run(records: Sequence[Record], emit: Emit | None, api: Any) -> Iterato
         failed = error
         raise
     finally:
-        with suppress(Exception):
+        with _failures_logged():
             spans.end(failed)
 
 

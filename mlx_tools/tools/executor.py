@@ -12,6 +12,7 @@ import enum
 import functools
 import inspect
 import json
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
 from pathlib import PurePath
@@ -34,6 +35,7 @@ from mlx_tools.tools.threads import Outcome, TooManyThreads, settle, submit
 from mlx_tools.tools.tool import ToolLike, find_member
 from mlx_tools.transcript import FileView, Sources, render_sources, sources_of
 
+_log = logging.getLogger(__name__)
 MAX_OUTPUT_CHARS: Final = 10_000_000
 """Characters of the largest output that is accepted: an error is better than a process that keeps
 hundreds of megabytes, in memory, in the transcript and in the artifact."""
@@ -233,8 +235,10 @@ def _abandon(task: asyncio.Task[Any], running: Coroutine[Any, Any, Any]) -> None
     _abandoned_calls.add(task)
 
     def end() -> None:  # it swallowed its cancellation: what it waits for is closed
-        with contextlib.suppress(Exception):
+        try:
             running.close()
+        except Exception as error:  # a tool's own code, in its clean-up
+            _log.debug("a cancelled call ended with %s", type(error).__name__)
         task.cancel()
 
     timer = asyncio.get_running_loop().call_later(_GRACE, end)
@@ -280,7 +284,8 @@ def _describe_error(error: BaseException, clean: Callable[[str], str]) -> tuple[
     """Return the code and the message of an exception: type and text, no traceback."""
     try:
         text = clean(str(error)[:_MAX_ERROR_TEXT]).strip()
-    except Exception:  # a tool's own exception, whose text cannot be made
+    except Exception as failure:  # a tool's own exception, whose text cannot be made
+        _log.info("%s has no text: %s", type(error).__name__, type(failure).__name__)
         text = ""
     match error:
         case ToolError():

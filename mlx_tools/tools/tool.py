@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, Protocol, TypedDict, Unpack, cast, overload
 
@@ -28,6 +29,7 @@ Run = Callable[[Mapping[str, Any]], Any]
 
 EffectsLike = Iterable[str] | Callable[[Mapping[str, Any]], Iterable[str]]
 
+_log = logging.getLogger(__name__)
 _MAX_SECONDS: Final = 86_400.0
 
 
@@ -78,7 +80,8 @@ def find_member(tool: ToolLike, name: str) -> Callable[..., Any] | None:
     """
     try:
         member = getattr(tool, name, None)
-    except Exception:
+    except Exception as error:
+        _log.info("%s of a tool was not read: %s", name, type(error).__name__)
         return None
     return member if callable(member) else None
 

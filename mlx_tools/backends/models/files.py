@@ -6,6 +6,7 @@ Its tokenizer, chat template and context, as plain values.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +22,7 @@ from msgspec import Struct
 from mlx_tools.errors import ModelError
 from mlx_tools.paths import read_regular
 
+_log = logging.getLogger(__name__)
 _TOKEN_SETTINGS: Final = tuple(
     f"{name}_token" for name in ["bos", "eos", "unk", "sep", "pad", "cls", "mask"]
 )
@@ -388,5 +390,6 @@ def _tokenizer_in(folder: Path) -> _Tokenizer | None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return _Tokenizer(tokenizer)
-    except Exception:  # the package is missing, or the file is bad (its errors have no own class)
+    except Exception as error:  # no package, or a bad file (whose errors have no own class)
+        _log.debug("%s has no usable tokenizer: %s", folder.name, type(error).__name__)
         return None

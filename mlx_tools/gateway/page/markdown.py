@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
+_log = logging.getLogger(__name__)
 MAX_CHARS: Final = 100_000
 """A longer text is shown as it is: drawing it could take seconds."""
 
@@ -33,7 +35,8 @@ def draw_markdown(text: str) -> Html:
         return _plain(text)
     try:
         return Html(_renderer().render(text))
-    except Exception:  # whatever the library makes of a text that was made to break it
+    except Exception as error:  # whatever the library makes of a text that was made to break it
+        _log.info("an answer is shown as plain text: %s", type(error).__name__)
         return _plain(text)
 
 

@@ -30,6 +30,7 @@ _AT_ONCE = 1 << 16
 
 
 MAX_PAGES = 20_000
+_BROKEN_METADATA = (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 
 
 def read_pdf(data: str) -> dict[str, Any]:
@@ -50,7 +51,7 @@ def read_pdf(data: str) -> dict[str, Any]:
         size += len(text)
     try:
         title = str((reader.metadata and reader.metadata.title) or "")
-    except Exception:  # the metadata may be broken where the pages are not
+    except _BROKEN_METADATA:  # it may be broken where the pages are not
         title = ""
     return {"title": title[:500], "pages": pages}
 

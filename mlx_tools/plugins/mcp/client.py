@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     import mcp
     from mcp import types
 
+_log = logging.getLogger(__name__)
 MAX_TOOLS: Final = 1000
 """Tools, prompts or resources that one server may list."""
 MAX_DESCRIPTION_CHARS: Final = 4000
@@ -206,9 +207,11 @@ class _McpServer:
         task, self._task, self._client = self._task, None, None
         if task is not None:
             self._stop.set()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
+            try:
                 async with asyncio.timeout(END_SECONDS):
                     await task
+            except (asyncio.CancelledError, Exception) as error:  # it ends all the same
+                _log.debug("%s ended with %s", self.source.name, type(error).__name__)
 
     async def _get_client(self) -> mcp.Client:
         # Calls of one turn run together: without the lock each would start the server.

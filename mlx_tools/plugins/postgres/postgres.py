@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import functools
 import hashlib
+import logging
 import os
 import re
 import secrets
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[Any]
     Cursor = psycopg.Cursor[Any]
 
+_log = logging.getLogger(__name__)
 OLDEST: Final = 13
 """The oldest PostgreSQL that is used."""
 
@@ -474,8 +476,10 @@ class _PresenceLock:
     def close(self) -> None:
         """Release the lock."""
         if self._connection is not None:
-            with contextlib.suppress(Exception):  # with the connection it is gone anyway, if later
+            try:
                 self._connection.execute("SELECT pg_advisory_unlock_all()")
+            except Exception as error:  # with the connection it is gone anyway, if later
+                _log.info("a lock was not released: %s", type(error).__name__)
             self._connection.close()
             self._connection = None
 

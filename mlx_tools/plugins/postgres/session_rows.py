@@ -9,6 +9,7 @@ So a session whose connection was lost is written to no more, and another proces
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import secrets
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from mlx_tools.plugins.postgres.postgres import Connection
     from mlx_tools.store import FileFormat, Tables
 
+_log = logging.getLogger(__name__)
 _APPEND: Final = (
     "WITH own AS (UPDATE sessions SET updated = DEFAULT, size = size + %s"
     " WHERE id = %s AND writer = %s RETURNING id)"
@@ -239,8 +241,10 @@ class PostgresStore(SessionStore):
             try:
                 yield db
             finally:
-                with contextlib.suppress(Exception):  # with the connection it is gone anyway
+                try:
                     _unlock(db, session)
+                except Exception as error:  # with the connection it is gone anyway
+                    _log.info("a lock was not released: %s", type(error).__name__)
 
 
 def _now(db: Connection) -> float:
@@ -362,7 +366,8 @@ class TranscriptRows(Transcript):
         if connection is not None:
             try:
                 _unlock(connection, self._session)
-            except Exception:  # it was lost, and the lock with it
+            except Exception as error:  # it was lost, and the lock with it
+                _log.info("a lock was not released: %s", type(error).__name__)
                 connection.close()
             self._database.give(connection)
 

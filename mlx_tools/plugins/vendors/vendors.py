@@ -8,11 +8,12 @@ is asked as one question.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from mlx_tools.backends import (
@@ -47,6 +48,7 @@ from mlx_tools.paths import to_install
 if TYPE_CHECKING:
     import asyncio
 
+_log = logging.getLogger(__name__)
 Message = Mapping[str, Any]
 
 
@@ -103,8 +105,10 @@ class VendorBackend(ABC):
                     if text:
                         yield Chunk(text)
             finally:
-                with suppress(Exception):
+                try:
                     await events.aclose()  # type: ignore[attr-defined]
+                except Exception as error:  # it ends with its client at the latest
+                    _log.debug("a stream of %s was not closed: %s", name, type(error).__name__)
         if turn.reason is None:
             raise BackendBroken(f"{name} broke off in the middle of a turn", hint=LOG_HINT)
         yield Chunk(turn.end(turn.reason), turn.reason, turn.usage)
@@ -134,8 +138,10 @@ class VendorBackend(ABC):
 
         client, self._client = self._client, None
         if client is not None and client[0] is get_running_loop():
-            with suppress(Exception):
+            try:
                 await client[1].close()
+            except Exception as error:  # the process ends it at the latest
+                _log.debug("a client was not closed: %s", type(error).__name__)
 
     @property
     def client(self) -> Any:

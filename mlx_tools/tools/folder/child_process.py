@@ -116,11 +116,14 @@ def _work(path: str, request: bytes, results: int, *, traced: bool) -> None:
     finally:
         if os.getpid() != worker_pid:
             os._exit(0)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
-    with contextlib.suppress(OSError):  # the tool closed it, or nobody reads it any more
-        _write(results, line)
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            # The tool may have closed it, set it to None, or put its own object in its place.
+            with contextlib.suppress(AttributeError, OSError, TypeError, ValueError):
+                stream.flush()
+    finally:
+        with contextlib.suppress(OSError):  # the tool closed it, or nobody reads it any more
+            _write(results, line)
 
 
 def _run_tool(path: str, arguments: dict[str, Any], results: int, *, traced: bool) -> bytes:
@@ -205,8 +208,8 @@ def _describe_error(error: BaseException, folder: str) -> str:
     """Return the exception's class and text, and where in the folder it was raised."""
     try:
         text = str(error)[:MAX_FAULT_CHARS]
-    except Exception:
-        text = ""
+    except Exception as failure:  # the tool's own class
+        text = f"its text cannot be made: {type(failure).__name__}"
     kind = type(error).__name__
     place, trace = "", error.__traceback__
     while trace is not None:
@@ -222,8 +225,8 @@ def _format_trace(error: BaseException) -> str:
 
     try:
         return "".join(traceback.format_exception(error))[-MAX_TRACE_CHARS:]
-    except Exception:
-        return ""
+    except Exception as failure:  # the text of one exception in the chain
+        return f"its trace cannot be made: {type(failure).__name__}"
 
 
 # --- who watches --------------------------------------------------------------------------------
@@ -262,13 +265,15 @@ def _leave_network() -> str | None:
 
 def _adopt(*, subreaper: bool) -> None:
     """Forbid core dumps, and adopt orphans of the tool if the system can do that."""
-    with contextlib.suppress(Exception):
+    # A system without the module, or with a hard limit that may not be lowered, runs the tool too.
+    with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if not subreaper:
         return
-    with contextlib.suppress(Exception):
+    # Only Linux has this call, and a libc may lack it.
+    with contextlib.suppress(ImportError, OSError, AttributeError, TypeError):
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
