@@ -9,6 +9,7 @@ from mlx_tools.parsing import Unreadable, loads
 from mlx_tools.protocol.delimiters import CONTROL_TOKEN
 
 _TOKEN: Final = rf"(?:<\|(?:open|close)\|>\w+<\|sep\|>|{CONTROL_TOKEN.pattern}|\[e~\[)"
+# `to=user` is left of harmony's header where a server took its control tokens out.
 _OPENING: Final = re.compile(
     rf"\s*(?:to=user(?=<\||\s*\n))?(?:\s*{_TOKEN})*\s*(?:(?:assistant|all)[ \t]*\n)?"
 )
@@ -25,6 +26,7 @@ _FRAMES: Final = (
 )
 """The frames of ReAct, of Apriel, and of harmony where a server left its control tokens out."""
 
+# LangChain's agents end with an action of this name, which no tool has.
 _FINAL_ACTION: Final = re.compile(
     r"(?:\s*Thought:[^{`]*)?\s*(?:Action:\s*)?(?:```(?:json)?)?\s*(?P<object>\{.*\})\s*(?:```)?\s*\Z",
     re.DOTALL,
@@ -38,6 +40,7 @@ def answer_in(text: str) -> tuple[str, str]:
     """
     opening = _OPENING.match(text)
     answer = text[opening.end() :] if opening is not None else text
+    # From the tail only: the pattern begins with blanks, and would be tried at each of a long text.
     tail = max(0, len(answer) - _MOST_CLOSING)
     closing = _CLOSING.search(answer, tail)
     answer = answer[: closing.start()] if closing is not None else answer
@@ -51,6 +54,7 @@ def answer_in(text: str) -> tuple[str, str]:
     if '"Final Answer"' in answer and (action := _FINAL_ACTION.match(answer)) is not None:
         answer = _final_action(action["object"]) or answer
     answer = answer.strip()
+    # A frame with nothing in it is shown as it was written: an empty answer tells a person nothing.
     return (answer, thought.strip()) if answer else (text.strip(), "")
 
 

@@ -37,6 +37,7 @@ _MOST_LINE: Final = 200  # characters before an object that are looked at for a 
 _MARK_WORDS: Final = r"(?:tool|function|call|python|action|message|channel|recipient|plugin)"
 _MARKS: Final = (
     CONTROL_TOKEN,
+    # A token that lost a bracket keeps its bar and one of these words.
     re.compile(
         rf"[|｜][\w▁:]{{0,40}}{_MARK_WORDS}|{_MARK_WORDS}[\w▁:]{{0,40}}[|｜]", re.IGNORECASE
     ),
@@ -60,6 +61,7 @@ _CALL_END: Final = re.compile(
 _NAME_AND_BRACKET: Final = re.compile(
     r"[\s\[]*<?[\w$.:/-]+[^\w(\[{<>]{0,20}(?:[A-Za-z ]{0,20}:\s*)?([({<>])"
 )
+# Behind one of these a call is an example in an answer about code.
 _CODE_WORDS: Final = frozenset(("await", "return", "yield", "new", "assert", "not", "from", "in"))
 _MARK_BEFORE: Final = re.compile(r"(?:</?[\w|｜:]{1,40}>\s*)+")
 _MARK_WORD: Final = re.compile(r"(?:tool|function|code|calls?|python|json|name)_?", re.IGNORECASE)
@@ -77,6 +79,7 @@ _FILLER: Final = (
     r"(?:[^A-Za-z{]|ARGS|json|arguments?|args|params|parameters|input|action|tool|function|code|"
     r"commentary|content|constrain|message|call|name|sep|id|call_id)"
 )
+# `new Name {`, `= name {` and their kin are code in other languages.
 _NAME_BEFORE: Final = re.compile(
     rf"(?<![\w.$-])(?<!new )(?<!= )(?<!await )(?<!return )(?:function)?"
     rf"(?P<name>[A-Za-z_$][\w$.-]*){_FILLER}{{0,24}}\Z",
@@ -136,6 +139,7 @@ class CallLikeText:
         return next(filter(None, self._reasons()), "")
 
     def _reasons(self) -> Iterator[str]:
+        # The first reason is what the correction tells the model: a line says more than a mark.
         yield from self._call_lines()
         is_named = self._names.search(self._text) is not None
         if is_named and any(map(self._is_form, _CALL_FORMS)):
@@ -170,6 +174,8 @@ class CallLikeText:
             line = said.rfind("\n", max(0, pos - _MOST_LINE), pos) + 1
             before = said[line:pos].strip(" \t[-*0123456789.)")
             begins = not before and pos - line < _MOST_LINE
+            # An object that cannot be read has no keys to judge by: its first characters have to
+            # do.
             if value is None or scanner.bad_reason:
                 ahead = said[pos : pos + _MOST_LINE]
                 if begins and _CALL_KEY.search(ahead) and self._names.search(ahead):
@@ -209,6 +215,7 @@ class CallLikeText:
         return False
 
     def _fits(self, name: str, value: Any) -> bool:
+        # `{}` fits each tool that requires nothing, so it says nothing about a name before it.
         is_object = isinstance(value, Mapping) and bool(value)
         return is_object and self._catalog.fits_closely(self._catalog.find_nearly(name), value)
 
@@ -221,6 +228,7 @@ class CallLikeText:
         all_chars = len(_MARK_BEFORE.sub("", whole[: _end_without_marks(whole)]).strip())
         for number, found in enumerate(lines):
             line = found[0].rstrip(" \t`")
+            # Four blanks make a line code in Markdown; alone in the output nothing is quoted.
             is_code = line.startswith("    ")
             is_whole = all_chars <= len(line)
             if is_code and not is_whole:
@@ -251,6 +259,7 @@ class CallLikeText:
                 arguments = keywords(rest.rstrip("]} \t").removesuffix(")"))
                 if name and begins and arguments and self._catalog.fits_wholly(name, arguments):
                     return BESIDE_TEXT
+                # Sound Python that fits no tool wholly is code, however much it looks like a call.
                 return ""
         found = self._word_starts.search(line)
         if found is None or not _LINE_HEAD.fullmatch(line, 0, found.start()):
@@ -267,6 +276,7 @@ class CallLikeText:
         In code another case is another name.
         """
         name = self._catalog.find_nearly(word)
+        # Names are found in any case; `Clock(1)` is a class more often than the tool `clock`.
         if self._catalog.own_name(name)[:1] == word[:1] or (name and name != word):
             return name
         return self._glued_name(word) if is_whole and not name else ""

@@ -48,12 +48,15 @@ _WORD: Final = re.compile(r"[A-Za-z0-9_-]++")
 _BULLET: Final = re.compile(r"[0-9]{1,3}[.)][ \t]++")
 _FENCES: Final = "```json", "```tool_code", "```python", "```py", "```xml", "```"
 
+# Marks that end in `=` are a part of the call's tag, which the reader of tags takes whole, and
+# harmony's are headers: both are looked for on their own.
 _OPENING: Final = tuple(
     mark
     for one in DIALECTS
     for mark in ("" if one.line or one.opens_tag else one.open, *one.call[:1])
     if mark and not mark.endswith("=") and one.name != "harmony"
 )
+# A lone `]` closes a list of JSON as well, so the reader of the list takes it.
 _CLOSES: Final = tuple({one.close: 0 for one in DIALECTS if len(one.close) > 1})
 _CLOSING: Final = (*_CLOSES, *(mark for one in DIALECTS for mark in one.call[1:]))
 _ARGUMENT_MARKS: Final = tuple(
@@ -70,6 +73,7 @@ _CALL_TAGS: Final = tuple(
     {mark: 0 for one in DIALECTS for mark in (one.open, *one.call[:1]) if mark.endswith("=")}
 )
 _CALL_TYPE: Final = "tool_call"
+# A result that the model made up between two calls: the second builds on what nobody computed.
 _FOREIGN: Final = re.compile(
     r"<tool_response>|<\|tool_response|^[ \t]*(?:Observation|Result|User)[ \t]*:|[\[{]|<\|", re.M
 )
@@ -206,6 +210,8 @@ class CallSequenceReader:
                 self.end = self.source.pos
                 continue
             char = yield from self.source.peek()
+            # One separator at most: a second, or one behind a closing mark, is the beginning of
+            # prose.
             is_separator = char in (",", ";") and not (is_separated or self._is_closed)
             if not is_separator and not (yield from self.source.match(_BULLET, 8)):
                 break
@@ -219,6 +225,8 @@ class CallSequenceReader:
         """Return whether a call stands here, its mark taken."""
         here = self.source.pos
         if self._has_header:
+            # Harmony's final message begins with the same marks: only a recipient that is a tool
+            # tells.
             begun = yield from self.source.mark("<|start|>", "<|channel|>")
             self.source.pos = here
             ahead = (yield from self.source.lookahead(_MOST_HEADER)) if begun else ""
@@ -239,6 +247,7 @@ class CallSequenceReader:
             return self.dialect.body == "python" and (yield from self._is_named())
         if (yield from self.source.stands(*_CALL_TAGS)):
             return True
+        # Functionary's template ends the prompt with its mark, so only later calls have it.
         if not self.dialect.open and (yield from self.source.mark(">>>")):
             return True
         if not char or (self._is_closed and self.dialect.open):
@@ -279,6 +288,8 @@ class CallSequenceReader:
         char = yield from source.peek()
         ends = char in ("", "\n") or bool((yield from source.mark(*END_TOKENS)))
         source.pos = here
+        # Models introduce the next call in words. A mark of its own shows that it is one; without
+        # one the words end the sequence.
         if not self._is_full and dialect.close and not dialect.line and not self._is_one_array:
             ahead = yield from source.lookahead(_MOST_PROSE + len(dialect.open))
             found = ahead.find(dialect.open)
@@ -372,6 +383,7 @@ class CallSequenceReader:
                 found = cut.scanner.read(self.source.text, close=True)
             except Unreadable:
                 raise cut from None
+            # Whether it counts without them depends on what the calls can change: `may_close`.
             self.cut = cut
             return found
 
@@ -399,12 +411,16 @@ class CallSequenceReader:
             self.object_begin = -1
         except Fault as fault:
             self.object_begin = -1
+            # Only a wrapper of several calls may hold a remark between them; else the call is at
+            # fault.
             if self.dialect.form != "any" or not self.calls:
                 raise
             yield from self._skip_line(fault)
             return
         cut, self.cut = self.cut, None  # it counts only if the object is a call
         keys = [*value] if len(value) == 1 else []
+        # Apertus has the name as the one key, and others slip into that. In bare text it is how
+        # most data looks, so there it has to be a tool's name in a list.
         if keys and isinstance(value[keys[0]], dict):
             is_known = bool(self._catalog.find(keys[0])) and not self._catalog.knows_all
             is_bare = not self.dialect.open
@@ -418,6 +434,7 @@ class CallSequenceReader:
         if not found or value.get("type") in ("final_answer", "tool_observation"):
             raise Fault("a call needs a name and arguments")
         first = found[0][0]
+        # `{"name": "Ann"}` is data: an object with a name alone must name a tool, or have our type.
         is_named_alone = not self.dialect.open and "missing_arguments" in first.repairs
         if is_named_alone and not (
             self._catalog.find(first.name) or value.get("type") == _CALL_TYPE
@@ -498,6 +515,7 @@ class CallSequenceReader:
     def _python(self, name: str) -> Steps[None]:
         """The brackets after a name, and what stands in them."""
         self.aliases, self.is_python = False, True
+        # Gemma and Gemini were trained to print what a call gives.
         if name == "print" and not self._catalog.find(name):
             yield from self._print_call()
             return
@@ -506,6 +524,7 @@ class CallSequenceReader:
             raise Fault("no tool is named")
         text = yield from self.source.bracketed("'\"", STRING_MARKS)
         inside = text[1:-1].strip()
+        # JavaScript passes named arguments as one object.
         is_object = inside.startswith("{") and self.dialect.line
         self.is_explicit = self.is_explicit or is_object
         if not is_object:
@@ -539,6 +558,7 @@ class CallSequenceReader:
         name = yield from source.match(_NAME, _MOST_NAME)
         if not name:
             raise Fault("a call is due after the mark")
+        # Gemma writes `call:NAME{…}`; Kimi numbers its calls, as in `functions.NAME:0`.
         if name == "call" and (yield from source.mark(":")):
             is_literal = True
             yield from source.space(lines=False)
@@ -564,6 +584,7 @@ class CallSequenceReader:
         source, dialect = self.source, self.dialect
         mark = yield from self._skip_argument_marks()
         char = yield from source.peek()
+        # Step 3 and DeepSeek write the kind first; behind it stands a tag, or the name.
         if name == "function" and char == "<":
             yield from self._tags()
             return
@@ -599,6 +620,7 @@ class CallSequenceReader:
             if not found:
                 return mark
             mark = found
+            # Mistral's newer templates have an id between name and arguments.
             if mark == "[CALL_ID]":
                 yield from self.source.match(_WORD, 64)
 
@@ -610,6 +632,7 @@ class CallSequenceReader:
 
     def _after_noise(self) -> Steps[None]:
         """Drop the words between the mark and the call; the call counts as repaired."""
+        # Once: a text that mentions marks over and over would be searched from each of them.
         if self._has_noise:
             raise Fault("a call is due after the mark")
         self._has_noise = True
@@ -666,6 +689,7 @@ class CallSequenceReader:
         self.header = MessageHeader(recipient, channels[-1] if channels else "")
         if not recipient and self._catalog.pattern().search(head):
             self._fail_header("the recipient of the message cannot be read")
+        # In Functionary's form speech is for `all`.
         if not recipient or recipient in ("user", "assistant", "all"):
             return
         yield from self.source.space()

@@ -52,6 +52,7 @@ def check_arguments(
     Raises `ToolDefinitionError`, `CheckTooLong` or `RecursionError` if they cannot be checked.
     """
     given = dict(arguments)
+    # Most calls fit as they are; then no validator is built, which takes milliseconds.
     if fits_plainly(given, parameters):
         return given, (), ()
     with limit_steps():
@@ -81,6 +82,7 @@ class ToolCatalog:
     def _by_loose_name(self) -> dict[str, str]:
         names = {loose_name(name): name for name in self._tools}
         other = {loose_name(a): tool for a, tool in ALIASES.items() if tool in self._tools}
+        # A tool's own name comes before what is another's alias.
         return other | names
 
     def find(self, name: str) -> str:
@@ -91,6 +93,7 @@ class ToolCatalog:
         """
         if self.knows_all or name in self._tools:
             return name.removeprefix("functions.") if self.knows_all else name
+        # Names with their prefixes first: a tool may itself be called `server__clock`.
         names = (*without_prefixes(name), *without_prefixes(name.removesuffix(".call")))
         return next((one for one in names if loose_name(one) in self._by_loose_name), "")
 
@@ -112,6 +115,7 @@ class ToolCatalog:
 
         ``glued``: a name of any length begins a word, and may go on.
         """
+        # Alternatives are tried in order: `get` would hide `get_weather`.
         names = sorted(self._tools, key=len, reverse=True)
         if glued:
             return re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, names)) or '(?!)'})")

@@ -116,12 +116,14 @@ class Marks:
         """
         pairs = [(start, end) for start, end in markers if start and end]
         ends = [end for _, end in pairs]
+        # Reversed, so that of two pairs with one opening mark the first counts.
         self.closers = {start: (end, any_of([end])) for start, end in reversed(pairs)}
         """By the mark that opens a thought, the one that closes it, and its pattern."""
 
         for start, end in pairs:
             if start.startswith("<|channel|>"):  # a message of its own, with an end of its own
                 self.closers[start] = (end, any_of([end, "<|end|>"]))
+        # Plain formats have no token: a line such as `User:` opens the next turn.
         self.lines = tuple(end[1:] for end in ends_of_turn if end.startswith("\n") and end[1:])
         own = [end for end in ends_of_turn if end and not end.startswith("\n")]
         self.own_ends = frozenset(own)
@@ -176,6 +178,7 @@ def _line(text: str, style: Style, tag: str = "", end: str = "") -> str:
         text = _SURROGATE.sub(_escaped, text)
     if style == "markdown-json":
         return f"```json\n{text}\n```"
+    # A tag within a string would end the element; escaped it is the same JSON.
     return tag + _OWN_TAG.sub(r"\\u003c", text) + end if style == "xml" else text
 
 
@@ -187,6 +190,7 @@ def write_call(
 ) -> str:
     """A call as the model should write it; in style ``native`` as most families do."""
     if style == "native":
+        # Blanks after separators, as `tojson` of chat templates writes and models have learned.
         given = {} if id is None else {"id": id}
         text = json.dumps({"name": name, "arguments": arguments} | given, ensure_ascii=False)
         return f"{CALL_TAG}\n{_SURROGATE.sub(_escaped, text)}\n{CALL_END}"
@@ -241,6 +245,7 @@ def forcing_prefix(style: Style, tool_choice: str, call: tuple[str, str] = ("", 
     if style == "native":
         if tool_choice == "required":
             return call[0]
+        # Behind a key of JSON an object is due; other families go on with a mark of their own.
         in_json = call[1].rstrip().endswith(":")
         return call[0] + tool_choice + call[1] + ("{" if in_json else "")
     if tool_choice == "none":

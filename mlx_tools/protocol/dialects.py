@@ -113,39 +113,44 @@ def _plamo(part: str) -> tuple[str, str]:
 
 DIALECTS: Final[tuple[Dialect, ...]] = (
     # JSON between marks.
+    # Hermes 2 Pro, Qwen 2.5 and 3, SmolLM3
     Dialect("hermes", "<tool_call>", "</tool_call>", "json"),
-    Dialect("granite", "<|tool_call|>", "<|/tool_call|>", "json", "array"),
-    Dialect("jamba", "<tool_calls>", "</tool_calls>", "json", "any"),
-    Dialect("nemotron", "<TOOLCALL>", "</TOOLCALL>", "json", "array"),
-    Dialect("mistral", "[TOOL_CALLS]", "", "json", "any", one_value=True),
+    Dialect("granite", "<|tool_call|>", "<|/tool_call|>", "json", "array"),  # Granite 3
+    Dialect("jamba", "<tool_calls>", "</tool_calls>", "json", "any"),  # Jamba 1.5
+    Dialect("nemotron", "<TOOLCALL>", "</TOOLCALL>", "json", "array"),  # Llama-Nemotron, Nemotron-H
+    Dialect("mistral", "[TOOL_CALLS]", "", "json", "any", one_value=True),  # Mistral 7B v0.3, Nemo
     Dialect("llama3", "<|python_tag|>", "", "json", "objects", "name", "parameters", ";"),
     Dialect("granite_20b", "<function_call>", "</function_call>", "json"),
     Dialect("glaive", "<functioncall>", "", "json"),
     Dialect("gigachat", "<|function_call|>", "", "json"),
     Dialect("gigachat_roles", "<|message_sep|>\n\nfunction call<|role_sep|>\n", "", "json"),
     Dialect(
+        # InternLM 2.5
         *("internlm", "<|action_start|><|plugin|>", "<|action_end|>", "json"),
         arguments_key="parameters",
         call=("<|plugin|>",),
     ),
     Dialect("longcat", "<longcat_tool_call>", "</longcat_tool_call>", "json"),
     Dialect(
+        # Command R7B, Command A
         *("cohere", "<|START_ACTION|>", "<|END_ACTION|>", "json", "array"),
         *("tool_name", "parameters"),
     ),
     Dialect("apertus", "<|tools_prefix|>", "<|tools_suffix|>", "json", "array", "", ""),
-    Dialect("phi", "functools[", "]", "json", "objects", separator=",", line=True),
+    Dialect("phi", "functools[", "]", "json", "objects", separator=",", line=True),  # Phi-4-mini
     Dialect("pangu", "[unused11]", "[unused12]", "json", "array"),
     Dialect("rwkv", "**Tool Call:**", "", "json", line=True),
     Dialect("lm_studio", "[TOOL_REQUEST]", "[END_TOOL_REQUEST]", "json"),
     # The name, then the arguments as JSON.
     Dialect("mistral_args", "[TOOL_CALLS]", "", "named_json", inner=("[CALL_ID]", "[ARGS]")),
     Dialect(
+        # DeepSeek V3, R1 and V3.1
         *("deepseek", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "named_json"),
         call=("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
         inner=("<｜tool▁sep｜>",),
     ),
     Dialect(
+        # Kimi K2
         *("kimi", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "named_json"),
         call=("<|tool_call_begin|>", "<|tool_call_end|>"),
         inner=("<|tool_call_argument_begin|>",),
@@ -161,14 +166,17 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     ),
     Dialect("functionary_v2", "<|recipient|>", "<|stop|>", "named_json", inner=("<|content|>",)),
     Dialect(
+        # gpt-oss
         *("harmony", "<|channel|>", "<|call|>", "named_json"),
         call=("<|start|>assistant", "<|end|>"),
         inner=("<|constrain|>", "<|message|>"),
         header=True,
     ),
+    # Llama 3.1, Functionary 3.1
     Dialect("llama3_function", "<function=", "</function>", "named_json"),
+    # Cline and its kin ask every model for this form in their prompts.
     Dialect("mcp_tool", "<use_mcp_tool>", "</use_mcp_tool>", "named_json", tag=True),
-    Dialect("functionary", ">>>", "", "named_json", line=True),
+    Dialect("functionary", ">>>", "", "named_json", line=True),  # Functionary 3.2
     Dialect("qwen_agent", "✿FUNCTION✿:", "✿RESULT✿:", "named_json", inner=("✿ARGS✿:",)),
     Dialect("react", "Action:", "", "named_json", inner=("Action Input:",), line=True),
     *(
@@ -181,16 +189,18 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     # Calls as Python writes them.
     Dialect("call", "call:", "", "python", line=True, any_name=True),
     Dialect("nexusraven", "Call:", "<bot_end>", "python", separator=";", line=True),
-    Dialect("gorilla", "<<function>>", "", "python"),
+    Dialect("gorilla", "<<function>>", "", "python"),  # Gorilla OpenFunctions
     Dialect("lfm2", "<|tool_call_start|>", "<|tool_call_end|>", "python"),
-    Dialect("llama4", "<|python_start|>", "<|python_end|>", "python"),
+    Dialect("llama4", "<|python_start|>", "<|python_end|>", "python"),  # Llama 4
     Dialect("llama3_builtin", "<|python_tag|>", "", "python"),
     Dialect("olmo3", "<function_calls>", "</function_calls>", "python"),
     Dialect("gemma3", "```tool_code\n", "```", "python", line=True, last=True),
     Dialect("tool_code", "<tool_code>", "</tool_code>", "python"),
+    # Llama 3.2 and 4, ToolACE. Brackets around names are common in prose, so it must be last.
     Dialect("pythonic", "[", "]", "python", line=True, last=True),
     Dialect("smollm3_code", "<code>\n", "</code>", "python", line=True),
     # A tag a parameter.
+    # Qwen3-Coder often leaves its outer tag out, hence the row without it.
     Dialect("qwen3_coder", "<tool_call>", "</tool_call>", "xml", call=_FUNCTION),
     Dialect("qwen3_coder_bare", "<function=", "</function>", "xml"),
     Dialect("seed", "<seed:tool_call>", "</seed:tool_call>", "xml", call=_FUNCTION),
@@ -200,6 +210,7 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
         call=("]<]minimax[>[<invoke name=", "]<]minimax[>[</invoke>"),
         brackets=("]<]minimax[>[<", ">", "]<]minimax[>[</"),
     ),
+    # Anthropic's form; models that learned from outputs of its models write it, too.
     Dialect("invoke", "<function_calls>", "</function_calls>", "xml", call=_INVOKE),
     Dialect("dots", "<dots_function_call>", "</dots_function_call>", "xml", call=_INVOKE),
     *(
@@ -214,6 +225,7 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
         )
     ),
     Dialect(
+        # Step 3 has DeepSeek's tokens with underscores in place of blocks.
         *("step3", "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>", "xml"),
         call=("<｜tool_call_begin｜>", "<｜tool_call_end｜>"),
         inner=("<｜tool_sep｜>", "<steptml:invoke name=", "</steptml:invoke>"),
@@ -226,7 +238,7 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
         brackets=("<|open|>", "<|sep|>", "<|close|>"),
     ),
     # The name, then keys and values in turn.
-    Dialect("glm", "<tool_call>", "</tool_call>", "pairs", inner=_PAIRS),
+    Dialect("glm", "<tool_call>", "</tool_call>", "pairs", inner=_PAIRS),  # GLM 4.5 and later
     *(
         Dialect(name, *_around(f"{tag}_tool_call"), "pairs", inner=_PAIRS)
         for name, tag in (("iquest", "iquest"), ("iquest_coder", "iquestcoder"))
@@ -256,6 +268,8 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
 )
 """Every family. Where several have one opening mark, what follows it tells which is meant."""
 
+# A call's own mark opens calls as well, since models drop the outer one. Where it is the outer mark
+# of another family, that family has it. Reversed, so that the first row stays.
 BY_MARK: Final = {
     mark: dialect
     for dialect in reversed(DIALECTS)

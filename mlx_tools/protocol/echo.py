@@ -37,6 +37,7 @@ _VARIANTS: Final = 8
 _REREADS: Final = 4
 """So many times its length is read of a text at most, where what begins like calls is none."""
 
+# Half of a surrogate pair is left as an escape: it is no character alone.
 _CODE: Final = re.compile(r"\\(?:[\"\\/nrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})")
 _LETTERS: Final = {**{letter: letter for letter in '"\\/'}, "n": "\n", "r": "\r", "t": "\t"}
 _ESCAPED: Final = re.compile(r'\\(["\\/])')
@@ -98,11 +99,14 @@ def calls_in(observation: str) -> frozenset[str]:
         if text in seen:
             continue
         seen.add(text)
+        # Each variant may hold more of its kind; without a limit their sizes would add up to the
+        # square.
         left -= len(text)
         for _, value in objects_in(text):
             todo += _strings_and_calls(value, found)
         for run in call_sequences(text):
             keys = _untyped_key if run.is_tagged else echo_key
+            # The reader takes `server.clock` for `clock`, so each such name counts as seen.
             found.update(
                 keys(name, call.arguments)
                 for call in run.calls
@@ -143,6 +147,8 @@ def _strings_and_calls(value: Any, keys: set[str]) -> Iterator[str]:
 _MARKS: Final = re.compile(
     "|".join(
         re.escape(mark)
+        # A bracket and a prompt of Python stand in many outputs: there a name and its arguments
+        # count.
         for mark in sorted({*BY_MARK, *HEADERS, "to="} - {"[", ">>>"}, key=len, reverse=True)
     )
     + r"|(?<![\w.-])(?P<called>[\w.-]{1,64}+)(?:\((?=[\w\s]{0,64}[=){])|(?P<lines>\n\{))"
@@ -170,6 +176,7 @@ def call_sequences(text: str) -> Iterator[CallSequenceReader]:
             left -= source.pos - run.begin
             if run.calls:
                 yield run
+            # An element may hold the one that is the call: the search goes on within it.
             begun = found.end() if pattern is _MARKS else found.start() + 1
             found = pattern.search(text, max(run.end, begun))
 

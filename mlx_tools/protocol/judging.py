@@ -69,10 +69,12 @@ def row_of(candidate: Candidate) -> TableRow:
             return OWN_FENCE_FITS if candidate.has_own_fence else MARKED_FITS
         if extent == "whole":
             return BARE_WHOLE_PYTHON_FITS if form == "python" else BARE_WHOLE_FITS
+        # A Python call within a sentence is how people write about functions.
         if extent == "line" or form == "json":
             return BARE_LINE_PYTHON_FITS if form == "python" else BARE_LINE_FITS
     if candidate.names_tool and (is_marked or extent == "whole") and not candidate.fits:
         return NAMED_UNREADABLE if candidate.fits is None else NAMED_MISFIT
+    # Behind an unknown name what cannot be read is prose: nothing says that a call was meant.
     if candidate.is_explicit and candidate.fits is not None:
         return UNKNOWN_NAME
     return ANYTHING_ELSE

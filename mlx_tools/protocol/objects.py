@@ -106,6 +106,7 @@ def _call(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Judgement:
     if isinstance(call_id, int) and not isinstance(call_id, bool):
         call_id, repairs = str(call_id), (*repairs, "id_string")  # as it is written
     elif call_id is not None and not isinstance(call_id, str):
+        # What is no text could not be written back in the observation as it came.
         call_id, known = None, known - {"id"}
     call = ToolCall(name, arguments, call_id, repairs)
     return Judgement("call", call, dropped=_dropped(value, known))
@@ -117,6 +118,7 @@ def _answer(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Judgement:
         return _faulty("content: required" if content is None else "content: a string")
     known = _ANSWER_KEYS
     if sources is not None and not isinstance(sources, list):
+        # An answer is not refused for what it cites: without sources it still answers.
         sources, known = None, known - {"sources"}
     answer = FinalAnswer(content, tuple(sources or ()), repairs)
     return Judgement("answer", answer, dropped=_dropped(value, known))
@@ -153,6 +155,7 @@ def object_calls(value: Mapping[str, Any], repairs: tuple[str, ...] = ()) -> lis
         value = {**value[holder], **{key: value[key] for key in _IDS if key in value}}
     name = next((key for key in NAME_KEYS if isinstance(value.get(key), str)), "")
     held = [key for key in _ARGUMENTS if value.get(key) is not None]
+    # Of two keys that hold arguments none is more likely to be meant.
     if not (name and value[name]) or len(held) > 1:
         return []
     if held == ["parameters"] and "description" in value:
@@ -201,6 +204,7 @@ def possible_calls(value: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str,
 
     Any of several keys may count (rule 12).
     """
+    # Wider than reading is: a call too many is asked about, one too few runs.
     read = envelope(value, tagged=True).message
     if isinstance(read, ToolCall):
         yield read.name, read.arguments
@@ -225,6 +229,8 @@ def arguments_of(raw: Any) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
             raw = loads(text)
         except Unreadable:
             raw = None
+        # In a string of JSON within JSON each escape is read twice, so `C:\\bin` turns into a
+        # backspace.
         if CONTROL_ESCAPE.search(text):
             plain = compact(raw).replace("\\\\", "")
             raw = None if "\\b" in plain or "\\f" in plain else raw
@@ -288,6 +294,7 @@ class OpenObject:
         reason = scanner.bad_reason
         if scanner.status != CLOSED:
             next_char = text[scanner.pos : scanner.pos + 1]
+            # A fence or a tag here closes the message: its braces are missing, not its text.
             if scanner.message_like and scanner.closable and next_char in ("`", "~", "<"):
                 return Judgement("unclosed")
             reason, again = scanner.reason, scanner.restartable
@@ -332,6 +339,7 @@ class OpenObject:
 
     def cut_answer(self, text: str) -> str:
         """Return what there is of an answer's text, empty if there is none."""
+        # Read again: the scanner gave its text away as deltas.
         scanner = ObjectScanner(self.scanner.start)
         if not self.in_run:
             scanner.advance(text[: self.scanner.pos])

@@ -92,6 +92,7 @@ class PartialReading:
 
     def _withdraw(self, code: ErrorCode, message: str, begin: int) -> None:
         """The messages, and what begins there, do not count: an error."""
+        # What the model sees again ends before the first call, which it is to write anew.
         self.stop = self.begin if self.messages else begin
         self.wrapping_may_follow = False
         self.messages.clear()
@@ -125,6 +126,7 @@ class PartialReading:
         thought = self.text_between(0, end, forged=True)
         self.reasoning.append(thought)
         self.unclean = self.unclean or bool(thought.strip(WHITE))
+        # All of it was a thought, and a thought has no faults.
         self.quoted = self.alias_error = None
         self._thoughts, self.forged, self._thought_chars = [], [], 0
         self.forgotten = self.source.pos
@@ -214,6 +216,7 @@ class PartialReading:
     def _leftover(self, remainder: str, marks: Marks) -> str:
         """Return what of the text after the messages is more than their wrapping."""
         pos = 0
+        # One bracket closes the array of the calls; another is the model's text.
         array = self.wrapping.array
         while self.wrapping_may_follow:
             found = AFTER_MESSAGES.match(remainder, pos)
@@ -256,6 +259,7 @@ class PartialReading:
         elif judgement.error is not None:
             self.fail(judgement.error.code, judgement.error.message)
             self.call_like = judgement.is_call_like
+        # Told after a fault in what was written, which the model can mend.
         elif rules.tool_choice not in ("auto", "none"):
             self.fail("invalid_json", "a tool_call is required")
         elif not encodable(prose):
@@ -276,6 +280,7 @@ def _is_wrapping(prose: str) -> bool:
 def _ends_in_tag(prose: str, style: Style) -> bool:
     """Return whether the last line is a call's tag alone, or begins a tag."""
     last = prose[prose.rfind("\n") + 1 :].lstrip()
+    # The limit fell within the tag, before anything was said.
     if style == "xml" and ANSWER_TAG.startswith(last):
         return True
     return last == CALL_TAG or (style == "xml" and CALL_TAG.startswith(last))

@@ -11,6 +11,7 @@ from mlx_tools.protocol.catalog import ToolCatalog
 from mlx_tools.protocol.judging import outcome
 from mlx_tools.protocol.reading import ReadingRules
 
+# `<tool_call> tags are used.`: two words and a stop behind a mark speak of it.
 _WORDS: Final = re.compile(r"[ \t]+[^\W\d_]+ [^\W\d_]+[ .,;:]")
 _MOST_AHEAD: Final = 200  # characters behind a mark in which a tool may be named
 _NAME_LINE: Final = re.compile(r"[ \t]*(?P<name>[\w.$-]+)[ \t\r]*(?:\n|\Z)")
@@ -33,6 +34,7 @@ def sequence_verdict(
 
     ``is_first``: nothing is said before the mark, which is no prose.
     """
+    # `Action: search(x) is what I would do.` is a sentence, whatever it names.
     is_said = run.has_text_behind and run.dialect.line and bool(run.calls)
     row = "text" if is_said else outcome(run.candidate(), "spoken")
     if run.calls and row == "call":

@@ -60,6 +60,7 @@ class Reader(TurnReader):
         is_call = one is not None and (
             one.tagged
             or one.scanner.type == "tool_call"
+            # By its first key it may be a call in bare JSON; a sender holds such text back.
             or one.scanner.first_key in ("name", "function", "tool")
         )
         return "call" if is_call or self._run_read is not None else "answer"
@@ -106,6 +107,7 @@ class Reader(TurnReader):
 
         None while the text is no prose, or if what stood before the offset was none in the end.
         """
+        # A closing mark without an opening one turns all before it into a thought, shown or not.
         if not self.in_prose or 0 < offset < self._draft.forgotten:
             return None
         end = max(offset, self._settled_end)
@@ -136,6 +138,8 @@ class Reader(TurnReader):
 
     def _read_inside(self, text: str) -> Reading:
         """The reading of what stands in a fence."""
+        # The content stands for itself: it has no beginning of the host's and no open thought.
+        # Fences in it are not read once more, or each level would cost a reading.
         rules = replace(self._rules, prefix="", in_thought=False, tool_choice="auto")
         reader = Reader(rules, is_inside=True)
         reader.feed(text)
@@ -149,6 +153,8 @@ def read(
 
     The same as feeding a `Reader` and finishing it, only quicker.
     """
+    # Most outputs are one line of the protocol: the patterns of all marks take longer to make than
+    # such a line to read. With `tool_calls` the server cut text out, which is never clean.
     if text[:1] == "{" and finish_reason != "tool_calls" and not (rules.prefix or rules.in_thought):
         reading = read_line(text, rules)
         if reading is not None:
@@ -163,6 +169,7 @@ def read_line(text: str, rules: ReadingRules) -> Reading | None:
 
     None for any other.
     """
+    # Valid JSON, and all the same refused in a call and read otherwise in an answer (rule 7).
     if CONTROL_ESCAPE.search(text):
         return None
     try:

@@ -49,6 +49,8 @@ def read_as(text: str, kinds: frozenset[str]) -> Any:
             value = read(text.strip())
         except Unreadable:
             continue
+        # Python's literals bring True and None; its numbers, such as 1_000 or 0x10, are none of
+        # JSON.
         if type(value) in wanted and (read is loads or type(value) not in (int, float)):
             return value
     return text

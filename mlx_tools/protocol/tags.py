@@ -41,6 +41,7 @@ _ATTRIBUTES_OF_TAGS: Final = frozenset(("name", "key", "tool", "id", "index", "t
 _PARAMETERS: Final = frozenset(("parameter", "param", "argument", "arg"))
 _NAMES: Final = frozenset(("tool_name", "name", "function_name", "function", "tool"))
 _HOLDERS: Final = frozenset(("arguments", "parameters", "args", "input", "params"))
+# Agents ask for these beside a tool's parameters; no tool takes them.
 _IGNORED: Final = frozenset(("server_name", "id", "tool_call_id", "thought"))
 _LINE_BEGUN: Final = re.compile(r"\n[ \t]*+\Z")
 _OPENED_KEY: Final = re.compile(r"(?:[\w.-]+=[\"'])?([^\"'<>=\s]+)")
@@ -102,6 +103,7 @@ class TagReader:
         elif not is_call:
             raise Fault("no tool is named")
         self._take_attributes(tag)
+        # MiniMax M3 alone has lists and objects as elements, so only there a value is a tree.
         if tag.prefix:
             found = yield from self._element(tag, self._catalog.parameters(self._name))
             if not isinstance(found, dict):
@@ -122,6 +124,8 @@ class TagReader:
         for key in tag.attributes.keys() - _ATTRIBUTES_OF_TAGS:
             if self._catalog.knows_all or self._has(key):
                 self._add_argument(key, self._typed_value(tag.attributes[key], key, {}))
+            # In an element named as the tool each attribute is a parameter, as nothing else is
+            # there.
             elif tag.tag == self._name:
                 raise Fault("a parameter is due")
 
@@ -172,6 +176,8 @@ class TagReader:
 
     def _parameter(self, tag: _Tag, key: str, call: _Tag) -> Steps[None]:
         self._check_key(key)
+        # MiniCPM writes XML proper, with CDATA and entities; in all other families text is as it
+        # is.
         if tag.tag == "param" and (yield from self._source.mark("<![CDATA[")):
             text, _ = yield from self._source.read_until("]]>")
             yield from self._source.space()
@@ -180,6 +186,8 @@ class TagReader:
             self._is_closed = True
         else:
             others = (
+                # Tags that are named as parameters are known by the schema alone; else all begin
+                # alike.
                 (*call.begins, call.end) if tag.value_name else (call.end, *self._own_tags(tag.end))
             )
             text = yield from self._value(tag.end, tag.begins if tag.value_name else (), others)
@@ -289,6 +297,7 @@ class TagReader:
         ends = [mark for mark in (key_close, value_open) if mark]
         key, mark = yield from source.read_until(*ends)
         key = key.strip()
+        # A key is one word: with a tag or a line break in it, the mark that ends it is missing.
         if not key or "<" in key or "\n" in key:
             raise Fault("a key's end is due")
         lacks_end = bool(key_close) and mark == value_open
@@ -346,6 +355,7 @@ class TagReader:
     def _check_key(self, key: str, *, is_closed: bool | None = None) -> None:
         """Raise where the value before an unknown key lacks its end."""
         is_closed = self._is_closed if is_closed is None else is_closed
+        # An unknown key right behind such a value is more likely a part of it, as in a page of XML.
         if not is_closed and not self._catalog.knows_all and not self._has(key):
             raise Fault("a value's end is due")
 

@@ -225,6 +225,7 @@ class TurnReader:
             self._end_turn()
         elif self._array == _ARRAY_BEGUN:
             self._stray()
+        # A mark may go on in the next piece: decided here, the result would depend on the split.
         elif not source.final and marks.beginnings.match(source.text, source.pos):
             yield
         elif mark := marks.mark.match(source.text, source.pos):
@@ -238,6 +239,7 @@ class TurnReader:
         elif draft.messages and char.isdigit() and (yield from self._is_numbered()):
             pass
         elif char == "," or (char == ";" and self._objects):
+            # Outside an array a comma between calls is a slip, and such a run asks first.
             draft.unclean = draft.unclean or self._array != _ARRAY
             source.pos += 1
         elif char == "]" and self._array == _ARRAY:
@@ -446,6 +448,7 @@ class TurnReader:
             self._for_user = run.header.channel == "final" or run.header.recipient == "user"
             self._begin_line(source.pos)
             return
+        # What is shown in a fence, or is a list in brackets, is a call only if nothing follows.
         must_be_last = self._fence or dialect.last
         while must_be_last and run.calls and run.cut is None:
             found = delimiters.AFTER_MESSAGES.match(source.text, source.pos)
@@ -490,6 +493,7 @@ class TurnReader:
             repairs = call.repairs if native else (*call.repairs, "dialect")
             index = len(draft.messages)
             draft.add(replace(call, repairs=repairs), begin, delimiters.Wrapping())
+            # In one piece: what the model wrote is no JSON, so it cannot be passed on as it comes.
             arguments = writable(compact(call.arguments))
             self._deltas += (CallStarted(index, call.name), ArgumentsDelta(index, arguments))
         draft.dropped += [dropped for dropped in run.dropped if dropped]
@@ -586,6 +590,7 @@ class TurnReader:
         text = answer[: begun.start() if begun is not None else None].rstrip()
         if self._reason == "length" and text:
             self._add_answer(writable(text), begin_offset, is_cut=True)
+        # One `<` at the end may be text; more of the closing tag shows that it was cut.
         elif self._reason != "stop" or (begun is not None and begun.end() - begun.start() > 1):
             draft.cut(source.pos)
         elif not answer:

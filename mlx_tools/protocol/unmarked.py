@@ -112,12 +112,14 @@ class ProseJudge:
 
     def _judgements(self) -> Iterator[ProseJudgement | None]:
         """Yield what each way of looking at the text says; the first result counts."""
+        # From the surest to the vaguest: what is read as calls is never only call-like.
         yield self._whole()
         yield self._last_fence()
         if not self._catalog:
             return
         fence = only_fence(self._text)
         is_data = fence is not None and fence.inside.lstrip()[:1] in ("{", "[")
+        # Such a fence is how Gemma calls; what it holds is not quoted.
         is_own = fence is not None and fence.info.startswith("tool_code")
         self._unquoted = self._text if is_data or is_own else without_quoted(self._text)
         if self._catalog.pattern().search(self._text):
@@ -139,6 +141,7 @@ class ProseJudge:
         source = TextSource(self._text, pos=begin, final=True)
         sequence = CallSequenceReader(source, BARE, self._catalog, self._rules.max_calls)
         finished(sequence.steps())
+        # Each line may begin a sequence that is read to the end of the text, and is none.
         self._budget -= source.pos - begin
         return sequence
 
@@ -271,6 +274,7 @@ class ProseJudge:
             said = outcome(candidate, "spoken")
             if said == "call" and candidate.kind == "marked" and not sequence.cut:
                 return self._take(sequence, found.start(), is_alone=False)
+            # `clock()` in a line is how people name a function.
             is_mentioned = candidate.kind == "python" and not sequence.calls[0].arguments
             is_beside = said == "call_like" and not sequence.has_text_behind
             is_like = is_like or (is_beside and not is_mentioned)

@@ -124,6 +124,7 @@ def resolve(
 
 def unknown_tool(name: str, tools: Mapping[str, ToolSpec]) -> ErrorInfo:
     """Return the error of a call whose name no tool has, with the closest tool."""
+    # In ASCII, so that a letter of another script shows.
     text = f"{name[:_SHOWN_NAME]!a} is no tool"
     if close := closest_tool(name, tools):
         text += f"; did you mean {close}?"
@@ -132,6 +133,7 @@ def unknown_tool(name: str, tools: Mapping[str, ToolSpec]) -> ErrorInfo:
 
 def closest_tool(name: str, tools: Mapping[str, ToolSpec]) -> str:
     """Return the tool whose name is most like ``name``, empty if none is close."""
+    # Imported late: hardly a call has a wrong name.
     from difflib import get_close_matches
 
     by_loose = {loose_name(known): known for known in tools}
@@ -154,6 +156,7 @@ def validate_arguments(
     are those that came, and nothing is coerced. Nothing is fetched; the work is bounded.
     """
     given = dict(arguments)
+    # jsonschema takes NaN and infinities for numbers; JSON cannot carry them to a tool.
     if (path := _not_finite(given)) is not None:
         text = f"{format_path(path)}: a finite number"
         return given, (), ErrorInfo("invalid_arguments", text[:MAX_MESSAGE_CHARS])
