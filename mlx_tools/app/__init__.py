@@ -21,7 +21,8 @@ if TYPE_CHECKING:
         failed_check,
         written_tokens,
     )
-    from mlx_tools.app.config import Configuration, as_toml, with_value
+    from mlx_tools.app.config import Configuration
+    from mlx_tools.app.config_edit import as_toml, read_user_text, with_value, write_user_text
     from mlx_tools.app.guard import (
         LOCAL_NAMES,
         WAITING,
@@ -140,7 +141,8 @@ __getattr__, __dir__ = names_of(
             "failed_check",
             "written_tokens",
         ),
-        "config": ("Configuration", "as_toml", "with_value"),
+        "config": ("Configuration",),
+        "config_edit": ("as_toml", "read_user_text", "with_value", "write_user_text"),
         "guard": (
             "LOCAL_NAMES",
             "WAITING",

@@ -16,12 +16,20 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from msgspec import Struct, convert, structs
 
 from mlx_tools.app.hooks import plugins
 from mlx_tools.app.project_rules import find_loosened
+from mlx_tools.app.setting_hints import (
+    close_variable,
+    guess_word,
+    not_allowed,
+    rows_by_variable,
+    section_names,
+    unknown_key,
+)
 from mlx_tools.app.setting_rows import Section, SettingRow
 from mlx_tools.app.settings import (
     OTHER_VARIABLES,
@@ -37,11 +45,8 @@ from mlx_tools.messages import replace
 from mlx_tools.paths import (
     config_dir,
     expand_user,
-    private_dir,
     read_data,
     read_regular,
-    read_text,
-    write_whole,
 )
 from mlx_tools.policy import (
     FUNCTIONS,
@@ -52,9 +57,6 @@ from mlx_tools.policy import (
     restriction,
 )
 from mlx_tools.store import RootName, fingerprints
-
-if TYPE_CHECKING:
-    from tomlkit.items import Item
 
 Kind = Literal["default", "user", "project", "environment", "option"]
 
@@ -341,14 +343,14 @@ def read_typed(key: str, text: str) -> Any:
     """
     row = table().get(key)
     if row is None:
-        raise ConfigErrors([_unknown_key(key, text)])
+        raise ConfigErrors([unknown_key(key, text)])
     text = text.strip()
     if not text:
         return None
     try:
         return row.read("" if text == "[]" and row.is_a("array") else text)
     except ValueError:
-        raise ConfigErrors([f"{key}: {_not_allowed(row, repr(text))}"]) from None
+        raise ConfigErrors([f"{key}: {not_allowed(row, repr(text))}"]) from None
 
 
 def check_user_text(text: str) -> None:
@@ -492,7 +494,7 @@ def _check_choice(layer: Layer) -> list[str]:
     prefix = "" if layer.kind in ("environment", "option") else f"{layer.source}: "
     allow_name, preset_name = (layer.names.get(key, key) for key in _TOOL_CHOICE)
     if preset is not None and preset not in PRESETS:
-        allowed = ", ".join(PRESETS) + _guess(preset, PRESETS)
+        allowed = ", ".join(PRESETS) + guess_word(preset, PRESETS)
         return [f"{prefix}{preset_name}: {preset!r} is not allowed (allowed: {allowed})"]
     if preset is not None and layer.values.get("policy.allow") is not None and not layer.adds:
         allowed = "a list of tools, or a preset"
@@ -603,19 +605,19 @@ def _read_table(
     values: dict[str, Any] = {}
     problems: list[str] = []
     warnings: list[str] = []
-    for key, value in _flatten(document):
+    for key, value in flatten(document):
         row = table().get(key)
         if row is None or key == left_out_key:
             if _may_be_of_faulty_plugin(key, value):
                 warnings.append(f"{source}: {key}: ignored, as a plugin's settings are left out")
             else:
-                problems.append(f"{source}: {_unknown_key(key, value)}")
+                problems.append(f"{source}: {unknown_key(key, value)}")
             continue
         try:
             values[key] = row.check(value)
         except ValueError:
             shown = str(value).lower() if isinstance(value, bool) else repr(value)
-            problems.append(f"{source}: {key}: {_not_allowed(row, shown)}")
+            problems.append(f"{source}: {key}: {not_allowed(row, shown)}")
     names = {key: key for key in values}
     return Layer(kind, source, values, names, tuple(problems), tuple(warnings))
 
@@ -630,30 +632,20 @@ def _may_be_of_faulty_plugin(key: str, value: Any) -> bool:
         return True
     return (
         isinstance(value, Mapping)
-        and not difflib.get_close_matches(name, list(_sections()), n=1, cutoff=0.7)
-        and name not in _sections()
+        and not difflib.get_close_matches(name, list(section_names()), n=1, cutoff=0.7)
+        and name not in section_names()
         and bool(plugins().without_settings)
     )
 
 
-def _flatten(document: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+def flatten(document: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
     """Yield dotted keys with their values; a table that is no section stays a value."""
     for name, value in document.items():
         key = f"{prefix}{name}"
-        if isinstance(value, Mapping) and key in _sections():
-            yield from _flatten(value, f"{key}.")
+        if isinstance(value, Mapping) and key in section_names():
+            yield from flatten(value, f"{key}.")
         else:
             yield key, value
-
-
-@functools.cache
-def _sections() -> tuple[str, ...]:
-    return tuple(sorted({key.rpartition(".")[0] for key in table()} - {""}))
-
-
-@functools.cache
-def _by_env() -> dict[str, SettingRow]:
-    return {row.env: row for row in table().values()}
 
 
 def _read_environment(environ: Mapping[str, str]) -> Layer:
@@ -666,37 +658,28 @@ def _read_environment(environ: Mapping[str, str]) -> Layer:
     names: dict[str, str] = {}
     problems: list[str] = []
     warnings: list[str] = []
-    prefixes = ("PLUGIN_MLX_TOOLS", *(f"MLX_TOOLS_{section.upper()}_" for section in _sections()))
+    prefixes = (
+        "PLUGIN_MLX_TOOLS",
+        *(f"MLX_TOOLS_{section.upper()}_" for section in section_names()),
+    )
     for name in sorted(environ):
-        row = _by_env().get(name)
+        row = rows_by_variable().get(name)
         if row is not None:
             try:
                 values[row.key] = row.read(environ[name])
                 names[row.key] = name
             except ValueError:
-                problems.append(f"{name}: {_not_allowed(row, repr(environ[name]))}")
+                problems.append(f"{name}: {not_allowed(row, repr(environ[name]))}")
         elif name.startswith(("MLX_TOOLS_", *prefixes, "ROUTING_LOCAL")) and (
             name not in OTHER_VARIABLES
         ):
-            if close := _close_variable(name):
+            if close := close_variable(name):
                 problems.append(f"{name}: no such setting (did you mean {close}?)")
             elif name.startswith(prefixes):
                 problems.append(f"{name}: no such setting (see: mlx-tools config show)")
             elif name.startswith("MLX_TOOLS_"):
                 warnings.append(f"{name}: no such setting, ignored (see: mlx-tools config show)")
     return Layer("environment", "environment", values, names, tuple(problems), tuple(warnings))
-
-
-def _close_variable(name: str) -> str | None:
-    """Return the variable that a wrong name may mean, None if there is none.
-
-    The name may also be derived from a setting's key.
-    """
-    key_like = name.removeprefix("MLX_TOOLS_").lower().replace("_", ".", 1)
-    if match := next((key for key in (key_like, *_alike(key_like)) if key in table()), None):
-        return table()[match].env
-    close = difflib.get_close_matches(name, [*_by_env(), *OTHER_VARIABLES], n=1, cutoff=0.8)
-    return close[0] if close else None
 
 
 def _read_options(options: Mapping[str, str | bool | Sequence[str]]) -> Layer:
@@ -718,7 +701,7 @@ def _read_options(options: Mapping[str, str | bool | Sequence[str]]) -> Layer:
         except ConfigError as error:
             problems.append(f"{flag}: {error}")
         except ValueError:
-            problems.append(f"{flag}: {_not_allowed(row, repr(value), row.setting.scale)}")
+            problems.append(f"{flag}: {not_allowed(row, repr(value), row.setting.scale)}")
     return Layer("option", "command line", values, names, tuple(problems), adds=is_addition)
 
 
@@ -760,139 +743,3 @@ def _split_changes(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     for names in (added, removed):
         table()["policy.deny"].check(list(names))
     return added, removed
-
-
-def _normalise(key: str) -> str:
-    """Return a key without units and separators, to compare it with typed text."""
-    return key.lower().removesuffix("_ms").replace("_", "").replace("-", "")
-
-
-def _alike(key: str) -> list[str]:
-    """Return the settings and sections that a wrong key may mean, the likeliest first.
-
-    A person may write another section or none, the name of the option, or a misspelling.
-    """
-    section, _, tail = key.rpartition(".")
-    flag = f"--{tail.replace('_', '-')}"
-    same_tail = [
-        known
-        for known, row in table().items()
-        if known.rpartition(".")[2] == tail or row.setting.flag == flag
-    ]
-    same_tail.sort(key=lambda known: -difflib.SequenceMatcher(None, known, key).ratio())
-    names = {_normalise(known): known for known in (*table(), *_sections())}
-    names |= {} if section else {_normalise(known.rpartition(".")[2]): known for known in table()}
-    close = difflib.get_close_matches(_normalise(key), names, n=1, cutoff=0.7)
-    return same_tail + [names[name] for name in close]
-
-
-def _unknown_key(key: str, value: Any) -> str:
-    if key in _sections():
-        return f"{key}: a section, written [{key}]"
-    section = key.partition(".")[0]
-    close = [known for known in _alike(key) if known != section]  # the key is in it already
-    known = [k for k in table() if k.startswith(f"{section}.")] or _sections()
-    hint = f"did you mean {close[0]}?" if close else f"allowed here: {', '.join(known)}"
-    noun = "section" if isinstance(value, Mapping) else "setting"
-    return f"{key}: no such {noun} ({hint})"
-
-
-def _not_allowed(row: SettingRow, allowed_text: str, scale: int = 1) -> str:
-    guess = _guess(allowed_text.strip("'\""), row.choices)
-    allowed_text = (
-        "(hidden)"
-        if row.setting.secret
-        else allowed_text
-        if len(allowed_text) <= 80
-        else allowed_text[:77] + "..."
-    )
-    return f"{allowed_text} is not allowed (allowed: {row.allowed(scale)}{guess})"
-
-
-def _guess(text: str, words: Iterable[str]) -> str:
-    close = difflib.get_close_matches(text, list(words), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
-# --- a file of settings, edited -------------------------------------------------------------------
-
-
-def with_value(text: str, key: str, value: Any) -> str:
-    """Return a text with a setting's dotted ``key`` set to ``value``; None removes it.
-
-    Raises:
-        ConfigError: the text is not TOML, or writes the value in a form that cannot be changed
-            without
-            changing another.
-    """
-    if text.startswith(BYTE_ORDER_MARK):
-        return BYTE_ORDER_MARK + with_value(text[1:], key, value)
-    import tomlkit  # imported late: it loads slowly
-    from tomlkit.exceptions import TOMLKitError
-
-    try:
-        expected = dict(_flatten(tomllib.loads(text)))
-        expected.pop(key, None)
-        if value is not None:
-            expected[key] = list(value) if isinstance(value, tuple) else value
-        document: Any = tomlkit.parse(text)
-        *sections, name = key.split(".")
-        inner = document
-        for section in sections:
-            inner = inner.get(section, {}) if value is None else inner.setdefault(section, {})
-        if value is None:
-            inner.pop(name, None)
-        else:
-            inner[name] = _item(value)
-        edited = tomlkit.dumps(document)
-        if dict(_flatten(tomllib.loads(edited))) == expected:
-            return edited
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"not TOML: {error}", hint="mlx-tools config edit") from None
-    except (TOMLKitError, AttributeError, TypeError, RecursionError):
-        pass
-    raise ConfigError(
-        f"the file says {key} in a form that only an editor can change",
-        hint="mlx-tools config edit",
-    )
-
-
-def write_user_text(text: str) -> None:
-    """Write the text of the user's file, which may be a link to another file.
-
-    Raises:
-        ConfigErrors: the text is not valid.
-        UsageError: the file cannot be written.
-    """
-    check_user_text(text)
-    file = user_path()
-    try:
-        private_dir(file.parent)
-        # The file may be a link into a folder of settings under version control: the link stays.
-        file = file.resolve()
-        mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else 0o600
-        write_whole(file, text.encode(), mode, max_bytes=MAX_FILE_BYTES)
-    except OSError as error:
-        raise UsageError(f"{file} cannot be written: {error.strerror}") from None
-
-
-def read_user_text() -> str:
-    """Return the text of the user's file, empty if there is none."""
-    file = user_path()
-    return read_text(file) if os.path.lexists(file) else ""
-
-
-def as_toml(value: Any) -> str:
-    """Return a setting's value as TOML."""
-    return _item(value).as_string()
-
-
-def _item(value: Any) -> Item:
-    import tomlkit
-
-    if isinstance(value, dict):
-        table = tomlkit.inline_table()
-        table.update(value)
-        return table
-    item: Item = tomlkit.item(value)
-    return item

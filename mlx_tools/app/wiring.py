@@ -18,6 +18,7 @@ from msgspec import Struct
 from mlx_tools.app import config
 from mlx_tools.app.builtin import add_builtin
 from mlx_tools.app.config import Configuration
+from mlx_tools.app.config_edit import read_user_text, with_value, write_user_text
 from mlx_tools.app.hooks import backend_makers, source_makers, store_kind
 from mlx_tools.app.settings import SESSION, addresses, table
 from mlx_tools.backends import (
@@ -263,9 +264,7 @@ def _server_picker(options: RunOptions, note: Note) -> Callable[[Sequence[str]],
         )
         address = ask(question, addresses)
         if address is not None:
-            config.write_user_text(
-                config.with_value(config.read_user_text(), "backend.url", address)
-            )
+            write_user_text(with_value(read_user_text(), "backend.url", address))
             note(f"kept as backend.url in {config.user_path()}")
         return address
 

@@ -13,7 +13,15 @@ from typing import Annotated, Any
 
 import typer
 
-from mlx_tools.app import Configuration, SettingRow, as_toml, config, with_value
+from mlx_tools.app import (
+    Configuration,
+    SettingRow,
+    as_toml,
+    config,
+    read_user_text,
+    with_value,
+    write_user_text,
+)
 from mlx_tools.cli.inputs import EditFailed, at_terminal, confirm, in_editor
 from mlx_tools.cli.options import AsJsonLines, argument
 from mlx_tools.cli.output import complain, note, print_json, print_text, warn_all
@@ -93,7 +101,7 @@ def set_value(
             hint=f"mlx-tools config edit, or {row.env}",
         )
     value = config.read_typed(key, text)
-    config.write_user_text(with_value(config.read_user_text(), key, value))
+    write_user_text(with_value(read_user_text(), key, value))
     print_text(f"{key} = {as_toml(value)}" if value is not None else f"{key} is not set")
     with contextlib.suppress(ConfigError):  # every command reports an error elsewhere
         loaded = config.load()
@@ -114,7 +122,7 @@ def edit() -> int:
     """Change your file in your editor; it is checked before it counts."""
     if not at_terminal():
         raise UsageError("an editor needs a terminal", hint="mlx-tools config set KEY VALUE")
-    old_text = text = config.read_user_text()
+    old_text = text = read_user_text()
     tries_again = True
     while tries_again:
         try:
@@ -123,7 +131,7 @@ def edit() -> int:
             if text in (old_text, f"{old_text}\n"):
                 note("nothing was changed")
             else:
-                config.write_user_text(text)
+                write_user_text(text)
                 print_text(str(config.user_path()), exact=True)
             return EXIT_OK
         except config.ConfigErrors as error:

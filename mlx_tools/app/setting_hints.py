@@ -1,0 +1,92 @@
+"""Words for a wrong setting: the names and values that may be meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from mlx_tools.app.setting_rows import SettingRow
+from mlx_tools.app.settings import OTHER_VARIABLES, table
+
+
+@cache
+def section_names() -> tuple[str, ...]:
+    """Return the dotted names of all sections."""
+    return tuple(sorted({key.rpartition(".")[0] for key in table()} - {""}))
+
+
+@cache
+def rows_by_variable() -> dict[str, SettingRow]:
+    """Return the settings by their variable of the environment."""
+    return {row.env: row for row in table().values()}
+
+
+def close_variable(name: str) -> str | None:
+    """Return the variable that a wrong name may mean, None if there is none.
+
+    The name may also be derived from a setting's key.
+    """
+    key_like = name.removeprefix("MLX_TOOLS_").lower().replace("_", ".", 1)
+    if match := next((key for key in (key_like, *_similar_keys(key_like)) if key in table()), None):
+        return table()[match].env
+    close = difflib.get_close_matches(
+        name, [*rows_by_variable(), *OTHER_VARIABLES], n=1, cutoff=0.8
+    )
+    return close[0] if close else None
+
+
+def _normalise(key: str) -> str:
+    """Return a key without units and separators, to compare it with typed text."""
+    return key.lower().removesuffix("_ms").replace("_", "").replace("-", "")
+
+
+def _similar_keys(key: str) -> list[str]:
+    """Return the settings and sections that a wrong key may mean, the likeliest first.
+
+    A person may write another section or none, the name of the option, or a misspelling.
+    """
+    section, _, tail = key.rpartition(".")
+    flag = f"--{tail.replace('_', '-')}"
+    same_tail = [
+        known
+        for known, row in table().items()
+        if known.rpartition(".")[2] == tail or row.setting.flag == flag
+    ]
+    same_tail.sort(key=lambda known: -difflib.SequenceMatcher(None, known, key).ratio())
+    names = {_normalise(known): known for known in (*table(), *section_names())}
+    names |= {} if section else {_normalise(known.rpartition(".")[2]): known for known in table()}
+    close = difflib.get_close_matches(_normalise(key), names, n=1, cutoff=0.7)
+    return same_tail + [names[name] for name in close]
+
+
+def unknown_key(key: str, value: Any) -> str:
+    """Return the fault of a key that no setting has, with the one that may be meant."""
+    if key in section_names():
+        return f"{key}: a section, written [{key}]"
+    section = key.partition(".")[0]
+    close = [known for known in _similar_keys(key) if known != section]  # the key is in it already
+    known = [k for k in table() if k.startswith(f"{section}.")] or section_names()
+    hint = f"did you mean {close[0]}?" if close else f"allowed here: {', '.join(known)}"
+    noun = "section" if isinstance(value, Mapping) else "setting"
+    return f"{key}: no such {noun} ({hint})"
+
+
+def not_allowed(row: SettingRow, allowed_text: str, scale: int = 1) -> str:
+    """Return the fault of a value, with the values that are allowed."""
+    guess = guess_word(allowed_text.strip("'\""), row.choices)
+    allowed_text = (
+        "(hidden)"
+        if row.setting.secret
+        else allowed_text
+        if len(allowed_text) <= 80
+        else allowed_text[:77] + "..."
+    )
+    return f"{allowed_text} is not allowed (allowed: {row.allowed(scale)}{guess})"
+
+
+def guess_word(text: str, words: Iterable[str]) -> str:
+    """Return a question for the word that is most like a text; empty if none is."""
+    close = difflib.get_close_matches(text, list(words), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
