@@ -1,6 +1,8 @@
 """Records, outcomes, events and metrics of a session, as values. Pure."""
 
+from mlx_tools.transcript.call_history import Consents, RunHistory, SessionHistory
 from mlx_tools.transcript.chat_messages import observation_text, tool_call
+from mlx_tools.transcript.counters import Counters, CounterSum, count
 from mlx_tools.transcript.doubt import UnknownEnds, calls_in_doubt, in_doubt_after, unknown_ends_of
 from mlx_tools.transcript.endings import EMPTY_ANSWER, STOP_WORDS, cut_in_words, stopped_in_words
 from mlx_tools.transcript.events import (
@@ -18,24 +20,15 @@ from mlx_tools.transcript.outcome import (
     PREVIEW_CHARS,
     Answered,
     CallReport,
-    Consents,
-    Counters,
-    CounterSum,
     Outcome,
     Paused,
-    RunHistory,
-    SessionHistory,
     Stopped,
     Unfinished,
-    at_rest,
     context_used,
-    count,
-    is_at_rest,
     last_run,
     outcome_of,
     outcome_of_run,
     pending_calls,
-    sources_in,
 )
 from mlx_tools.transcript.records import (
     TRANSITIONS,
@@ -69,7 +62,9 @@ from mlx_tools.transcript.records import (
     StoppedRecord,
     SummaryRecord,
     UserRecord,
+    at_rest,
     dropped_text,
+    is_at_rest,
 )
 from mlx_tools.transcript.sources import (
     NumberedSource,
@@ -78,5 +73,6 @@ from mlx_tools.transcript.sources import (
     Sources,
     expand_citations,
     render_sources,
+    sources_in,
     sources_of,
 )

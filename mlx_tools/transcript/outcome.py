@@ -1,13 +1,12 @@
-"""Outcomes of runs, and their counters: readings of their records."""
+"""Outcomes of runs: readings of their records."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise
-from typing import Any, ClassVar, Final, Literal, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, Literal
 
-from msgspec import Struct, convert, field, to_builtins
+from msgspec import Struct, field, to_builtins
 
 from mlx_tools.errors import (
     EXIT_BACKEND,
@@ -18,202 +17,31 @@ from mlx_tools.errors import (
     StopReason,
     TranscriptError,
 )
-from mlx_tools.messages import (
-    ALL_EFFECTS,
-    Effects,
-    ErrorInfo,
-    ToolSpec,
-    Usage,
-    replace,
-    total_usage,
-)
-from mlx_tools.policy import IN_DOUBT, RateCounts
-from mlx_tools.schema import to_hashable
+from mlx_tools.messages import Usage, total_usage
 from mlx_tools.transcript.chat_messages import chat_messages
-from mlx_tools.transcript.doubt import UnknownEnds, in_doubt_after
+from mlx_tools.transcript.counters import (
+    REQUESTING_RECORDS,
+    CallCourse,
+    Counters,
+    calls_in,
+    count,
+    count_mends,
+)
 from mlx_tools.transcript.records import (
     AnswerRecord,
-    ApprovalRecord,
-    CallRecord,
-    CarriedRecord,
     CompactedRecord,
     CompletionRecord,
-    CorrectionRecord,
-    DecisionRecord,
-    EditRecord,
-    ExecutionRecord,
-    FileView,
     Header,
-    MendRecord,
     ObservationRecord,
     PauseRecord,
     PendingCall,
     Record,
     RepairRecord,
     StoppedRecord,
-    SummaryRecord,
     UserRecord,
+    at_rest,
 )
-from mlx_tools.transcript.sources import NumberedSource, cited_sources, read_sources
-
-# --- the history of a run and of its session, as far as it decides about later calls --------------
-
-_RAN: Final = ("tool_error", "timeout")
-"""With these a call has run, and failed."""
-
-Consents = Callable[[ToolSpec, Mapping[str, Any]], "Effects | None"]
-"""The effects that a person allowed for the rest of a session, for calls of a tool with these
-arguments; None where nobody did."""
-
-
-class RunHistory(Struct):
-    """The calls of one run, to tell a repeated call from a new one.
-
-    The same call again is a repeat unless a call that can change things, itself not a repeat, came
-    in between: running the tests, editing, running the tests is no repeat; A, B, A, B is one.
-    """
-
-    answered: bool = False
-    """A call has run."""
-    acted: bool = False
-    """A call has run that was more than a search for tools."""
-    reminded: bool = False
-    """A call was refused since it repeats another."""
-    changes: int = 0
-    """The number of different calls that can change things."""
-    mutations: int = 0
-    """The number of all calls that can change things, except repeats."""
-    last_calls: dict[tuple[str, Any], tuple[int, int]] = field(default_factory=dict)
-    """For each call, the count of changes when it was last made, and its repeats since then."""
-    faults: dict[tuple[str, Any], ErrorInfo] = field(default_factory=dict)
-    """The errors of calls that brought no result."""
-
-    def copy(self) -> RunHistory:
-        """Return a history that can be added to while this one stays."""
-        return replace(self, last_calls=dict(self.last_calls), faults=dict(self.faults))
-
-    def fault(self, call: CallRecord) -> ErrorInfo | None:
-        """Return the error of the same call before, None if it had a result."""
-        return self.faults.get((call.name, to_hashable(call.arguments)))
-
-    def end(self, call: CallRecord, error: ErrorInfo | None) -> None:
-        """Record how a call ended; a reminder says nothing new."""
-        key = call.name, to_hashable(call.arguments)
-        if error is None:
-            self.faults.pop(key, None)
-        elif error.code != "repeated_call":
-            self.faults[key] = error
-
-    def add(self, name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> int:
-        """Add a call. Return how often it was made without a change in between.
-
-        This call counts, too.
-        """
-        key = name, to_hashable(arguments)
-        mutates = spec is not None and spec.mutates(arguments)
-        at, times = self.last_calls.get(key, (-1, 0))
-        times = times + 1 if at == (self.changes if mutates else self.mutations) else 1
-        if mutates and times == 1:
-            self.mutations += 1
-            self.changes += key not in self.last_calls
-        self.last_calls[key] = (self.changes if mutates else self.mutations), times
-        return times
-
-    def forget(self, call: CallRecord) -> None:
-        """Remove a call that came after the last one that its turn may make.
-
-        It can be made in the next turn.
-        """
-        key = call.name, to_hashable(call.arguments)
-        self.faults.pop(key, None)
-        at, times = self.last_calls.pop(key, (0, 0))
-        if times > 1:
-            self.last_calls[key] = at, times - 1
-
-    def repeat_count(self, call: CallRecord) -> int:
-        """Return how often a call was made in a row, without a change in between."""
-        return self.last_calls.get((call.name, to_hashable(call.arguments)), (0, 0))[1]
-
-    def may_serve_again(self, call: CallRecord, spec: ToolSpec | None) -> bool:
-        """Return True if a call that repeats another may be answered again.
-
-        It may if it only reads, and ran before.
-        """
-        fault = self.fault(call)
-        ran = fault is None or fault.code in _RAN
-        return ran and spec is not None and not spec.mutates(call.arguments)
-
-
-class SessionHistory(Struct):
-    """The history of a session that decides about its later calls.
-
-    It covers all questions of the session.
-    """
-
-    shared: Consents | None = None
-    """The consents of the session whose call this session runs within."""
-    unknown_ends: UnknownEnds = field(default_factory=UnknownEnds)
-    """The calls whose end is unknown, there and here."""
-    rate_counts: RateCounts = field(default_factory=dict)
-    """The calls that were let through, for rate limits."""
-    private_read: bool = False
-    """True if a private tool has answered."""
-    sources: dict[int, NumberedSource] = field(default_factory=dict)
-    """The sources that the model was given, by number."""
-    files: dict[str, FileView] = field(default_factory=dict)
-    """What the model knows of files, by file."""
-    consents: dict[tuple[str, Any], ApprovalRecord] = field(default_factory=dict)
-    """Consents for the rest of the session, by tool and binding (`ToolSpec.consent_binding`)."""
-    last_completed_at: str = ""
-    """The time of the last completion."""
-
-    def copy(self) -> SessionHistory:
-        """Return a history that can be added to while this one stays."""
-        return replace(
-            self,
-            unknown_ends=UnknownEnds({**self.unknown_ends.calls}),
-            rate_counts={**self.rate_counts},
-            sources={**self.sources},
-            files={**self.files},
-            consents={**self.consents},
-        )
-
-    def observe(self, record: ObservationRecord, spec: ToolSpec | None, run: RunHistory) -> bool:
-        """Record how a call ended, in the session and in ``run``. Return True if it ran.
-
-        Args:
-            record: the observation.
-            spec: the tool, None if it is unknown.
-            run: the history of the run.
-        """
-        self.sources.update(sources_in(record))
-        self.files.update((view.file, view) for view in record.files)
-        ran = record.error is None or record.error.code in _RAN
-        run.answered |= ran
-        run.reminded |= record.error is not None and record.error.code == "repeated_call"
-        # what a run within the call has read is not known here
-        shows = ran or bool(record.would_change)
-        self.private_read |= shows and (spec is None or spec.private or record.nested > 0)
-        return ran
-
-    def add_consent(self, tool: str, record: ApprovalRecord) -> None:
-        """Add a consent to calls of a tool for the rest of the session."""
-        self.consents[tool, to_hashable(record.bound_to or {})] = record
-
-    def allowed_effects(self, spec: ToolSpec, arguments: Mapping[str, Any]) -> Effects | None:
-        """Return the effects that a person allowed for the rest of the session.
-
-        They are those of this tool, as it is now, with these arguments, in this session or in the
-        one that it runs within. None if nobody allowed any.
-        """
-        binding = spec.consent_binding(arguments)
-        record = None if binding is None else self.consents.get((spec.name, to_hashable(binding)))
-        shared = None if self.shared is None else self.shared(spec, arguments)
-        if record is None or record.tool != spec.digest():
-            return shared
-        own = frozenset(effect for effect in ALL_EFFECTS if effect in record.effects)
-        return own if shared is None else own | shared
-
+from mlx_tools.transcript.sources import NumberedSource, cited_sources, sources_in
 
 CallStatus = Literal["ok", "error", "denied", "pending", "in_doubt", "dry_run"]
 
@@ -222,208 +50,6 @@ _DENIALS = frozenset(
 )
 PREVIEW_CHARS = 500
 _REPEATED = "the same call was made again after the model was told so, and the run was stopped"
-
-
-# --- counters -------------------------------------------------------------------------------------
-
-
-class _Sums(Struct, frozen=True):
-    """Numbers, and numbers by name, that can be summed."""
-
-    def __add__(self, second: Self) -> Self:
-        names = self.__struct_fields__
-        sums = {name: _sum(getattr(self, name), getattr(second, name)) for name in names}
-        return type(self)(**sums)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the counters as JSON values."""
-        return to_builtins(self)  # type: ignore[no-any-return]
-
-
-def _sum(first: Any, second: Any) -> Any:
-    if not isinstance(first, Mapping):
-        return first + second
-    both = {key: first[key] + second[key] for key in first if key in second}
-    return {**first, **second, **both}
-
-
-class ToolCounters(_Sums, frozen=True, kw_only=True):
-    """Counters of the calls of one tool."""
-
-    picked: int = 0
-    """The number of calls that were read."""
-    ran: int = 0
-    """The number that were started. Those of them without an end are the remainder."""
-    ok: int = 0
-    """The number that ended with an output, out of the cache too."""
-    failures: int = field(name="failed", default=0)
-    """The number that were started and ended with an error."""
-    refusals: int = field(name="refused", default=0)
-    """The number that ended with an error and never ran: invalid, denied, or the like."""
-    repaired: int = 0
-    """The number that were read only after a repair."""
-    errors: Mapping[str, int] = field(default_factory=dict)
-    """The number of both kinds of errors, by code."""
-    repairs: Mapping[str, int] = field(default_factory=dict)
-    """The number of repairs, by name."""
-    duration_ms: int = 0
-    """The time of the calls that ran to an end."""
-
-
-class Counters(_Sums, frozen=True, kw_only=True):
-    """Counters of one run, or of many."""
-
-    questions: int = 0
-    """The number of questions."""
-    ends: Mapping[str, int] = field(default_factory=dict)
-    """Their ends: ``answered``, ``paused``, ``unfinished`` or the reason of a stop."""
-    completions: int = 0
-    """The number of completions for them."""
-    requests: int = 0
-    """The number of requests to the model, for completions and summaries."""
-    duration_ms: int = 0
-    """The time that the requests took."""
-    prompt_tokens: int = 0
-    """The tokens that its server reported, here and below."""
-    cached_tokens: int = 0
-    completion_tokens: int = 0
-    corrections: Mapping[str, int] = field(default_factory=dict)
-    """Corrections and other hints that the model was given, by code."""
-    repairs: Mapping[str, int] = field(default_factory=dict)
-    """Repairs of calls and answers, by name."""
-    mends: int = 0
-    """The places where a turn was mended."""
-    tools: Mapping[str, ToolCounters] = field(default_factory=dict)
-    """The counters of each tool, by name. A name that no tool has was made up by the model."""
-
-
-class CounterSum:
-    """A sum of many counters, which are added in place."""
-
-    def __init__(self) -> None:
-        self._sums: dict[str, Any] = to_builtins(Counters())
-
-    def add(self, counters: Counters) -> None:
-        """Add the counters of a session."""
-        _add_to(self._sums, to_builtins(counters))
-
-    @property
-    def value(self) -> Counters:
-        """The sum so far."""
-        return convert(self._sums, Counters)
-
-
-def _add_to(sums: dict[str, Any], numbers: Mapping[str, Any]) -> None:
-    for name, number in numbers.items():
-        if isinstance(number, dict):
-            _add_to(sums.setdefault(name, {}), number)
-        else:
-            sums[name] = sums.get(name, 0) + number
-
-
-def count(records: Sequence[Record]) -> Counters:
-    """Return the counters of some records: of one run, or of a whole transcript."""
-    tools: dict[str, ToolCounters] = {}
-    for call in _calls_in(records).values():
-        end, error, name = call.end, call.error, call.record.name
-        ran = call.was_started and not (end is not None and end.cached)
-        one = ToolCounters(
-            picked=1,
-            ran=int(ran),
-            ok=int(end is not None and error is None),
-            failures=int(ran and error is not None),
-            refusals=int(not ran and error is not None),
-            repaired=int(bool(call.repairs)),
-            errors={error.code: 1} if error is not None else {},
-            repairs=dict(Counter(call.repairs)),
-            duration_ms=(end.duration_ms or 0) if end is not None and ran else 0,
-        )
-        tools[name] = tools[name] + one if name in tools else one
-    corrections: Counter[str] = Counter(
-        r.error.code for r in records if isinstance(r, CorrectionRecord)
-    )
-    asked = [r for r in records if isinstance(r, _REQUESTING)]
-    ends = _ends(records)
-    return Counters(
-        questions=sum(ends.values()),
-        ends=ends,
-        completions=sum(isinstance(r, CompletionRecord) for r in records),
-        requests=sum(r.requests for r in asked),
-        duration_ms=sum(r.duration_ms or 0 for r in asked),
-        prompt_tokens=sum(r.usage.prompt_tokens or 0 for r in asked),
-        cached_tokens=sum(r.usage.cached_tokens or 0 for r in asked),
-        completion_tokens=sum(r.usage.completion_tokens or 0 for r in asked),
-        corrections=dict(corrections),
-        repairs=dict(Counter(r.name for r in records if isinstance(r, RepairRecord))),
-        mends=_mends(records),
-        tools=tools,
-    )
-
-
-def _ends(records: Sequence[Record]) -> dict[str, int]:
-    """Return the number of questions by their end."""
-    starts = [i for i, r in enumerate(records) if isinstance(r, UserRecord)]
-    ends: Counter[str] = Counter()
-    for start, end in pairwise((*starts, len(records))):
-        match at_rest(records[start:end]):
-            case AnswerRecord():
-                ends["answered"] += 1
-            case PauseRecord():
-                ends["paused"] += 1
-            case StoppedRecord(reason=reason):
-                ends[reason] += 1
-            case _:
-                ends["unfinished"] += 1
-    return dict(ends)
-
-
-def _mends(records: Iterable[Record]) -> int:
-    return sum(isinstance(r, MendRecord) and r.kind != "quote" for r in records)
-
-
-_REQUESTING = (CompletionRecord, SummaryRecord, CompactedRecord)
-
-
-class _Call(Struct):
-    """The course of a call."""
-
-    record: CallRecord
-    arguments: Mapping[str, Any]
-    repairs: list[str] = field(default_factory=list)
-    was_started: bool = False
-    in_doubt: bool = False
-    repeats_doubt: bool = False
-    """The call is the same as one whose end is unknown."""
-    end: ObservationRecord | None = None
-    error: ErrorInfo | None = None
-
-
-def _calls_in(records: Iterable[Record]) -> dict[str, _Call]:
-    """Return the calls by key."""
-    calls: dict[str, _Call] = {}
-    for record in records:
-        if isinstance(record, CallRecord):
-            calls[record.call] = _Call(record, record.arguments)
-            continue
-        call = calls.get(getattr(record, "call", None) or "")
-        if call is None:
-            continue
-        call.in_doubt = in_doubt_after(record, call.in_doubt)
-        match record:
-            case DecisionRecord() if record.rule == IN_DOUBT:
-                call.repeats_doubt = True
-            case RepairRecord():
-                call.repairs.append(record.name)
-            case EditRecord():
-                call.arguments, call.repeats_doubt = record.arguments, False
-            case ExecutionRecord():
-                call.was_started = True
-            case ObservationRecord():
-                call.end, call.error = record, record.error
-    return calls
-
-
-# --- outcomes -------------------------------------------------------------------------------------
 
 
 def _repr_without(value: Struct, hidden: str) -> str:
@@ -655,14 +281,6 @@ def last_run(records: Sequence[Record]) -> Sequence[Record]:
     return records[last:]
 
 
-def sources_in(record: Record) -> Mapping[int, NumberedSource]:
-    """Return the sources that the model was given with this record, by number."""
-    observed = record.record if isinstance(record, CarriedRecord) else record
-    if not isinstance(observed, ObservationRecord) or not observed.sources:
-        return {}
-    return {source.n: source for source in read_sources(observed.sources)}
-
-
 def outcome_of_run(
     header: Header,
     run: Sequence[Record],
@@ -688,7 +306,7 @@ def outcome_of_run(
         TranscriptError: the question has not come to rest.
     """
     last = at_rest(run)
-    asked = [r for r in run if isinstance(r, _REQUESTING)]
+    asked = [r for r in run if isinstance(r, REQUESTING_RECORDS)]
     completions = [r for r in asked if isinstance(r, CompletionRecord)]
     common: dict[str, Any] = {
         "session": header.session,
@@ -697,7 +315,7 @@ def outcome_of_run(
         "calls": _reports(run, last, outputs or {}, artifacts or {}),
         "requests": sum(r.requests for r in asked),
         "usage": total_usage([r.usage for r in asked]),
-        "mends": _mends(run),
+        "mends": count_mends(run),
         "repairs": dict(Counter(r.name for r in run if isinstance(r, RepairRecord))),
         "context": Context(header.context, context_used(run)),
         "model": header.model,
@@ -733,20 +351,6 @@ def _cut_by(answer: AnswerRecord) -> Literal["length", "repetition"] | None:
     return "repetition" if answer.repeated else "length"
 
 
-def at_rest(records: Sequence[Record]) -> Record:
-    """Return the record that says how the last question stands.
-
-    A compaction after it says nothing of that.
-    """
-    return next(r for r in reversed(records) if not isinstance(r, CompactedRecord))
-
-
-def is_at_rest(records: Sequence[Record]) -> bool:
-    """Return True if the last question has come to rest."""
-    asked = any(isinstance(record, UserRecord) for record in records)
-    return asked and isinstance(at_rest(records), AnswerRecord | PauseRecord | StoppedRecord)
-
-
 def context_used(run: Sequence[Record]) -> int | None:
     """Return the tokens in the model's context at the end of a run.
 
@@ -779,7 +383,7 @@ def _reports(
     artifacts: Mapping[str, str],
 ) -> tuple[CallReport, ...]:
     """Return the calls of a run that ``last`` ended."""
-    calls = _calls_in(run)
+    calls = calls_in(run)
     stopped = isinstance(last, StoppedRecord) and last.reason == "repeated_call"
     repeated = [*calls][-1] if stopped and calls else None
     reports = []
@@ -809,7 +413,7 @@ def _reports(
     return tuple(reports)
 
 
-def _status(call: _Call, paused: bool) -> CallStatus:
+def _status(call: CallCourse, paused: bool) -> CallStatus:
     if call.in_doubt:
         return "in_doubt"
     if call.end is None:
@@ -823,7 +427,7 @@ def _status(call: _Call, paused: bool) -> CallStatus:
 
 def pending_calls(run: Sequence[Record], pause: PauseRecord) -> tuple[PendingCall, ...]:
     """Return the calls that are asked about in ``pause``, as they would run."""
-    calls = _calls_in(run)
+    calls = calls_in(run)
     own = (
         PendingCall(
             call_id=key,

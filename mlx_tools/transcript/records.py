@@ -5,7 +5,7 @@ Nothing here knows how records are made, shown or stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
@@ -650,3 +650,17 @@ TRANSITIONS: Final[Mapping[State, frozenset[str]]] = {
     State.STOPPED: frozenset({"user", "compacted", "resumed"}),
 }
 """Which records may come next. One that may not is a `TranscriptError`, and changes nothing."""
+
+
+def at_rest(records: Sequence[Record]) -> Record:
+    """Return the record that says how the last question stands.
+
+    A compaction after it says nothing of that.
+    """
+    return next(r for r in reversed(records) if not isinstance(r, CompactedRecord))
+
+
+def is_at_rest(records: Sequence[Record]) -> bool:
+    """Return True if the last question has come to rest."""
+    asked = any(isinstance(record, UserRecord) for record in records)
+    return asked and isinstance(at_rest(records), AnswerRecord | PauseRecord | StoppedRecord)

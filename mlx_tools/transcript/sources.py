@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct
 
 from mlx_tools.messages import replace
+from mlx_tools.transcript.records import CarriedRecord, ObservationRecord, Record
 
 MAX_SOURCES: Final = 100
 """Sources that one call may return; further ones are left out."""
@@ -297,3 +298,11 @@ def _cited_numbers(item: Any, sources: Mapping[int, NumberedSource]) -> set[int]
                 (found for value in values if (found := _cited_numbers(value, sources))), set()
             )
     return set()
+
+
+def sources_in(record: Record) -> Mapping[int, NumberedSource]:
+    """Return the sources that the model was given with this record, by number."""
+    observed = record.record if isinstance(record, CarriedRecord) else record
+    if not isinstance(observed, ObservationRecord) or not observed.sources:
+        return {}
+    return {source.n: source for source in read_sources(observed.sources)}

@@ -771,7 +771,7 @@ def _policy() -> Iterator[Mutation]:
         ),
         (
             "network-after-read",
-            "mlx_tools/transcript/outcome.py",
+            "mlx_tools/transcript/call_history.py",
             "spec is None or spec.private or record.nested > 0",
             "False",
             has("network-after-read"),
@@ -845,7 +845,7 @@ def _policy() -> Iterator[Mutation]:
         ),
         (
             "repeated",
-            "mlx_tools/transcript/outcome.py",
+            "mlx_tools/transcript/call_history.py",
             "times = times + 1 if at == (self.changes if mutates else self.mutations) else 1",
             "times = 1",
             has("repeated"),
@@ -902,7 +902,7 @@ def _outcomes() -> Iterator[Mutation]:
         (
             "mends",
             outcome,
-            '"mends": _mends(run),',
+            '"mends": count_mends(run),',
             '"mends": 0,',
             lambda f: any("mends" in outcome for outcome in f.golden.golden.outcomes),
             "those with a mend",

@@ -9,15 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.messages import ErrorInfo, Usage, replace
-from mlx_tools.transcript.outcome import (
-    Answered,
-    Counters,
-    RunHistory,
-    Stopped,
-    ToolCounters,
-    count,
-    outcome_of,
-)
+from mlx_tools.transcript.call_history import RunHistory
+from mlx_tools.transcript.counters import Counters, ToolCounters, count
+from mlx_tools.transcript.outcome import Answered, Stopped, outcome_of
 from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,
