@@ -51,6 +51,17 @@ def expand_user(path: str | os.PathLike[str]) -> Path:
         return Path(path)
 
 
+def file_exists(path: str | os.PathLike[str]) -> bool:
+    """Return True if there is a file or folder of this path, which may be any text."""
+    # Path.exists raises an error for a long name, and for one in a folder that is closed to us.
+    return os.path.exists(expand_user(path))  # noqa: PTH110
+
+
+def folder_exists(path: str | os.PathLike[str]) -> bool:
+    """Return True if there is a folder of this path, which may be any text."""
+    return os.path.isdir(expand_user(path))  # noqa: PTH112
+
+
 def _folder(kind: Kind, environ: Mapping[str, str] = os.environ) -> Path:
     """Return the folder for one kind of files."""
     if named := environ.get(f"MLX_TOOLS_{kind.upper()}_DIR", "").strip():

@@ -45,7 +45,7 @@ from mlx_tools.backends import (
 from mlx_tools.controller import Approver, Controller, RunSettings
 from mlx_tools.errors import BackendError, ModelError, UsageError, did_you_mean
 from mlx_tools.messages import replace
-from mlx_tools.paths import config_dir, data_dir, expand_user, state_dir
+from mlx_tools.paths import config_dir, data_dir, expand_user, folder_exists, state_dir
 from mlx_tools.policy import PLUGIN, PRESETS, Policy, can_be_allowed, check_presets, is_glob
 from mlx_tools.prompt import CATALOG_BUDGET, SEARCH, build_catalog, is_on_demand, is_search
 from mlx_tools.store import RootName, SessionStore, TemplateFile, TranscriptStore
@@ -573,7 +573,7 @@ def reusable_options(configuration: Configuration) -> dict[str, str]:
         value: Any = configuration.values.get(key)
         if not key.startswith(_JOB_SETTINGS) or value is None or not configuration.is_set(key):
             continue
-        if key == "model.name" and expand_user(value).is_dir():
+        if key == "model.name" and folder_exists(value):
             value = str(expand_user(value).resolve())
         if isinstance(value, tuple):
             value = ",".join(value)

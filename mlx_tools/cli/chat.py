@@ -181,7 +181,12 @@ def say(talk: ChatSession, text: str) -> Outcome | None:
         return None
     question, file_chars = inputs.with_files(inputs.as_text(text.strip(), "question"))
     question, output_chars = typed_command.with_outputs(talk, question)
-    return talk.ask(question, untyped_suffix_chars=file_chars + output_chars)
+    try:
+        return talk.ask(question, untyped_suffix_chars=file_chars + output_chars)
+    finally:
+        # A question that could not be asked leaves the outputs to the next one.
+        if talk.last_question is not None and talk.last_question.content == question:
+            talk.outputs.clear()
 
 
 def reminder(talk: ChatSession) -> Iterator[str]:

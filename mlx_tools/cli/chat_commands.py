@@ -17,7 +17,6 @@ import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
@@ -55,7 +54,7 @@ from mlx_tools.cli.talk import ChatSession, folders
 from mlx_tools.cli.undoing import tell_undone, undo_steps
 from mlx_tools.errors import UsageError, did_you_mean
 from mlx_tools.messages import ToolSpec, json_line, replace
-from mlx_tools.paths import expand_user
+from mlx_tools.paths import expand_user, file_exists
 from mlx_tools.policy import FUNCTIONS, always_asks, find_denial
 from mlx_tools.store import RootName, load_words
 from mlx_tools.toolbox import Undo
@@ -475,7 +474,7 @@ def _model(talk: ChatSession, words: str) -> None:
         (_, served), (_, local) = _models(talk)
         name = talk.model
         # Some servers load a model that they do not list, some answer with another one.
-        if name and served and name not in (*served, *local) and not Path(name).exists():
+        if name and served and name not in (*served, *local) and not file_exists(name):
             warn_all([f"the server does not list {in_words(name)}; /model lists what it has"])
         return
     for place, names in _models(talk):

@@ -65,6 +65,7 @@ from mlx_tools.golden import (
     write_report,
 )
 from mlx_tools.messages import replace
+from mlx_tools.paths import file_exists, folder_exists
 from mlx_tools.store import FORMAT_VERSION
 from mlx_tools.transcript import Event, Finished
 
@@ -331,7 +332,8 @@ def _load_golden(
 ) -> Golden:
     """The golden transcript of a session, by its id, ``last`` or a path, written down."""
     store = session_store(configuration)
-    files = store.read(Path(session) if Path(session).is_file() else store.find(session))
+    is_path = file_exists(session) and not folder_exists(session)
+    files = store.read(Path(session) if is_path else store.find(session))
     kept = Golden.from_records(files.transcript)
     # those of the model that it was made with, where they are on this machine
     folder = find_model(kept.header.model) if kept.header.model else None

@@ -30,7 +30,7 @@ from mlx_tools.cli.call_text import in_words
 from mlx_tools.cli.output import count_columns, note, steerable, wrap_line
 from mlx_tools.errors import UsageError
 from mlx_tools.parsing import HOOKS, Unreadable
-from mlx_tools.paths import expand_user, read_regular
+from mlx_tools.paths import expand_user, file_exists, folder_exists, read_regular
 from mlx_tools.store import private_part
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -88,7 +88,7 @@ def with_files(question: str) -> tuple[str, int]:
     texts = {}
     for quoted, bare in _FILE_NAME.findall(question):
         names = (quoted,) if quoted else (bare, bare.rstrip(_END_MARKS))
-        paths = [path for path in map(expand_user, filter(None, names)) if path.exists()]
+        paths = [path for path in map(expand_user, filter(None, names)) if file_exists(path)]
         if paths:
             texts[str(paths[0])] = _file_text(paths[0])
     added = "".join(f"\n\n{path}:\n{text}" for path, text in texts.items())
@@ -98,7 +98,7 @@ def with_files(question: str) -> tuple[str, int]:
 
 
 def _file_text(path: Path) -> str:
-    if path.is_dir():
+    if folder_exists(path):
         raise UsageError(f"{path} is a folder", hint="/root DIR lets tools see it")
     real = path.resolve()
     if (private := private_part(real.parts)) is not None:
@@ -128,7 +128,7 @@ def decode_text(data: bytes, name: str) -> str:
             hint="the tool describe_image tells what is in one: name the file in the question, and "
             "give --tools describe_image --root DIR",
         )
-    raise UsageError(f"{name}: not UTF-8 at byte {position}")
+    raise UsageError(f"{name}: not UTF-8 at byte {position}", hint="save it as UTF-8")
 
 
 def _stdin_bytes() -> bytes:

@@ -33,15 +33,18 @@ def read_approvals(
     Raises:
         UsageError: they contradict each other.
     """
-    if approve_all and (approve or deny or edit):
-        raise UsageError("--approve-all cannot be combined with another decision")
+    if approve_all and (approve or deny or edit or reason):
+        raise UsageError(
+            "--approve-all cannot be combined with another decision or a reason",
+            hint="leave it out, and name each call: --approve CALL, --deny CALL",
+        )
     if approve_all:
         return True
     decisions: dict[str, ApprovalAnswer] = {}
 
     def say(call: str, answer: ApprovalAnswer) -> None:
         if call in decisions:
-            raise UsageError(f"{call} is decided about twice")
+            raise UsageError(f"{call} is decided about twice", hint="name each call once")
         decisions[call] = answer
 
     for text in approve:
@@ -53,7 +56,7 @@ def read_approvals(
         value = parse_object(text, "--edit: the arguments", "--edit c1 '{\"x\": 1}'")
         say(call, ApprovalAnswer(True, reason, arguments=value))
     if reason and not decisions:
-        raise UsageError("--reason goes with --deny, --approve or --edit")
+        raise UsageError("--reason goes with --deny, --approve or --edit", hint="add one")
     return decisions or None
 
 

@@ -10,7 +10,6 @@ import gc
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -20,7 +19,7 @@ from mlx_tools.cli import options
 from mlx_tools.cli.installing import note_left_out, program, tell_left
 from mlx_tools.cli.output import note, print_text
 from mlx_tools.errors import MissingDependency, UsageError
-from mlx_tools.paths import expand_user, to_install
+from mlx_tools.paths import expand_user, folder_exists, to_install
 from mlx_tools.store import RootName
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ def _flags(options_given: options.Options) -> list[str]:
     for key, value in options_given.items():
         setting = config.table()[key].setting
         flag = setting.flag
-        if setting.secret or (key == "model.name" and Path(str(value)).is_dir()):
+        if setting.secret or (key == "model.name" and folder_exists(str(value))):
             value = str(expand_user(str(value)).absolute())  # it starts in another folder
         if isinstance(value, bool):
             flags += [flag] if value else []

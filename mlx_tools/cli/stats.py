@@ -1,7 +1,4 @@
-"""`mlx-tools stats`: counts the questions and calls of all sessions.
-
-Counts the questions and calls of all sessions, by model and by tool.
-"""
+"""`mlx-tools stats`: counts the questions and calls of all sessions, by model and by tool."""
 
 from __future__ import annotations
 
@@ -130,26 +127,17 @@ def _lines(sessions: int, models: Mapping[str, Counters]) -> Iterable[str]:
     total = sum(models.values(), Counters())
     yield f"{count_noun(sessions, 'session')}, {count_noun(total.questions, 'question')}"
     if total.ends:
-        ends = sorted(total.ends.items(), key=lambda counters_of_model: -counters_of_model[1])
-        parts = (
-            f"{word.replace('_', ' ')} {_share(count_of_end, total.questions)}"
-            for word, count_of_end in ends
-        )
+        ends = sorted(total.ends.items(), key=lambda end: -end[1])
+        parts = (f"{word.replace('_', ' ')} {_share(n, total.questions)}" for word, n in ends)
         yield f"ended: {', '.join(parts)}"
     heads = ("model", "questions", "answered", "turns", "tokens in", "cached", "out")
     if models:
-        rows = [_of_model(name, counters_of_model) for name, counters_of_model in models.items()]
+        rows = [_of_model(name, counters) for name, counters in models.items()]
         yield ""
         yield from table([(*heads, "unread", "repairs", "mends", "time"), *rows], numbers=True)
     if total.tools:
         heads = ("tool", "calls", "ok", "failed", "refused", "repaired", "mean time")
-        names = sorted(
-            total.tools,
-            key=lambda counters_of_model: (
-                -total.tools[counters_of_model].picked,
-                counters_of_model,
-            ),
-        )
+        names = sorted(total.tools, key=lambda name: (-total.tools[name].picked, name))
         yield ""
         yield from table([heads, *(_of_tool(name, total) for name in names)], numbers=True)
 

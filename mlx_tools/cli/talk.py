@@ -155,6 +155,12 @@ class ChatSession:
         for record in records:
             yield record.record if isinstance(record, CarriedRecord) else record
 
+    @property
+    def last_question(self) -> UserRecord | None:
+        """The question that was asked last, None if there was none."""
+        questions = (record for record in self.past_records if isinstance(record, UserRecord))
+        return [None, *questions][-1]
+
     def wait(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return the result of an asynchronous function on the loop; Ctrl-C ends it."""
         future: Future[Any] | None = None
@@ -260,15 +266,13 @@ class ChatSession:
 
     def retry(self) -> Outcome:
         """Ask the last question again, as if it had not been answered."""
-        questions = [
-            record.content for record in self.past_records if isinstance(record, UserRecord)
-        ]
-        if not questions:
-            raise UsageError("nothing was asked yet")
+        question = self.last_question
+        if question is None:
+            raise UsageError("nothing was asked yet", hint="type a question first")
         if (paused := self._decide_doubts()) is not None:
             return paused
         self._go_on_in(self.controller, without_last=True)
-        return self.ask(questions[-1])
+        return self.ask(question.content, untyped_suffix_chars=question.untyped_suffix_chars)
 
     def compact(self) -> str:
         """Let the model sum up the conversation; return in words what left the prompt."""

@@ -91,7 +91,6 @@ def completions(talk: ChatSession, beginning: str) -> Iterator[str]:
 def with_outputs(talk: ChatSession, question: str) -> tuple[str, int]:
     """Return a question with the outputs that go with it, and their characters."""
     added = "".join(f"\n\n{text}" for text in talk.outputs)
-    talk.outputs.clear()
     return question + added, len(added)
 
 

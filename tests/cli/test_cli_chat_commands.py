@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -13,10 +14,11 @@ from anyio.from_thread import start_blocking_portal
 
 from mlx_tools.app import RunOptions, config
 from mlx_tools.cli.chat import banner
+from mlx_tools.cli.chat import say as say_in
 from mlx_tools.cli.chat_commands import COMMANDS, copy, run_slash_command
 from mlx_tools.cli.chat_commands import completions as suggestions
 from mlx_tools.cli.talk import ChatSession
-from mlx_tools.errors import BackendUnreachable, UsageError
+from mlx_tools.errors import BackendUnreachable, MlxToolsError, UsageError
 from mlx_tools.messages import ToolSpec, replace
 from mlx_tools.testing import ScriptedServer, answer, call
 from mlx_tools.transcript import ApprovalRecord
@@ -118,6 +120,12 @@ def test_a_file_that_a_question_names_goes_with_it(say: Say, home: Path) -> None
     assert "plan.md:\nBed 2: kale" in prompt and "two words.txt:\nBed 3: beans" in prompt
     assert prompt.count("Bed 2: kale") == 1 and "@nobody" in prompt
     assert "with the 12 characters of plan.md" in result.err
+
+
+def test_a_word_too_long_for_a_files_name_is_part_of_the_question(say: Say) -> None:
+    result, server = say(f"What is @{'a' * 300}?", "And then?")
+    assert result.code == 0 and len(server.bodies) == 2
+    assert "a" * 300 in server.prompts[0]
 
 
 @pytest.mark.parametrize(
@@ -461,6 +469,27 @@ def test_a_question_is_asked_again_without_its_answer(say: Say) -> None:
     result, server = say("first?", "second?", "/retry")
     assert result.out == "One.\nTwo.\nThree.\n"
     assert server.prompts[2] == server.prompts[1]
+
+
+def test_a_question_asked_again_still_says_what_a_file_wrote_of_it(say: Say, home: Path) -> None:
+    (home / "here" / "plan.md").write_text("Bed 2: kale\n")
+    result, _ = say("What grows in @plan.md?", "/retry", "/transcript")
+    records = [json.loads(line) for line in Path(result.out.split()[-1]).read_text().splitlines()]
+    (question,) = (record for record in records if record["type"] == "user")
+    assert question["piped"] == len("\n\nplan.md:\nBed 2: kale\n")
+
+
+def test_a_question_that_cannot_be_asked_leaves_a_programs_output_to_the_next() -> None:
+    with talking(answer("One.")) as talk:
+        talk.outputs.append("!cat beds.txt\nkale")
+        talk.conversation.close()
+        with pytest.raises(MlxToolsError):
+            say_in(talk, "What grows?")
+        assert talk.outputs == ["!cat beds.txt\nkale"]
+    with talking(answer("One.")) as talk:
+        talk.outputs.append("!cat beds.txt\nkale")
+        say_in(talk, "What grows?")
+        assert talk.outputs == []
 
 
 def test_nothing_can_be_asked_again_or_saved_or_copied_before_a_question(say: Say) -> None:

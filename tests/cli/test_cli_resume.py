@@ -95,6 +95,7 @@ def test_an_edited_call_runs_as_it_was_edited(resume: Any, root: Path) -> None:
         ("--edit", "c1", '{"path": 5}'),
         ("--edit", "c1", '{"path": "../out.txt", "content": ""}', "--deny", "c1"),
         ("--approve-all", "--deny", "c1"),
+        ("--approve-all", "--reason", "it is late"),
         ("--approve", "c7"),
         ("--reason", "nothing to say it of"),
     ],

@@ -19,6 +19,7 @@ from mlx_tools.cli.inputs import MAX_BYTES, confirm, read_bytes
 from mlx_tools.cli.options import Yes, argument, option
 from mlx_tools.cli.output import complain, count_noun, cut, note
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError, did_you_mean
+from mlx_tools.paths import file_exists
 from mlx_tools.plugins.openapi.address import find_server_fault
 from mlx_tools.plugins.openapi.document import (
     OpenApiDocument,
@@ -111,7 +112,7 @@ def _bound(sources: BoundSources, document: str, name: str) -> BoundSource | Non
         UsageError: the source is of another kind.
     """
     names = sources.names()
-    source_name = name or (document if document in names and not Path(document).exists() else "")
+    source_name = name or (document if document in names and not file_exists(document) else "")
     if source_name not in names:
         return None
     source = sources.read(source_name)
