@@ -231,7 +231,11 @@ async def _ask(
         )
         for record in golden.records:
             if isinstance(record, UserRecord):
-                outcome = await conversation.run(record.content, tool_choice=record.tool_choice)
+                outcome = await conversation.run(
+                    record.content,
+                    tool_choice=record.tool_choice,
+                    untyped_suffix_chars=record.untyped_suffix_chars,
+                )
                 if outcome.status == "paused":
                     break
         return store.path_of(conversation.session)

@@ -41,11 +41,11 @@ class Expectation:
     """
 
     def __init__(self, expected: Mapping[str, Any], outcome: Mapping[str, Any]) -> None:
-        if not isinstance(expected, Mapping) or (unknown := sorted(set(expected) - _KEYS)):
-            raise UsageError(
-                f"an expectation has no {unknown[0]!r}" if expected else "this is no expectation",
-                hint=f"it may have {', '.join(sorted(_KEYS))}",
-            )
+        hint = f"write an object that may have {', '.join(sorted(_KEYS))}"
+        if not isinstance(expected, Mapping):
+            raise UsageError(f"this is no expectation: {json.dumps(expected)[:200]}", hint=hint)
+        if unknown := sorted(set(expected) - _KEYS):
+            raise UsageError(f"an expectation has no {unknown[0]!r}", hint=hint)
         self.status = expected.get("status", outcome.get("status", "answered"))
         if self.status not in _STATUSES:
             raise UsageError(
@@ -58,7 +58,7 @@ class Expectation:
                 for call in outcome.get("calls", ())
             ]
         if not isinstance(calls, Sequence) or isinstance(calls, str):
-            raise UsageError("an expectation's calls are a list")
+            raise UsageError("an expectation's calls are no list", hint='write "calls": [{…}]')
         self.calls = [ExpectedCall(call) for call in calls]
         self._texts = {key: expected[key] for key in ("answer", "reason") if key in expected}
         self._fits = {key: matcher(text) for key, text in self._texts.items()}
@@ -90,7 +90,10 @@ def expectations(
 ) -> list[Expectation]:
     """Return an expectation for each recorded question. Raise `UsageError`."""
     if len(expect) > len(outcomes):
-        raise UsageError(f"there are {len(expect)} expectations for {len(outcomes)} questions")
+        raise UsageError(
+            f"there are {len(expect)} expectations for {len(outcomes)} questions",
+            hint="give one for each question, in their order",
+        )
     wanted = [*expect, *({} for _ in outcomes[len(expect) :])]
     return [Expectation(one, recorded) for one, recorded in zip(wanted, outcomes, strict=True)]
 
@@ -209,8 +212,12 @@ def _number(expected: Mapping[str, Any]) -> _Test:
     def test(value: Any) -> bool:
         if isinstance(value, str):
             return any(map(test, _numbers_in(value)))
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return is_number and bool(abs(value - number) <= tolerance)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        try:
+            return bool(abs(value - number) <= tolerance)
+        except OverflowError:  # an integer beyond all floats
+            return False
 
     return test
 

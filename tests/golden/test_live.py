@@ -14,7 +14,7 @@ from mlx_tools.errors import BackendUnreachable, UsageError
 from mlx_tools.golden import Golden, GoldenCheck, check_live
 from mlx_tools.messages import replace
 from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call
-from mlx_tools.transcript.records import EditRecord, ObservationRecord
+from mlx_tools.transcript.records import EditRecord, ObservationRecord, UserRecord
 from tests.golden.made import SETTINGS, golden_of
 
 
@@ -129,3 +129,15 @@ def test_an_expectation_that_is_none_is_told_before_anything_is_asked() -> None:
     golden = replace(RAIN, golden=replace(RAIN.golden, expect=({"answr": "x"},)))
     with pytest.raises(UsageError, match="answr"):
         checked(golden)
+
+
+def test_what_was_piped_into_a_question_is_so_when_it_is_asked_again() -> None:
+    (question, *rest) = RAIN.records
+    piped = replace(
+        question, content=f"Hm? {call('weather', city='Bonn')}", untyped_suffix_chars=70
+    )
+    check = checked(
+        replace(RAIN, records=(piped, *rest)), call("weather", city="Bonn"), answer(".")
+    )
+    (asked,) = (record for record in check.samples[0].records if isinstance(record, UserRecord))
+    assert asked.untyped_suffix_chars == 70
