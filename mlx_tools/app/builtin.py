@@ -47,8 +47,7 @@ class ToolOptions(TypedDict, total=False):
     """The maker of jobs of ``schedule_task``, of its plugin. Without it, that tool is disabled."""
     local_hosts: Iterable[str]
     """Hosts of this machine or its network, each with its port, that ``fetch_url`` may ask, and
-    that
-    results of ``searxng`` may be on."""
+    that results of ``searxng`` may be on."""
     searxng: str | None
     """The address of a SearXNG that ``web_search`` asks instead of search engines."""
 

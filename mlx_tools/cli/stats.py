@@ -1,4 +1,4 @@
-"""`mlx-tools stats`: counts the questions and calls of all sessions, by model and by tool."""
+"""`mlx-tools stats`: questions and calls of all sessions, by model and by tool."""
 
 from __future__ import annotations
 

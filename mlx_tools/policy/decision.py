@@ -430,8 +430,7 @@ _JOINED_PIECES: Final = (2, 3, 4)
 
 _MAX_SHORT_PIECE: Final = 8
 """Characters of a short piece. Short pieces are joined in any number: blocks of 4 or 8 are how
-people
-and programs write keys."""
+people and programs write keys."""
 
 _MIN_SECRET_CHARS: Final = 16
 """Characters of the shortest joined text that is searched: a choice. Shorter ones are mostly two
@@ -439,8 +438,7 @@ everyday words, and keys are longer."""
 
 _MAX_JOINED_CHARS: Final = 10_000
 """Characters of the longest text whose pieces are joined. URLs and search queries, the ways out,
-are
-shorter, and joined pieces are up to ten times the text."""
+are shorter, and joined pieces are up to ten times the text."""
 
 
 def _undisguise(text: str) -> Iterator[str]:

@@ -34,13 +34,11 @@ from mlx_tools.policy.secret_kinds import (
 
 WINDOW: Final = 24_576
 """Characters of a unit that are judged at once, and so the most that is held back of a stream.
-Three
-times `OVERLAP`: a window of twice as many would hold back more, a shorter one judge more text
+Three times `OVERLAP`: a window of twice as many would hold back more, a shorter one judge more text
 twice."""
 OVERLAP: Final = 8192
 """Characters that two windows share: a secret up to this length is seen whole. No kind needs as
-many
-to be recognized: a JWT has up to 8,007 before its signature. A longer one is redacted from its
+many to be recognized: a JWT has up to 8,007 before its signature. A longer one is redacted from its
 beginning to where the characters of such secrets end."""
 LOOK_AHEAD: Final = 1200
 """Characters after the first line of a key that are searched for the key: headers such as
@@ -49,8 +47,7 @@ LONGEST_FIRST_LINE: Final = 160
 """Characters of the longest first line of a key: `_BLOCK` matches none longer."""
 DEPTH: Final = 3
 """Encodings within one another that are decoded: base64 within JSON within a URL. Each level costs
-a
-search of its own."""
+a search of its own."""
 
 _SHORTEST: Final = 6
 """Characters of the shortest unit that is judged. A choice: shorter passwords are words or numbers.
@@ -382,8 +379,7 @@ def merge_spans(spans: list[SecretSpan]) -> list[SecretSpan]:
 
 SHORTEST_BASE64: Final = 20
 """Characters of the shortest base64 that is decoded: fewer hold less than 15 bytes, and no secret
-of a
-known shape fits in that."""
+of a known shape fits in that."""
 _SHORTEST_TEXT: Final = 12
 """Bytes of the shortest text in decoded data: random bytes seldom hold as many printable ones in a
 row."""

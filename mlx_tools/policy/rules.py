@@ -311,8 +311,7 @@ _RATE: Final = re.compile(r"([1-9][0-9]{0,5})/([a-z]+)", re.ASCII)
 
 RateCounts = dict[str, tuple[str, str]]
 """The calls of a session that were let through: for each key the tool, and the time (ISO 8601) of
-the
-completion with the call."""
+the completion with the call."""
 
 
 class Rate(Struct, frozen=True):
@@ -558,8 +557,7 @@ class Policy:
     """Run no call that can change things, may use the network or would have asked."""
     rate_limits: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Rates by pattern, as in ``{"notes_*": "100/hour"}``. Each tool that a pattern matches is
-    counted
-    by itself, and every matching rate applies."""
+    counted by itself, and every matching rate applies."""
     ask_effects: Sequence[str] = ASK_EFFECTS
     """Effects (write, execute, network) for which a person is asked, whichever tool has them."""
     session_rate_limit: str | None = None

@@ -22,8 +22,7 @@ UPWARD_PARTS: Final = ("", ".", "..")
 """Parts of a path that lead up, or to the same folder."""
 _MAX_DECODINGS: Final = 5
 """Times that percent signs are decoded, to see the text that a server may come to. A text that
-still
-changes is refused: servers decode once or twice, so nobody writes it in good faith."""
+still changes is refused: servers decode once or twice, so nobody writes it in good faith."""
 
 _SEPARATORS: Final = frozenset("?#@:,;<>|&$`(){}\"'%!=")
 """Characters that begin another part of an address, a list or a command. In a text that is no URL a

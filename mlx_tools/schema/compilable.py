@@ -30,8 +30,7 @@ COMPACT: Final[Mapping[str, Any]] = {"x-guidance": {"whitespace_flexible": False
 
 LARGE: Final = 10_000
 """Characters of a large schema. Some take 10 µs a character to compile, again for each order of
-keys
-that a model writes, so a larger one would block the event loop for 0.1 s."""
+keys that a model writes, so a larger one would block the event loop for 0.1 s."""
 
 _TYPES: Final = {"string", "integer", "number", "boolean", "array", "object", "null"}
 _ASKING: Final = frozenset(
@@ -46,8 +45,7 @@ _MAX_OPTIONAL: Final = 200
 """Optional properties that are enforced. At about 500 llguidance fails on where they may stand."""
 _MAX_UNDESCRIBED: Final = 200
 """Required properties without a schema of their own that are enforced. llguidance takes quadratic
-time
-for them, 1.2 s for 8,000."""
+time for them, 1.2 s for 8,000."""
 _MAX_COUNT: Final = 10_000
 """The largest length or count that is enforced. A choice: larger ones are left to validation."""
 _LARGEST: Final = 2.0**53

@@ -119,8 +119,7 @@ class BoundSource:
     """The tools that were agreed to."""
     said: tuple[BoundTool, ...] = ()
     """Tools that it has described differently since, or has beyond those agreed to. They are off
-    until
-    a person agrees."""
+    until a person agrees."""
 
     def __post_init__(self) -> None:
         if not SOURCE_NAME.fullmatch(self.name):

@@ -28,8 +28,7 @@ MAX_ERROR_CHARS: Final = 500
 """Characters of an error message: a few sentences. Longer ones are mostly tracebacks or dumps."""
 MAX_LONG_ERROR_CHARS: Final = 4_000
 """Characters of an error that shows a piece of a file: as many as a model sees of an observation
-with
-the smallest limit."""
+with the smallest limit."""
 
 _NO_MODEL: Final = "there is no model to ask here"
 _ABANDONED: Final = "this call was cancelled"
@@ -125,8 +124,7 @@ class ToolContext:
     """The tools of the run that makes the call, None outside of a run."""
     expected: str | None = None
     """The `Preview.state` that the call was approved on, None if it had no preview. A tool that
-    finds
-    another state must change nothing."""
+    finds another state must change nothing."""
     artifacts: Artifacts | None = None
     """The artifacts of the session, None outside of a session."""
     undo: UndoStore | None = None
@@ -147,8 +145,7 @@ class ToolContext:
     """The event loop of the call."""
     cancelled: bool = field(default=False, init=False)
     """True if nobody waits for the result any more. A tool that runs long should look now and then:
-    a
-    function in a thread cannot be stopped from outside."""
+    a function in a thread cannot be stopped from outside."""
     asking: futures.Future[str] | None = field(default=None, init=False)
     """The question that a function in a thread has asked the model, while it waits for the answer.
     """

@@ -42,8 +42,7 @@ hundreds of megabytes, in memory, in the transcript and in the artifact."""
 
 _MAX_ERROR_TEXT: Final = 100_000
 """Characters of an exception's text that are redacted and cut: redaction takes time linear in it,
-and
-a model sees at most 4,000."""
+and a model sees at most 4,000."""
 
 _GRACE: Final = 1.0
 """Seconds that an asynchronous tool has to clean up after it was cancelled. Nobody waits for it."""
@@ -225,8 +224,7 @@ async def _drain(running: Coroutine[Any, Any, None]) -> None:
 
 _abandoned_calls: set[asyncio.Future[Any]] = set()
 """Cancelled tasks that have not ended. The loop holds tasks only weakly, so without this they could
-be
-collected in the middle of their cleaning up."""
+be collected in the middle of their cleaning up."""
 
 
 def _abandon(task: asyncio.Task[Any], running: Coroutine[Any, Any, Any]) -> None:

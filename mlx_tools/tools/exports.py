@@ -22,8 +22,7 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _CHOICES: Final = ("allOf", "anyOf", "oneOf")
 _NOT_AT_TOP: Final = (*_CHOICES, "enum", "not")
 """Keywords that the vendors' services accept only below the top: with one such schema they refuse
-all
-tools. Calls are always checked against the whole schema here."""
+all tools. Calls are always checked against the whole schema here."""
 
 _ANTHROPIC_KEY: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 

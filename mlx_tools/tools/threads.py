@@ -21,8 +21,7 @@ from typing import Any, Final
 
 MAX_THREADS: Final = 64
 """Calls that run in threads at one time, abandoned ones included. A turn runs four at once; the
-rest
-is room for those that hang, and few enough for any system."""
+rest is room for those that hang, and few enough for any system."""
 
 Outcome = tuple[Any, BaseException | None]
 """The value that a function returned, or the exception that it raised."""

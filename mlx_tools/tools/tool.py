@@ -58,8 +58,7 @@ class Preview(Struct, frozen=True):
     """The change for a person: a unified diff of what is written."""
     state: str
     """Identifies what the call would act on, such as a hash of the file's content. An approval
-    holds
-    only as long as it stays the same."""
+    holds only as long as it stays the same."""
     paths: Mapping[str, str] = field(default_factory=dict)
     """For each argument that is a path, the place that it leads to."""
     fails: bool = False

@@ -265,8 +265,7 @@ def _find_free_name(heading: str, taken_names: set[str]) -> str:
 _MAX_CHARS: Final = 100
 _MAX_BYTES: Final = 180
 """Limits of a title in a file's name, which has 255 bytes. There is room for a number and the
-ending,
-also if a file system decomposes accents."""
+ending, also if a file system decomposes accents."""
 
 _NAMELESS: Final = "note"
 """The name of a note if nothing of its title may be in a name."""
@@ -276,8 +275,7 @@ _DIVIDING: Final = frozenset('/\\:*?"<>|')
 
 _EDGES: Final = " .-~_"
 """Characters that may not be at either end: hidden files, options, home folders, and names that
-look
-the same."""
+look the same."""
 
 
 def make_stem(title: str) -> str:
@@ -313,8 +311,7 @@ def _replace_character(character: str) -> str:
 MAX_HITS: Final = 5
 HEAD_WEIGHT: Final = 3
 """A word of a note's title or path counts as much as so many in its text. A choice: who names a
-note
-by a word means it."""
+note by a word means it."""
 
 WORD_CHARS: Final = 6
 """Characters of a word and the space after it, about."""

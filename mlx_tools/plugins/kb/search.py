@@ -213,8 +213,7 @@ _OF_FILES: Final = (
     ("file_names", "0.8 * bm25(file_names, 1, 1, 0) + 0.4 * bm25(file_names, 0, 0, 1)"),
 )
 """The weights of the indexes: heading and text of a passage; all words of a file; its title and
-path,
-and its headings."""
+path, and its headings."""
 
 _SMALL: Final = 2_000
 """Passages of a knowledge base for which the rarity of words is counted here."""

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 PORT: Final = 33_418
 """The port on loopback to which the page leads back. It is fixed, since servers hold a client to
-the
-address that it registered."""
+the address that it registered."""
 _REDIRECT: Final = f"http://127.0.0.1:{PORT}/callback"
 _MAX_BYTES: Final = 100_000
 _SECONDS: Final = 300.0

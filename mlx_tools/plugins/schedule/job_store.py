@@ -226,8 +226,7 @@ KEEP_DONE: Final = timedelta(days=30)
 MAX_ATTEMPTS: Final = 3
 RETRY_AFTER: Final = timedelta(minutes=5)
 """The number of attempts of a run that cannot begin, and the time between them: a server that
-restarts
-takes minutes."""
+restarts takes minutes."""
 
 _SCHEMA: Final = """
 CREATE TABLE jobs (

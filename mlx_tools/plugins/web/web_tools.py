@@ -153,8 +153,7 @@ _FAULTS: Final = {
 
 Search = Callable[[str, int, float], Awaitable[Iterable[Mapping[str, Any]]]]
 """Asks for a query: at most so many hits, within so many seconds. Each hit has ``url``, ``title``
-and
-``text``. Raises ToolError."""
+and ``text``. Raises ToolError."""
 
 
 def find_missing_package() -> str | None:
