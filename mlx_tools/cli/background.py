@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import signal
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -19,7 +19,7 @@ from contextlib import (
     suppress,
 )
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -39,6 +39,8 @@ from mlx_tools.transcript import Event, Finished, Outcome
 if TYPE_CHECKING:
     from mlx_tools.app import SavedSession
 
+T = TypeVar("T")
+
 _PATIENCE: Final = 10.0
 """Seconds without an event after which a cancelled run is left alone.
 
@@ -46,7 +48,20 @@ A choice: a tool that does not end must not keep the user from the prompt.
 """
 
 _TICK: Final = 0.1
-"""Seconds between two updates of the view while nothing happens."""
+"""Seconds between two updates of the view, and looks for signals, while nothing happens."""
+
+
+def wait_for(future: Future[T]) -> T:
+    """Return the result of a future.
+
+    A signal just before a wait without a timeout would be noticed only at the end of the wait.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C.
+    """
+    while not wait([future], _TICK).done:
+        continue
+    return future.result()
 
 
 class NewSession(Struct, frozen=True):
@@ -91,7 +106,7 @@ def answer(
         )
         with (
             controllers as controller,
-            closing(portal.call(session.begin, controller)) as conversation,
+            closing(wait_for(portal.start_task_soon(session.begin, controller))) as conversation,
         ):
             try:
                 for event in turns.follow(lambda: stream(conversation), view):
@@ -210,7 +225,7 @@ class Turns:
                     else:
                         yield item
             has_ended = True
-            future.result()
+            wait_for(future)
         except BaseException:
             if future is None:
                 raise  # nothing was started
@@ -224,11 +239,12 @@ class Turns:
 
     def _next(self, view: LiveView) -> Event | _Question | None:
         """Return the next event or question; until then the view shows that time passes."""
-        while view.moves:
+        while True:
+            # A signal just before a wait without a timeout would be noticed only at its end.
             with suppress(queue.Empty):
                 return self._queue.get(timeout=_TICK)
-            view.tick()
-        return self._queue.get()
+            if view.moves:
+                view.tick()
 
     async def _run(self, stream: Callable[[], AsyncGenerator[Event]]) -> None:
         try:

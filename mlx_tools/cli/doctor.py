@@ -17,7 +17,6 @@ from math import isfinite
 from time import monotonic
 from typing import Annotated, Any, Final
 
-import anyio
 import typer
 from msgspec import Struct, to_builtins
 
@@ -62,6 +61,7 @@ from mlx_tools.backends import (
     takes_grammar,
 )
 from mlx_tools.cli import options, version
+from mlx_tools.cli.inputs import run_loop
 from mlx_tools.cli.options import option
 from mlx_tools.cli.output import note, print_json, print_prose, print_text, progress_counter, table
 from mlx_tools.errors import EXIT_BACKEND, EXIT_OK, EXIT_STOPPED, BackendTimeout, MlxToolsError
@@ -114,7 +114,7 @@ def doctor(
         person=sys.stderr.isatty(),
         pick=options.pick_at_terminal(),
     )
-    findings = anyio.run(_find, run, seconds if probed else None)
+    findings = run_loop(_find, run, seconds if probed else None)
     if as_json:
         print_json(_as_json(findings))
     else:

@@ -9,7 +9,6 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
-import anyio
 import typer
 
 from mlx_tools.app import (
@@ -129,7 +128,9 @@ def run(
         run_choice = options.run_options(options_given)
         goldens = [read_golden(path) for path in files]
         model_names = options.names(models) or (None,)
-        checks = anyio.run(_check_live, goldens, run_choice, model_names, cells, samples, tell)
+        checks = inputs.run_loop(
+            _check_live, goldens, run_choice, model_names, cells, samples, tell
+        )
     else:
         checks = []
         with progress_counter("replaying", len(files)) as step:

@@ -21,10 +21,10 @@ import tempfile
 import termios
 import threading
 import tty
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TextIO
+from typing import Any, BinaryIO, Final, TextIO, TypeVar
 
 from mlx_tools.cli.call_text import in_words
 from mlx_tools.cli.output import count_columns, note, steerable, wrap_line
@@ -32,6 +32,8 @@ from mlx_tools.errors import UsageError
 from mlx_tools.parsing import HOOKS, Unreadable
 from mlx_tools.paths import expand_user, file_exists, folder_exists, read_regular
 from mlx_tools.store import private_part
+
+T = TypeVar("T")
 
 MAX_BYTES = 64 * 1024 * 1024
 """More than this is no question, completion or list of tools, but a mistake."""
@@ -401,6 +403,28 @@ def ctrl_c_later() -> Iterator[None]:
         yield
     if pressed:
         signal.raise_signal(signal.SIGINT)
+
+
+def run_loop(function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+    """Return the result of an asynchronous function, run in an event loop of its own.
+
+    A signal wakes the loop. One just before the loop's wait would otherwise be noticed only with
+    the next event.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C.
+    """
+    import asyncio
+
+    import anyio
+
+    async def run() -> T:
+        if threading.current_thread() is threading.main_thread():
+            # With a handler for any signal, asyncio wakes up by all signals. This one is not used.
+            asyncio.get_running_loop().add_signal_handler(signal.SIGURG, lambda: None)
+        return await function(*arguments)
+
+    return anyio.run(run)
 
 
 def confirm(

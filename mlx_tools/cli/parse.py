@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, get_args
 
-import anyio
 import typer
 from msgspec import Struct, to_builtins
 
@@ -306,7 +305,7 @@ def propose(
     if not items:
         return EXIT_OK
     with progress_counter("proposing", len(items)) as step:
-        return anyio.run(_propose_all, run, items, step)
+        return inputs.run_loop(_propose_all, run, items, step)
     raise AssertionError("unreachable")
 
 

@@ -24,7 +24,7 @@ from mlx_tools.app import (
     open_selected_backend,
     with_settings,
 )
-from mlx_tools.cli.background import Turns
+from mlx_tools.cli.background import Turns, wait_for
 from mlx_tools.cli.call_text import in_words
 from mlx_tools.cli.inputs import ctrl_c_later
 from mlx_tools.cli.output import note
@@ -167,7 +167,7 @@ class ChatSession:
         try:
             with ctrl_c_later():
                 future = self._portal.start_task_soon(function, *arguments)
-            return future.result()
+            return wait_for(future)
         except BaseException:
             if future is not None:
                 future.cancel()

@@ -9,7 +9,6 @@ import json
 import sys
 from typing import Annotated, Any, Final
 
-import anyio
 import typer
 from msgspec import to_builtins
 
@@ -165,7 +164,7 @@ def call(
         finally:
             await registry.aclose()
 
-    direct_call, files = anyio.run(run)
+    direct_call, files = inputs.run_loop(run)
     if as_json:
         print_json(_as_json(direct_call, files))
     elif direct_call.result is not None and direct_call.result.content is not None:

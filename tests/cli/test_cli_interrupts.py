@@ -1,9 +1,12 @@
-"""Ctrl-C at the worst moment: between the start of work and the place that ends it."""
+"""Ctrl-C at the worst moment: as work starts, or just before a wait."""
 
 from __future__ import annotations
 
+import selectors
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,12 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from mlx_tools import Controller, TranscriptStore
 from mlx_tools.app import RunOptions, config
-from mlx_tools.cli.background import Turns
+from mlx_tools.cli.background import Turns, wait_for
+from mlx_tools.cli.inputs import run_loop
 from mlx_tools.cli.view import LiveView
 from mlx_tools.store.transcript import load
 from mlx_tools.transcript import StoppedRecord
+from tests.interrupts import interrupted_in
 
 
 class Slow:
@@ -59,3 +64,26 @@ def test_ctrl_c_at_the_beginning_of_a_run_is_written_down(home: Path, tmp_path: 
     (path,) = (tmp_path / "sessions").glob("*/transcript.jsonl")
     last = load(path)[-1]
     assert isinstance(last, StoppedRecord) and last.reason == "interrupted"
+
+
+async def never() -> AsyncGenerator[Any]:
+    """The events of a run in which nothing happens."""
+    await anyio.sleep_forever()
+    yield
+
+
+def test_ctrl_c_just_before_the_wait_for_an_event_is_noticed(home: Path) -> None:
+    with start_blocking_portal() as portal:
+        turns = Turns(portal, RunOptions(configuration=config.load()))
+        with interrupted_in(Turns._next):
+            list(turns.follow(never, LiveView(steps=None, answer=None)))
+
+
+def test_ctrl_c_just_before_the_wait_for_a_result_is_noticed() -> None:
+    with interrupted_in(threading.Condition.wait):
+        wait_for(Future[None]())
+
+
+def test_ctrl_c_just_before_an_event_loop_waits_is_noticed() -> None:
+    with interrupted_in(selectors.DefaultSelector.select):
+        run_loop(anyio.sleep_forever)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import stat
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import pytest
 
 from mlx_tools.cli.inputs import read_line
 from tests.cli.terminal import Terminal
-from tests.waiting import HANG, wait_until
+from tests.interrupts import interrupted_in
 
 PROGRAM = """
 import os, select, signal, sys
@@ -113,26 +111,10 @@ def test_a_dumb_terminal_reads_lines_and_a_paste_as_one_text(line: Open) -> None
 
 
 def test_a_signal_just_before_the_wait_for_a_line_is_noticed() -> None:
-    """Another thread takes the signal, so nothing interrupts the main thread's wait."""
     reader, writer = os.pipe()
-    ended, hung = threading.Event(), []
-
-    def interrupt() -> None:
-        main = threading.main_thread().ident or 0
-        wait_until(lambda: sys._current_frames()[main].f_code is read_line.__code__)
-        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-        hung.append(not ended.wait(HANG))
-        os.close(writer)  # ends a wait in which the signal was not noticed
-
-    other = threading.Thread(target=interrupt)
-    with os.fdopen(reader) as keyboard, pytest.raises(KeyboardInterrupt):
-        try:
-            other.start()
-            read_line(keyboard)
-        finally:
-            ended.set()
-            other.join()
-    assert hung == [False]
+    with os.fdopen(reader) as keyboard, interrupted_in(read_line):
+        read_line(keyboard)
+    os.close(writer)
 
 
 def test_ctrl_c_clears_the_line_and_ctrl_d_leaves_a_terminal_as_it_was(line: Open) -> None:

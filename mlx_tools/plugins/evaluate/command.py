@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_args
 
-import anyio
 import typer
 
 from mlx_tools.app import (
@@ -26,6 +25,7 @@ from mlx_tools.app import (
 )
 from mlx_tools.backends import Backend, StrategyChoice, file_sha256
 from mlx_tools.cli import options, version
+from mlx_tools.cli.inputs import run_loop
 from mlx_tools.cli.options import option
 from mlx_tools.cli.output import note, print_json, print_text, progress_counter
 from mlx_tools.controller import RunSettings
@@ -126,7 +126,7 @@ def bfcl(
         return await run_bfcl(items, proposers, results, step)
 
     asking = partial(_run_benchmark, "bfcl", run, strategies, output, len(items), ask, data=data)
-    head, results = anyio.run(asking)
+    head, results = run_loop(asking)
     sample_settings = {"categories": list(categories), "limit": limit, "seed": seed, "half": half}
     _tell({**head, "sample": sample_settings}, results, as_json=as_json)
 
@@ -168,7 +168,7 @@ def tasks(
 
     strategies, items = _strategies(strategy, run), len(selected_tasks.tasks)
     asking = partial(_run_benchmark, "tasks", run, strategies, output, items, ask, tasks=data)
-    head, results = anyio.run(asking)
+    head, results = run_loop(asking)
     _tell(head, results, as_json=as_json)
 
 

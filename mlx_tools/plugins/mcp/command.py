@@ -20,7 +20,7 @@ import typer
 from mlx_tools.app import AccessRules, Configuration
 from mlx_tools.cli import options
 from mlx_tools.cli.call_text import TextLine, as_name, diff_sources, in_message, in_words, show_all
-from mlx_tools.cli.inputs import confirm, parse_json, read_text
+from mlx_tools.cli.inputs import confirm, parse_json, read_text, run_loop
 from mlx_tools.cli.options import AsJsonLines, Yes, argument, option
 from mlx_tools.cli.output import complain, count_noun, cut, note, print_json, print_row, stdout
 from mlx_tools.cli.serve import refuse_without_key, require_extra
@@ -221,7 +221,7 @@ def serve(
     with suppress(KeyboardInterrupt):
         if transport == "stdio":
             out = os.fdopen(os.dup(stdout().fileno()), "w", encoding="utf-8", newline="\n")
-            anyio.run(serve_stdio, server, out)
+            run_loop(serve_stdio, server, out)
         else:
             door = AccessRules(
                 hosts={host, *settings.gateway.hosts}, origins=settings.gateway.origins, key=key
@@ -263,7 +263,7 @@ def _inspect_source(source: BoundSource) -> ServerOffer:
             await clients.aclose()
 
     try:
-        return anyio.run(ask)
+        return run_loop(ask)
     except ToolError as error:
         hint = f"its own words are in {log_path(source.name)}" if "command" in source.at else None
         raise UsageError(str(error), hint=hint) from None

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any, Final
 
-import anyio
 import typer
 
 from mlx_tools.app import (
@@ -179,8 +178,8 @@ def run(
         try:
             if loop:
                 _note("each job runs when it is due; Ctrl-C ends this")
-                anyio.run(runner.run_forever, tell, trouble)
-            runs_done = anyio.run(runner.run_due, tell)
+                inputs.run_loop(runner.run_forever, tell, trouble)
+            runs_done = inputs.run_loop(runner.run_due, tell)
             if not runs_done:
                 _note("nothing is due: mlx-tools schedule list")
         except KeyboardInterrupt:
