@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.backends.transport import Retry
+from mlx_tools.backends.deadlines import Retry
 from mlx_tools.cli import main
 from tests.cli.terminal import Terminal
 

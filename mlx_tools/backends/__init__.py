@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         complete_one,
         start_backend,
     )
+    from mlx_tools.backends.address import Address, parse_address
     from mlx_tools.backends.capabilities import (
         has_logprobs,
         honours_stop,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from mlx_tools.backends.chat_wire import TurnText, arguments_text
     from mlx_tools.backends.choose import choose_backend
     from mlx_tools.backends.completions import CompletionsBackend, Health
+    from mlx_tools.backends.deadlines import Deadlines
     from mlx_tools.backends.grammar_option import obeys_grammar
     from mlx_tools.backends.grammars import repeated_end, turn_grammar
     from mlx_tools.backends.inspection import (
@@ -85,17 +87,9 @@ if TYPE_CHECKING:
     )
     from mlx_tools.backends.scores import MAX_SCORES
     from mlx_tools.backends.server import ServerBackend, foreground_command
+    from mlx_tools.backends.server_errors import LOG_HINT, as_refusal, translate
     from mlx_tools.backends.server_options import GPU_SHARE, HEADROOM, check_options
-    from mlx_tools.backends.transport import (
-        LOG_HINT,
-        Address,
-        Deadlines,
-        as_refusal,
-        client_options,
-        parse_address,
-        proxy_named,
-        translate,
-    )
+    from mlx_tools.backends.transport import client_options, proxy_named
     from mlx_tools.backends.verdicts import (
         DEFAULT_STYLE,
         STRATEGIES,
@@ -186,10 +180,10 @@ __getattr__, __dir__ = names_of(
         "scores": ("MAX_SCORES",),
         "server": ("ServerBackend", "foreground_command"),
         "server_options": ("GPU_SHARE", "HEADROOM", "check_options"),
-        "transport": (
-            *("LOG_HINT", "Address", "Deadlines", "as_refusal", "client_options"),
-            *("parse_address", "proxy_named", "translate"),
-        ),
+        "address": ("Address", "parse_address"),
+        "deadlines": ("Deadlines",),
+        "server_errors": ("LOG_HINT", "as_refusal", "translate"),
+        "transport": ("client_options", "proxy_named"),
         "wire": ("check_request", "check_size", "without_surrogates"),
         "grammars": ("repeated_end", "turn_grammar"),
         "verdicts": (

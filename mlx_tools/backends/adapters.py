@@ -52,7 +52,7 @@ class FunctionBackend:
         """
         import anyio
 
-        from mlx_tools.backends.transport import MORE_TIME_HINT
+        from mlx_tools.backends.deadlines import MORE_TIME_HINT
         from mlx_tools.backends.wire import GRAMMAR_HINT, check_request, without_surrogates
 
         prompt = check_request(request)

@@ -17,7 +17,7 @@ from mlx_tools.backends.chat_wire import chat_body
 from mlx_tools.backends.completions import CompletionsBackend
 from mlx_tools.backends.grammar_option import short_request
 from mlx_tools.backends.interface import Backend, CompletionRequest
-from mlx_tools.backends.transport import ConnectionDropped, ServerFailed, json_object
+from mlx_tools.backends.server_errors import ConnectionDropped, ServerFailed, json_object
 from mlx_tools.backends.verdicts import NativeVerdict
 from mlx_tools.backends.wire import read_usage
 from mlx_tools.errors import (

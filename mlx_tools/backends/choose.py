@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
+from mlx_tools.backends.address import Address, parse_address
 from mlx_tools.backends.completions import CompletionsBackend
 from mlx_tools.backends.inspection import (
     CALL_MARKERS,
@@ -32,7 +33,6 @@ from mlx_tools.backends.models.listing import (
 )
 from mlx_tools.backends.running_model import Pick
 from mlx_tools.backends.server import ServerBackend
-from mlx_tools.backends.transport import Address, parse_address
 from mlx_tools.errors import UsageError
 
 

@@ -12,27 +12,23 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from msgspec import Struct, field
 
+from mlx_tools.backends.address import Address, parse_address
 from mlx_tools.backends.chat_wire import ChatCollector, chat_body
+from mlx_tools.backends.deadlines import Deadlines, Retry
 from mlx_tools.backends.interface import BackendTraits, Chunk, CompletionRequest, check_token_ids
 from mlx_tools.backends.scores import ScoreForm, ScoreReader, score_fields
-from mlx_tools.backends.transport import (
+from mlx_tools.backends.server_errors import (
     DEAD_WORDS,
     START_HINT,
-    WATCH_SECONDS,
-    Address,
     ConnectionDropped,
-    Deadlines,
     DiedAtWork,
     EmptyResponse,
-    Exchange,
-    ResponseStart,
-    Retry,
     ServerFailed,
     dead,
     json_object,
-    parse_address,
     read_error_body,
 )
+from mlx_tools.backends.transport import WATCH_SECONDS, Exchange, ResponseStart
 from mlx_tools.backends.wire import Collector, GrammarOption, check_request, completion_body
 from mlx_tools.errors import (
     BackendBroken,

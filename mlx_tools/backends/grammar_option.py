@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 from typing import Any, Protocol, get_args
 
+from mlx_tools.backends.address import Address
 from mlx_tools.backends.interface import CompletionRequest, GrammarText
-from mlx_tools.backends.transport import Address
 from mlx_tools.backends.wire import GRAMMAR_HINT, GrammarOption, grammar_fields
 from mlx_tools.errors import BackendBroken, BackendRefused, UsageError
 

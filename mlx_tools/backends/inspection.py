@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, Protocol
 
 from msgspec import Struct
 
+from mlx_tools.backends.address import Address
 from mlx_tools.backends.capabilities import hides_its_model
 from mlx_tools.backends.completions import CompletionsBackend, Health, list_names
 from mlx_tools.backends.interface import Chunk, CompletionRequest
@@ -29,7 +30,6 @@ from mlx_tools.backends.models.listing import (
 from mlx_tools.backends.running_model import Pick, RunningModel, find_running_model, is_path
 from mlx_tools.backends.scores import MAX_SCORES
 from mlx_tools.backends.server import ServerBackend
-from mlx_tools.backends.transport import Address
 from mlx_tools.errors import BackendError, BackendUnreachable, ModelError, UsageError
 from mlx_tools.messages import Style
 from mlx_tools.process import clean

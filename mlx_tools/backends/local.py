@@ -16,6 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self
 
+from mlx_tools.backends.deadlines import Deadlines
 from mlx_tools.backends.interface import (
     MODEL_FOLDER,
     BackendTraits,
@@ -24,7 +25,6 @@ from mlx_tools.backends.interface import (
     RequestCancelled,
 )
 from mlx_tools.backends.openblas import find_openblas, load_openblas
-from mlx_tools.backends.transport import Deadlines
 from mlx_tools.backends.wire import check_request
 from mlx_tools.errors import (
     BackendBroken,

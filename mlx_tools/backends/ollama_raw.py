@@ -12,7 +12,8 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, Protocol
 
-from mlx_tools.backends.transport import Exchange, json_object
+from mlx_tools.backends.server_errors import json_object
+from mlx_tools.backends.transport import Exchange
 
 _OPTIONS: Final = (
     *("temperature", "seed", "top_k", "top_p", "min_p", "stop"),

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
+from mlx_tools.backends.address import Address, parse_address
 from mlx_tools.backends.completions import CompletionsBackend, Health
+from mlx_tools.backends.deadlines import MORE_TIME_HINT, Clock, Retry, now
 from mlx_tools.backends.inspection import (
     CALL_MARKERS,
     SelectedBackend,
@@ -23,17 +25,11 @@ from mlx_tools.backends.inspection import (
 from mlx_tools.backends.interface import BackendTraits, Chunk, CompletionRequest
 from mlx_tools.backends.local_servers import PROBE_TIMEOUT, match_model
 from mlx_tools.backends.running_model import Pick
-from mlx_tools.backends.transport import (
-    MORE_TIME_HINT,
+from mlx_tools.backends.server_errors import (
     START_HINT,
-    Address,
-    Clock,
     ConnectionDropped,
-    Retry,
     ServerFailed,
     TryAnotherServer,
-    now,
-    parse_address,
 )
 from mlx_tools.errors import (
     BackendBroken,

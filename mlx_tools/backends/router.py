@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 from msgspec import Struct, to_builtins
 
 from mlx_tools.backends.adapters import raise_as_own
+from mlx_tools.backends.address import Address
 from mlx_tools.backends.interface import Backend, RouteChoice, read_traits
 from mlx_tools.backends.models.files import ModelFiles, read_context, read_model_files
-from mlx_tools.backends.transport import Address
 from mlx_tools.backends.verdicts import (
     DEFAULT_STYLE,
     NativeVerdict,

@@ -27,8 +27,8 @@ from mlx_tools.backends.interface import (
     check_token_ids,
 )
 from mlx_tools.backends.openblas import find_openblas, slow_without
+from mlx_tools.backends.server_errors import DiedAtWork
 from mlx_tools.backends.server_options import check_options, memory_options, with_options
-from mlx_tools.backends.transport import DiedAtWork
 from mlx_tools.errors import (
     BackendBroken,
     BackendDead,

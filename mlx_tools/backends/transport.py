@@ -1,15 +1,9 @@
-"""The connection to one server.
-
-Its address, deadlines, open connections and errors.
-"""
+"""The exchange with one server over its open connections."""
 
 from __future__ import annotations
 
 import ipaddress
 import json
-import os
-import random
-import re
 import sys
 from collections.abc import (
     AsyncGenerator,
@@ -25,34 +19,28 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from msgspec import Struct
-
-from mlx_tools.backends.interface import CompletionRequest
+from mlx_tools.backends.address import Address
+from mlx_tools.backends.deadlines import Deadlines
+from mlx_tools.backends.server_errors import (
+    LOG_HINT,
+    START_HINT,
+    EmptyResponse,
+    as_refusal,
+    causes_of,
+    translate,
+)
 from mlx_tools.errors import (
     BackendBroken,
-    BackendDead,
-    BackendRefused,
     BackendTimeout,
-    BackendUnreachable,
     MlxToolsError,
     UsageError,
-    require_text,
 )
 from mlx_tools.macos import network_hint
-from mlx_tools.process import clean
 
 if TYPE_CHECKING:
     import asyncio
-    import ssl
 
     import httpx
-
-START_HINT: Final = "start one with mlx-tools models serve NAME, or name another with --url"
-LOG_HINT: Final = "see the server's log; ask again"
-MORE_TIME_HINT: Final = (
-    "allow more time with --timeout, of which a completion gets two fifths, or fewer tokens with "
-    "--max-tokens"
-)
 
 CONNECT_TIMEOUT: Final = 10.0
 """Seconds to connect. A choice: a server on this machine or network accepts within milliseconds."""
@@ -71,307 +59,6 @@ then."""
 
 _BLANK: Final = b" \t\r\n\xef\xbb\xbf"
 """Bytes that may come before JSON: white space, and a byte order mark."""
-
-
-# --- the address ------------------------------------------------------------------------------
-
-_TAIL: Final = re.compile(r"/*(?:/v1(?:/+(?:chat/+)?completions)?)?/*\Z")
-"""The end of an address that is cut off: people copy it with ``/v1`` or the whole path."""
-_HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%]+\]", re.ASCII)
-"""A host name or an IPv6 address in brackets."""
-
-
-class Address(Struct, frozen=True):
-    """The address of a server."""
-
-    base: str
-    """The address without ``/v1`` and without a slash at its end."""
-    loopback: bool
-    """True if the host is this machine, by name or number. No proxy is used then."""
-    interface: str = ""
-    """The interface that a plugin speaks, such as ``ollama``; empty for OpenAI's."""
-
-    def __str__(self) -> str:
-        return self.base
-
-    @property
-    def port(self) -> int:
-        """The TCP port."""
-        parts = urlsplit(self.base)
-        return parts.port or (443 if parts.scheme == "https" else 80)
-
-    @property
-    def url(self) -> str:
-        """The address as `parse_address` reads it."""
-        return f"{self.interface}:{self.base}" if self.interface else self.base
-
-
-def parse_address(url: str) -> Address:
-    """Read the address of a server.
-
-    Args:
-        url: an http or https address, with or without ``/v1`` and a slash at the end.
-            A word before it, such as ``ollama:``, names the interface of the server.
-
-    Raises:
-        UsageError: this is no such address. A user name or password in it is refused too, because
-            an
-            address is shown and recorded.
-    """
-    text = require_text("url", url, "give the server's address: http://127.0.0.1:8080").strip()
-    interface = ""
-    if (prefix := re.match(r"(?i)([a-z][a-z0-9_-]{0,40}):(?=https?:)", text)) is not None:
-        interface, text = prefix[1].lower(), text[prefix.end() :]
-    # Messages show the address: a password, which could be before an @, must not be in it.
-    shown = re.sub(r"//[^/@]*@", "//…@", text)[:200]
-
-    def address_error(
-        reason: str, hint: str = "an address looks like http://127.0.0.1:8080"
-    ) -> UsageError:
-        return UsageError(f"the server's address {shown!r} {reason}", hint=hint)
-
-    if not text.isprintable() or " " in text or "\\" in text:
-        raise address_error("holds white space or control characters")
-    scheme = re.match(r"(?i)(https?)://", text)
-    # The commonest mistake is an address without its scheme, so that has a hint of its own.
-    if scheme is None:
-        if re.match(r"(?:\w[\w.-]*|\[[0-9A-Fa-f:]+\]):\d+(?:/|\Z)", text):
-            raise address_error("does not say http or https", f"write http://{text}")
-        raise address_error("is no http or https address")
-    try:
-        parts = urlsplit(text)
-        host, port = parts.hostname or "", parts.port
-    except ValueError as error:
-        raise address_error(f"cannot be read: {error}") from error
-    if "@" in parts.netloc:
-        raise address_error(
-            "holds a user name or password", "leave it out; a key has its own option"
-        )
-    if "?" in text or "#" in text:
-        raise address_error("has a query or a fragment", "leave it out")
-    # urlsplit takes the brackets off an IPv6 address.
-    netloc_host = f"[{host}]" if ":" in host else host
-    if not _HOST.fullmatch(netloc_host) or ".." in host or port == 0:
-        raise address_error("names no host that can be reached")
-    netloc = netloc_host if port is None else f"{netloc_host}:{port}"
-    base = f"{scheme[1].lower()}://{netloc}{_TAIL.sub('', parts.path)}"
-    return Address(base, _is_loopback(host), interface)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host.lower().rstrip(".") == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-# --- time -------------------------------------------------------------------------------------
-
-Clock = Callable[[], float]
-"""Returns seconds since some fixed point."""
-
-
-def now() -> float:
-    """Return the time of the event loop, in seconds."""
-    import anyio
-
-    return anyio.current_time()
-
-
-class Deadlines:
-    """The deadlines of one request: for all of it, and for each silence of the server.
-
-    Nothing extends the time for all of it; any sign of life ends a silence.
-
-    Args:
-        request: the request whose timeouts hold.
-        name: the backend's name in messages.
-        hint: what to do if it was silent.
-        clock: returns the time.
-    """
-
-    def __init__(
-        self, request: CompletionRequest, name: str, hint: str = LOG_HINT, clock: Clock = now
-    ) -> None:
-        self._request, self._name, self._hint, self._now = request, name, hint, clock
-        self._end = clock() + request.timeout
-
-    @property
-    def seconds_left(self) -> float:
-        """Seconds that are left for the whole request; below 0 if there are none."""
-        return self._end - self._now()
-
-    @contextmanager
-    def step(self, max_seconds: float | None = None, *, silent: bool = False) -> Iterator[None]:
-        """Limit one wait by the time left, the idle timeout, and ``max_seconds``.
-
-        Args:
-            max_seconds: a further limit, None for none.
-            silent: no sign of life can be expected yet, so the idle timeout does not count.
-
-        Raises:
-            BackendTimeout: a limit was reached; the message names it.
-        """
-        import anyio
-
-        left, idle = self.seconds_left, self._request.idle_timeout
-        bound = left if silent else min(left, idle, idle if max_seconds is None else max_seconds)
-        # With no time left nothing is awaited at all: a wait of 0 seconds could still succeed.
-        if bound > 0:
-            with anyio.move_on_after(bound) as scope:
-                yield
-            if not scope.cancelled_caught:
-                return
-        # Which limit was the shortest decides what a person can do about it.
-        if bound >= left:
-            raise BackendTimeout(
-                f"{self._name} did not complete within {self._request.timeout:g} s",
-                hint=MORE_TIME_HINT,
-            )
-        raise BackendTimeout(f"{self._name} was silent for {bound:g} s", hint=self._hint)
-
-
-async def _sleep(seconds: float) -> None:
-    import anyio
-
-    await anyio.sleep(seconds)
-
-
-class Retry(Struct, frozen=True, kw_only=True):
-    """Repetitions of a request that failed in passing, and the pauses before them.
-
-    The pauses are ``pause`` seconds, twice that, four times that. Each is multiplied by 0.5 to 1.5,
-    as ``jitter`` (0 to 1) decides, so that many clients do not come back at the same moment.
-    """
-
-    times: int = 3
-    """Repetitions. A choice: their pauses take about 0.7 seconds, enough for a failure that passes.
-    """
-    pause: float = 0.1
-    jitter: Callable[[], float] = random.random
-    sleep: Callable[[float], Awaitable[None]] = _sleep
-    clock: Clock = now
-
-    def delay(self, tries: int) -> float:
-        """Return the seconds to wait before the next try, after ``tries`` repetitions."""
-        # Exponential, so that a server that restarts is not hit by every client at once.
-        seconds: float = self.pause * 2**tries * (0.5 + self.jitter())
-        return seconds
-
-
-# --- foreign errors ---------------------------------------------------------------------------
-
-
-class ConnectionDropped(BackendBroken):
-    """The connection broke off."""
-
-
-class EmptyResponse(BackendBroken):
-    """The server began an answer and ended it without a byte.
-
-    mlx-lm's server does so for a prompt that its cache holds whole.
-    """
-
-
-class TryAnotherServer(BackendRefused):
-    """The server is busy, or has no such model: another server may take the request."""
-
-
-class ServerFailed(BackendRefused):
-    """The server says that it failed, with a status from 500 on."""
-
-
-_HTTPX: Final[Mapping[str, tuple[type[MlxToolsError], str, str | None]]] = {
-    # name of the httpx class, or of one it is derived from: what it becomes, what it means
-    "ConnectTimeout": (BackendUnreachable, "{0} accepts no connection in time", START_HINT),
-    "TimeoutException": (
-        BackendTimeout,
-        "{0} did not answer in time",
-        "allow more time with --timeout, or see the server's log",
-    ),
-    "ConnectError": (BackendUnreachable, "no server answers at {0}", START_HINT),
-    "NetworkError": (ConnectionDropped, "the connection to {0} broke off", LOG_HINT),
-    "RemoteProtocolError": (ConnectionDropped, "{0} broke off, or does not speak HTTP", LOG_HINT),
-    "ProxyError": (BackendUnreachable, "the proxy on the way to {0} refused", START_HINT),
-    "LocalProtocolError": (UsageError, "the request to {0} cannot be sent", None),
-    "UnsupportedProtocol": (UsageError, "{0} is no http or https address", None),
-    "InvalidURL": (UsageError, "{0} is no address", None),
-    "Exception": (BackendBroken, "the exchange with {0} failed", LOG_HINT),
-}
-"""Errors of httpx by name of their class, and the error, message and hint that stand for them.
-
-The name may also be that of a base class; the most derived one wins.
-"""
-
-DEAD_WORDS: Final = "generation thread died"
-"""The answer of mlx-lm's server after the thread that runs its model has ended."""
-
-
-def translate(error: Exception, address: str) -> MlxToolsError:
-    """Return the error of our tree for an error of httpx or of the operating system."""
-    import ssl
-
-    # httpx wraps a TLS failure in a ConnectError, whose words do not say that it is the
-    # certificate.
-    for cause in _causes(error):
-        if isinstance(cause, ssl.SSLError):
-            return _untrusted(cause, address)
-    names = [cls.__name__ for cls in type(error).__mro__]
-    kind, words, hint = next(_HTTPX[name] for name in names if name in _HTTPX)
-    detail = clean(_reason(error)) or names[0]
-    return kind(f"{words.format(address)}: {detail}", hint=hint)
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes."""
-    cause: BaseException | None = error
-    # Chains are two or three long; the limit guards against one that runs in a circle.
-    for _ in range(8):
-        if isinstance(cause, BaseExceptionGroup):
-            cause = cause.exceptions[0]
-        if cause is None:
-            return
-        yield cause
-        cause = cause.__cause__ or cause.__context__
-
-
-def _reason(error: BaseException) -> str:
-    """Return the operating system's message behind an error, else the error's own."""
-    for cause in _causes(error):
-        # os.strerror gives the same words on every path; strerror may come from getaddrinfo, with a
-        # number of its own below 0.
-        if isinstance(cause, OSError) and cause.strerror:
-            return os.strerror(cause.errno) if cause.errno and cause.errno > 0 else cause.strerror
-    return str(error)
-
-
-_CERTIFICATES: Final[Mapping[int, str]] = {
-    # OpenSSL's number of what is wrong with a certificate: what to do
-    10: "the server needs a new one, or this machine's clock is wrong",
-    62: "name the server as its certificate does",
-    64: "name the server as its certificate does",
-}
-"""Advice by OpenSSL's number of what is wrong with a certificate."""
-
-
-def _untrusted(error: ssl.SSLError, address: str) -> BackendUnreachable:
-    """Return the error for a certificate that is not trusted, or for missing TLS."""
-    message, number = getattr(error, "verify_message", ""), getattr(error, "verify_code", 0)
-    if not number:
-        reason = clean((error.reason or str(error)).replace("_", " ").lower())
-        hint = "does it speak http:// there, not https://?"
-        return BackendUnreachable(f"{address} does not speak TLS: {reason}", hint=hint)
-    default_hint = (
-        "SSL_CERT_FILE=FILE trusts the certificates in FILE (PEM), such as your own authority's"
-    )
-    return BackendUnreachable(
-        f"the certificate of {address} is not trusted: {clean(message)}",
-        hint=_CERTIFICATES.get(number, default_hint),
-    )
-
-
-class DiedAtWork(BackendDead):
-    """The thread that runs the model ended while a request waited for it."""
 
 
 WATCH_SECONDS: Final = 4.0
@@ -417,103 +104,6 @@ async def watched(
             with anyio.CancelScope(shield=True):  # the connection is free only after that
                 await asyncio.wait({task})
         del task  # its exception refers to this frame: without this they keep each other alive
-
-
-def dead(address: str, kind: type[BackendDead] = BackendDead) -> BackendDead:
-    """Return the error for a server whose model thread has ended."""
-    return kind(
-        f"the server at {address} still answers, but the thread that runs its model has died",
-        hint="restart it; another program may have sent a prompt that its cache held whole",
-    )
-
-
-def as_refusal(
-    status: int,
-    body: bytes,
-    address: str,
-    headers: Mapping[str, str],
-    path: str = "/v1/completions",
-) -> MlxToolsError:
-    """Return the error for an answer that is no completion.
-
-    Args:
-        status: the HTTP status.
-        body: the first bytes of the body.
-        address: the server's address, for the message.
-        headers: the headers of the answer.
-        path: the path that was asked for.
-    """
-    detail = read_error_body(body)
-    if DEAD_WORDS in detail:
-        return dead(address)
-    message = f"{address} answered {status}" + (f": {detail}" if detail else "")
-    hint = None
-    if 300 <= status < 400:
-        location = clean(headers.get("location", ""))
-        hint = f"redirects are not followed; name the address itself: {location}"
-    elif status in (401, 403):
-        hint = "the server wants a key, or refuses this one"
-    # A short 404 without a word about an error or a model is a web server that has no such page.
-    elif status in (404, 405) and len(detail) < 20 and not re.search("(?i)error|model", detail):
-        hint = f"it may be no completions server: {path} is not offered there"
-        if path.endswith("/completions") and "chat" not in path:
-            hint += "; --backend native asks a server by its own chat interface"
-    elif status == 404:
-        hint = "it may not have that model: leave --model out, or name one of its /v1/models"
-    elif status in (429, 503):
-        hint = "the server is busy or still loading its model; ask again in a while"
-    kind = TryAnotherServer if status in (404, 429) else BackendRefused
-    error = (ServerFailed if status >= 500 else kind)(message, hint=hint)
-    error.status = status
-    if re.fullmatch(r"(?a)[\w ,:+-]{1,40}", retry_after := headers.get("retry-after", "")):
-        error.retry_after = retry_after
-    return error
-
-
-def read_error_body(body: bytes) -> str:
-    """Return the message in an error's body, at most 300 characters.
-
-    It is the error of a JSON object, the title of a web page, or the text itself.
-    """
-    text = body.decode("utf-8", "replace").strip()
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        if "<" in text[:200]:
-            # A proxy's error page says what is wrong in its title; the rest is decoration.
-            title = re.search(r"(?is)<title[^>]*>([^<]{1,300})", text)
-            text = title[1] if title else re.sub(r"<[^<>]{0,300}>", " ", text[:4000])
-        return clean(text)
-    return clean(error_text(value) or text)
-
-
-def json_object(text: bytes | str) -> dict[str, Any]:
-    """Return the JSON object in a text; empty if there is none."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def error_text(value: Any, depth: int = 4) -> str:
-    """Return the message in an error object of any common shape.
-
-    Empty if there is none.
-    """
-    for key in ("error", "message", "detail"):
-        inner = value.get(key) if isinstance(value, dict) and depth else None
-        if isinstance(inner, str) and inner:
-            return inner
-        if isinstance(inner, dict | list) and inner:
-            try:
-                return error_text(inner, depth - 1) or json.dumps(inner)[:300]
-            except RecursionError:
-                return "an error too deep to be shown"
-    return ""
-
-
-# --- the exchange -----------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -783,7 +373,7 @@ def local_network_hint(
     with suppress(ValueError):
         number = ipaddress.ip_address(host)
         is_local = number.is_private and not number.is_loopback
-    numbers = [errno.errno for errno in _causes(error) if isinstance(errno, OSError)]
+    numbers = [errno.errno for errno in causes_of(error) if isinstance(errno, OSError)]
     hints = (network_hint(errno, is_local=is_local, platform=platform) for errno in numbers)
     return next(filter(None, hints), None)
 

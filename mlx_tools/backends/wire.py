@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from mlx_tools.backends.interface import Chunk, CompletionRequest, GrammarText
-from mlx_tools.backends.transport import LOG_HINT, error_text
+from mlx_tools.backends.server_errors import LOG_HINT, error_text
 from mlx_tools.errors import (
     BackendBroken,
     BackendError,

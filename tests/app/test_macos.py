@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.backends.transport import local_network_hint, parse_address
+from mlx_tools.backends.address import parse_address
+from mlx_tools.backends.transport import local_network_hint
 from mlx_tools.cli.chat_commands import copy
 from mlx_tools.macos import (
     is_dataless,

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from mlx_tools.backends import Backend, Chunk, CompletionRequest
-from mlx_tools.backends.transport import Retry
+from mlx_tools.backends.deadlines import Retry
 
 
 async def _at_once(seconds: float) -> None:

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from mlx_tools.backends import Chunk, CompletionsBackend
-from mlx_tools.backends.transport import read_error_body, translate
+from mlx_tools.backends.server_errors import read_error_body, translate
 from mlx_tools.errors import (
     BackendBroken,
     BackendDead,

@@ -12,15 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.backends import CompletionRequest, Health, UpstreamPool, choose_backend
+from mlx_tools.backends.address import Address
+from mlx_tools.backends.deadlines import Retry
 from mlx_tools.backends.interface import Chunk
 from mlx_tools.backends.pool import FAILURES, LONGEST_PAUSE, PAUSE, Upstream
-from mlx_tools.backends.transport import (
-    Address,
-    ConnectionDropped,
-    Retry,
-    ServerFailed,
-    TryAnotherServer,
-)
+from mlx_tools.backends.server_errors import ConnectionDropped, ServerFailed, TryAnotherServer
 from mlx_tools.errors import (
     BackendBroken,
     BackendDead,

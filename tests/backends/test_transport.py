@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.backends import Chunk, CompletionsBackend, parse_address
-from mlx_tools.backends.transport import Retry
+from mlx_tools.backends.deadlines import Retry
 from mlx_tools.errors import BackendBroken, BackendDead, BackendError, BackendRefused, UsageError
 from mlx_tools.messages import Usage
 from tests.backends.asking import AT_ONCE, ask, collect

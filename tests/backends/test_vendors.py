@@ -12,7 +12,7 @@ import pytest
 from mlx_tools import Answered, Controller, Policy, tool
 from mlx_tools.app import backend_makers
 from mlx_tools.backends import SelectedBackend, choose_backend
-from mlx_tools.backends.transport import parse_address
+from mlx_tools.backends.address import parse_address
 from mlx_tools.controller import RunSettings
 from mlx_tools.errors import (
     BackendBroken,

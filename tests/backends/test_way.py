@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from mlx_tools.backends import CompletionsBackend, inspect_server
-from mlx_tools.backends.transport import Retry
+from mlx_tools.backends.deadlines import Retry
 from mlx_tools.errors import BackendError, BackendUnreachable, UsageError
 from tests.backends.asking import ask
 from tests.backends.loopback import Connection, Server, says, serving

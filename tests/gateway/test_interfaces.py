@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from mlx_tools.backends import Chunk, CompletionRequest, CompletionsBackend
-from mlx_tools.backends.transport import Retry
+from mlx_tools.backends.deadlines import Retry
 from mlx_tools.errors import BackendBroken
 from mlx_tools.testing import ScriptedBackend
 from tests.gateway.conftest import chat, respond, send, write_message

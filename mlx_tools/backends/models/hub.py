@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from mlx_tools.backends.models.download import PullProgress, Report, run
 from mlx_tools.backends.models.embedded import folder_bytes
-from mlx_tools.backends.transport import json_object
+from mlx_tools.backends.server_errors import json_object
 from mlx_tools.errors import MissingDependency, ModelError, UsageError
 from mlx_tools.paths import expand_user, package_file, private_dir, read_regular, to_install
 from mlx_tools.process import SUPERVISED, clean
