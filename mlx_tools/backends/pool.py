@@ -1,7 +1,4 @@
-"""Several servers as one backend.
-
-Which one is asked, and which one if that is down.
-"""
+"""Several servers as one backend: an ordered list, asked from the top."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import math
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from mlx_tools.backends.address import Address, parse_address
@@ -131,8 +127,10 @@ class Upstream:
 class UpstreamPool:
     """The servers of one model, as one backend.
 
-    A request goes to the first server that is not out. If it fails before anything of its answer
-    has come, the next one is asked; after the last one all of them again, as ``retry`` says.
+    The servers are an ordered list, and a request is passed down it. It goes to the first server
+    that is not out. If that fails before anything of its answer has come, the next one is asked.
+    Servers that are out come last, and each is checked first. If the last one fails in passing, the
+    list is gone through again, as ``retry`` says.
 
     With ``spread`` the conversation decides the order of the servers (rendezvous hashing). So every
     request of a conversation goes to the server that has its beginning in its cache, from whichever
@@ -210,43 +208,55 @@ class UpstreamPool:
         end = self._retry.clock() + request.timeout
         problem: BackendError | None = None
         for tries in range(self._retry.times + 1):
-            passed_over: list[Upstream] = []
-            # `passed_over` grows during the loop: servers that are out come last.
-            for upstream in chain(self.order(request), passed_over):
-                last = upstream in passed_over
-                due = upstream.checking is None and upstream.is_due  # and no request checks it
-                if upstream.problem and (last or due):
-                    await self._look_again(upstream)
-                if upstream.problem:
-                    passed_over += [] if last else [upstream]
-                    continue
-                has_begun, seconds_left = False, end - self._retry.clock()
-                if seconds_left <= 0:
-                    message = f"no server began to answer within {request.timeout:g} s"
-                    raise problem or BackendTimeout(message, hint=MORE_TIME_HINT)
-                # The time left, not the request's whole time: all servers together must keep its
-                # timeout.
-                chunks = upstream.backend.complete(replace(request, timeout=seconds_left))
-                try:
-                    async with aclosing(chunks):
-                        async for chunk in chunks:
-                            if not has_begun:
-                                upstream.succeed()
-                            has_begun = True
-                            yield chunk
-                    return
-                except BackendError as error:
-                    upstream.note(error)
-                    # Once text was yielded another server cannot take over: its text would differ.
-                    if has_begun or not isinstance(error, _PASSED_ON):
-                        raise
-                    problem = error
+            async with aclosing(self._candidates(request)) as candidates:
+                async for upstream in candidates:
+                    # All servers together must keep the timeout: each gets what is left of it.
+                    seconds_left = end - self._retry.clock()
+                    if seconds_left <= 0:
+                        message = f"no server began to answer within {request.timeout:g} s"
+                        raise problem or BackendTimeout(message, hint=MORE_TIME_HINT)
+                    has_begun = False
+                    chunks = upstream.backend.complete(replace(request, timeout=seconds_left))
+                    try:
+                        async with aclosing(chunks):
+                            async for chunk in chunks:
+                                if not has_begun:
+                                    upstream.succeed()
+                                has_begun = True
+                                yield chunk
+                        return
+                    except BackendError as error:
+                        upstream.note(error)
+                        # After text was yielded no other server can take over: its text differs.
+                        if has_begun or not isinstance(error, _PASSED_ON):
+                            raise
+                        problem = error
             delay = self._retry.delay(tries)
             is_over = tries == self._retry.times or self._retry.clock() + delay >= end
             if is_over or not isinstance(problem, _PASSING):
                 break
             await self._retry.sleep(delay)
         raise problem or all_out(self.upstreams)
+
+    async def _candidates(self, request: CompletionRequest) -> AsyncGenerator[Upstream, None]:
+        """Yield the servers to ask, one after the other: first those that are well.
+
+        Those that are out come last, and only if a check finds them well.
+        """
+        out: list[Upstream] = []
+        for upstream in self.order(request):
+            # Its pause is over: it may be well again, and have this conversation in its cache.
+            if upstream.problem and upstream.is_due and upstream.checking is None:
+                await self._look_again(upstream)
+            if upstream.problem:
+                out.append(upstream)
+            else:
+                yield upstream
+        for upstream in out:
+            if upstream.problem:  # else another request has found it well meanwhile
+                await self._look_again(upstream)
+            if not upstream.problem:
+                yield upstream
 
     async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
         """Return the models of all the servers, each once."""
