@@ -28,7 +28,6 @@ from mlx_tools.controller import RunSettings
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.conversation import PromptProfile
 from mlx_tools.gateway.meters import Meters
-from mlx_tools.gateway.page import PATH, Page, Person
 from mlx_tools.gateway.runs import open_runs
 from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.gateway.server import Gateway, application
@@ -407,9 +406,9 @@ def gateway(folder: Path) -> Any:
     )
     meters, places = Meters(), Admission(2, 10, time.monotonic)
     runs = open_runs(loaded, models, lambda text: None, places, meters, lambda header: Registry())
-    page = Page(runs, models, Person(runs.sessions.secret, time.time), lambda session, name: folder)
     places = Admission(4, 8, time.monotonic)
-    return application(Gateway(models, places, runs, page, meters), AccessRules(page=PATH))
+    parts = Gateway(loaded, models, places, runs, meters, lambda text: None)
+    return application(parts, AccessRules())
 
 
 class LoopTime:

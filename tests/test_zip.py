@@ -57,8 +57,8 @@ from mlx_tools.app import STYLESHEET, templates
 from mlx_tools.cli.completion import complete
 from mlx_tools.plugins.evaluate import load_tasks
 from mlx_tools.gateway.openapi import openapi_document
-from mlx_tools.gateway.page.routes import _FILES
 from mlx_tools.golden import write_report
+from mlx_tools.plugins.page.page import _FILES
 
 assert all(path.is_file() for path in _FILES.values())
 templates(STYLESHEET.parent).get_template("steps.html.j2")

@@ -113,7 +113,8 @@ def routes(gateway: Any) -> Iterable[BaseRoute]:  # type: ignore[empty-body]
     gateway serves itself is never a plugin's.
 
     Args:
-        gateway: what the gateway's routes share, a `mlx_tools.gateway.server.Gateway`.
+        gateway: what the gateway's routes share, a `mlx_tools.gateway.Gateway`: the settings, the
+            served models, counters and clocks, and lists of functions that it will call.
 
     Returns:
         The routes, as Starlette has them.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
@@ -17,7 +16,7 @@ import typer
 from mlx_tools.app import config, plugins
 from mlx_tools.cli import options
 from mlx_tools.cli.installing import note_left_out, program, tell_left
-from mlx_tools.cli.output import note, print_text
+from mlx_tools.cli.output import note
 from mlx_tools.errors import MissingDependency, UsageError
 from mlx_tools.paths import expand_user, folder_exists, to_install
 from mlx_tools.store import RootName
@@ -39,18 +38,16 @@ def serve(context: typer.Context, *, options_given: options.Options) -> None:
     if context.invoked_subcommand is not None:
         context.obj = options_given
         return
-    run, key = _check_options(options_given)
+    run, key = check_options(options_given)
     import anyio
 
     with require_extra("gateway", "the gateway"):
         from mlx_tools.gateway import serve
-    from mlx_tools.cli.golden import keep_session
-
     # A command ends before its garbage counts (`mlx_tools.cli.root.run`); clients of a server that
     # come and go leave rings of objects, which are to be found while they are few.
     gc.freeze()
     gc.set_threshold(700, 5, 5)
-    anyio.run(serve, run, key, note, partial(keep_session, run.configuration))
+    anyio.run(serve, run, key, note)
 
 
 def _find_due() -> Callable[[], Awaitable[None]]:
@@ -82,22 +79,12 @@ def worker(*, options_given: options.Options) -> None:
 
 
 @app.command()
-def page(context: typer.Context) -> None:
-    """Print the page's address, with its key."""
-    run, _ = _check_options(context.obj)
-    from mlx_tools.gateway import page_link
-
-    gateway = run.configuration.settings.gateway
-    print_text(page_link(run.configuration, gateway.host, gateway.port))
-
-
-@app.command()
 def install(context: typer.Context) -> int:
     """Start the gateway now and with every session of yours.
 
     Options come before this word.
     """
-    _check_options(context.obj)
+    check_options(context.obj)
     command = [*program(), "serve", *_flags(context.obj)]
     autostart = _autostart()
     for name, value in autostart.variables.items():
@@ -138,7 +125,7 @@ def _flags(options_given: options.Options) -> list[str]:
     return flags
 
 
-def _check_options(options_given: options.Options) -> tuple[RunOptions, str]:
+def check_options(options_given: options.Options) -> tuple[RunOptions, str]:
     """Return the options and the key.
 
     Raises:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -28,15 +28,15 @@ from mlx_tools.app import (
     AccessRules,
     Configuration,
     Guard,
+    Plugins,
     Refusal,
     RunOptions,
     ServerConfig,
-    collect,
     listen,
+    plugins,
     read_headers,
-    session_store,
 )
-from mlx_tools.errors import MlxToolsError, StorageError
+from mlx_tools.errors import MlxToolsError, StorageError, UsageError
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.anthropic_messages import (
     anthropic_messages_error,
@@ -47,7 +47,6 @@ from mlx_tools.gateway.chat_completions import read_chat_completion, read_comple
 from mlx_tools.gateway.exchange import PATIENCE, Sender, json_body, left_out_headers
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.openapi import openapi_document
-from mlx_tools.gateway.page import PATH, Keep, Page, Person
 from mlx_tools.gateway.request import (
     ApiError,
     Emit,
@@ -74,33 +73,68 @@ ErrorBody = Callable[[ApiError], JsonObject]
 class Gateway:
     """The parts that the routes of a gateway share.
 
+    Plugins get it in the hook ``routes``, and may add to its lists there.
+
     Attributes:
+        configuration: The settings.
         models: The models that are served.
         admission: How many turns are taken at once.
         runs: The gateway's own runs.
-        page: The page where a person sees them.
         meters: The counters.
+        note: Tells the person at the terminal a line.
         temperature: The temperature of requests that do not name one.
         now: The wall clock.
         new_id: Gives ids.
         patience: Seconds that a client may take to take in what is sent.
         clock: The clock by which streams that are silent say that they live.
+        on_listening: Are called with the gateway's address, which ends with ``/``, once it listens.
+        page_path: The path of the page (`set_page_path`), empty without one.
     """
 
+    configuration: Configuration
     models: ServedModels
     admission: Admission
     runs: Runs
-    page: Page
     meters: Meters
+    note: Note
     temperature: float = 0.0
     now: Callable[[], float] = time.time
     new_id: Callable[[], str] = lambda: secrets.token_hex(12)
     patience: float = PATIENCE
     clock: Clock = field(default_factory=Clock)
+    on_listening: list[Callable[[str], None]] = field(default_factory=list)
+    page_path: str = ""
+
+    def set_page_path(self, path: str) -> None:
+        """Serve ``/`` and all below ``path`` without the gateway's key.
+
+        A browser sends that key with no link. The routes there must check a key of their own.
+
+        Raises:
+            UsageError: it is no ``/NAME/``, it is the gateway's own, or there is a page already.
+        """
+        if not re.fullmatch(r"/[a-z][a-z0-9_-]*/", path) or path == "/v1/":
+            raise UsageError(f"{path!r:.80} is no path for a page", hint="/NAME/, but not /v1/")
+        if self.page_path:
+            raise UsageError(f"there is a page at {self.page_path} already")
+        self.page_path = path
 
 
-def application(gateway: Gateway, door: AccessRules) -> Starlette:
-    """The application. Its models are opened when it starts, and closed when it ends."""
+def application(gateway: Gateway, door: AccessRules, hooks: Plugins | None = None) -> Starlette:
+    """Return the application.
+
+    Its models are opened when it starts, and closed when it ends.
+
+    Args:
+        gateway: The parts that its routes share.
+        door: Who may send requests.
+        hooks: The plugins, None for those of this process.
+    """
+    hooks = hooks or plugins()
+    plugin_routes = [
+        route for _, routes in hooks.call("routes", gateway=gateway) for route in routes
+    ]
+    door = replace(door, page=gateway.page_path)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -115,14 +149,13 @@ def application(gateway: Gateway, door: AccessRules) -> Starlette:
         routes=[
             *_turn_routes(gateway),
             *run_routes(gateway.runs),
-            *gateway.page.routes(),
             Route("/v1/messages/count_tokens", _count_tokens, methods=["POST"]),
             Route("/v1/models", _models),
             Route("/v1/models/{name:path}", _model),
             Route("/health", _health),
             Route("/openapi.json", _openapi_response),
             Route("/metrics", _metrics),
-            *collect("routes", gateway=gateway),
+            *plugin_routes,
         ],
         middleware=[
             Middleware(Guard, door=door, error_body=_refusal_body),
@@ -308,14 +341,13 @@ GRACE_SECONDS: Final = 30
 """How long requests may take to end once the gateway is told to."""
 
 
-async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
+async def serve(options: RunOptions, key: str, note: Note) -> None:
     """Serve as the settings say.
 
     Args:
         options: The settings, and what the command line says.
         key: The key that clients must bear, empty if none.
         note: Is told what a person at the terminal should know.
-        keep: Keeps sessions as golden transcripts.
 
     Raises:
         UsageError: its port cannot be had.
@@ -325,37 +357,31 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
     meters = Meters()
     places = Admission(own.concurrency, own.concurrency + WAITING, time.monotonic)
     runs = open_runs(options.configuration, models, note, places, meters)
-    person = Person(runs.sessions.secret, time.time)
     gateway = Gateway(
+        options.configuration,
         models,
         Admission(own.concurrency, WAITING, time.monotonic),
         runs,
-        Page(runs, models, person, keep),
         meters,
+        note,
         temperature=options.configuration.settings.model.temperature,
     )
-    door = AccessRules(hosts={own.host, *own.hosts}, origins=own.origins, key=key, page=PATH)
+    door = AccessRules(hosts={own.host, *own.hosts}, origins=own.origins, key=key)
     config = ServerConfig(application(gateway, door), GRACE_SECONDS)
     with listen(own.host, own.port) as listening:
         await models.open()
         host, port = listening.getsockname()[:2]
-        note(f"{models.rows()[0]['id']} is served at {address(host, port)}v1")
-        if sys.stderr.isatty():  # a file would keep the key
-            note(f"its page is at {page_link(options.configuration, host, port)}")
-        else:
-            note(f"its page is at {address(host, port)}; mlx-tools serve page prints its key")
+        address = http_address(host, port)
+        note(f"{models.rows()[0]['id']} is served at {address}v1")
+        for tell in gateway.on_listening:
+            tell(address)
         note("mlx-tools connect CLIENT sets up an agent or editor, such as codex or zed")
         await _Server(config, runs.leave).serve(sockets=[listening])
 
 
-def address(host: str, port: int) -> str:
-    """The address of what listens there."""
+def http_address(host: str, port: int) -> str:
+    """Return the address of a server that listens there. It ends with ``/``."""
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
-
-
-def page_link(configuration: Configuration, host: str, port: int) -> str:
-    """The address of the page with its key, which a browser sends to nobody."""
-    return f"{address(host, port)}#key={Person(session_store(configuration).secret, time.time).key}"
 
 
 class _Server(uvicorn.Server):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,14 +14,12 @@ import httpx2
 import pytest
 
 from mlx_tools import Tool, tool
-from mlx_tools.app import AccessRules, RunOptions, config
+from mlx_tools.app import AccessRules, Plugins, RunOptions, config
 from mlx_tools.backends import TokenCounter
-from mlx_tools.cli.golden import keep_session
 from mlx_tools.controller import RunSettings
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.conversation import PromptProfile
 from mlx_tools.gateway.meters import Meters
-from mlx_tools.gateway.page import PATH, Page, Person
 from mlx_tools.gateway.run_worker import RunWorker
 from mlx_tools.gateway.runs import open_runs
 from mlx_tools.gateway.served_models import ServedModels
@@ -161,6 +158,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
         *scripts: Any,
         state: str = "state",
         door: AccessRules | None = None,
+        hooks: Plugins | None = None,
         backend: Any = None,
         manner: Mapping[str, Any] | None = None,
         **options: Any,
@@ -189,18 +187,17 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
         meters, places = Meters(), Admission(2, most, lambda: 0.0)
         registry = lambda header: tools.registry()  # noqa: E731
         runs = open_runs(loaded, models, [].append, places, meters, registry)
-        person = Person(runs.sessions.secret, lambda: 1_700_000_000.0)
-        page = Page(runs, models, person, partial(keep_session, loaded))
         gateway = Gateway(
+            loaded,
             models,
             Admission(4, 8, lambda: 0.0),
             runs,
-            page,
             meters,
+            [].append,
             now=lambda: 1_700_000_000.0,
             new_id=lambda: f"{next(numbers):08x}",
         )
-        app = application(gateway, door or AccessRules(page=PATH))
+        app = application(gateway, door or AccessRules(), hooks)
         transport = httpx.ASGITransport(app)
         client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=KEY)
 
@@ -219,7 +216,6 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             "meters": meters,
             "backend": backend,
             "tools": tools,
-            "person": person,
             "worker": worker,
             "gateway": gateway,
             "transport": transport,

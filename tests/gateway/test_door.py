@@ -12,7 +12,6 @@ import pytest
 from mlx_tools.app import AccessRules
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.request import ApiError
-from mlx_tools.gateway.server import application
 from tests.waiting import HANG
 
 pytestmark = pytest.mark.anyio
@@ -237,7 +236,7 @@ def test_a_client_that_never_reads_frees_its_slot(serving: Any, stream: bool) ->
     async def main() -> None:
         with anyio.fail_after(HANG):
             whole = scope | {"query_string": b"", "client": ("127.0.0.1", 9)}
-            await application(one.gateway, AccessRules())(whole, receive, send)
+            await one.app(whole, receive, send)
 
     anyio.run(main)
     assert one.gateway.admission.active == 0

@@ -13,7 +13,6 @@ from mlx_tools.app import AccessRules, RunOptions, config
 from mlx_tools.backends import CompletionRequest, TokenCounter, UpstreamPool
 from mlx_tools.backends.interface import BackendTraits
 from mlx_tools.controller import RunSettings
-from mlx_tools.gateway.page import PATH
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.gateway.turn import STEP
@@ -205,7 +204,7 @@ def test_the_context_length_stands_in_the_fields_that_clients_read(serving: Any)
 def test_who_may_not_ask_is_told_in_the_form_of_the_interface(
     serving: Any, method: str, path: str, headers: dict[str, str], is_anthropic: bool
 ) -> None:
-    door = AccessRules(key="secret", page=PATH)
+    door = AccessRules(key="secret")
     unknown = send(serving(door=door), method, path, {}, **headers)
     stranger = send(serving(door=door), method, path, {}, **headers, host="evil.example")
     key = {"authorization": "Bearer secret"}

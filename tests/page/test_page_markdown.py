@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from justhtml import JustHTML
 
-from mlx_tools.gateway.page.markdown import MAX_CHARS, draw_markdown
+from mlx_tools.plugins.page.markdown import MAX_CHARS, draw_markdown
 from tests.tables import table
 
 TAGS = {

@@ -1,4 +1,4 @@
-"""The routes of the page: HTML, forms that are posted, and events of steps.
+"""The page: HTML, forms that are posted, and events of steps.
 
 Every form works without the script, which brings the steps of a run that is at work. Nothing is
 shown and nothing taken before a person's key was given, but the style and the form for that key. A
@@ -34,18 +34,26 @@ from mlx_tools.app import (
 )
 from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.errors import MlxToolsError, TranscriptError, UsageError
-from mlx_tools.gateway.body import json_object
-from mlx_tools.gateway.exchange import (
+from mlx_tools.gateway import (
     BODY_SECONDS,
+    END_STATUSES,
     MAX_BODY,
     MAX_UNKNOWN_BODY,
     UNKNOWN_BODY_SECONDS,
+    ApiError,
     EventStream,
+    RunRow,
+    Runs,
+    ServedModels,
     body_of,
+    json_object,
+    read_run,
+    server_sent,
 )
-from mlx_tools.gateway.page.markdown import draw_markdown
-from mlx_tools.gateway.page.session_titles import SessionTitles
-from mlx_tools.gateway.page.shown import (
+from mlx_tools.paths import package_file, state_dir
+from mlx_tools.plugins.page.markdown import draw_markdown
+from mlx_tools.plugins.page.session_titles import SessionTitles
+from mlx_tools.plugins.page.shown import (
     WaitingCall,
     diff_lines,
     edited_call,
@@ -57,19 +65,13 @@ from mlx_tools.gateway.page.shown import (
     undo_rows,
     written_out,
 )
-from mlx_tools.gateway.page.shown_sessions import PageSessions
-from mlx_tools.gateway.request import ApiError, server_sent
-from mlx_tools.gateway.run_body import read_run
-from mlx_tools.gateway.run_rows import RunRow
-from mlx_tools.gateway.runs import END_STATUSES, Runs, in_thread
-from mlx_tools.gateway.served_models import ServedModels
-from mlx_tools.paths import package_file, state_dir
+from mlx_tools.plugins.page.shown_sessions import PageSessions
 from mlx_tools.policy import equal_digests
 
 PATH: Final = "/page/"
 """All but the first page stands below this path."""
 
-_FOLDER: Final = package_file("gateway/page")
+_FOLDER: Final = package_file("plugins/page")
 _FILES: Final = {
     "look.css": STYLESHEET,
     **{name: _FOLDER / name for name in ("page.css", "page.js", "icon.svg")},
@@ -246,7 +248,7 @@ class Page:
         if chosen != offered:
             body["tools"] = chosen
         try:
-            run_request = await in_thread(read_run, body)
+            run_request = await anyio.to_thread.run_sync(read_run, body)
             row, _ = await self._runs.create(self._owner, body, run_request, None)
         except ApiError as error:
             return await self._first(request, error.message, fields.get("question", ""))

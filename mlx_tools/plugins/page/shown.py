@@ -17,11 +17,9 @@ from msgspec import Struct
 from mlx_tools.app import ReportStep, as_json, build_steps, escape_invisible
 from mlx_tools.controller import ApprovalRequest
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.gateway.body import json_object
-from mlx_tools.gateway.page.shown_sessions import PageSessions
-from mlx_tools.gateway.page.turns import TurnView, turns_of
-from mlx_tools.gateway.request import ApiError
-from mlx_tools.gateway.turn import TurnRunner
+from mlx_tools.gateway import ApiError, TurnRunner, json_object
+from mlx_tools.plugins.page.shown_sessions import PageSessions
+from mlx_tools.plugins.page.turns import TurnView, turns_of
 from mlx_tools.policy import Policy
 from mlx_tools.store import ListedSession, SessionStatus, SessionStore, session_status, to_json
 from mlx_tools.toolbox import Undo, UndoStep

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.app import config
-from mlx_tools.gateway import page_link
+from mlx_tools.plugins.page.command import link_with_key
 from mlx_tools.testing import Completion, answer, call
 from scripts.browser import PROGRAM, Browser
 from tests.gateway.processes import House
@@ -48,7 +48,7 @@ class Driven(House):
         (self.files / "plan.md").write_text(PLAN)
         self.url = self.url.removesuffix("v1")
         loaded = config.load(environ={}, cwd=folder, user_file=folder / "none.toml", home=folder)
-        key = page_link(loaded, "127.0.0.1", 1).partition("#")[2]
+        key = link_with_key(loaded, "").partition("#")[2]
         browser.look()
         browser.open("about:blank")
         browser.asked.clear()

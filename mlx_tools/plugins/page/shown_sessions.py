@@ -17,10 +17,16 @@ import anyio
 from mlx_tools.app import RunOptions, SavedSession, as_options, header_of, require_tools_enabled
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, ApproveAlways, PauseApprover
 from mlx_tools.errors import MlxToolsError, TranscriptError, UsageError
-from mlx_tools.gateway.request import ApiError, as_api_error
-from mlx_tools.gateway.run_rows import RunRow
-from mlx_tools.gateway.run_work import is_begun, requests_of
-from mlx_tools.gateway.runs import PATIENCE, Runs, conflict, in_thread
+from mlx_tools.gateway import (
+    PATIENCE,
+    ApiError,
+    RunRow,
+    Runs,
+    as_api_error,
+    conflict,
+    is_begun,
+    requests_of,
+)
 from mlx_tools.policy import restriction
 from mlx_tools.store import session_status
 from mlx_tools.transcript import Event, Record
@@ -39,7 +45,7 @@ class PageSessions:
 
     async def run(self, session: str) -> RunRow | None:
         """The run of a gateway that a session is, None where it is none."""
-        return await in_thread(self._runs.rows.find, session)
+        return await anyio.to_thread.run_sync(self._runs.rows.find, session)
 
     async def stands(self, session: str) -> tuple[str, Sequence[Record], str]:
         """The status of a session, its records, and what is wrong with them.
@@ -48,7 +54,7 @@ class PageSessions:
         """
         if (row := await self.run(session)) is not None:
             return (*await self._runs.stands(row), "")
-        return await in_thread(self._kept_stands, session)
+        return await anyio.to_thread.run_sync(self._kept_stands, session)
 
     def _check_there(self, session: str) -> None:
         if session not in self._runs.sessions.ids():
@@ -106,7 +112,7 @@ class PageSessions:
             else:
                 await self._runs.decide(row, call, answer, by_person=True)
             return
-        await in_thread(self._check_there, session)
+        await anyio.to_thread.run_sync(self._check_there, session)
         answers = None if answer is None else {call: answer}
         async with self._acting(session):
             taken, refused = anyio.Event(), list[MlxToolsError]()
@@ -155,7 +161,7 @@ class PageSessions:
 
     async def _saved_session(self, session: str) -> SavedSession:
         store, configuration = self._runs.sessions, self._runs.execution.configuration
-        records = await in_thread(store.records, session)
+        records = await anyio.to_thread.run_sync(store.records, session)
         header = header_of(session, records, store.secret)
         own = configuration.settings.policy
         rules = {name: True for name in ("local_only", "dry_run") if getattr(own, name)}

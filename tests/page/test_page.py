@@ -14,9 +14,8 @@ import pytest
 from justhtml import JustHTML
 
 from mlx_tools.app import AccessRules
-from mlx_tools.gateway.page import PATH
-from mlx_tools.gateway.page.routes import COOKIE, HOLDS, Person
-from mlx_tools.gateway.page.shown import MAX_ROWS, RECORDS, search_sessions
+from mlx_tools.plugins.page.page import COOKIE, HOLDS, Person
+from mlx_tools.plugins.page.shown import MAX_ROWS, RECORDS, search_sessions
 from mlx_tools.store import TranscriptStore, to_json
 from mlx_tools.testing import ScriptedServer, answer, call
 from mlx_tools.toolbox.text_diff import unified_diff
@@ -42,10 +41,15 @@ async def post(one: Any, path: str, origin: str = HOME, **fields: str) -> httpx.
     return got
 
 
+def person_key(one: Any) -> str:
+    """The person's key for the page of a gateway."""
+    return Person(one.runs.sessions.secret, one.gateway.now).key
+
+
 async def opened(one: Any) -> None:
     """Give the person's key to the page."""
     one.client.headers.pop("authorization")
-    got = await post(one, "/page/key", key=one.person.key)
+    got = await post(one, "/page/key", key=person_key(one))
     assert (got.status_code, got.headers["location"]) == (303, "/")
 
 
@@ -62,13 +66,13 @@ async def waiting(begin: Any, *more: Any) -> tuple[Any, dict[str, Any], str]:
 async def test_without_the_persons_key_nothing_is_shown_and_nothing_taken(
     begin: Any, cookie: str
 ) -> None:
-    one = begin(KEEP, door=AccessRules(key="one", page=PATH))  # a client has a key, and sends it
+    one = begin(KEEP, door=AccessRules(key="one"))  # a client has a key, and sends it
     made = await ask(one)
     other, late = Person(b"x", lambda: 1_700_000_000.0), [0.0]
     seals = {
         "forged": _cookie_of(other),
         "old": _cookie_of(Person(one.runs.sessions.secret, lambda: late[0])),
-        "key": one.person.key,
+        "key": person_key(one),
     }
     one.client.cookies.set(COOKIE, seals.get(cookie, cookie))
     for path in SEEN:
@@ -95,15 +99,15 @@ def _cookie_of(person: Person) -> str:
 async def test_the_cookie_is_for_this_page_alone_and_the_persons_key_opens_nothing_of_a_clients(
     begin: Any,
 ) -> None:
-    one = begin(door=AccessRules(key="one", page=PATH))
+    one = begin(door=AccessRules(key="one"))
     one.client.headers.pop("authorization")
-    got = await post(one, "/page/key", key=one.person.key)
+    got = await post(one, "/page/key", key=person_key(one))
     said = got.headers["set-cookie"].lower()
     for part in ("httponly", "samesite=strict", f"max-age={HOLDS}", "path=/"):
         assert part in said
     assert (await one.client.get("/")).status_code == 200
     assert (await one.client.get("/v1/runs")).status_code == 401
-    bearer = {"authorization": f"Bearer {one.person.key}"}
+    bearer = {"authorization": f"Bearer {person_key(one)}"}
     assert (await one.client.get("/v1/runs", headers=bearer)).status_code == 401
 
 

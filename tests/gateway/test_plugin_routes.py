@@ -1,0 +1,113 @@
+"""The routes of plugins: behind the gateway's key, but for a page that has a key of its own."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from starlette.routing import Route, WebSocketRoute
+
+from mlx_tools.app import AccessRules, Plugins
+from mlx_tools.errors import UsageError
+from tests.gateway.conftest import send
+from tests.plugins.test_page import FILES
+from tests.tables import table
+
+KEY = {"authorization": "Bearer secret"}
+DOOR = AccessRules(key="secret")
+PAGE = """
+from mlx_tools.app import hookimpl
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+async def show(request):
+    return PlainTextResponse("shown")
+
+@hookimpl
+def routes(gateway):
+    gateway.set_page_path("/tides/")
+    gateway.on_listening.append(print)
+    return [Route(path, show) for path in ("/", "/tides/dover", "/tide", "/v1/models", "/v1/tide")]
+"""
+
+
+def plugins_with(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Plugins:
+    """Plugins of which one package has this module, and no built-in ones."""
+    name = f"routes_of_{folder.name}".replace("-", "_")
+    (folder / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(folder)
+    importlib.invalidate_caches()
+    return Plugins("mlx_tools.no_such_package", lambda _: [EntryPoint("x", name, "mlx_tools")])
+
+
+def test_a_route_of_another_package_asks_for_the_key(
+    begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks = plugins_with(tmp_path, monkeypatch, FILES["plugin_with_routes.py"])
+    one = begin(door=DOOR, hooks=hooks)
+    wrong = {"authorization": "Bearer wrong"}
+    assert send(one, "GET", "/v1/moon", **wrong).status_code == 401
+    assert send(one, "GET", "/v1/moon", host="evil.example", **KEY).status_code == 403
+    assert send(one, "GET", "/v1/moon", **KEY).json() == {"phase": "full"}
+
+
+def test_only_the_page_of_a_plugin_is_shown_without_the_key(
+    begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = begin(door=DOOR, hooks=plugins_with(tmp_path, monkeypatch, PAGE))
+    paths = ("/", "/tides/dover", "/tide", "/v1/tide", "/v1/models", "/metrics")
+    wrong = {"authorization": "Bearer wrong"}
+    statuses = [send(one, "GET", path, **wrong).status_code for path in paths]
+    assert statuses == [200, 200, 401, 401, 401, 401]
+    # a path that the gateway serves itself stays its own
+    assert send(one, "GET", "/v1/models", **KEY).json()["object"] == "list"
+
+
+def test_every_route_but_health_and_the_page_asks_for_the_key(begin: Any) -> None:
+    one = begin(door=DOOR)
+
+    async def first_message(scope: dict[str, Any]) -> Any:
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"type": "http.disconnect"}
+
+        async def keep(message: Any) -> None:
+            sent.append(message)
+
+        base = {"headers": [(b"host", b"127.0.0.1")], "query_string": b"", "state": {}}
+        await one.app(base | scope, receive, keep)
+        return sent[0]
+
+    kinds = set()
+    for route in one.app.routes:
+        page = one.gateway.page_path
+        if route.path in ("/health", "/") or (page and route.path.startswith(page)):
+            continue
+        if isinstance(route, WebSocketRoute):
+            message = anyio.run(first_message, {"type": "websocket", "path": route.path})
+            assert (message["type"], message["code"]) == ("websocket.close", 1008), route.path
+        else:
+            assert isinstance(route, Route)
+            for method in route.methods or ():
+                scope = {"type": "http", "method": method, "path": route.path}
+                assert anyio.run(first_message, scope)["status"] == 401, (method, route.path)
+        kinds.add(type(route))
+    assert Route in kinds
+
+
+@table(
+    "path", ["", "/", "/v1/", "/v1", "page", "/page", "//", "/a/b/", "/a/../v1/", "/A/", "/v1/x/"]
+)
+def test_no_other_path_is_taken_out_of_the_key(begin: Any, path: str) -> None:
+    gateway = begin(hooks=Plugins("mlx_tools.no_such_package", lambda _: [])).gateway
+    with pytest.raises(UsageError):
+        gateway.set_page_path(path)
+    gateway.set_page_path("/tides/")
+    with pytest.raises(UsageError):
+        gateway.set_page_path("/moon/")
+    assert gateway.page_path == "/tides/"
