@@ -223,13 +223,9 @@ class AnswerStreamFilter:
 class Completer:
     """Asks a backend for the completions of a session."""
 
-    def __init__(
-        self, backend: ErrorMappingBackend, session: Session, *, streams_prose: bool = False
-    ) -> None:
-        """``streams_prose``: emit a bare answer as it comes on the prompted route too."""
+    def __init__(self, backend: ErrorMappingBackend, session: Session) -> None:
         self._backend = backend
         self._session = session
-        self._streams_prose = streams_prose
         self._turn: ConstrainedTurn | None = None
         self._scores = True  # as far as is known, the backend tells likelihoods
         self._in_thread = False  # the turn under way has a large schema
@@ -283,8 +279,7 @@ class Completer:
         self._turn = turn
         teller = None
         if emit is not None:
-            streams = self._streams_prose or step.messages is not None
-            teller = EventEmitter(self._session, step, turn, emit, streams_prose=streams)
+            teller = EventEmitter(self._session, step, turn, emit)
         # The turn decides what it needs next: more text, the likelihoods of a token, or nothing.
         while (ask := turn.pending_request) is not None:
             if isinstance(ask, ScoreTokens):
@@ -552,13 +547,11 @@ class EventEmitter:
         step: Complete,
         turn: ConstrainedTurn,
         emit: Emit,
-        *,
-        streams_prose: bool,
     ) -> None:
         self._session, self._turn, self._emit = session, turn, emit
         self._number = step.turn
         self._speech: AnswerStreamFilter | None = None
-        if streams_prose and session.result is None:
+        if session.result is None:
             self._speech = AnswerStreamFilter(step.tools, turn.is_text)
         self._prose_end = 0
         # A model whose thought its template opens may have a server that leaves it in the text, or

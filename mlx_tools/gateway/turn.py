@@ -326,7 +326,7 @@ class _TurnInProgress:
             allowed = request.allowed
             self._session.specs = {n: s for n, s in self._session.specs.items() if n in allowed}
         self._calls = CallSender(self._session.specs, request.custom_tools, emit, new_id)
-        self._completer = Completer(backend, self._session, streams_prose=True)
+        self._completer = Completer(backend, self._session)
         self._writer = TurnWriter(self._session)
         self._driver = turn_driver(
             self._writer, self._fit, self._complete_turn, in_thread=self._new_size > LARGE

@@ -33,6 +33,7 @@ from mlx_tools.transcript import events
 from mlx_tools.transcript.records import StoppedRecord
 from tests.backends.loopback import Connection, says, serving
 from tests.controller.sessions import answered, heard
+from tests.tables import table
 from tests.waiting import EXPIRES, until
 
 ALL = Policy(allow=["*"], ask_effects=())
@@ -204,6 +205,32 @@ def test_a_thought_is_told_as_it_forms_and_kept_apart_from_the_answer() -> None:
     thoughts = [e.text for e in seen if isinstance(e, events.ThoughtPiece)]
     assert len(thoughts) > 1 and "".join(thoughts) == "\nWhy \ufffdnot?\n"
     assert "".join(e.text for e in seen if isinstance(e, events.AnswerPiece)) == "two"
+
+
+PLAIN = {
+    "one line": "It rains in Oslo today, as it did yesterday.",
+    "paragraphs": "It rains.\n\n- in Oslo\n- in Bergen\n\nTake a coat.",
+    "code": "Write this:\n\n```python\nprint(1)\n```\n\nThen run it.",
+    "an example of a call": 'An API gets `{"name": "read", "arguments": {}}`. That is all.',
+}
+
+
+@table("text", PLAIN.values())
+def test_an_answer_in_plain_text_is_told_as_it_forms(text: str) -> None:
+    seen = heard(Controller(ScriptedBackend(Script(text, pieces=5)), [area], ALL))
+    pieces = [e.text for e in seen if isinstance(e, events.AnswerPiece)]
+    assert len(pieces) > 1 and "".join(pieces) == text
+    assert isinstance(seen[-1], events.Finished) and seen[-1].outcome.answer == text
+
+
+def test_text_before_a_call_is_told_as_text_of_its_turn() -> None:
+    text = f"I look it up.\n{call('area', width=1, height=2)}"
+    backend = ScriptedBackend(Script(text, pieces=5), Script("It is two.", pieces=5))
+    seen = heard(Controller(backend, [area], ALL))
+    pieces = [(e.turn, e.text) for e in seen if isinstance(e, events.AnswerPiece)]
+    assert "".join(text for turn, text in pieces if turn == 1) == "I look it up."
+    assert "".join(text for turn, text in pieces if turn == 2) == "It is two."
+    assert isinstance(seen[-1], events.Finished) and seen[-1].outcome.answer == "It is two."
 
 
 def test_events_tell_the_whole_story_in_order() -> None:
