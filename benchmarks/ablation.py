@@ -1,4 +1,4 @@
-"""What each part of how a model is asked is worth: strategies, styles, the examples.
+"""The worth of each part of how a model is asked: strategies, styles, the examples.
 
     python benchmarks/ablation.py --category fresh                   a mute model: what is nobody's
     python benchmarks/ablation.py --url http://127.0.0.1:8080 --limit 50 --half report \\
@@ -53,7 +53,7 @@ CATEGORIES = "simple_python,multiple,live_simple,live_multiple,irrelevance,fresh
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is changed of how a model is asked."""
+    """A change of how a model is asked."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     examples: Literal["two", "many", "none"] = "two"
@@ -105,7 +105,7 @@ class Switched:
         self._propose = Proposer(backend, settings=self.settings, limits=limits)
 
     async def __call__(self, question: str, tools: Mapping[str, ToolSpec], **more: Any) -> Any:
-        """What the model would write."""
+        """The text that the model would write."""
         with switched(self._row):
             return await self._propose(question, tools, **more)
 
@@ -121,7 +121,7 @@ TOOL = ToolSpec(
 
 
 async def fingerprint(row: Row) -> tuple[str, ...]:
-    """What a row asks of models that write a known call in another form, half right, or with bytes
+    """Prompts of a row to models that write a known call in another form, half right, or with bytes
     changed: all their prompts, and what they were let write. Strategies differ in what they make of
     that."""
     call = ToolCall("weather", {"city": "Oslo"})

@@ -336,7 +336,7 @@ def request_of(path: str, body: Body) -> TurnRequest:
 
 
 async def told(path: str, body: Body, context: int | None) -> Body:
-    """How much of the descriptions stands in the prompt of a request."""
+    """The share of the descriptions that stands in the prompt of a request."""
     chatml = NAMED_FORMATS["chatml"]
     settings = RunSettings(chat_format=chatml, style="jsonl", model="m", context=context)
     profile = PromptProfile(

@@ -1,4 +1,4 @@
-"""How many machines so many runs a day need, how long a run waits for one, how many approvals wait
+"""The machines for so many runs a day, how long a run waits for one, how many approvals wait
 for a person, and how large the disk gets: by a model, checked by a simulation of days.
 
 python benchmarks/capacity.py [--json benchmarks/capacity.json]
@@ -32,7 +32,7 @@ RATES = (10, 1_000, 100_000)
 
 @dataclass(frozen=True)
 class Load:
-    """What a run takes. ``tokens_per_second`` is what a machine writes over all of its ``slots``,
+    """The load of a run. ``tokens_per_second`` is what a machine writes over all of its ``slots``,
     prompts included at the rate that they cost; times are in seconds."""
 
     tokens: float = 1_500.0
@@ -84,7 +84,7 @@ def rate_at(second: float, a_day: int) -> float:
 
 
 def simulated(load: Load, a_day: int, count: int, seed: int) -> dict[str, float]:
-    """What the simulation finds: the wait in the busiest hours, approvals that wait, the load."""
+    """Findings of the simulation: the wait in the busiest hours, approvals that wait, the load."""
     random.seed(seed)
     most, now = a_day / 86_400 * PEAK, 0.0
     free = [0.0] * (count * load.slots)

@@ -118,7 +118,7 @@ class Database(Program):
 
 @dataclass
 class Chaos:
-    """What is at work, and what came of it."""
+    """The processes at work, and their results."""
 
     options: argparse.Namespace
     folder: Path
@@ -135,12 +135,12 @@ class Chaos:
         return range(1_000, 1_000 + self.options.runs)
 
     def written(self) -> Counter[tuple[int, int]]:
-        """How often each step of each job is in the ledger."""
+        """The number of times that each step of each job is in the ledger."""
         lines = self.ledger.read_text().splitlines() if self.ledger.exists() else []
         return Counter((int(job), int(step)) for job, step in map(str.split, lines))
 
     async def asked(self, client: httpx.AsyncClient, method: str, path: str, **more: Any) -> Any:
-        """What one of the gateways says; None where it is dead, or cannot say it now."""
+        """The answer of one of the gateways; None where it is dead, or cannot say it now."""
         url = random.choice(self.gateways) + path
         try:
             response = await client.request(method, url, **more)
@@ -283,7 +283,7 @@ def end(program: Program) -> None:
 
 
 def result(chaos: Chaos, seconds: float) -> dict[str, Any]:
-    """What came of it, and what is wrong with that."""
+    """The results, and what is wrong with them."""
     written, options = chaos.written(), chaos.options
     wanted = {(job, step) for job in chaos.numbers for step in range(1, STEPS + 1)}
     kills = Counter[str]()

@@ -1,4 +1,4 @@
-"""What it saves to read forced tokens in one pass: a model in this process, held to a grammar.
+"""Reading of forced tokens in one pass, timed: a model in this process, held to a grammar.
 
     python benchmarks/fast_forward.py [--model FOLDER] [--rounds 3] [--json]
 

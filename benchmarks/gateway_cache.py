@@ -1,4 +1,4 @@
-"""How much of an agent's last prompt is in the model server's cache at its next turn.
+"""The share of an agent's last prompt in the model server's cache at its next turn.
 
 ``python benchmarks/gateway_cache.py --pi PATH`` asks the agent pi (from npm,
 ``@mariozechner/pi-coding-agent``) ten questions of one conversation, through the gateway and

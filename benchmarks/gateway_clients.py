@@ -121,7 +121,7 @@ def gateway(*options: str) -> Iterator[str]:
 
 
 def rows_of(client: str, url: str, model: str, *tests: str) -> Iterator[Row]:
-    """What a client's script tells of its tests."""
+    """The results of a client's script."""
     name, script = SCRIPTS[client]
     folder = made(name)
     if name == "node":  # modules are looked for beside the script

@@ -1,4 +1,4 @@
-"""What the gateway adds to each request under load, beside LiteLLM's proxy in the same run.
+"""The cost of the gateway for each request under load, beside LiteLLM's proxy in the same run.
 
 ``python benchmarks/gateway_load.py`` starts a scripted model server, the gateway before it and
 LiteLLM's proxy before it, each one process on loopback, and asks each with the same clients, who

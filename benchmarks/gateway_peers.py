@@ -110,7 +110,7 @@ def task_of(question: str) -> tuple[str, Any]:
 
 
 def written(question: str, results: int) -> str:
-    """What the model writes in the task that the question names, after so many results."""
+    """The text of the model in the task that the question names, after so many results."""
     form, steps = task_of(question)
     if results >= len(steps):
         return f"The result is {steps[-1][2]}."

@@ -1,4 +1,4 @@
-"""How often clients ask again for what cannot succeed, and what a person sees then.
+"""Repetitions of clients after what cannot succeed, and what a person sees then.
 
 ``python benchmarks/gateway_retries.py`` starts a scripted model server and the gateway before it.
 It has the official clients of OpenAI and Anthropic make one request with their own defaults, and
@@ -80,7 +80,7 @@ def gateway(case: str) -> Iterator[tuple[str, Callable[[], int]]]:
 
 
 def requests_of(url: str) -> int:
-    """How many turns were asked of the gateway so far."""
+    """The number of turns that the gateway was asked so far."""
     text = urllib.request.urlopen(f"{url}/metrics").read().decode()
     counts = re.findall(r'^mlx_tools_requests_total\{path="/v1/[^"]*"\} (\d+)', text, re.M)
     return sum(map(int, counts))
@@ -153,7 +153,7 @@ def ask_client(name: str, url: str, *, stream: bool) -> str:
 
 
 def ask_agent(name: str, programs: Path, url: str) -> str:
-    """What an agent shows a person."""
+    """The text that an agent shows a person."""
     with tempfile.TemporaryDirectory() as folder:
         home, repository = Path(folder) / "home", Path(folder) / "repository"
         home.mkdir()

@@ -1,4 +1,4 @@
-"""What guided turns cost on mlx-lm's server: a conversation of five questions, with real tools.
+"""The cost of guided turns on mlx-lm's server: a conversation of five questions, with real tools.
 
     python benchmarks/guided_cost.py [--strategy guided] [--model FOLDER] [--json]
 

@@ -132,7 +132,7 @@ KINDS: dict[str, Kind] = {
 
 
 async def read(html: str) -> tuple[str, float, int]:
-    """How reading a page ended, the seconds it took, and how many characters came of it."""
+    """The end of the reading of a page, its seconds, and the number of its characters."""
     media = Media("html", "utf-8")
     page = FetchedPage(read_url("https://example.org/"), media, html.encode())
     started = perf_counter()

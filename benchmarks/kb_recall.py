@@ -1,4 +1,4 @@
-"""How well and how fast the knowledge base finds files, beside grep and two other indexes.
+"""Quality and speed of the knowledge base, beside grep and two other indexes.
 
     python benchmarks/kb_recall.py [--docs DIR] [--git-docs DIR] [--out FILE]
 
@@ -218,7 +218,7 @@ def questions_of(of: str) -> list[dict[str, Any]]:
 
 
 def one(engine: str, corpus: Path, of: str) -> dict[str, Any]:
-    """What an engine takes, and at which place it has the first file that answers each question."""
+    """The time of an engine, and the rank of the first file that answers each question."""
     questions = questions_of(of)
     with TemporaryDirectory() as made:
         folder = Path(made)
@@ -360,7 +360,7 @@ def share(places: Sequence[int | None], within: int) -> str:
 
 
 def table(found: dict[str, Any]) -> str:
-    """Where the right files were, and what indexing and asking take, by engine."""
+    """The ranks of the right files, and the times of indexing and asking, by engine."""
     heads = "python: first | in 5 | git: first | in 5 | misspelled: in 5 | index | memory | on disk"
     lines = [f"| | {heads} | a question |", "| --- |" + " --- |" * 9]
     for name in ENGINES:

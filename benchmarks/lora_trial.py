@@ -142,7 +142,7 @@ HELD_BACK = (
 
 
 def command(*arguments: str, **environ: str) -> str:
-    """What a command of mlx-tools prints. Raises `SystemExit` if it fails otherwise than with 1."""
+    """The output of a command of mlx-tools. Raises `SystemExit` if it fails other than with 1."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "mlx_tools", *arguments],
         env=os.environ | environ,

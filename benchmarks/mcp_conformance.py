@@ -137,7 +137,7 @@ def served() -> Iterator[str]:
 
 
 def results(url: str) -> dict[str, dict[str, Any]]:
-    """What the suite found of each scenario: how many checks passed, and the faults of others."""
+    """The suite's findings in each scenario: how many checks passed, and the faults of others."""
     command = ["npx", "-y", "-p", "node@22", "-p", SUITE, "conformance", "server", "--url", url]
     with tempfile.TemporaryDirectory() as folder:
         command += ["--suite", "all", "--output-dir", folder]
@@ -156,7 +156,7 @@ def results(url: str) -> dict[str, dict[str, Any]]:
 
 
 def told(figures: dict[str, Any]) -> str:
-    """What came of it as Markdown."""
+    """The results as Markdown."""
     scenarios = figures["scenarios"]
     offered = {name: one for name, one in scenarios.items() if name not in LEFT_OUT}
     failed = [name for name, one in offered.items() if not passes(one)]

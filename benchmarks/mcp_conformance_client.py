@@ -1,4 +1,4 @@
-"""What the official conformance suite says of the MCP client, scenario by scenario.
+"""The official conformance suite on the MCP client, scenario by scenario.
 
 ``python benchmarks/mcp_conformance_client.py`` lets npm's `@modelcontextprotocol/conformance` start
 a server for each scenario and this script as its client: it looks at what the server offers, agrees
@@ -90,7 +90,7 @@ def conformance(*arguments: str) -> str:
 
 
 def scenario(name: str) -> dict[str, Any]:
-    """What the suite says of one scenario."""
+    """The suite's findings in one scenario."""
     command = f"{sys.executable} {Path(__file__).resolve()} --client"
     began = time.monotonic()
     told = conformance("client", "--command", command, "--scenario", name)

@@ -159,7 +159,7 @@ def scripted(name: str, calls: list[Call]) -> str:
 
 
 def real(name: str, tool: str, question: str) -> dict[str, Any]:
-    """What the embedded model did with one tool: its calls and their errors."""
+    """The work of the embedded model with one tool: its calls and their errors."""
     short = name.removeprefix("server-").removeprefix("mcp-server-")
     run = mlx_tools(
         *("ask", "--backend", "server", "--model", SMALL, "--approve", "always", "--json"),

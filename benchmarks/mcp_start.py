@@ -1,4 +1,4 @@
-"""What servers that are kept cost a run: none, ten unused, one used alone, one of ten used.
+"""The cost of kept servers for a run: none, ten unused, one used alone, one of ten used.
 
 ``python benchmarks/mcp_start.py`` asks a scripted model by ``mlx-tools ask``, round by round, and
 tells the processor time of the run with all that it started, in seconds: the least of the rounds,

@@ -29,7 +29,7 @@ START_SECONDS = 60.0
 
 @dataclass
 class Cell:
-    """What was measured of one competitor at one task: seconds per run, one for each round."""
+    """The measurement of one competitor at one task: seconds per run, one for each round."""
 
     outcome: str = ""
     samples: list[float] = field(default_factory=list)
@@ -160,7 +160,7 @@ def compare(
 
 
 def ratio(ours: Cell, theirs: Cell) -> float | None:
-    """How many times as long ``ours`` takes: the median over the rounds that both did.
+    """The factor by which ``ours`` takes longer: the median over the rounds that both did.
 
     Of one that was ended for its slowness, nothing but that is known: None.
     """
@@ -227,6 +227,6 @@ def say(text: str) -> None:
 
 
 def finish(results: dict[str, Any]) -> None:
-    """What a script hands on: one JSON object on standard output."""
+    """The output of a script: one JSON object on standard output."""
     json.dump(results, sys.stdout)
     print()

@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 
 def uncached_parts(prompts: Sequence[str], completions: Sequence[str]) -> list[str]:
-    """What of each prompt the server has not read or written before."""
+    """The part of each prompt that the server has not read or written before."""
     known = ["", *(p + c for p, c in zip(prompts[:-1], completions[:-1], strict=True))]
     return [prompt[shared(prompt, text) :] for prompt, text in zip(prompts, known, strict=True)]
 
@@ -51,7 +51,7 @@ def kept_texts(home: Path) -> list[str]:
 
 
 def row_of(task: Task, model: ScriptedModel, home: Path, count: Any) -> Row:
-    """What a task took. Of a completion that the client cut off, since it repeated itself, counts
+    """The cost of a task. Of a completion that the client cut off, since it repeated itself, counts
     what the client read."""
     prompts, completions = model.prompts, model.completions
     uncached = uncached_parts(prompts, completions)

@@ -1,4 +1,4 @@
-"""How each parser is called: as its users call it, one text in, one value out."""
+"""Calls of each parser as its users write them, one text in, one value out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def langchain() -> Parse:
 
 
 def _call_of(reading: Any) -> Any:
-    """What a reading found, in the form in which the others return it."""
+    """The result of a reading, in the form in which the others return it."""
     if reading.error is not None or len(reading.messages) != 1:
         return None
     message = reading.messages[0]
@@ -91,7 +91,7 @@ class Subject:
             return error
 
     def outcome(self, found: Any) -> str:
-        """What ``run`` gave, in a word or two. Not timed."""
+        """The result of ``run``, in a word or two. Not timed."""
         if isinstance(found, Exception):
             return type(found).__name__
         if found is None or found == "":

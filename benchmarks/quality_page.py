@@ -84,7 +84,7 @@ def keep(path: Path, files: Sequence[Path]) -> None:
 
 
 def figures(path: Path) -> dict[str, Any] | None:
-    """What strong.py kept; None where it was not measured."""
+    """The results that strong.py stored; None where it was not measured."""
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
@@ -92,7 +92,7 @@ def figures(path: Path) -> dict[str, Any] | None:
 
 
 def strong(folder: Path) -> str:
-    """How many turns came out as wished, by row, and the requests."""
+    """The number of turns that came out as wished, by row, and the requests."""
     found = figures(folder / "strong.json")
     if found is None:
         return ""
@@ -142,7 +142,7 @@ NOTHING = {
 
 
 def nothing(folder: Path) -> str:
-    """What became of models that know nothing, by all strategies together."""
+    """The results of models that know nothing, by all strategies together."""
     made = []
     for name, what in NOTHING.items():
         found = figures(folder / f"{name}.json")
@@ -166,7 +166,7 @@ def embedded(folder: Path) -> str:
 
 
 def mute(folder: Path) -> str:
-    """How many are right of what nobody said, by kind of question."""
+    """The number of right answers to what nobody said, by kind of question."""
     right: dict[str, dict[str, list[bool]]] = {}
     for one in lines(folder / "mute.jsonl"):
         ways = right.setdefault(_kind(one), {})
@@ -208,7 +208,7 @@ def compared(rows: Sequence[Row], group: Callable[[Row], str]) -> str:
 
 
 def pair(one: Mapping[Any, Row], other: Mapping[Any, Row]) -> str:
-    """How a strategy does against another on the questions that both were asked."""
+    """The result of a strategy beside another on the questions that both were asked."""
     both = one.keys() & other.keys()
     counts = [0, 0, 0, 0]
     for key in both:

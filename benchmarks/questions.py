@@ -76,14 +76,14 @@ def questions(
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a model wants of a question, and whether that is right by BFCL's rules."""
+    """The wish of a model for a question, and whether that is right by BFCL's rules."""
 
     calls: tuple[ToolCall, ...]
     right: bool
 
 
 def wanted(item: BfclItem, *, mistaken: int = 20) -> Wanted | None:
-    """What a strong model wants: of ``mistaken`` questions one wrong thing (0: none), else the
+    """The wishes of a strong model: of ``mistaken`` questions one wrong thing (0: none), else the
     right calls. None where no right call fits the schema of its tool."""
     found = next((calls for turn in range(6) if _is_right(item, calls := _right(item, turn))), None)
     if found is None:
@@ -98,7 +98,7 @@ def wanted(item: BfclItem, *, mistaken: int = 20) -> Wanted | None:
 
 
 def same_calls(made: Sequence[ToolCall], wished: Sequence[ToolCall]) -> bool:
-    """Whether calls are equal as values: numbers by what they are worth."""
+    """Return True if calls are equal as values: numbers by what they are worth."""
     return len(made) == len(wished) and all(
         one.name == other.name and _same(one.arguments, other.arguments)
         for one, other in zip(made, wished, strict=True)

@@ -67,7 +67,7 @@ def bytes_of(size: str) -> str:
 
 
 def ratio(cell: Cell, other: Cell) -> float:
-    """How many times as long ``cell`` takes: the median of the rounds' own ratios."""
+    """The factor by which ``cell`` takes longer: the median of the rounds' own ratios."""
     pairs = zip(cell["samples"], other["samples"], strict=False)
     return float(statistics.median(a / b for a, b in pairs))
 
@@ -77,7 +77,7 @@ def done(cell: Cell | None) -> bool:
 
 
 def factors(sizes: dict[str, dict[str, Cell]], name: str) -> Iterable[tuple[float, str]]:
-    """How many times as long each tenfold text takes, and which. By the minima: noise only adds."""
+    """The factor for each tenfold text, and which. By the minima: noise only adds."""
     known = [(int(size), cells[name]) for size, cells in sizes.items() if done(cells.get(name))]
     for (small, a), (large, b) in pairwise(known):
         if large == 10 * small:
@@ -176,7 +176,7 @@ def reading_part(reading: dict[str, Any]) -> list[str]:
 
 
 def growth(reading: dict[str, Any]) -> str:
-    """What ten times the text costs at most, read whole and streamed."""
+    """The largest cost of ten times the text, read whole and streamed."""
     lines = [f"Of {len(reading)} kinds, most of them hostile, ten times the text takes at most:"]
     for name, said in ((OURS, "read whole"), (STREAMED, "streamed")):
         found = [(*one, kind) for kind, sizes in reading.items() for one in factors(sizes, name)]

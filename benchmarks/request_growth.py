@@ -1,4 +1,4 @@
-"""What each count that a client chooses costs the gateway, as it doubles.
+"""The cost for the gateway of each count that a client chooses, as it doubles.
 
 ``python benchmarks/request_growth.py [PART OF A NAME …]`` sends requests to a gateway in this
 process. It grows one count of a body at a time: tools, messages, parts, enum values, depth and the

@@ -89,7 +89,7 @@ def renew_lock() -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on. No names of hosts or people, no paths."""
+    """The things that the figures depend on. No names of hosts or people, no paths."""
     affinity = getattr(os, "sched_getaffinity", None)
     return {
         "system": platform.system(),

@@ -1,4 +1,4 @@
-"""Whether anything depends on one server: the same questions, on mlx-lm's and on llama.cpp's.
+"""Two servers beside each other: the same questions, on mlx-lm's and on llama.cpp's.
 
     python benchmarks/second_server.py [--limit 40] [--seed 0] [--half report]
 
@@ -98,7 +98,7 @@ class Running:
 
 
 def folder() -> Path:
-    """Where the environment and the model's file are kept."""
+    """The folder of the environment and the model's file."""
     return private_dir(cache_dir() / "second_server")
 
 
@@ -288,7 +288,7 @@ def told(group: Sequence[Mapping[str, Any]], key: str) -> str:
 
 
 def differences(found: Mapping[str, Any]) -> list[str]:
-    """Of each pair of servers, on how many of the same questions only one was right."""
+    """The number of questions that only one was right on, of each pair of servers."""
     lines = []
     servers = list(found["servers"].items())
     for number, (first, one) in enumerate(servers):

@@ -41,7 +41,7 @@ async def follow(url: str, room: asyncio.Semaphore) -> None:
 
 
 async def rounds(url: str, process: int, count: int) -> None:
-    """Have clients come and go."""
+    """Let clients come and go."""
     async with httpx.AsyncClient(timeout=60) as client:
         run = (await client.post(f"{url}/runs", json={"question": "x"})).json()["id"]
     address, room = f"{url.replace('http', 'ws')}/runs/{run}/socket", asyncio.Semaphore(AT_ONCE)

@@ -1,4 +1,4 @@
-"""What becomes of what a strong model wishes: it should come out as it wished, at no more requests.
+"""The wishes of a strong model: they should come out as it wished, at no more requests.
 
     python benchmarks/strong.py                       all rows, 25 questions of each category
     python benchmarks/strong.py --limit 50 --out benchmarks/call_quality/strong.json
@@ -82,7 +82,7 @@ UNTOLD = ("out", "lines", "wheel")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How a model is asked, and what its habits are. ``dialect`` None: the style's own."""
+    """A way to ask a model, and its habits. ``dialect`` None: the style's own."""
 
     strategy: str = "auto"
     style: str = "jsonl"
@@ -97,7 +97,7 @@ class Row:
 
     @property
     def habits(self) -> str:
-        """What sets it off from the base."""
+        """The difference from the base."""
         return ", ".join(name for name, habit in HABITS.items() if _has(self, habit)) or "base"
 
 
@@ -153,7 +153,7 @@ class Case:
 
 @dataclass(slots=True)
 class Tally:
-    """What came of a row in a category. ``otherwise`` is what did not come out as wished."""
+    """The result of a row in a category. ``otherwise`` is what did not come out as wished."""
 
     asked: int = 0
     as_wished: int = 0
@@ -290,7 +290,7 @@ async def ask(case: Case, row: Row, options: argparse.Namespace) -> dict[str, An
 
 
 def repeated(model: Served) -> int:
-    """How many requests had a prompt that was sent twice before."""
+    """The number of requests with a prompt that was sent twice before."""
     counts = Counter(asked.prompt for asked in model.asked)
     return sum(max(0, count - 2) for count in counts.values())
 
@@ -347,7 +347,7 @@ def _leaves(value: Any) -> Iterator[str]:
 
 
 def _made_of(value: str, texts: Sequence[str], pieces: int) -> bool:
-    """Whether a value can be put together of so many pieces, each standing in one of the texts."""
+    """Return True if a value can be put together of so many pieces, each in one of the texts."""
     at = 0
     for _ in range(pieces):
         if at == len(value):

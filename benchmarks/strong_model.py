@@ -51,7 +51,7 @@ from mlx_tools.messages import FinishReason, ToolCall, Usage
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the model wants: calls first, where there are any, and an answer after them."""
+    """The wish of the model: calls first, where there are any, and an answer after them."""
 
     calls: tuple[ToolCall, ...] = ()
     answer: str = "Nothing of that needs a tool."
@@ -130,7 +130,7 @@ END_ID: Final = 2
 
 
 class Model(Protocol):
-    """What writes tokens from a prompt on, until one ends the turn."""
+    """A writer of tokens from a prompt on, until one ends the turn."""
 
     def tokens(self, asked: Asked) -> Iterator[Token]: ...
 
@@ -168,7 +168,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Serving:
-    """What a server does around a model, in this process or over HTTP.
+    """The work of a server around a model, in this process or over HTTP.
 
     ``likelihoods``: it gives them where they are asked for. ``whole``: it sends a completion in one
     piece. ``cuts``: as mlx-lm's it takes text between ``<tool_call>`` and ``</tool_call>``, one
@@ -194,7 +194,7 @@ class Serving:
         self.asked.append(asked)
 
     def pieces(self, model: Model, asked: Asked) -> Iterator[tuple[str, Token]]:
-        """What is sent of each token, and the token; ``asked`` knows the end afterwards."""
+        """The data sent of each token, and the token; ``asked`` knows the end afterwards."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         written = codecs.getincrementaldecoder("utf-8")("replace")
         inside = thinks = cut = False
@@ -227,7 +227,7 @@ class Serving:
                 return
 
     def usage(self, asked: Asked) -> Usage:
-        """What a completion cost, in tokens."""
+        """The cost of a completion, in tokens."""
         count = len(_SPLIT.findall(asked.prompt))
         cached = len(_SPLIT.findall(asked.prompt[: asked.cached]))
         return Usage(count, min(cached, count - 1), asked.count)
@@ -350,7 +350,7 @@ class StrongModel(Served):
     # --- what it would write
 
     def rest(self, prompt: str) -> str:
-        """What it goes on with: all that is left of its turn."""
+        """The rest of its turn, which it goes on with."""
         before, _, turn = prompt.rpartition(self._assistant)
         wish = self._wish(prompt) if callable(self._wish) else self._wish
         last = before.rpartition(self._assistant)[2]
@@ -395,7 +395,7 @@ class StrongModel(Served):
         return ("" if turn.endswith("\n") else "\n") + self._text(wish.calls, wish.answer)
 
     def _line(self, turn: str, start: int, wish: Wish, before: str) -> str | None:
-        """What goes on where messages begin at ``start``; None where none do."""
+        """The rest where messages begin at ``start``; None where none do."""
         left, at, made = list(wish.calls), start, 0
         while True:
             at = BETWEEN.match(turn, at).end()  # type: ignore[union-attr]
@@ -420,7 +420,7 @@ class StrongModel(Served):
     def _message(
         self, turn: str, at: int, wish: Wish, left: Sequence[ToolCall], before: str
     ) -> tuple[Ending, ToolCall | None]:
-        """Where the message ends that begins ``at``, and which call it is, None for an answer."""
+        """The end of the message that begins ``at``, and which call it is, None for an answer."""
         forced = () if left else (ToolCall(_some_tool(before), {}),)
         for fixed in FIXED:
             for dialect in (self._dialect, *self._others):
@@ -463,7 +463,7 @@ class StrongModel(Served):
                     break
 
     def _other_tokens(self, prompt: str) -> list[bytes]:
-        """What else comes to its mind: the request's words, quotes and commas."""
+        """Other words that come to its mind: the request's words, quotes and commas."""
         request = prompt.rpartition(self._assistant)[0][-400:]
         words = [token for token in tokens_of(request) if token.strip(b" \n")]
         return list(dict.fromkeys([*words[-24:], b'"', b",", b'","', b" ", b"}", b"\n"]))

@@ -1,4 +1,4 @@
-"""How a strong model's turn is written: the forms of calls, and going on from any beginning.
+"""Turns of a strong model as text: the forms of calls, and going on from any beginning.
 
 A turn is made of parts, words and JSON (`turn_parts`), spelled by a `Pen`. `Writer` is given what
 is written already, by the model or by a host that began it with other values or spacing, and says
@@ -33,7 +33,7 @@ Part = str | Body
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a turn is written: each call, what stands between and around them, and an answer."""
+    """The form of a turn: each call, what stands between and around them, and an answer."""
 
     call: Callable[[ToolCall, int], Sequence[Part]]
     between: str = "\n"
@@ -172,7 +172,7 @@ FIXED: Final = (frozenset(("type", "name")), frozenset(("type",)))
 
 @dataclass(frozen=True, slots=True)
 class Pen:
-    """How JSON is spelled: white space, and what is escaped."""
+    """The spelling of JSON: white space, and what is escaped."""
 
     spacing: Spacing = "compact"
     escapes: bool = False
@@ -254,7 +254,7 @@ class Writer:
     def parts(
         self, parts: Sequence[Part], text: str, at: int, fixed: frozenset[str] = FIXED[0]
     ) -> Ending:
-        """Where some parts that begin ``at`` end."""
+        """The place where some parts that begin ``at`` end."""
         for number, part in enumerate(parts):
             end: Ending
             if isinstance(part, str):
@@ -331,7 +331,7 @@ class Writer:
     def _key(
         self, wanted: Mapping[str, Any], left: list[str], string: re.Match[str] | None, strict: bool
     ) -> str | None:
-        """What is left of an object that breaks off within a key."""
+        """The rest of an object that breaks off within a key."""
         if string is None:
             return None
         written = _decoded(string[1])
@@ -443,7 +443,7 @@ def _past_white(text: str, at: int) -> int:
 
 
 def _agrees(wanted: Any, text: str, at: int) -> bool:
-    """Whether a string that is written, whole or not, is the one that is wanted."""
+    """Return True if a string that is written, whole or not, is the one that is wanted."""
     string = _STRING.match(text, at)
     if string is None or not isinstance(wanted, str):
         return False

@@ -38,7 +38,7 @@ MEMORY = Path("/dev/shm")
 
 @dataclass
 class Count:
-    """How often it was tried, how often it was done, and how often it went outside."""
+    """The number of attempts, of successes, and of changes outside."""
 
     tried: int = 0
     done: int = 0
@@ -66,7 +66,7 @@ class Arena:
             (self.outside / name).write_bytes(SECRET)
 
     def touched(self) -> bool:
-        """Whether anything outside is not as it was; it is put back."""
+        """Return True if anything outside is not as it was; it is put back."""
         try:
             same = all((self.outside / name).read_bytes() == SECRET for name in ("secret", "f"))
         except OSError:

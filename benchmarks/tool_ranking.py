@@ -62,7 +62,7 @@ def ours(tools: Sequence[ToolSpec], question: str) -> list[str]:
 
 
 def text_of(tool: ToolSpec) -> str:
-    """What a tool says of itself, its name split into words."""
+    """The words of a tool about itself, its name split into words."""
     name = finder.HUMP.sub(" ", re.sub(r"[._-]", " ", tool.name))
     return " ".join((name, tool.description, *finder.schema_texts(tool.parameters)))
 
@@ -179,7 +179,7 @@ def told_options(options: argparse.Namespace) -> str:
 
 
 def said(figures: Mapping[str, Any]) -> str:
-    """How often each ranking has the tools among its best, of few and of all."""
+    """The share of tools among the best of each ranking, of few and of all."""
     parts = []
     for among, rankings in figures["places"].items():
         shares = []

@@ -1,4 +1,4 @@
-"""How often the right tool is found among many by the words of a request alone: no model is asked.
+"""Search for the right tool among many by the words of a request alone: no model is asked.
 
     python benchmarks/tool_retrieval.py [--tools 300] [--half report] [--limit N] [--json]
 

@@ -145,7 +145,7 @@ def by_mlx_tools(task: Task) -> Callable[[Place, str], Command]:
 
 
 def measure(agent: str, task: Task, tokenizer: Tokenizer) -> Row:
-    """Have an agent do a task; returns what it cost.
+    """Let an agent do a task, and return its cost.
 
     Raises:
         AssertionError: it was not done.

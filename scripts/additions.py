@@ -1,4 +1,4 @@
-"""What an addition of a common kind touches, made for real in a copy of the package.
+"""Additions of common kinds, made for real in a copy of the package, and the files they touch.
 
     python scripts/additions.py      make each, try it, and say how many files it touched
 
@@ -188,7 +188,7 @@ def made(addition: Addition, folder: Path) -> None:
 
 
 def tried(addition: Addition) -> subprocess.CompletedProcess[str]:
-    """What becomes of the program that shows an addition."""
+    """The result of the program that shows an addition."""
     with tempfile.TemporaryDirectory() as name:
         made(addition, Path(name))
         homes = ("CACHE", "CONFIG", "DATA", "STATE")

@@ -100,7 +100,7 @@ class Browser:
     # --- the protocol ---
 
     def send(self, method: str, **values: Any) -> Any:
-        """Have the browser do something; what comes of it. Raises `RuntimeError`."""
+        """Tell the browser to do something, and return the result. Raises `RuntimeError`."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": values}
         message |= {"sessionId": self._session} if self._session else {}
@@ -155,7 +155,7 @@ class Browser:
         self.until(lambda: self.run("document.readyState") == "complete", address)
 
     def look(self, *, width: int = 1100, height: int = 800, dark: bool = False) -> None:
-        """Have a screen of this size, in pixels, and this colour scheme."""
+        """Set the size of the screen, in pixels, and its colour scheme."""
         self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -193,7 +193,7 @@ class Browser:
 
     @property
     def text(self) -> str:
-        """What the page shows, as text."""
+        """The text of the page."""
         return str(self.run("document.body?.innerText ?? ''"))
 
     def sees(self, text: str) -> None:

@@ -173,7 +173,7 @@ def _colour(name: str) -> str | None:
 
 
 def shown_in(drawn: str) -> list[str]:
-    """What is to be read in a picture, row by row, without the numbers."""
+    """The readable text of a picture, row by row, without the numbers."""
     rows: dict[str, str] = {}
     for text in ElementTree.fromstring(drawn).iterfind(".//{*}g/{*}text"):
         rows[text.get("y", "")] = rows.get(text.get("y", ""), "") + (text.text or "")

@@ -17,14 +17,14 @@ Row = dict[str, Any]
 
 
 def found(name: str) -> dict[str, Any]:
-    """What a benchmark wrote."""
+    """The results of a benchmark."""
     text = (ROOT / "benchmarks" / name).read_text(encoding="utf-8")
     value: dict[str, Any] = json.loads(text)
     return value
 
 
 def clients() -> str:
-    """What the clients came to, as Markdown."""
+    """The results of the clients, as Markdown."""
     results = found("gateway_clients.json")
     lines = ["| client | set up by | tests passed | failed |", "| --- | --- | --- | --- |"]
     for client, tests in by_client(results["scripted"]).items():
@@ -65,7 +65,7 @@ def cell(text: str) -> str:
 
 
 def peers() -> str:
-    """What the peers came to, as Markdown."""
+    """The results of the peers, as Markdown."""
     results = found("gateway_peers.json")
     rows: list[Row] = results["rows"]
     names = dict.fromkeys(one["peer"] for one in rows)

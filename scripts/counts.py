@@ -139,7 +139,7 @@ COMMENTS_BEFORE: Final = ("37", "24", "60", "45", "105")
 
 
 def counts(root: Path) -> dict[str, int]:
-    """What there is in a checkout."""
+    """The counts of a checkout."""
     package = root / "mlx_tools"
     files = sorted(package.rglob("*.py"))
     classes = Counter(
@@ -216,7 +216,7 @@ RATIOS: Final = {"a step, as a multiple of llm's": "8", "the first answer, likew
 
 
 def ratios() -> dict[str, float]:
-    """What a step of fifty and the first answer take, from the last run of the benchmarks."""
+    """The times of a step of fifty and of the first answer, from the last run of the benchmarks."""
     found = json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))
     cells = found["steps"]["50"], found["startup"]["first_answer"]
     shares = [one["mlx-tools"]["median"] / one["llm"]["median"] for one in cells]
@@ -251,7 +251,7 @@ def walks(root: Path) -> dict[str, str]:
 
 
 def drivers(root: Path) -> int:
-    """How many functions take a session's steps in a loop."""
+    """The number of functions that take a session's steps in a loop."""
     return sum(
         any(_asks_for_steps(loop) for loop in ast.walk(function) if isinstance(loop, ast.While))
         for path in (root / "mlx_tools").rglob("*.py")

@@ -20,7 +20,7 @@ def _kept(name: str) -> Any:
 
 
 def figures() -> str:
-    """What was measured, Markdown."""
+    """The measured figures as Markdown."""
     load, cache = _kept("gateway_load.json"), _kept("gateway_cache.json")
     counts = [key for key in load if key.endswith(" clients")]
     heads = "".join(f" {name.partition(' ')[0]} at once |" for name in counts)

@@ -159,7 +159,7 @@ def room_imports() -> dict[str, dict[str, str]]:
 
 
 def violations() -> list[str]:
-    """What breaks the order, one line each: an unknown room, or an import that goes up."""
+    """Breaches of the order, one line each: an unknown room, or an import that goes up."""
     edges = room_imports()
     faults = [
         f"{room}: not in ROOMS of scripts/import_diagram.py"

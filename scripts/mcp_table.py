@@ -14,7 +14,7 @@ from scripts.stretch import ROOT, Stretch, paragraph
 
 
 def found(name: str) -> dict[str, Any]:
-    """What a benchmark wrote."""
+    """The results of a benchmark."""
     text = (ROOT / "benchmarks" / f"{name}.json").read_text(encoding="utf-8")
     value: dict[str, Any] = json.loads(text)
     return value

@@ -404,7 +404,7 @@ def golden_page(results: Sequence[GoldenResult], transcripts: int) -> str:
 
 
 def golden_complaint(result: GoldenResult) -> str:
-    """What is wrong with a result, in a line."""
+    """The fault of a result, in a line."""
     own = result.mutation
     said = [f"{own.name}: rooms {', '.join(result.rooms) or 'none'}"]
     said += [f"must be {own.room}"] if result.rooms != (own.room,) else []

@@ -30,7 +30,7 @@ OWN = ("MLX_TOOLS_", "PLUGIN_MLX_TOOLS_", "ROUTING_LOCAL_")
 
 
 def probe(within: float) -> dict[str, Any]:
-    """What `mlx-tools doctor --probe --json` says of the embedded model, with no settings."""
+    """The output of `mlx-tools doctor --probe --json` on the embedded model, with no settings."""
     with tempfile.TemporaryDirectory() as empty:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(OWN)}
         folders = {f"MLX_TOOLS_{kind}_DIR": empty for kind in ("CONFIG", "DATA", "STATE")}

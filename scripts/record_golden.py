@@ -33,7 +33,7 @@ def scripted() -> list[Scene]:
 
 
 def wanted(name: str, given: Sequence[str]) -> bool:
-    """Whether a transcript is to be recorded."""
+    """Return True if a transcript is to be recorded."""
     return not given or any(name.startswith(one) for one in given)
 
 

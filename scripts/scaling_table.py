@@ -14,7 +14,7 @@ from scripts.stretch import ROOT, Stretch, paragraph
 
 
 def chaos() -> str:
-    """What was killed and what came of it, by store."""
+    """The kills and their results, by store."""
     parts = []
     kept = json.loads((ROOT / "benchmarks" / "chaos.json").read_text())
     for store, one in kept.items():

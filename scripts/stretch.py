@@ -1,4 +1,4 @@
-"""What a script writes into a page of docs/: the stretch between two marks, and nothing else."""
+"""Replacement of the stretch between two marks of a page of docs/, and of nothing else."""
 
 from __future__ import annotations
 

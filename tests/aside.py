@@ -65,7 +65,7 @@ def take_aside(environ: MutableMapping[str, str] = os.environ) -> dict[str, str]
 
 
 def is_personal(name: str) -> bool:
-    """Whether a variable belongs to the person, and not to the machine."""
+    """Return True if a variable belongs to the person, and not to the machine."""
     return name in NAMES or name.startswith(PREFIXES)
 
 

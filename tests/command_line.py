@@ -26,7 +26,7 @@ from tests.cli.terminal import Terminal
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a command ended."""
+    """The end of a command."""
 
     code: int
     out: str

@@ -1,4 +1,4 @@
-"""How many examples a property takes where one of them costs much."""
+"""The number of examples of a property where one of them costs much."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class Forked:
         return code
 
     def communicate(self, timeout: float = 120.0) -> tuple[bytes, bytes]:
-        """What it still writes until it ends; to its standard error no more than a pipe holds."""
+        """The output until it ends; to its standard error no more than a pipe holds."""
         out, err = (b"" if file.closed else file.read() for file in (self.stdout, self.stderr))
         self.stdout.close()
         self.stderr.close()

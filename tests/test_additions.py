@@ -1,4 +1,4 @@
-"""What is often added is added in few places, and works there."""
+"""Frequent additions are made in few places, and work there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the repository must not hold: secrets, paths and hosts of one machine, clutter."""
+"""Things that the repository must not hold: secrets, paths and hosts of one machine, clutter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of adding an extra, by who installed the program, and from where."""
+"""Advice on adding an extra, by who installed the program, and from where."""
 
 from __future__ import annotations
 

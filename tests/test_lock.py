@@ -35,7 +35,7 @@ def lines() -> list[str]:
 
 
 def locked(platform: dict[str, str], python: str = "3.11") -> dict[str, Requirement]:
-    """What the lock installs on a platform, by name."""
+    """The packages that the lock installs on a platform, by name."""
     environment = platform | {
         "python_version": python,
         "python_full_version": f"{python}.0",
@@ -51,7 +51,7 @@ def locked(platform: dict[str, str], python: str = "3.11") -> dict[str, Requirem
 
 
 def declared(platform: dict[str, str]) -> list[Requirement]:
-    """What pyproject.toml asks for on a platform, with every extra that the lock serves."""
+    """The requirements of pyproject.toml on a platform, with every extra that the lock serves."""
     texts = [*PROJECT["dependencies"]]
     for extra, requirements in PROJECT["optional-dependencies"].items():
         texts += requirements if extra not in LEFT_OUT else ()
@@ -91,7 +91,7 @@ def test_all_extras_are_one_choice() -> None:
 
 
 def install_on_a_mac(folder: Path, python: str, *words: str) -> str:
-    """What pip would install on a Mac with macOS 14, from wheels alone."""
+    """The packages that pip would install on a Mac with macOS 14, from wheels alone."""
     uv = shutil.which("uv", path=Path(sys.executable).parent)
     assert uv is not None
     tried = subprocess.run(

@@ -65,7 +65,7 @@ EXCEPTIONS = {
 
 
 def python_faults(text: str) -> Iterator[str]:
-    """What only Linux has in a text of Python, each with its line, unless it is skipped there."""
+    """Names of Linux alone in a text of Python, each with its line, unless it is skipped there."""
     if not ANY.search(text) or "allow_module_level" in text:
         return
     lines = text.splitlines()
@@ -104,7 +104,7 @@ def _is_skipped(node: ast.expr, nodes: list[ast.AST], lines: list[str]) -> bool:
 
 
 def shell_faults(text: str) -> Iterator[str]:
-    """What only Linux, GNU's programs or a newer bash have in a script, each with its line."""
+    """Words of Linux, GNU's programs or a newer bash alone in a script, each with its line."""
     for number, line in enumerate(text.splitlines(), start=1):
         code = re.sub(r"(?:^|\s)#.*", "", line)
         for pattern in (LINUX_PATHS, GNU_COMMANDS, BASH_4):

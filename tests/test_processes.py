@@ -1,4 +1,4 @@
-"""What tests know of processes: by either way the same, so that they hold on a Mac."""
+"""Tests' knowledge of processes: by either way the same, so that they hold on a Mac."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user installs: the wheel alone, where nothing knows of this repository."""
+"""The installed program: the wheel alone, where nothing knows of this repository."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Counter:
 
 
 class Script:
-    """What the scripted model does next: step ``i`` calls the tool with ``a=i, b=1``.
+    """The next text of the scripted model: step ``i`` calls the tool with ``a=i, b=1``.
 
     No two calls are the same, since some frameworks rightly object to that.
     """
@@ -47,7 +47,7 @@ class Script:
 
 
 class Agent:
-    """What the files of this folder have in common.
+    """The common part of the files of this folder.
 
     Frameworks wait for threads, and the synced one for the disk: what counts is the wall clock.
     """

@@ -86,7 +86,7 @@ def cases(item: BfclItem) -> Iterator[tuple[str, list[Call]]]:
 
 
 def ours(item: BfclItem, calls: list[Call]) -> bool:
-    """What mlx-tools says."""
+    """The verdict of mlx-tools."""
     made = [ToolCall(call["name"], call["arguments"]) for call in calls]
     return score(item.category, item.functions, made, item.answers).correct
 
@@ -120,7 +120,7 @@ class Official:
 
 
 class Tally:
-    """What was compared, and where the two differ."""
+    """The compared calls, and where the two differ."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()

@@ -54,7 +54,7 @@ class Data:
 
 
 def verdict(data, category, item_id, calls):
-    """What the official runner makes of calls that a model's handler has decoded."""
+    """The official runner's verdict on calls that a model's handler has decoded."""
     functions, answers = data.item(category, item_id)
     decoded = [{call["name"]: call["arguments"]} for call in calls]
     if is_relevance_or_irrelevance(category):

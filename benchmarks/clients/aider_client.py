@@ -16,7 +16,7 @@ EDIT = "Write b.txt: EDIT b.txt"
 
 
 def aider(question: str, *options: str) -> tuple[str, str]:
-    """What it printed, and what is then in b.txt."""
+    """The output, and the content of b.txt then."""
     with tempfile.TemporaryDirectory() as folder:
         home, repository = Path(folder) / "home", Path(folder) / "repository"
         home.mkdir()

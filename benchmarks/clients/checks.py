@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: the question with a sum, and how a result is told.
+"""Common parts of the scripts of this folder: the question with a sum, and how a result is told.
 
 Each script asks the gateway at GATEWAY_URL for the model GATEWAY_MODEL, does the tests that its
 arguments name, else all, and prints a line of JSON for each: client, test, passed, why not.

@@ -20,7 +20,7 @@ from model import TASK
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an agent works: its home, a repository, the gateway's address, the model's name; and
+    """The place of an agent: its home, a repository, the gateway's address, the model's name; and
     the command of an MCP server that it is given, where it is given one."""
 
     home: Path
@@ -129,7 +129,7 @@ def run_agent(
     task: str,
     seconds: float,
 ) -> subprocess.CompletedProcess[str]:
-    """Have an agent do a task in the repository of a place, with a home of its own there.
+    """Let an agent do a task in the repository of a place, with a home of its own there.
 
     Raises:
         AssertionError: it failed, or was not done in this time.
@@ -172,7 +172,7 @@ def work(
     seconds: float,
     mcp: tuple[str, ...] = (),
 ) -> str:
-    """What an agent printed, and what is then in b.txt. Raises `AssertionError` where it failed."""
+    """The output of an agent, and the content of b.txt. Raises `AssertionError` if it failed."""
     with tempfile.TemporaryDirectory() as folder:
         home, repository = Path(folder) / "home", Path(folder) / "repository"
         home.mkdir()

@@ -27,7 +27,7 @@ GATEWAY: dict[str, Any] = {
 
 
 class TestGateway(ChatModelIntegrationTests):
-    """What a text-only model can do. Pictures, sound and PDFs stay as the suite has them: not
+    """The abilities of a text-only model. Pictures, sound and PDFs stay as the suite has them: not
     supported."""
 
     @property

@@ -27,7 +27,7 @@ def calculator(expression: str) -> str:
 
 
 def llm(*arguments: str) -> tuple[list[str], str]:
-    """What was called, and what it printed."""
+    """The calls, and the output."""
     with tempfile.TemporaryDirectory() as folder:
         environ = os.environ | {"LLM_USER_PATH": folder}
         connect = [*shlex.split(os.environ["MLX_TOOLS"]), "connect", "llm"]

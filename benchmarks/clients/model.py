@@ -85,7 +85,7 @@ def seen(prompt: str) -> Seen:
 
 
 def turn(prompt: str) -> str:
-    """What the model writes from the end of the prompt on."""
+    """The text of the model from the end of the prompt on."""
     now = seen(prompt)
     if not now.tools:
         return edit(prompt) if EDIT in now.question else plain(now.question)
@@ -159,7 +159,7 @@ def edit(prompt: str) -> str:
 
 
 def answer(now: Seen) -> str:
-    """What it says where it calls nothing."""
+    """The words of the model where it calls nothing."""
     if TASK in now.question:
         return DONE
     if now.results:

@@ -46,7 +46,7 @@ _MARK: Final = re.compile(r"[({<>\[|｜:=\"']")
 
 
 class CallBeginning(NamedTuple):
-    """Where something begins that may go on to be a call, or the frame of an answer.
+    """The beginning of what may become a call, or of the frame of an answer.
 
     Attributes:
         offset: Its place in the text.

@@ -71,7 +71,7 @@ def _steps_in(value: Any, steps: Iterable[str | int]) -> Iterator[str | int]:
 
 
 def place(*path: str | int) -> str:
-    """Where a field stands in a body, as ``input[0].content[1].type``."""
+    """The place of a field in a body, as ``input[0].content[1].type``."""
     field_path = ""
     for step in path:
         field_path += f"[{step}]" if isinstance(step, int) else f".{step}" if field_path else step

@@ -77,7 +77,7 @@ class GoldenItem(pytest.Item):
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, None, str]:
-        """Where it stands, and what a failure is headed with."""
+        """Return where it stands, and the heading of a failure."""
         # pytest takes this for a dotted name where it is the end of the node's id.
         return self.path, None, self.nodeid.replace("::", ": ")
 

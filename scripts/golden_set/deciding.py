@@ -1,4 +1,4 @@
-"""What policy says of calls, and what a person does."""
+"""Decisions of policy on calls, and a person's answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a mutation is, and what a transcript is to one."""
+"""A mutation, and a transcript as a mutation sees it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mlx_tools.transcript.records import CallRecord, GoldenRecord, UserRecord
 
 
 class Facts:
-    """What a predicate may ask of a transcript."""
+    """The view of a transcript that a predicate may ask."""
 
     def __init__(self, golden: Golden, name: str) -> None:
         self.golden = golden
@@ -98,32 +98,32 @@ class Mutation:
 
 
 def has(*features: str) -> Holds:
-    """Whether a transcript has one of these features."""
+    """Return a predicate: the transcript has one of these features."""
     return lambda facts: not facts.features.isdisjoint(features)
 
 
 def both(*wanted: Holds) -> Holds:
-    """Whether all of these hold."""
+    """Return a predicate: all of these hold."""
     return lambda facts: all(one(facts) for one in wanted)
 
 
 def without(unwanted: Holds) -> Holds:
-    """Whether this does not hold."""
+    """Return a predicate: this does not hold."""
     return lambda facts: not unwanted(facts)
 
 
 def holds(text: str) -> Holds:
-    """Whether a text stands in the run."""
+    """Return a predicate: a text stands in the run."""
     return lambda facts: text in facts.text
 
 
 def in_prompt(text: str) -> Holds:
-    """Whether a text stands in the system prompt or in the examples."""
+    """Return a predicate: a text stands in the system prompt or in the examples."""
     return lambda facts: (
         text in facts.header.system or any(text in t["content"] for t in facts.header.examples)
     )
 
 
 def knows(tool: str) -> Holds:
-    """Whether the run had a built-in tool."""
+    """Return a predicate: the run had a built-in tool."""
     return lambda facts: tool in facts.tools

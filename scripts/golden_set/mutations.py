@@ -393,7 +393,7 @@ def _reading() -> Iterator[Mutation]:
 
 
 def _chosen(facts: Facts) -> bool:
-    """Whether a token was chosen by its likelihood."""
+    """Return True if a token was chosen by its likelihood."""
     return any(
         isinstance(r, MendRecord) and r.alternatives and r.replacement for r in facts.golden.records
     )

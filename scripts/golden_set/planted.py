@@ -1,4 +1,4 @@
-"""What others plant for the model to read: calls, observations, control tokens."""
+"""Texts that others plant for the model to read: calls, observations, control tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How completions are read: styles, repairs, coercions, what is no message at all."""
+"""The reading of completions: styles, repairs, coercions, what is no message at all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TEMPLATES: Final = Path(__file__).resolve().parents[2] / "tests" / "prompt" / "
 
 
 def spoken(style: Style) -> dict[str, Any]:
-    """What a scene in this style needs: a model whose own template tells of tools, for its own."""
+    """The settings of a scene in this style, of a model whose own template tells of tools."""
     if style != "native":
         return {"settings": {"style": style}}
     files = ModelFiles(

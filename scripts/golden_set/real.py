@@ -1,4 +1,4 @@
-"""What the embedded model really wrote, on a server of its own, at temperature 0."""
+"""Texts that the embedded model really wrote, on a server of its own, at temperature 0."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ FREELY = Policy(allow=["*"], ask_effects=())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What is recorded as one golden transcript.
+    """A scene that is recorded as one golden transcript.
 
     ``says`` are the completions, ``asks`` the questions, ``choices`` the tool choice of each.
     ``answers`` are what a person says of calls, one after the other, then nothing. ``tools`` are
@@ -86,7 +86,7 @@ class Approver:
 
 
 class Stage:
-    """Where a scene is played: a store in a folder of its own, a clock that ticks once a look."""
+    """The place of a scene: a store in a folder of its own, a clock that ticks once a look."""
 
     def __init__(self, scene: Scene, folder: Path) -> None:
         self.scene = scene
@@ -114,7 +114,7 @@ class Stage:
         policy: Policy | None = None,
         templates: Any = None,
     ) -> Controller:
-        """What runs the scene, with a model that says these things."""
+        """The controller of the scene, with a model that says these things."""
         settings = {"style": "jsonl", "strategy": "free", "model": "scripted"} | dict(
             self.scene.settings
         )

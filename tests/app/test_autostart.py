@@ -1,4 +1,4 @@
-"""What starts our commands by themselves, and the commands that make it known to the system."""
+"""Starting of our commands by the system, and the commands that make them known to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor finds: by asking, not by the server's name."""
+"""Findings of the doctor: by asking, not by the server's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor finds about a machine; a Mac is played by its programs' output."""
+"""Findings of the doctor about a machine; a Mac is played by its programs' output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What macOS forbids is told as what it is, and its ways with files are followed.
+"""Errors of macOS are told as what they are, and its ways with files are followed.
 
 Nothing here needs a Mac: the platform and the system's calls are given.
 """

@@ -154,7 +154,7 @@ CALLS: list[tuple[ToolSpec, dict[str, str], Facts, int]] = [
 
 
 def decisions(policy: Policy) -> list[str]:
-    """What becomes of each of the calls, so many calls of the same tool a second after the other
+    """The fate of each of the calls, so many calls of the same tool a second after the other
     having been made before."""
     found = []
     for spec, arguments, facts, made in CALLS:

@@ -24,7 +24,7 @@ state = {"status": "ok"}
 
 
 def fault(name: str) -> bool:
-    """Whether this fault is due, now."""
+    """Return True if this fault is due now."""
     once = os.environ.get("FAKE_ONCE")
     if os.environ.get("FAKE_FAULT") != name or (once and Path(once).exists()):
         return False

@@ -89,7 +89,7 @@ def make_package(folder: Path) -> EmbeddedModel:
 
 
 def environment(packages: Path, cache: Path) -> dict[str, str]:
-    """Where the package is found in its folder, and nowhere else."""
+    """The environment in which the package is found in its folder, and nowhere else."""
     return dict(os.environ) | {
         "MLX_TOOLS_CACHE_DIR": str(cache),
         "PIP_CONFIG_FILE": os.devnull,

@@ -1,4 +1,4 @@
-"""What is not ours as a backend: a plain function, and somebody's backend that does wrong."""
+"""Backends of others: a plain function, and somebody's backend that does wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model's folder says of its tokenizer and template."""
+"""The tokenizer and template in a model's folder."""
 
 from __future__ import annotations
 

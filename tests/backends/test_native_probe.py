@@ -1,4 +1,4 @@
-"""Whether a server's own function calling works: what is asked, what passes, what is kept; and the
+"""The trial of a server's own function calling: what is asked, what passes, what is kept; and the
 path that follows."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where files stand, and who may read them."""
+"""Places of files, and who may read them."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def find_model_folder(model: EmbeddedModel, environ: dict[str, str]) -> Path:
 
 
 def leftovers(model: EmbeddedModel, environ: dict[str, str]) -> list[str]:
-    """What stands beside the models, locks apart."""
+    """The files beside the models, locks apart."""
     parent = find_model_folder(model, environ).parent
     names = [path.name for path in parent.iterdir()] if parent.exists() else []
     return [name for name in names if not name.endswith(".lock") and not name.startswith("tiny-")]

@@ -41,7 +41,7 @@ def family(index: int) -> tuple[str, tuple[str, ...]]:
 
 
 def find(server: MlxServer, listed: Sequence[str], **options: Any) -> tuple[RunningModel, int]:
-    """What is found, and how many requests it took. Who listens is not known, unless it is said."""
+    """The model found, and the number of requests. Who listens is not known, unless it is said."""
     options = {"command_on": lambda port: None, **options}
     with server.serve() as served:
         found = asyncio.run(find_running_model(CompletionsBackend(served.url), listed, **options))

@@ -1,4 +1,4 @@
-"""How many tokens a text has: by the model's tokenizer, step by step, or by an estimate."""
+"""The tokens of a text: counted by the model's tokenizer, step by step, or by an estimate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured of a model is kept, found again, and decides where nothing was named."""
+"""Measurements of a model are kept, found again, and decide where nothing was named."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from tests.evaluate.questions import make_wheel
 
 
 def asked(tmp_path: Path, *options: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What `strong` keeps of a few questions: figures, and a line for each."""
+    """The results that `strong` keeps of a few questions: figures, and a line for each."""
     out, lines = tmp_path / "out.json", tmp_path / "lines.jsonl"
     always = ["--wheel", str(make_wheel(tmp_path / "bfcl.whl")), "--mistaken", "0"]
     always += ["--category", "multiple,irrelevance", "--limit", "2"]

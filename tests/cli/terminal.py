@@ -98,12 +98,12 @@ class Terminal:
         return self.screen
 
     def shows(self, pattern: str) -> bool:
-        """Whether the screen shows the pattern now; see `see`."""
+        """Return True if the screen shows the pattern now; see `see`."""
         spaced = re.sub(r" +(?![ *+?{])", r"\\s+", pattern)
         return bool(re.search(spaced, self.screen, re.MULTILINE))
 
     def until(self, pattern: str, timeout: float = HANG) -> str:
-        """What was written up to and with the pattern; that much is then forgotten."""
+        """The output up to and with the pattern; that much is then forgotten."""
         self._wait(lambda: re.search(pattern, self.text), f"{pattern!r} did not come", timeout)
         found = re.search(pattern, self.text)
         assert found is not None
@@ -111,7 +111,7 @@ class Terminal:
         return before
 
     def echoes(self) -> bool:
-        """Whether the terminal shows what is typed, line by line, as it does at first."""
+        """Return True if the terminal shows what is typed, line by line, as it does at first."""
         modes = termios.tcgetattr(self._slave)[3]
         return bool(modes & termios.ECHO and modes & termios.ICANON)
 
@@ -137,7 +137,7 @@ class Terminal:
         self.type(f"\x1b[200~{text}\x1b[201~" if bracketed else text)
 
     def resize(self, columns: int, rows: int) -> None:
-        """Have another size."""
+        """Change the size."""
         self.drawn.resize(rows, columns)
         resize(self._master, columns, rows)
 

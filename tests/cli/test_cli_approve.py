@@ -64,7 +64,7 @@ def request(arguments: dict[str, Any] | None = None, **more: Any) -> ApprovalReq
 
 
 def told(asked: ApprovalRequest, *size: int) -> str:
-    """What is shown of a call: in brief, on a screen of so many columns and rows, then in full."""
+    """The display of a call: in brief, on a screen of so many columns and rows, then in full."""
     lines = [
         *in_brief(asked, os.terminal_size(size or (100, 40))),
         *wrap_lines(in_full(asked), None),

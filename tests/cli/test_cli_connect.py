@@ -34,7 +34,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def parsed(path: Path) -> Any:
-    """What a file says."""
+    """The value in a file."""
     text = path.read_text()
     if path.suffix == ".toml":
         return tomllib.loads(text)
@@ -136,7 +136,7 @@ def parsed_text(path: Path, text: str) -> Any:
 
 
 def merged(old: Any, new: Any) -> Any:
-    """What two values come to: members of both, new ones first; items of both lists."""
+    """The union of two values: members of both, new ones first; items of both lists."""
     if isinstance(old, dict) and isinstance(new, dict):
         return {**old, **{k: merged(old[k], v) if k in old else v for k, v in new.items()}}
     if isinstance(old, list) and isinstance(new, list):

@@ -1,4 +1,4 @@
-"""What a command's help shows: a screen of it, and all of it where that is asked for."""
+"""The help of a command: a screen of it, and all of it where that is asked for."""
 
 from __future__ import annotations
 

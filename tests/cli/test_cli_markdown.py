@@ -76,7 +76,7 @@ class Paper(io.StringIO):
 
 
 def drawn(pieces: Iterable[str], columns: int = 80, rows: int = 24, *, often: bool = True) -> Paper:
-    """What is drawn of an answer that comes in these pieces, after each of them or but once."""
+    """The drawing of an answer that comes in these pieces, after each of them or but once."""
     paper, now = Paper(columns, rows), [-1.0]
     view = MarkdownScreen(paper, lambda: now[0])
     for piece in pieces:
@@ -137,7 +137,7 @@ def test_words_are_folded_and_wide_characters_count_as_two(columns: int) -> None
 
 
 def plain(text: str, columns: int) -> Paper:
-    """What is drawn of an answer in plain words that come a character at a time."""
+    """The drawing of an answer in plain words that come a character at a time."""
     paper = Paper(columns)
     view = PlainScreen(paper)
     for char in text:

@@ -13,7 +13,7 @@ from mlx_tools.testing import ScriptedServer, answer, call
 
 
 def asked(run: Any, *options: str, **env: str) -> tuple[Any, str]:
-    """How a question ended, and its prompt."""
+    """The result of a question, and its prompt."""
     with ScriptedServer(answer("Yes.")) as server:
         result = run("ask", "--url", server.url, *options, "Ready?")
     return result, server.prompts[0]

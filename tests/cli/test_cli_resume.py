@@ -31,7 +31,7 @@ def server() -> Iterator[ScriptedServer]:
 
 @pytest.fixture
 def outcome(run: Any, server: ScriptedServer, root: Path) -> Any:
-    """That of a question whose call waits."""
+    """The outcome of a question whose call waits."""
     options = ("--url", server.url, "--root", str(root), "--tools", "create_file", "--json")
     result = run("ask", *options, "Make a note.")
     assert result.code == 4, result.err

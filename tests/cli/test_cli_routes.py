@@ -24,7 +24,7 @@ def header(result: Any) -> Any:
 
 
 def told(asked: str) -> Completion:
-    """What the trial wants, and text to whatever else the doctor asks."""
+    """Answers as the trial wants them, and text to whatever else the doctor asks."""
     if '"role": "tool"' in asked:
         return Completion("4 degrees and rain.")
     if "weather in Oslo" in asked:

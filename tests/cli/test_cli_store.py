@@ -57,7 +57,7 @@ copy_store(opened(sys.argv[1], Mortal), opened(sys.argv[2]), (SCHEDULE, RUNS))
 
 
 def filled(store: SessionStore, sessions: int = 3) -> list[str]:
-    """Have a store hold some of everything; the ids of its sessions."""
+    """Fill a store with some of everything; return the ids of its sessions."""
     made = []
     for number in range(sessions):
         files = store.create()

@@ -1,4 +1,4 @@
-"""What a person sees: steps on one stream, the answer on the other, lists in columns."""
+"""The view of a person: steps on one stream, the answer on the other, lists in columns."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Watched:
         self.view = LiveView(steps=self.screen, answer=self.screen, clock=lambda: self.now, **more)
 
     def show(self, *happened: events.Event | float) -> list[str]:
-        """What is written after each event, or number of seconds; ``\\r`` clears the line."""
+        """The output after each event, or number of seconds; ``\\r`` clears the line."""
         written = []
         for one in happened:
             if isinstance(one, events.Event):

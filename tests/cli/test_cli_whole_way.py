@@ -33,7 +33,7 @@ TURN = "<|im_start|>assistant\n"
 
 
 def asked_again(prompt: str, question: str = QUESTION) -> bool:
-    """Whether the question was followed by anything of the host's."""
+    """Return True if the question was followed by anything of the host's."""
     return prompt.rpartition(question)[2].count("<|im_start|>") > 1
 
 

@@ -1,4 +1,4 @@
-"""How a command is said: words without quotes, short names, a preset with more or less, keys."""
+"""Ways to write a command: words without quotes, short names, a preset with more or less, keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Tab completes: as the option parser would, in the words of each shell."""
+"""Completions of a Tab: as the option parser would, in the words of each shell."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ async def model(prompt: str) -> str:
 
 
 def run(job: Mapping[str, Any]) -> Any:
-    """What comes of a run, in this process."""
+    """The result of a run, in this process."""
     folder = Path(job["folder"])
     Mortal.count, Mortal.mode = job["count"], job["mode"]
     store = MortalStore(folder / "sessions")

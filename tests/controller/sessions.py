@@ -143,7 +143,7 @@ def resumed(controller: Controller, session: str | Path, approvals: Any = None) 
 
 
 def heard(controller: Controller, question: str = "What happened?") -> list[events.Event]:
-    """What a run tells, its outcome the last."""
+    """The events of a run, its outcome the last."""
 
     async def go() -> list[events.Event]:
         return [event async for event in controller.stream(question)]
@@ -152,7 +152,7 @@ def heard(controller: Controller, question: str = "What happened?") -> list[even
 
 
 def asked(controller: Controller, *questions: str) -> list[Outcome]:
-    """What comes of some questions in one conversation."""
+    """The outcomes of some questions in one conversation."""
 
     async def go() -> list[Outcome]:
         async with await controller.conversation() as conversation:
@@ -168,7 +168,7 @@ def answered(outcome: Outcome) -> Answered:
 
 
 def prompts(controller: Controller) -> list[str]:
-    """What a scripted model was asked."""
+    """The prompts that a scripted model got."""
     assert isinstance(controller.backend, ScriptedBackend)
     return controller.backend.prompts
 

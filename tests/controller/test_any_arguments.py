@@ -106,7 +106,7 @@ def controller(**given: Any) -> Controller:
 
 
 def makers(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
-    """What a caller makes, each with the arguments that must be given."""
+    """The public callables, each with the arguments that must be given."""
     marks = ("<", ">")
     return {
         "Controller": (Controller, {"backend": ScriptedBackend(answer("x"))}),
@@ -134,7 +134,7 @@ def makers(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]
 
 
 def faults(attempts: Iterator[tuple[str, Callable[[], Any]]]) -> list[str]:
-    """What was raised besides the library's own errors; an error must be writable as text."""
+    """The errors that were raised besides the library's own, which must be writable as text."""
     found = []
     for label, attempt in attempts:
         try:

@@ -1,4 +1,4 @@
-"""What writes or runs a program asks a person first: by its effects, whatever tool it is."""
+"""A call that writes or runs a program asks a person first: by its effects, whatever tool it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call that only reads was answered serves the same call again, and only where it may."""
+"""The result of a call that only reads serves the same call again, and only where it may."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def controller(world: World, *script: str, cache: str = "run", **more: Any) -> C
 
 
 def asked(run: Controller, times: int = 2) -> list[Outcome]:
-    """What so many questions of one conversation come to."""
+    """The outcomes of so many questions of one conversation."""
 
     async def ask() -> list[Outcome]:
         async with await run.conversation() as conversation:

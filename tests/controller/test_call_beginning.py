@@ -1,4 +1,4 @@
-"""What may become a call is held back while it is written."""
+"""Text that may become a call is held back while it is written."""
 
 from __future__ import annotations
 

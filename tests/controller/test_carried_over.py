@@ -389,7 +389,7 @@ ASKING = Policy(allow=["*"])
 
 
 def asked_again(controller: Controller, session: str, question: str = "And now?") -> Outcome:
-    """What comes of another question in a session that is there."""
+    """The outcome of another question in a session that is there."""
 
     async def go() -> Outcome:
         async with await controller.reopen(session) as conversation:

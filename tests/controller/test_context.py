@@ -70,7 +70,7 @@ def last(happened: Sequence[events.Event]) -> Any:
 
 
 def within(made: Controller, size: int = SIZE) -> bool:
-    """Whether no request could have gone over the context, as far as anybody can count."""
+    """Return True if no request could have gone over the context, as far as anybody can count."""
     return all(estimate_tokens(r.prompt) + r.max_tokens <= size for r in backend_of(made).requests)
 
 

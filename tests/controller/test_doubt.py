@@ -108,7 +108,7 @@ class Desk:
         return self.folder / session / "transcript.jsonl"
 
     def asked(self, session: str, controller: Controller, question: str = "Go on.") -> Any:
-        """What comes of another question in a session."""
+        """The outcome of another question in a session."""
 
         async def go() -> Any:
             async with await controller.reopen(session) as conversation:
@@ -258,7 +258,7 @@ def test_a_doubt_that_a_new_session_takes_over_stays_one(desk: Desk) -> None:
 
 
 def carried_over(desk: Desk, session: str, *lines: str, compacts: bool = False) -> Any:
-    """What comes of a question in a new session that goes on from this one."""
+    """The outcome of a question in a new session that goes on from this one."""
     controller = desk.controller(
         *(["They talked."] * compacts), *lines, policy=UNASKED, settings=RunSettings(context=8192)
     )

@@ -69,7 +69,7 @@ def tools() -> list[Tool]:
 
 
 def controller(name: str, model: Any, **more: Any) -> Controller:
-    """What runs a session in the format of one of `TOOLED`."""
+    """A controller for a session in the format of one of `TOOLED`."""
     store, limits = more.pop("store", None), more.pop("limits", None)
     given = {"style": "native", "chat_format": tooled_format(name), "verdict": VerdictChoice()}
     settings = RunSettings(**given | more)

@@ -37,7 +37,7 @@ def controller(
     store: MemoryStore | None = None,
     **settings: Any,
 ) -> Controller:
-    """What asks the model of a server, with a tool that notes what it was asked, or another."""
+    """A controller that asks the model of a server, with a tool that notes calls, or another."""
 
     @tool(effects={"read"})
     def weather(city: str) -> str:
@@ -181,7 +181,7 @@ def test_a_native_turn_reads_the_same_when_its_records_are_folded_again() -> Non
 
 
 def pieces(*script: Any, **settings: Any) -> list[str]:
-    """What is told of the answer as it comes."""
+    """The events of the answer as it comes."""
     with ScriptedServer(*script, chat=True) as server:
         happens = heard(controller(server.url, **settings), "Is it sunny?")
     return [one.text for one in happens if isinstance(one, events.AnswerPiece)]

@@ -60,7 +60,7 @@ def told(happens: list[Any]) -> str:
 
 
 def valid(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Whether any value fits, an object or none."""
+    """Return True if any value fits, an object or none."""
     within = {"type": "object", "properties": {"it": {**schema, "$defs": {}}}}
     return fits({"it": value}, within | {"$defs": schema.get("$defs", {})})
 

@@ -1,4 +1,4 @@
-"""What becomes of tools' outputs in whole runs: shown, kept, paged through, left out."""
+"""Outputs of tools in whole runs: shown, kept, paged through, left out."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def observations(outcome: Any) -> list[ObservationRecord]:
 
 
 def kept_by(outcome: Any) -> dict[str, str]:
-    """What the session has kept, by id."""
+    """The stored outputs of the session, by id."""
     store = ArtifactStore(BlobFiles(Path(outcome.transcript).parent / "artifacts"))
     paths = store.blobs.folder.iterdir() if store.blobs.folder.is_dir() else ()
     return {path.name: store.get(path.name) or "" for path in paths}
 
 
 def reading(prompt: str) -> str:
-    """What a model writes that does as the last notice says."""
+    """The text of a model that does as the last notice says."""
     key, offset = TOLD.findall(prompt)[-1]
     if pages := NEXT.findall(prompt):
         offset = pages[-1]

@@ -1,4 +1,4 @@
-"""What a session has read does not leave by the network, where the policy holds that back."""
+"""Data that a session has read does not leave by the network, where the policy holds that back."""
 
 from __future__ import annotations
 

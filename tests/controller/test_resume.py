@@ -573,22 +573,25 @@ def test_a_consent_that_was_not_given_here_covers_nothing(house: House) -> None:
     assert house.did == ["a"]
 
 
-def test_a_consent_does_not_cover_a_tool_that_has_come_to_do_more(house: House) -> None:
+def consented(house: House) -> str:
+    """Let a person allow ``send`` for the session, in which a call of ``put`` waits then."""
     paused = house.paused(call("send", text="a"))
     yes = ApprovalAnswer(True, for_session=True)
     done = resumed(house.controller(call("put", text="b")), paused.session, {"c1": yes})
     assert isinstance(done, Paused)
+    return done.session
+
+
+def test_a_consent_does_not_cover_a_tool_that_has_come_to_do_more(house: House) -> None:
+    session = consented(house)
     after = house.controller(call("send", text="c"), tools=other_tools(house))
-    again = resumed(after, paused.session, {"c2": False})
+    again = resumed(after, session, {"c2": False})
     assert isinstance(again, Paused)
     assert house.did == ["a"]
 
 
 def test_a_consent_does_not_cover_a_tool_of_another_schema(house: House) -> None:
-    paused = house.paused(call("send", text="a"))
-    yes = ApprovalAnswer(True, for_session=True)
-    done = resumed(house.controller(call("put", text="b")), paused.session, {"c1": yes})
-    assert isinstance(done, Paused)
+    session = consented(house)
 
     @tool(needs_approval=True, effects={"write"})
     def send(text: str, to: str = "") -> str:
@@ -598,7 +601,7 @@ def test_a_consent_does_not_cover_a_tool_of_another_schema(house: House) -> None
 
     tools = [send, *house.tools[1:]]
     after = house.controller(call("send", text="c"), tools=tools)
-    again = resumed(after, paused.session, {"c2": False})
+    again = resumed(after, session, {"c2": False})
     assert isinstance(again, Paused)
     assert house.did == ["a"]
 

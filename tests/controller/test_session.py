@@ -85,7 +85,7 @@ EXAMPLES: dict[str, Record] = {
 
 
 def _fits(state: State, kind: str) -> bool:
-    """Whether the example record also speaks of a call that it may be about in this state."""
+    """Return True if the example record speaks of a call that it may be about in this state."""
     if state is State.READING:
         # Nothing has been read yet, so no call is open.
         return kind not in ("decision", "tool_observation")
@@ -369,7 +369,7 @@ class Talk:
             self.records.append(record)
 
     def say(self, time: str, *lines: str) -> list[str]:
-        """What became of the calls, each its decision and rule, at a completion of this time.
+        """The fate of the calls, each its decision and rule, at a completion of this time.
         Those that may run do."""
         said = replace(completion(self.session.turn + 1, "\n".join(lines)), recorded_at=time)
         self.add(said)

@@ -1,4 +1,4 @@
-"""What a run changed comes back, and nothing that is no longer what the run left is touched."""
+"""Changes of a run come back, and nothing that is no longer what the run left is touched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a caller of the library may get wrong, and what is plainly meant."""
+"""Wrong arguments of a caller of the library, and those that are plainly meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the host began for the model and the model ignores: the first text is read without it."""
+"""Beginnings that the model ignores: the first text is read without them."""
 
 from __future__ import annotations
 

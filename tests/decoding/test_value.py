@@ -68,7 +68,7 @@ def held(text: str, size: int = 0, form: MessageSchema = FORM) -> ConstrainedObj
 
 
 def misfit(text: str) -> tuple[str, str]:
-    """What does not fit, and the text that stands before it."""
+    """The text that does not fit, and the text before it."""
     found = held(text).violation or held(text).tentative_violation
     assert found is not None, text
     return found.kind, text[: found.boundary]

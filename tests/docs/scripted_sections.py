@@ -1,4 +1,4 @@
-"""What a scripted model writes in sections of the documentation that are run without a real one."""
+"""The texts of a scripted model in sections of the documentation without a real one."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def commands(body: str) -> list[Command]:
 
 
 def matches(shown: str, output: str) -> bool:
-    """Whether the output is what the page shows, its ``...`` and ``…`` taken as any text."""
+    """Return True if the output is what the page shows, its ``...`` and ``…`` taken as any text."""
     pattern = ""
     for line in shown.split("\n"):
         if line.strip() == "...":
@@ -365,7 +365,7 @@ def runner(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Runn
 
 
 def run_blocks(section: Section, runner: Runner) -> list[Block]:
-    """What was run; or a failure."""
+    """Run the blocks of a section, and return those that ran; or fail."""
     blocks = [block for block in section.blocks if "not run" not in block.notes]
     try:
         for block in blocks:
@@ -433,7 +433,7 @@ def test_every_block_of_a_page_is_of_a_known_kind_and_parses(page: Path) -> None
 
 
 def anchors(page: str) -> set[str]:
-    """What a link to a heading of the page may say behind its ``#``."""
+    """The anchors of a page's headings, for links."""
     outside = re.sub(r"^ *```.*?^ *```$", "", page, flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", outside, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings}

@@ -1,4 +1,4 @@
-"""What scripts write into the documentation is there as they would write it now."""
+"""Generated parts of the documentation are as their scripts would write them now."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def style_of(prompt: str) -> Style:
 
 
 def right_line(question: Question, style: Style) -> str:
-    """What answers a question rightly."""
+    """The text that answers a question rightly."""
     if question.call is None:
         return write_answer("Hello.", style)
     arguments = {name: values[0] for name, values in question.call.arguments.items()}

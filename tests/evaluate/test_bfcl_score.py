@@ -36,7 +36,7 @@ def fault(*calls: ToolCall, category: str = "simple_python") -> str:
 
 
 def value_fault(kind: str, value: Any, allowed: list[Any], **schema: Any) -> str:
-    """What is wrong with the value of one parameter."""
+    """The fault in the value of one parameter."""
     properties = {"p": {"type": kind, **schema}}
     function = {"name": "f", "parameters": {"properties": properties, "required": []}}
     category = "simple_python"

@@ -49,7 +49,7 @@ def probe(backend: Any, seconds: float = 60, **more: Any) -> ProbeResult:
 
 @cache
 def followed(free: tuple[str, ...] = (), guided: tuple[str, ...] = ()) -> ProbeResult:
-    """What is measured of a model that follows these styles, free or guided."""
+    """The measurement of a model that follows these styles, free or guided."""
     return probe(Oracle(ASKED.questions, free=free, guided=guided))
 
 
@@ -157,7 +157,7 @@ MARKS = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=8, max_size=8
 
 
 def cell(style: Any, strategy: Any, marks: list[tuple[bool, bool]], group: str = "q") -> Cell:
-    """What was made of so many questions of a group: each valid or not, right or not."""
+    """The results of so many questions of a group: each valid or not, right or not."""
     return Cell(
         style,
         strategy,

@@ -70,7 +70,7 @@ def speaker_of(
 
 
 def send(one: Any, method: str, path: str, body: Any = None, **headers: str) -> Any:
-    """What a request is answered with."""
+    """The answer to a request."""
 
     async def ask() -> Any:
         return await one.client.request(method, path, json=body, headers=headers)
@@ -79,26 +79,26 @@ def send(one: Any, method: str, path: str, body: Any = None, **headers: str) -> 
 
 
 def chat(one: Any, **body: Any) -> Any:
-    """What chat completions answer."""
+    """The answer of chat completions."""
     asked = [{"role": "user", "content": "What is the weather in Rome?"}]
     usual = {"model": "scripted", "messages": asked}
     return send(one, "POST", "/v1/chat/completions", {**usual, **body})
 
 
 def respond(one: Any, **body: Any) -> Any:
-    """What the responses interface answers."""
+    """The answer of the responses interface."""
     return send(one, "POST", "/v1/responses", {"model": "scripted", "input": "Rome?", **body})
 
 
 def write_message(one: Any, **body: Any) -> Any:
-    """What the messages interface answers."""
+    """The answer of the messages interface."""
     asked = [{"role": "user", "content": "Rome?"}]
     usual = {"model": "scripted", "max_tokens": 99, "messages": asked}
     return send(one, "POST", "/v1/messages", {**usual, **body})
 
 
 def with_client(kind: Any, path: str, one: Any, use: Callable[[Any], Any]) -> Any:
-    """What comes of the use of an official client of this kind, which asks a gateway."""
+    """The result of the use of an official client of this kind, which asks a gateway."""
 
     async def run() -> Any:
         http = httpx2.AsyncClient(transport=httpx2.ASGITransport(one.transport.app))
@@ -205,7 +205,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             return
 
         def worker() -> RunWorker:
-            """What does runs that are left to a queue."""
+            """Return a worker for runs that are left to a queue."""
             queue, served = runs.execution.queue, ("scripted", "default")
             assert queue is not None
             return RunWorker(runs.execution, queue, 2, served, nothing, [].append)

@@ -53,7 +53,7 @@ class House:
         return self.processes[-1]
 
     def at_work(self, command: str, *options: str) -> Forked:
-        """What does runs, before the server."""
+        """Start a worker for runs, before the server."""
         return self.start(command, "--url", self.server.url, *options)
 
     def serve(self, *options: str) -> None:

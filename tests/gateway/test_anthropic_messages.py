@@ -292,7 +292,7 @@ def blocks_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def with_client(one: Any, use: Any) -> Any:
-    """What comes of the use of the official client, which takes a second to import."""
+    """The result of the use of the official client, which takes a second to import."""
     from anthropic import AsyncAnthropic
 
     return conftest.with_client(AsyncAnthropic, "", one, use)

@@ -18,7 +18,7 @@ OWN = {"name": "get_weather", "input_schema": WEATHER["function"]["parameters"]}
 
 
 def ask(one: Any, interface: str, *, tools: bool, stream: bool, begun: Any = BEGUN) -> Any:
-    """What an interface answers to a conversation that ends with the model."""
+    """The answer of an interface to a conversation that ends with the model."""
     messages = [ASKED, begun]
     if interface == "chat":
         return chat(one, messages=messages, tools=[WEATHER] if tools else [], stream=stream)

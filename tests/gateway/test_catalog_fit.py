@@ -1,4 +1,4 @@
-"""What a client says of its tools reaches the model, as far as the context can hold it."""
+"""A client's words about its tools reach the model, as far as the context can hold them."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def content_of(response: Any) -> str:
 
 
 def called(*ids: str, arguments: str = "{}") -> dict[str, Any]:
-    """What a model has called in an earlier turn, by these ids."""
+    """The calls of a model in an earlier turn, by these ids."""
     function = {"name": "get_weather", "arguments": arguments}
     calls = [{"id": id_, "type": "function", "function": function} for id_ in ids]
     return {"role": "assistant", "content": None, "tool_calls": calls}
@@ -464,7 +464,7 @@ class Scoring:
 
 
 def through(one: Any, request: CompletionRequest) -> Chunk:
-    """What a backend makes of the gateway's answer."""
+    """The reading of the gateway's answer by a backend."""
 
     async def ask() -> Chunk:
         client = httpx.AsyncClient(transport=one.transport)

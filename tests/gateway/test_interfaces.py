@@ -1,4 +1,4 @@
-"""What all interfaces have in common, over the whole of the gateway: what is refused and by which
+"""Common behaviour of all interfaces, over the whole of the gateway: what is refused and by which
 name, errors, images, schemas, streams that are cut anywhere."""
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def test_a_field_of_any_name_is_named_in_a_header_that_can_be_sent(serving: Any,
 
 
 def asking(one: Any, interface: str, **body: Any) -> Any:
-    """What an interface answers to the least that can be asked, and this besides."""
+    """The answer of an interface to the least that can be asked, and this besides."""
     usual = {
         "chat/completions": {"messages": HI},
         "responses": {"input": "Hi"},

@@ -23,7 +23,7 @@ ASKED = [
 
 
 def asks(serving: Any, server: ScriptedServer, *bodies: dict[str, Any]) -> list[Any]:
-    """What these requests are answered with, one after the other."""
+    """The answers to these requests, one after the other."""
 
     async def ask() -> list[Any]:
         one = serving(backend=CompletionsBackend(server.url), route=NATIVE)

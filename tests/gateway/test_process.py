@@ -84,7 +84,7 @@ def test_its_connections_send_pieces_at_once() -> None:
 
 
 def refusal(*options: str) -> bytes:
-    """What is said where it does not start."""
+    """The message where it does not start."""
     process = forks().start("serve", "--url", "http://127.0.0.1:1", *options)
     said = process.communicate()[1]
     assert process.returncode == 2, said

@@ -40,7 +40,7 @@ cities = st.text(st.sampled_from('aé "\\\n'), max_size=4)
 
 @st.composite
 def written_turns(draw: st.DrawFn, style: Style) -> str:
-    """What a model writes: an answer, or calls behind a word or none, spaced as it likes."""
+    """The text of a model: an answer, or calls behind a word or none, spaced as it likes."""
     lines = [
         write_call("get_weather", {"city": city}, style=style)
         for city in draw(st.lists(cities, max_size=3))

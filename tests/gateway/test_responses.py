@@ -376,7 +376,7 @@ def test_streamed_equals_whole_and_all_of_it_fits_the_published_types(
 
 
 def texts_by_deltas(events: list[dict[str, Any]]) -> dict[str, str]:
-    """What the deltas of each item that was done come to."""
+    """The joined deltas of each item that was done."""
     ended = {e["item"]["id"] for e in events if e["type"].endswith("item.done")}
     texts = dict.fromkeys(sorted(ended), "")
     for event in events:
@@ -396,7 +396,7 @@ def said_in(response: dict[str, Any]) -> dict[str, str]:
 
 
 def with_client(one: Any, use: Any) -> Any:
-    """What comes of the use of the official client, which takes a second to import."""
+    """The result of the use of the official client, which takes a second to import."""
     from openai import AsyncOpenAI
 
     return conftest.with_client(AsyncOpenAI, "/v1", one, use)

@@ -109,7 +109,7 @@ def test_what_does_not_fit_the_description_of_runs_is_refused_as_described(serve
 
 
 def is_answered_as_described(served: Served, operation: Any, *, fits: bool) -> None:
-    """Of runs that there are, a request that fits is taken, and one that does not is refused for
+    """A request about runs that exist is taken if it fits, and one that does not is refused for
     what is wrong with it. Of others it is refused."""
     from schemathesis import GenerationMode
 
@@ -147,7 +147,7 @@ def is_answered_as_described(served: Served, operation: Any, *, fits: bool) -> N
 
 
 def make_of_a_run(case: Any, run: dict[str, Any], fits: bool) -> None:
-    """Have a request name a run that there is, and, where it fits, the call that waits in it."""
+    """Name a run that exists in a request, and, where it fits, the call that waits in it."""
     case.path_parameters["id"] = run["id"]
     if fits and run["pending"] and isinstance(case.body, dict):
         waits = run["pending"][0]

@@ -43,7 +43,7 @@ def opened(client: TestClient, run: str, query: str = "", **headers: str) -> Any
 
 
 def until(socket: Any, kind: str) -> list[dict[str, Any]]:
-    """What comes up to a message of this kind."""
+    """The messages up to one of this kind."""
     found: list[dict[str, Any]] = []
     while not found or found[-1]["type"] != kind:
         text = socket.receive_text()

@@ -31,7 +31,7 @@ LOOKUP = {
 
 
 async def events(one: Any, run: str, last: int = 0) -> list[tuple[int | None, dict[str, Any]]]:
-    """What is told of a run that has ended, behind an event."""
+    """The events of a run that has ended, behind an event."""
     response = await one.client.get(f"/v1/runs/{run}/events", headers={"last-event-id": str(last)})
     found = []
     for block in response.text.split("\n\n"):
@@ -757,7 +757,7 @@ name = "other"
 
 
 def limits_of(one: Any, run: dict[str, Any]) -> int:
-    """How many completions a run may have, by its header."""
+    """The number of completions that a run may have, by its header."""
     header = json.loads(transcript_of(one, run["id"]).read_text().partition("\n")[0])
     found: int = header["limits"]["max_iterations"]
     return found

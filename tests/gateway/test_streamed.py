@@ -29,7 +29,7 @@ Case = tuple[str, tuple[ToolSpec, ...]]
 
 @cache
 def golden() -> tuple[Case, ...]:
-    """What models wrote in the golden transcripts, each once, with the tools that they had."""
+    """The texts of models in the golden transcripts, each once, with the tools that they had."""
     found: dict[str, Case] = {}
     for path in sorted(ROOT.glob("golden_transcripts/**/*.jsonl")):
         tools: tuple[ToolSpec, ...] = ()
@@ -82,7 +82,7 @@ def is_same(text: str, streamed: tuple[Any, ...], whole: tuple[Any, ...]) -> boo
 async def turn(
     text: str, tools: Sequence[ToolSpec], pieces: Sequence[str], strategy: str = "free"
 ) -> tuple[Any, ...]:
-    """How a turn ends, and what its events join to."""
+    """The end of a turn, and the text that its events join to."""
     told: list[TurnEvent] = []
     backend = _Pieces(pieces)
     request = TurnRequest(messages=(ClientMessage("user", "Go."),), tools=tuple(tools))

@@ -102,7 +102,7 @@ class Page(HTMLParser):
         ]
 
     def classes(self, name: str) -> int:
-        """How many elements are of a class."""
+        """The number of elements of a class."""
         return sum(name in (own.get("class") or "").split() for _, own in self.elements)
 
     @property

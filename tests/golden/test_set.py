@@ -145,7 +145,7 @@ def test_no_cut_of_a_recorded_call_makes_another_or_one_that_runs_freely(
 
 
 def _objects(text: str) -> Iterator[tuple[int, int]]:
-    """Where the JSON objects of a recorded completion begin and end."""
+    """The places where the JSON objects of a recorded completion begin and end."""
     decoder, start = json.JSONDecoder(), text.find("{")
     while start >= 0:
         try:

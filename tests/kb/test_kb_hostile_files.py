@@ -1,4 +1,4 @@
-"""What a folder may hold, and a damaged knowledge base: told of, bounded, and never unpacked."""
+"""Hostile files and a damaged knowledge base: reported, bounded, and never unpacked."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def filled(base: KnowledgeBase, shelf: Path) -> bytes:
 
 
 def told(base: KnowledgeBase, folder: Path) -> list[str]:
-    """What everything that can be done with it says to be wrong, in words of ours and with what to
+    """The errors of everything that can be done with it, in words of ours and with what to
     do: nothing else is raised."""
     uses: list[Callable[[], Any]] = [
         *(lambda: base.search("plover tea"), lambda: base.search("tea", "default")),

@@ -69,7 +69,7 @@ def iwa(*texts: tuple[int, str]) -> bytes:
 
 
 def scripted(form: str, data: bytes) -> dict[str, str]:
-    """What the script makes of a document. Raises Problem."""
+    """The script's text of a document. Raises Problem."""
     return office.read_office(base64.b64encode(data).decode(), form)
 
 

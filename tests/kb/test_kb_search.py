@@ -1,4 +1,4 @@
-"""What a search finds, in which order, what it shows, and what it asks of the indexes."""
+"""Results of a search: which, in which order, what they show, and what is asked of the indexes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What files say: passages, words, HTML, PDF, encodings; nothing in a file can do harm."""
+"""The text of files: passages, words, HTML, PDF, encodings; nothing in a file can do harm."""
 
 from __future__ import annotations
 

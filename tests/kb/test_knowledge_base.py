@@ -251,7 +251,7 @@ def test_two_may_add_at_once(base: KnowledgeBase, tmp_path: Path) -> None:
 
 
 def test_threads_may_search_while_one_adds(base: KnowledgeBase, tmp_path: Path) -> None:
-    """What a search has found may be gone before it is shown."""
+    """A passage that a search has found may be gone before it is shown."""
     docs = written(tmp_path / "many", {f"{n}.md": "milk\n" * 50 for n in range(40)})
     base.add([docs])
     failed: list[BaseException] = []

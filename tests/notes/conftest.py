@@ -14,7 +14,7 @@ NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where notes go; a folder that none may touch lies beside it."""
+    """The folder of notes; a folder that none may touch lies beside it."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret.md").write_text("the secret word is xyzzy")

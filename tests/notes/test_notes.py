@@ -139,7 +139,7 @@ def test_no_arguments_touch_anything_outside_the_folder_and_content_stays_as_it_
 
 @pytest.mark.parametrize("each", [5, pytest.param(1, marks=pytest.mark.heavy)])
 def test_naughty_strings_are_kept_as_they_are_and_found_again(each: int, tmp_path: Path) -> None:
-    """Of every five strings one, and all of them."""
+    """One of every five strings, and all of them."""
     strings = [text for text in naughty_strings() if text.strip()][::each]
     registry = builtin_tools(notes=tmp_path / "notes")
     arguments = []

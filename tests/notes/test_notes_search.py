@@ -42,7 +42,7 @@ WORDS = (
 
 
 def search(notes: Notes, query: str) -> str:
-    """What a model reads of a search."""
+    """The text of a search that a model reads."""
     result = executed(notes_search(notes), query=query)
     assert result.error is None and result.content is not None
     return result.content

@@ -35,7 +35,7 @@ POSTED = ("/page/ask", *(f"{SESSION}/{name}" for name in ("decide", "continue", 
 
 
 async def post(one: Any, path: str, origin: str = HOME, **fields: str) -> httpx.Response:
-    """What comes of a form."""
+    """The answer to a form."""
     headers = {"origin": origin} if origin else {}
     got: httpx.Response = await one.client.post(path, data=fields, headers=headers)
     return got
@@ -187,7 +187,7 @@ def _hidden(text: str) -> dict[str, str]:
 
 
 def previewing(one: Any, preview: Preview | Callable[[Any], Preview]) -> None:
-    """Have the tool that keeps a text tell this of each call."""
+    """Tell this to the tool that keeps a text, for each call."""
     area, keep = one.tools.made()
     preview_of = preview if callable(preview) else lambda arguments: preview
     told = Tool(keep.spec, keep.call, preview=preview_of)

@@ -83,7 +83,7 @@ ASSIGNED: Final[tuple[str, ...]] = (
 
 
 def value(random: Random) -> str:
-    """What no shape betrays: letters and digits."""
+    """A text of letters and digits, which no shape betrays."""
     return drawn(random, ALNUM, 20) + drawn(random, digits, 2) + drawn(random, ALNUM, 8)
 
 

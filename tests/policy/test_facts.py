@@ -1,4 +1,4 @@
-"""What is found in arguments: every text in them, and never the value of a secret."""
+"""Facts about arguments: every text in them, and never the value of a secret."""
 
 from __future__ import annotations
 

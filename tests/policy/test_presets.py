@@ -134,7 +134,7 @@ def test_a_plugins_tool_of_a_presets_name_does_not_take_its_place() -> None:
 
 
 def test_no_preset_holds_a_tool_that_could_widen_a_policy() -> None:
-    """What executes is not held to the policy any more; whatever can do that is named."""
+    """Tools that execute are not held to the policy any more; whatever can do that is named."""
     for preset in PRESETS.values():
         assert "execute" not in preset.effects
     with pytest.raises(ToolDefinitionError, match="widen"):

@@ -1,4 +1,4 @@
-"""What redaction costs is linear in the text: by the shape of its patterns, and by their steps."""
+"""The cost of redaction is linear in the text: by the shape of its patterns, and by their steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What policy decides, in every order of its rules."""
+"""Decisions of policy, in every order of its rules."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ WORDS = load_words()
 
 @dataclass(frozen=True)
 class Model:
-    """What a tokenizer's configuration says beside the template."""
+    """The configuration of a tokenizer beside the template."""
 
     bos: str = ""
     eos: str = "</s>"
@@ -107,7 +107,7 @@ def _compiled(template: str) -> jinja2.Template:
 
 
 def as_transformers(template: str, **options: Any) -> str:
-    """What a template itself makes of a conversation, as transformers would have it made."""
+    """The text that a template makes of a conversation, as transformers would have it made."""
     return _compiled(template).render(add_generation_prompt=True, **options)
 
 

@@ -28,7 +28,7 @@ def tool(name: str = "f", description: str = "", /, **parameters: Any) -> ToolSp
 
 
 def typed(schema: Any, **root: Any) -> str:
-    """How a required argument ``x`` of this schema is written."""
+    """The line of a tool with a required argument ``x`` of this schema."""
     line = signature(tool(properties={"x": schema}, required=["x"], **root))
     return line.removeprefix("f(x: ").removesuffix(")")
 

@@ -1,4 +1,4 @@
-"""What leaves a prompt that grows too large, and what stands there then."""
+"""The parts that leave a prompt that grows too large, and what stands there then."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def render(prompt: Prompt) -> str:
 
 
 def cut(prompt: Prompt, size: int, limit: int | None = None, *, readable: bool = True) -> Any:
-    """What leaves where a token is a character."""
+    """The cut where a token is a character."""
     how = stand(readable=readable)
     return cut_to_fit(prompt, how, render, len, size=size, limit=size if limit is None else limit)
 

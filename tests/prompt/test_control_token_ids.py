@@ -141,7 +141,7 @@ def texts_made_of(tokens: tuple[str, ...]) -> st.SearchStrategy[Any]:
 
 
 def ids_by(tokenizer: Any, style: str) -> Callable[[str], list[int]]:
-    """What gives the ids of a text that are no plain vocabulary's, the style's own tags aside."""
+    """Return a function for the ids of control tokens in a text, the style's own tags aside."""
     added = tokenizer.get_added_tokens_decoder()
     own = PROTOCOL_TAGS if style == "xml" else ()
     control = {number for number, token in added.items() if token.content not in own}

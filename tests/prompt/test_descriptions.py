@@ -1,4 +1,4 @@
-"""What is said of tools and their parameters: told whole, or shortened evenly."""
+"""Descriptions of tools and their parameters: told whole, or shortened evenly."""
 
 from __future__ import annotations
 

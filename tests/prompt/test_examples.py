@@ -40,7 +40,7 @@ IMPOSSIBLE = {
 
 
 def messages(turns: Any, style: Any = "jsonl") -> list[Any]:
-    """What the assistant's turns say, read by the protocol's own reader."""
+    """The messages of the assistant's turns, read by the protocol's own reader."""
     said = [
         read(t["content"], rules=ReadingRules(style=style))
         for t in turns

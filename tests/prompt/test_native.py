@@ -295,7 +295,7 @@ def test_no_text_adds_a_control_token_to_those_of_the_host_and_of_calls(
 
 
 def _calls_as_written(name: str, texts: Any) -> bool:
-    """Whether the reader takes the calls of the conversation for two calls."""
+    """Return True if the reader takes the calls of the conversation for two calls."""
     lead = "" if name == "llama3.1-tools" else f"{texts.prose}\n"
     said = lead + TOOLED[name].calls(texts.argument, texts.other_argument)
     chat_format = tooled_format(name)

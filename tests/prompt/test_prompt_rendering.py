@@ -1,4 +1,4 @@
-"""What records become in the prompt: turns, observations in call order, corrections, thoughts."""
+"""Records in the prompt: turns, observations in call order, corrections, thoughts."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ TEXTS = WORDS.examples.samples
 
 
 def made(schema: Any, **root: Any) -> Any:
-    """What is made up for a required argument ``x`` of this schema; None for nothing."""
+    """The value made up for a required argument ``x`` of this schema; None for nothing."""
     parameters = {"type": "object", "properties": {"x": schema}, "required": ["x"], **root}
     arguments = sample_arguments(parameters, TEXTS)
     assert arguments is None or set(arguments) == {"x"}

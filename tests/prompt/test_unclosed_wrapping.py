@@ -1,4 +1,4 @@
-"""What closes a message and was never written: the prompt writes it, and nothing else."""
+"""Closing marks that the model never wrote: the prompt writes them, and nothing else."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def without_repairs(reading: Reading) -> Messages:
 
 
 def unbalanced(turn: str) -> list[str]:
-    """What is opened outside of JSON strings and not closed as often."""
+    """The marks that are opened outside of JSON strings and not closed as often."""
     bare = STRING.sub('""', turn)
     pairs = (("[", "]"), ("{", "}"), ("<tool_call>", "</tool_call>"))
     odd = [

@@ -91,7 +91,7 @@ def tooled_format(name: str, *, adds_bos: bool = False) -> ChatFormat:
 def rendered_with_tools(
     name: str, messages: Sequence[Mapping[str, Any]], tools: Sequence[ToolSpec]
 ) -> str:
-    """What the template itself makes of a conversation, as transformers would have it made."""
+    """The text that the template makes of a conversation, as transformers would have it made."""
     functions = [
         {"name": t.name, "description": t.description, "parameters": dict(t.parameters)}
         for t in tools

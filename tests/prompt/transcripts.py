@@ -52,7 +52,7 @@ CONTENT = st.one_of(
 
 @dataclass(frozen=True)
 class Step:
-    """What a session asks for next: a completion that begins with ``prefix``, or nothing more."""
+    """The next step of a session: a completion that begins with ``prefix``, or nothing more."""
 
     records: tuple[Record, ...]
     prefix: str | None

@@ -77,7 +77,7 @@ _TOKEN = re.compile(r"</?[|｜][^<>\n]*[|｜]?>|</?[^<>\n]*[|｜]>|\[[A-Z_]+(?:\
 
 
 def outcome(text: str, case: Case = READ_FILE) -> str:
-    """What comes of a text; ``hidden`` is an answer that holds the whole call."""
+    """The kind of reading of a text; ``hidden`` is an answer that holds the whole call."""
     reading = read(text, "stop", case.rules)
     calls = [(m.name, dict(m.arguments)) for m in reading.messages if isinstance(m, ToolCall)]
     if calls == [(case.name, case.arguments)]:
@@ -125,7 +125,7 @@ def quoted(case: Case = READ_FILE) -> Iterator[tuple[str, str, str]]:
 
 
 def counts(texts: Iterator[tuple[str, str, str]]) -> dict[str, Counter[str]]:
-    """How many texts of each kind come to what."""
+    """The number of texts of each kind, by their reading."""
     found: dict[str, Counter[str]] = {}
     for kind, _, text in texts:
         found.setdefault(kind, Counter())[outcome(text)] += 1

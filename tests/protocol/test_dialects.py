@@ -500,7 +500,7 @@ _MARK = re.compile(r"\]<\]minimax\[>\[</?\w+>|</?[|｜][^<>]*>(?:\w+<\|sep\|>)?|
 
 
 def _value_ends(dialect: Dialect, text: str) -> list[int]:
-    """Where each value's closing mark begins."""
+    """The places where each value's closing mark begins."""
     form = FORMS[dialect.name]
     after = form[3].split("{v}")[1]
     closing = [after.strip().split("\n")[0].format(k=key) for key in FILE_CALL[1]]
@@ -511,7 +511,7 @@ def _value_ends(dialect: Dialect, text: str) -> list[int]:
 
 
 def _holds_no_mark(reading: Reading) -> bool:
-    """Whether no key and no value of any call, nor an answer, holds a family's mark."""
+    """Return True if no key and no value of any call, nor an answer, holds a family's mark."""
     return not any(
         mark
         in json.dumps(

@@ -1,4 +1,4 @@
-"""What decides whether a text is a call: what it names, whether that fits, and where it stands."""
+"""The decision whether a text is a call: what it names, whether that fits, and where it stands."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ SMALL, LARGE = 400, 4_000
 
 
 def calls_made(work: Callable[[], Any]) -> int:
-    """How many functions ran, Python's own in C among them."""
+    """The number of functions that ran, Python's own in C among them."""
     profile = Profile()
     profile.runcall(work)
     return sum(entry.callcount for entry in profile.getstats())

@@ -234,7 +234,7 @@ def test_deltas_of_sound_messages_do_not_depend_on_the_pieces(
 
 
 def done_after(text: str, given_rules: ReadingRules | None = None) -> str:
-    """What had been fed when the reader said that it was done."""
+    """The text that had been fed when the reader said that it was done."""
     reader = Reader(given_rules or ReadingRules())
     for at, char in enumerate(text):
         reader.feed(char)

@@ -1,4 +1,4 @@
-"""What the host writes: read back as it was, on one line, nothing escaped without need."""
+"""Messages that the host writes: read back as they were, on one line, no needless escapes."""
 
 from __future__ import annotations
 

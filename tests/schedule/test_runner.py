@@ -1,4 +1,4 @@
-"""What runs when, and what is known of a run that a crash broke off."""
+"""Order of jobs, and what is known of a run that a crash broke off."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class World:
         return self.store.add(Job(**{**made, **changes}))
 
     def later(self, **passed: float) -> list[FinishedRun]:
-        """What a runner does when so much time has passed."""
+        """The runs of a runner when so much time has passed."""
         self.now += timedelta(**passed)
         with Runner(self.store, self.start, self.look, now=lambda: self.now) as runner:
             return anyio.run(runner.run_due)
@@ -243,7 +243,7 @@ def ends_after(most: int) -> Callable[[int], None]:
 def stays(
     world: World, naps: Callable[[int], None], told: list[FinishedRun], step: float | None = None
 ) -> tuple[list[float], list[str]]:
-    """How long a runner that stays sleeps, and what it tells of the store, until ``naps`` raises:
+    """The sleeps of a runner that stays, and what it tells of the store, until ``naps`` raises:
     it is given the number of times that the runner has slept. ``step`` is how much time passes
     then, None for as long as it sleeps."""
     troubles: list[str] = []

@@ -167,7 +167,7 @@ def in_order(value: Any, schema: Any) -> Any:
 
 
 def wrongly_taken(schema: Any, value: Any, chance: random.Random) -> list[str]:
-    """What is prepared takes a value that fits; and of its neighbours these, which do not."""
+    """A prepared schema takes a value that fits; and of its neighbours these, which do not."""
     found = make_compilable(schema)
     assert found.schema is not None
     judge = matcher(found.schema)

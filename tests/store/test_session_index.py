@@ -42,7 +42,7 @@ def end_like_a_killed_process(transcript: object) -> None:
 
 
 def facts(store: TranscriptStore) -> list[object]:
-    """What the store says, which may come from its index."""
+    """The answers of the store, which may come from its index."""
     ids = store.by_last_update()
     summaries = sorted((name, one) for name, one in store.summaries())
     listed = [store.describe(session).status for session in ids]

@@ -1,4 +1,4 @@
-"""What every store of sessions is held to: files in a folder, and PostgreSQL."""
+"""Requirements of every store of sessions: files in a folder, and PostgreSQL."""
 
 from __future__ import annotations
 

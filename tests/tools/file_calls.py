@@ -20,7 +20,7 @@ SECRET = "nobody may read this"
 def executed(
     tool: ToolLike, context: ToolContext | None = None, timeout: float = 30, **arguments: Any
 ) -> ToolResult:
-    """What a call comes to."""
+    """The result of a call."""
     return asyncio.run(execute(tool, arguments, context, timeout=timeout))
 
 

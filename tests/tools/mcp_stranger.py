@@ -54,7 +54,7 @@ def log(text: str) -> None:
 
 
 class Lines:
-    """What it says and hears, in lines."""
+    """A server that says and hears lines."""
 
     def say(self, text: str) -> None:
         sys.stdout.write(text + "\n")
@@ -66,7 +66,7 @@ class Lines:
 
 
 class Events(BaseHTTPRequestHandler):
-    """What it says and hears over HTTP: a request is answered with events."""
+    """A server over HTTP: a request is answered with events."""
 
     answers: queue.Queue[dict[str, Any]] = queue.Queue()
     posts: list[str] = []  # noqa: RUF012

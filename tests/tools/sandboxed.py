@@ -42,7 +42,7 @@ def called(callee: ToolLike, program: str, *arguments: str, timeout: float = 60)
 
 
 def printed(callee: ToolLike, program: str, *arguments: str) -> str:
-    """What a program printed that ended with 0."""
+    """The output of a program that ended with 0."""
     result = called(callee, program, *arguments)
     assert result.content is not None, result.error
     first, _, rest = result.content.partition("\n")

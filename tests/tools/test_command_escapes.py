@@ -140,7 +140,7 @@ class Place:
         return escape
 
     def clean(self) -> bool:
-        """Whether nothing was made or changed."""
+        """Return True if nothing was made or changed."""
         return not self.out.exists() and sorted(p.name for p in self.root.iterdir()) == FILES
 
 
@@ -189,7 +189,7 @@ def cases(name: str, before: list[str], place: Place) -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class Tried:
-    """How many cases are refused before anything runs, and those that are not."""
+    """The number of cases that are refused before anything runs, and those that are not."""
 
     refused: int
     remaining: list[tuple[str, list[str]]]

@@ -1,4 +1,4 @@
-"""What the sandboxes are told, and that one which does not confine is not taken for one."""
+"""Arguments of the sandboxes; one which does not confine is not taken for one."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ def box(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
 
 
 class TestContract:
-    """What a program finds in either sandbox."""
+    """The view of a program in either sandbox."""
 
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:

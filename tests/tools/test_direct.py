@@ -73,7 +73,7 @@ def nothing_called() -> None:
 def call(
     name: str, arguments: Mapping[str, Any], policy: Policy = ALL, **rest: Any
 ) -> tuple[DirectCall, list[Record]]:
-    """How the call ended, and its records."""
+    """The end of the call, and its records."""
     tools = [double, save, careful, fetch, keep, broken]
     registry = Registry(tools, switched_off=rest.pop("off", {}))
     records: list[Record] = []

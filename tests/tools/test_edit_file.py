@@ -275,7 +275,7 @@ def test_an_edit_changes_its_place_alone_and_is_undone_exactly(
 
 
 def occurrences(text: str, old: str) -> int:
-    """How often a text stands in another, overlapping itself too; line ends aside."""
+    """The count of a text in another, overlapping itself too; line ends aside."""
     text, old = (part.replace("\r\n", "\n") for part in (text, old))
     return sum(bool(old) and text.startswith(old, start) for start in range(len(text)))
 

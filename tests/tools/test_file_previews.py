@@ -1,4 +1,4 @@
-"""What a change is told to be beforehand, and that it is made only while that holds."""
+"""The preview of a change, which is made only while it holds."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def counted(diff: str) -> str:
 
 
 def applied(before: str, diff: str) -> str:
-    """What a patch program makes of it, by the rules of the format alone."""
+    """The result of a patch program, by the rules of the format alone."""
     lines = before.splitlines(keepends=True)
     result: list[str] = []
     place, last = 0, ""

@@ -1,4 +1,4 @@
-"""What is written is read back as it was, or refused in words; a failed write leaves the old."""
+"""Written text is read back as it was, or refused in words; a failed write leaves the old."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def called(files: Registry, operation: str, path: str, content: str | None = None) -> str:
-    """What a call gives. Raises ToolError."""
+    """The result of a call. Raises ToolError."""
     tool = files.get("create_file" if operation == "create" else "file_access")
     assert isinstance(tool, Tool)
     arguments = {"operation": operation, "path": path, "content": content}
@@ -49,7 +49,7 @@ def test_a_text_is_read_back_as_it_was_written(folder: Path, text: str) -> None:
 
 
 def is_kept(folder: Path, text: str) -> bool:
-    """Whether a text may be written; either way the files are as they must be then."""
+    """Return True if a text may be written; either way the files are as they must be then."""
     files = builtin_tools([f"{folder}:rw"])
     (folder / "a.txt").write_text("old")
     allowed = set()

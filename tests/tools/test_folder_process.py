@@ -54,12 +54,12 @@ def fault(result: ToolResult) -> tuple[str, str]:
 
 
 def told(path: Path) -> bool:
-    """Whether a process has written its number: the file is there, empty, a moment before."""
+    """Return True if a process has written its number: the file is empty a moment before."""
     return path.exists() and path.read_text() != ""
 
 
 def gone(path: Path) -> bool:
-    """Whether the process whose number stands in a file is gone, or was killed and not yet taken
+    """Return True if a file's process is gone, or was killed and not yet taken
     leave of."""
     return not is_alive(int(path.read_text()))
 

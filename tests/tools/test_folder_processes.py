@@ -1,4 +1,4 @@
-"""What a folder's tool started ends with it, on a Mac too, where there is no /proc."""
+"""Processes that a folder's tool started end with it, on a Mac too, where there is no /proc."""
 
 from __future__ import annotations
 

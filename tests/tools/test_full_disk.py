@@ -65,7 +65,7 @@ def outcome(command: list[str], kind: str, folder: Path) -> Any:
 
 
 def refusals(found: Any) -> list[str]:
-    """What was said of changes that came to nothing."""
+    """The errors of changes that came to nothing."""
     assert found["names"] == ["old.txt"]
     assert found["old"] == "old content"
     assert found["deleted"] is None

@@ -48,7 +48,7 @@ ECHO = BoundTool(
 
 
 def refusal(result: ToolResult) -> str:
-    """What an error says."""
+    """The message of an error."""
     assert result.content is None and result.error is not None
     return f"{result.error.code}: {result.error.message}"
 
@@ -72,7 +72,7 @@ class Stranger:
         self.more = more
 
     def with_clients(self, use: Callable[[McpClients], Awaitable[T]]) -> T:
-        """What comes of it; the connections are ended behind it."""
+        """Return the result of a use, after which the connections are ended."""
 
         async def run() -> T:
             clients = McpClients(self.sources, **self.more)
@@ -390,7 +390,7 @@ def test_a_command_that_is_none_says_so(home: Path) -> None:
 
 
 def asking(person: ScriptedApprover) -> Callable[..., Awaitable[Any]]:
-    """How a call asks this person."""
+    """Return the way in which a call asks this person."""
     return lambda context, *asked: confirm_action(person, "c1", *asked)
 
 

@@ -56,7 +56,7 @@ def _sent(
 
 
 def _takes(schema: Any, media: str = "application/json", **more: Any) -> dict[str, Any]:
-    """What an operation says that has such a body."""
+    """The part of an operation that has such a body."""
     return {"requestBody": {"content": {media: {"schema": schema}}, **more}}
 
 
@@ -334,7 +334,7 @@ AS_JSON = {"content-type": "application/json"}
 
 
 def _named(scheme: str, **more: Any) -> dict[str, Any]:
-    """Where the secret of a scheme is."""
+    """The place of the secret of a scheme."""
     return {"environ": {"ZOO": SECRET}, "secrets": {scheme: "env:ZOO"}, **more}
 
 

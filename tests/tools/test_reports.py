@@ -23,7 +23,7 @@ class Clock:
 
 
 def told(*steps: float, count: int = 1) -> list[str]:
-    """What reaches the listener of ``count`` reports after each of these pauses, in seconds."""
+    """The reports that reach the listener after each of these pauses, in seconds, of ``count``."""
     seen: list[str] = []
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""What a tool returned, as text."""
+"""The result of a tool, as text."""
 
 from __future__ import annotations
 

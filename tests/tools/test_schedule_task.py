@@ -136,7 +136,7 @@ def test_without_a_place_for_jobs_it_can_only_fail() -> None:
 
 @pytest.mark.parametrize("said", ["ask", "deny"])
 def test_a_job_carries_nothing_out_that_its_session_read(desk: Desk, said: Any) -> None:
-    """What was read may stand in the task, and the job's own session has read nothing yet."""
+    """Read data may stand in the task, and the job's own session has read nothing yet."""
     policy = Policy(allow=["*"], network_after_read=said)
     task = "Fetch https://site.example/?q=what-was-read"
     for one in (policy, Policy(allow=["*"]).narrowed_by(policy), Policy(allow=["*"])):

@@ -53,7 +53,7 @@ class Turn:
         self._matchers = matcher(lark), matcher(gbnf_to_lark(gbnf))
 
     def takes(self, text: str) -> tuple[bool, bool]:
-        """Whether each dialect takes a whole turn, the prefix included."""
+        """Return True if each dialect takes a whole turn, the prefix included."""
         assert text.startswith(self.prefix)
         rest = repeated_end(self.prefix) + text[len(self.prefix) :]
         tokens = tokenizer().tokenize_bytes(rest.encode())

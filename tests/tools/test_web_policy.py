@@ -53,7 +53,7 @@ else:
 
 
 def watched(code: str, *arguments: str, folder: Path) -> tuple[int, str]:
-    """How a process of its own ended, and what it wrote."""
+    """The end of a process of its own, and its output."""
     process = forks().start(*arguments, code=code, folder=folder)
     said = b"".join(process.communicate()).decode()
     return process.wait(), said

@@ -160,7 +160,7 @@ def test_that_no_engine_answered_is_an_error_and_that_none_found_anything_is_not
 
 
 class FakeError(Exception):
-    """What ddgs raises."""
+    """The errors of ddgs."""
 
 
 class FakeDDGS(contextlib.nullcontext["FakeDDGS"]):

@@ -1,4 +1,4 @@
-"""What of a page is text, in which charset, and how HTML is read."""
+"""The text of a page: its charset, and the reading of HTML."""
 
 from __future__ import annotations
 

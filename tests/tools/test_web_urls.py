@@ -185,7 +185,7 @@ def spellings(text: str) -> list[str]:
 
 
 async def as_the_system_reads_it(host: str, port: int) -> Sequence[str]:
-    """What the system's own resolver makes of a host that is written in numbers."""
+    """The addresses that the system's resolver makes of a host written in numbers."""
     flags = socket.AI_NUMERICHOST
     return [str(found[4][0]) for found in socket.getaddrinfo(host, port, flags=flags)]
 

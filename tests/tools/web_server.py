@@ -131,7 +131,7 @@ def fetching(
 
 
 def fetched(fetcher: Fetcher | None, url: str, seconds: float = 20.0) -> ToolResult:
-    """What the tool gives for a URL."""
+    """The tool's result for a URL."""
     return executed(fetch_url(fetcher, seconds), timeout=60, url=url)
 
 

@@ -1,4 +1,4 @@
-"""How a run ended, read from its records."""
+"""The end of a run, read from its records."""
 
 from __future__ import annotations
 

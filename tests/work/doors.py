@@ -37,7 +37,7 @@ CHANGES: Final = {"write", "delete"}
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a task.
+    """The result of a task.
 
     Attributes:
         answers: what each question was answered.
@@ -54,7 +54,7 @@ class Outcome:
 
 @contextmanager
 def surroundings(task: Task) -> Iterator[None]:
-    """What a task finds: its files, its pages of the web, what the person did before."""
+    """Provide what a task finds: its files, its pages of the web, what the person did before."""
     folder = Path(FOLDER)
     folder.mkdir()
     for name, text in task.files.items():
@@ -137,13 +137,13 @@ def through_terminal(task: Task, url: str, terminal: Callable[..., Terminal]) ->
 
 
 def approvals_in(turn: Turn) -> int:
-    """How many calls of a turn change something, and are asked about."""
+    """The number of calls of a turn that change something, and are asked about."""
     made = [made for step in turn.steps for made in calls_in(step.text)]
     return sum(tool in WRITERS or given.get("operation") in CHANGES for tool, given in made)
 
 
 def check_disk(task: Task) -> None:
-    """What commands must print once the task is done, and what must stand in the folder then."""
+    """The commands' output once the task is done, and the content of the folder then."""
     for command, pattern in task.leaves:
         done = run_command(*command)
         assert done.code == 0 and re.search(pattern, done.out), f"{shlex.join(command)}: {done}"

@@ -56,7 +56,7 @@ class ScriptedModel(ScriptedServer):
 
     @property
     def left(self) -> int:
-        """How many completions nobody asked for yet."""
+        """The number of completions that nobody asked for yet."""
         return len(self._steps)
 
     def next(self, body: dict[str, Any], headers: dict[str, str]) -> Completion:
@@ -80,7 +80,7 @@ class ScriptedModel(ScriptedServer):
         return Completion(text[:most], reason, size=PIECE)
 
     def _shown(self, prompt: str, question: str) -> str:
-        """What the prompt shows since the question, without what the model wrote itself."""
+        """The text of the prompt since the question, without what the model wrote itself."""
         at = max(prompt.rfind(question), prompt.rfind(json.dumps(question)[1:-1]))
         shown = prompt[at + len(question) :] if at >= 0 else prompt
         for text in self._written:
@@ -93,7 +93,7 @@ class ScriptedModel(ScriptedServer):
 
 
 def missing_in(step: Step, prompt: str, shown: str) -> Iterator[str]:
-    """What the step needs and the prompt does not show."""
+    """The text that the step needs and the prompt does not show."""
     yield from (repr(sight) for sight in step.sees if not re.search(sight, shown))
     yield from (repr(sight) for sight in step.knows if not re.search(sight, prompt))
     if step.guesses:

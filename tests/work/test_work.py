@@ -117,7 +117,7 @@ def marked(names: Mapping[str, bool]) -> list[object]:
 
 @contextmanager
 def doing(task: Task, model: ScriptedModel) -> Iterator[list[Outcome]]:
-    """Have the model do a task inside, and hold what came of it to what the task says."""
+    """Let the model do a task inside, and compare the result with what the task says."""
     if task.sandbox and WHY_NOT:
         pytest.skip(WHY_NOT)
     model.begin([task])
