@@ -255,13 +255,15 @@ def read_key(
 
     keys: list[str] = []
     parser = Vt100Parser(lambda press: keys.append(press.key))
-    file, asking = keyboard.fileno(), False
+    file, asking, again = keyboard.fileno(), False, False
     pastes = "\x1b[?2004{}" if steerable(screen) else ""  # the terminal marks what is pasted
 
     def begin(*_: object) -> None:
-        nonlocal asking
-        if not asking:  # a signal may come in the middle of this, which must not write twice
-            asking = True
+        nonlocal asking, again
+        again = True
+        # A signal may come in the middle of this. Then it is all done again, after it.
+        while again and not asking:
+            asking, again = True, False
             tty.setcbreak(file)
             draft = _Draft(screen)
             if show is not None:

@@ -19,7 +19,6 @@ import select
 import struct
 import termios
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -140,22 +139,6 @@ class Terminal:
         """Change the size."""
         self.drawn.resize(rows, columns)
         resize(self._master, columns, rows)
-
-    def insist(self, key: str | Callable[[], None], pattern: str) -> str:
-        """Type a key, or do something else, again and again until the pattern is written.
-
-        A signal between readline's prompt and its wait for input is noticed with the next key only:
-        no person is that fast, a test is.
-        """
-        hangs = time.monotonic() + HANG
-        while time.monotonic() < hangs:
-            self.type(key) if isinstance(key, str) else key()
-            again = time.monotonic() + 1.0
-            while time.monotonic() < again:
-                if re.search(pattern, self.text):
-                    return self.until(pattern)
-                self._read(0.1)
-        raise AssertionError(f"{pattern!r} did not come: {self.text!r}")
 
     def end(self, timeout: float = HANG) -> int:
         """Wait for the command's end; its exit code."""

@@ -6,7 +6,6 @@ import re
 import stat
 import textwrap
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,22 @@ import pytest
 from mlx_tools.testing import Completion, ScriptedServer, answer, call
 from tests.cli.terminal import Terminal
 from tests.controller.full_disk import file_size_limit
+
+TELLING = """
+import os, sys
+from mlx_tools.cli import main
+from mlx_tools.cli.type_ahead import TypeAhead
+
+end_text = TypeAhead._end_text
+
+def tell(self):
+    end_text(self)
+    os.write(2, b"\\x1b]2;%r\\x07" % (self._input,))  # as the title of the terminal
+
+TypeAhead._end_text = tell
+sys.exit(main(["chat", "--url", sys.argv[1]]))
+"""
+"""A chat that tells what it holds of what was typed ahead, once no more comes."""
 
 Talk = Callable[..., Terminal]
 QUESTION = r"p pause "
@@ -128,11 +143,12 @@ def test_what_is_typed_early_answers_no_approval_and_is_asked_when_its_time_come
         return call("calculator", expression="6*7")
 
     with ScriptedServer(once_typed, answer("It is 42."), answer("All is well.")) as server:
-        screen = terminal("chat", "--url", server.url, MLX_TOOLS_POLICY_ASK="calculator")
+        screen = terminal(server.url, program=TELLING, MLX_TOOLS_POLICY_ASK="calculator")
         screen.type("six times seven?\r")
         screen.see("· the model")
         screen.type("y")
         screen.type("es or no?\r")
+        screen.until(r"yes or no\?")
         typed.set()
         screen.until(QUESTION)
         screen.type("y")
@@ -150,13 +166,13 @@ def test_lines_that_are_typed_ahead_are_questions_each(terminal: Talk) -> None:
         return answer("One.")
 
     with ScriptedServer(once_typed, answer("Two."), answer("Three.")) as server:
-        screen = terminal("chat", "--url", server.url)
+        screen = terminal(server.url, program=TELLING)
         screen.see("^>$")
         screen.type("first?\r")
         screen.see("· the model")
-        for text in ("second", "?\r", "third?\r"):
+        for text, held in (("second", "second'"), ("?\r", "second[?].*b''"), ("third?\r", "third")):
             screen.type(text)
-            time.sleep(0.1)  # a person types no faster
+            screen.until(held)  # a person types no faster
         typed.set()
         screen.see(r"Three\.")
     assert "second?" in server.prompts[1] and "third?" not in server.prompts[1]

@@ -19,6 +19,7 @@ from mlx_tools.testing import Completion, ScriptedServer, answer, call
 from tests.command_line import Run
 from tests.forked import forks
 from tests.gateway.postgres import Cluster
+from tests.waiting import wait_until
 
 WRITE = call("file_access", operation="write", path="a.txt", content="new\n")
 SUM = call("calculator", expression="17 * 23")
@@ -145,8 +146,7 @@ def test_ctrl_c_says_the_session_and_json_what_became_of_it(
     slow = Completion('{"type":"final_answer","content":"' + "x" * 400, delay=0.2)
     with ScriptedServer(slow) as server:
         process = forks().start("ask", "--url", server.url, "--json", "Hello?")
-        while not server.bodies:
-            assert process.poll() is None
+        wait_until(lambda: server.bodies)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
     (session,) = session_store(config.load()).ids()

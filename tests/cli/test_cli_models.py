@@ -14,6 +14,7 @@ import pytest
 
 from mlx_tools.backends import foreground_command
 from mlx_tools.errors import UsageError
+from tests.ports import free_port
 from tests.waiting import HANG
 
 STAND_IN = """
@@ -36,9 +37,7 @@ def test_serve_becomes_the_models_server_on_this_machine_alone(model: Path, home
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "__main__.py").write_text(STAND_IN, encoding="utf-8")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     done = subprocess.run(
         [sys.executable, "-m", "mlx_tools", "models", "serve", str(model), "--port", str(port)],
         env={**os.environ, "PYTHONPATH": str(package.parent)},

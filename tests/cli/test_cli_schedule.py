@@ -102,7 +102,8 @@ def test_nothing_is_made_where_there_is_nothing_to_run(run: Any) -> None:
 def test_a_person_is_told_that_a_loop_stays_and_how_it_ends(terminal: Any) -> None:
     screen = terminal("schedule", "run", "--loop")
     screen.until("each job runs when it is due; Ctrl-C ends this")
-    screen.insist("\x03", r"\r\nmlx-tools: interrupted: mlx-tools schedule list")
+    screen.press("ctrl-c")
+    screen.until(r"\r\nmlx-tools: interrupted: mlx-tools schedule list")
     assert screen.end() == 130
 
 

@@ -14,7 +14,6 @@ import re
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from mlx_tools.testing import ScriptedServer, answer, call
 from tests.backends.loopback import Connection, Server
 from tests.docs.scripted_sections import SCRIPTS
 from tests.docs.test_readme import ROOT, Block, Command, commands, matches, sections_of
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.real]
 
@@ -182,11 +182,6 @@ def with_installer(command: str, installer: str) -> str:
         command = command.replace("brew install uv", "brew install pipx")
         command = command.replace("uv tool install", "pipx install")
     return command
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

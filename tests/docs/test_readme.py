@@ -40,7 +40,6 @@ import re
 import select
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -56,6 +55,7 @@ import pytest
 from mlx_tools.testing import ScriptedServer
 from tests.docs.scripted_sections import SCRIPTS
 from tests.forked import Forked, Forks, forks, write_program
+from tests.ports import free_port
 from tests.tables import table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -347,8 +347,7 @@ def runner(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Runn
         folder = tmp_path / "work"
         folder.mkdir()
         address, settings = NO_SERVER, {}
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            gateway = f"127.0.0.1:{free.getsockname()[1]}"
+        gateway = f"127.0.0.1:{free_port()}"
         if url:
             address = url.removeprefix("http://")
         elif section.needs_model:

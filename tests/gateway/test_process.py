@@ -18,6 +18,7 @@ from mlx_tools.cli.serve import _flags
 from mlx_tools.testing import Completion, answer, call
 from tests.forked import forks
 from tests.gateway.processes import request
+from tests.waiting import wait_until
 
 LONG = answer("word " * 2000)
 
@@ -29,8 +30,7 @@ def test_a_client_that_goes_away_frees_its_slot_and_closes_the_servers_stream(ho
         lines = response.iter_lines()
         next(lines)
         assert 'mlx_tools_active{of="turns"} 1\n' in request("GET", metrics).text
-    while 'mlx_tools_active{of="turns"} 0\n' not in request("GET", metrics).text:
-        assert one.gateway.poll() is None
+    wait_until(lambda: 'mlx_tools_active{of="turns"} 0\n' in request("GET", metrics).text)
 
 
 def test_a_server_that_dies_in_mid_stream_is_an_error_and_the_next_request_works(

@@ -41,11 +41,15 @@ def execute(arguments):
     middle = os.fork()
     if middle == 0:
         os.setsid()
-        for number in range(3):
+        files = [f"{arguments['file']}{number}" for number in range(3)]
+        for file in files:
             if os.fork() == 0:
-                open(f"{arguments['file']}{number}", "w").write(str(os.getpid()))
+                with open(file, "w") as out:
+                    out.write(str(os.getpid()))
                 time.sleep(600)
-        time.sleep(0.5)  # for as long as it is looked at
+        while not all(os.path.exists(file) and os.path.getsize(file) for file in files):
+            time.sleep(0.01)
+        time.sleep(2)  # for as long as it is looked at
         os._exit(0)
     os.waitpid(middle, 0)
     return {}

@@ -36,6 +36,7 @@ from mlx_tools.tools import (
     ToolResult,
     execute,
 )
+from tests.ports import free_port
 from tests.waiting import EXPIRES, wait_until
 
 T = TypeVar("T")
@@ -109,8 +110,7 @@ class WebStranger(Stranger):
     """The same over HTTP, until the end of the ``with``."""
 
     def __init__(self, home: Path, habit: str, **more: Any) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         at = {"url": f"http://127.0.0.1:{self.port}/mcp", "headers": {}}
         super().__init__(home, habit, at=at, **more)
         command = [sys.executable, "-I", SCRIPT, habit, str(self.log), str(self.port)]
