@@ -18,6 +18,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from mlx_tools.app.settings import table
 from mlx_tools.errors import UsageError
 from mlx_tools.paths import state_dir, write_whole
 
@@ -33,7 +34,10 @@ A job of launchd or systemd has none of a shell's variables.
 """
 
 _SECRET: Final = re.compile(r"(?i)key|token|secret|password|authorization")
-"""Parts of the names of variables whose values are written to no file."""
+"""Parts of the names of others' variables whose values are written to no file."""
+
+_PASSWORD: Final = re.compile(r"://[^/\s@]*:[^/\s@]*@")
+"""A user and a password in an address."""
 
 _USUAL_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
@@ -57,10 +61,13 @@ def select_variables(environ: Mapping[str, str]) -> tuple[dict[str, str], list[s
     The second value is the names of those that are left out since they hold a secret.
     """
     selected, left_out = {"PATH": _USUAL_PATH}, []
+    # A setting says itself if it is a secret: MLX_TOOLS_LIMITS_MAX_TOKENS is none.
+    settings = {row.env: row.setting.secret for row in table().values()}
     for name, value in sorted(environ.items()):
         if not _PASSED_VARIABLES.fullmatch(name) or not value or not value.isprintable():
             continue
-        if _SECRET.search(name) or ("proxy" in name.lower() and "@" in value):
+        is_secret = settings.get(name, _SECRET.search(name) is not None)
+        if is_secret or _PASSWORD.search(value) or ("proxy" in name.lower() and "@" in value):
             left_out.append(name)
         else:
             selected[name] = value
@@ -106,7 +113,7 @@ class Autostart(Struct, frozen=True, kw_only=True):
     def differences(self) -> list[str]:
         """Return the variables whose installed value differs from the present one.
 
-        PATH and the locale do not count. None if nothing is installed, or its file cannot be read.
+        PATH and the locale do not count. Empty if nothing is installed, or its file cannot be read.
         """
         try:
             text = (self._file if self._is_mac else self._service).read_text(encoding="utf-8")

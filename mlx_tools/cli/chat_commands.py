@@ -570,7 +570,7 @@ def _save(talk: ChatSession, words: str) -> str:
     path = expand_user(words)
     text = "\n\n".join(as_markdown(talk.past_records))
     if not text:
-        raise UsageError("nothing was said yet")
+        raise UsageError("nothing was said yet", hint="ask a question first")
     try:
         with path.open("x", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{text}\n")
@@ -621,7 +621,7 @@ _CLIPBOARDS: Final = (
 def _copy(talk: ChatSession, _: str) -> str:
     answers = [record.content for record in talk.past_records if isinstance(record, AnswerRecord)]
     if not answers:
-        raise UsageError("there is no answer yet")
+        raise UsageError("there is no answer yet", hint="ask a question first")
     return f"copied {copy(answers[-1], os.environ)}"
 
 
@@ -638,18 +638,19 @@ def copy(text: str, environ: Mapping[str, str]) -> str:
         program = shutil.which(command[0], path=environ.get("PATH"))
         if program is None or (variable and not environ.get(variable)):
             continue
-        # a clipboard program stays in the background: it must not keep our output open
-        result = subprocess.run(  # noqa: S603 - an argument list, no shell
-            [program, *command[1:]],
-            input=data,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
-            timeout=5,
-            # without it pbcopy reads the bytes as Mac Roman
-            env={**environ, "LC_CTYPE": "UTF-8"} if command[0] == "pbcopy" else None,
-        )
-        if result.returncode == 0:
+        # A clipboard program stays in the background: it must not keep our output open. One that
+        # cannot run, or waits for a display, is passed over.
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(  # noqa: S603 - an argument list, no shell
+                [program, *command[1:]],
+                input=data,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                check=True,
+                timeout=5,
+                # without it pbcopy reads the bytes as Mac Roman
+                env={**environ, "LC_CTYPE": "UTF-8"} if command[0] == "pbcopy" else None,
+            )
             return f"with {command[0]}"
     if not steerable(sys.stderr):
         raise UsageError("there is no clipboard here", hint="/save FILE writes a file")
@@ -686,11 +687,11 @@ def _resume(talk: ChatSession, name: str) -> None:
         raise ResumeChat(resolve_session(store.find(name), False, {}))
     rows = [
         row
-        for row in map(store.describe, store.by_last_update()[: 3 * _MAX_ROWS])
+        for row in map(store.describe, store.by_last_update(3 * _MAX_ROWS))
         if row.session != present and row.status.question
     ][:_MAX_ROWS]
     if not rows:
-        raise UsageError("there is no other conversation to go on with")
+        raise UsageError("there is no other conversation to go on with", hint="ask here")
     if not at_terminal():
         raise UsageError("/resume: nothing was done", hint="as in /resume SESSION")
     answers = {f"{cut(row.status.question, 60)} ({row.session})": row.session for row in rows}

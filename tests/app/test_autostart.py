@@ -61,12 +61,15 @@ VARIABLES = {
     "XDG_STATE_HOME": '/x/a "b" 100%\\$y',
     "HF_HOME": "/models",
     "MLX_TOOLS_MODEL_NAME": "a/b",
+    "MLX_TOOLS_LIMITS_MAX_TOKENS": "20000",
     "HTTPS_PROXY": "http://proxy:3128",
     "SSL_CERT_FILE": "/certificates.pem",
 }
 SECRETS = {
     "HF_TOKEN": "hf_secret",
     "MLX_TOOLS_GATEWAY_API_KEY": "k",
+    "MLX_TOOLS_SESSIONS": "postgresql://me:pass@host/name",
+    "MLX_TOOLS_BACKEND_URL": "http://me:pass@studio:8080",
     "ALL_PROXY": "http://me:pass@proxy:1",
 }
 OTHERS = {"XDG_RUNTIME_DIR": "/run", "EDITOR": "vi", "HF_EMPTY": "", "HF_LINES": "a\nb"}

@@ -515,8 +515,12 @@ def test_a_talk_is_saved_as_markdown_and_never_over_a_file(run: Any) -> None:
 
 
 def test_the_answer_goes_to_the_first_clipboard_that_takes_it(tmp_path: Path) -> None:
-    for name, does in (("wl-copy", "exit 1"), ("xclip", f"cat >{tmp_path}/copied")):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+    for name, text in (
+        ("pbcopy", "#!/nowhere/sh\n"),
+        ("wl-copy", "#!/bin/sh\nexit 1\n"),
+        ("xclip", f"#!/bin/sh\ncat >{tmp_path}/copied\n"),
+    ):
+        (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o700)
     here = {"PATH": f"{tmp_path}:/usr/bin:/bin", "DISPLAY": ":0", "WAYLAND_DISPLAY": "w"}
     assert copy("Grüße", here) == "with xclip"

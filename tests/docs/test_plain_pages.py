@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pkgutil
+import re
 from pathlib import Path
 
 import pytest
@@ -42,3 +44,10 @@ def test_a_page_begins_with_what_to_type(page: Path) -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+@table("page", [page for page in PAGES if page.stem != "traces"], ids=lambda page: page.stem)
+def test_a_name_of_the_package_is_one_that_can_be_imported(page: Path) -> None:
+    """Names in traces.md are attributes of spans."""
+    for name in re.findall(r"`(mlx_tools(?:\.\w+)+)", page.read_text(encoding="utf-8")):
+        assert pkgutil.resolve_name(name)
