@@ -26,6 +26,7 @@ FACE: Final = "__init__"
 ROOMS: Final = (
     "lazy",
     "packages",
+    "unseen",
     "errors",
     "macos",
     "messages",

@@ -7,12 +7,9 @@ them is obeyed. For HTML `mlx_tools.app.templates` does.
 from __future__ import annotations
 
 import json
-import re
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -48,6 +45,7 @@ from mlx_tools.transcript import (
     dropped_text,
     stopped_in_words,
 )
+from mlx_tools.unseen import FOR_PAGES, as_number, escape_unseen
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -352,28 +350,10 @@ def _turns(turns: Iterable[Mapping[str, str]]) -> str:
 
 # --- foreign texts, made visible ------------------------------------------------------------------
 #
-# A character that shows nothing, or changes the text around it, is written as its number, such as
-# U+202E: control characters, marks of direction, halves of surrogate pairs, fillers, spaces other
-# than the plain one, and marks beyond what one letter carries. Line ends and tabs stay.
-
-MAX_MARKS: Final = 4
-"""The most marks on one letter: more of them would paint over the lines around it."""
+# An unseen character is written as its number, such as U+202E. Line ends and tabs stay.
 
 MAX_NAME: Final = 160
 """The most characters of a name. A choice: two lines of a terminal."""
-
-_INVISIBLE_CATEGORIES: Final = frozenset(("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"))
-"""Unicode categories of characters that are not seen."""
-_FILLERS: Final = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U00016fe4\U0001d159\u180b-\u180f"
-    "\ufe00-\ufe0f\U000e0100-\U000e01ef]"
-)
-"""Characters of visible categories that are not seen: fillers, variation selectors."""
-
-_JOINERS: Final = frozenset("\u200c\u200d\ufe0e\ufe0f")
-"""Characters that scripts and emoji need between, or after, their own."""
-
-_NOT_PLAIN: Final = re.compile(r"[^ -~\n\t]+")
 
 
 def brief(value: Any) -> str:
@@ -388,31 +368,10 @@ def escape_invisible(text: str, mark: str = "{}") -> str:
     The number is within ``mark``, with how often the character is repeated there.
     """
 
-    def replace_unseen(match: re.Match[str]) -> str:
-        out, marks = [], 0
-        previous = text[match.start() - 1 : match.start()]
-        for char, repeats in groupby(match[0]):
-            count = len(list(repeats))
-            kind = unicodedata.category(char)
-            if char in _JOINERS:  # visible only after what it joins; in emoji also after a selector
-                joins = previous not in _JOINERS or (previous, char) == ("\ufe0f", "\u200d")
-                is_visible = joins and count == 1 and not previous.isascii()
-            elif kind[0] == "M":
-                marks += count
-                is_visible = (
-                    bool(previous.strip()) and marks <= MAX_MARKS and not _FILLERS.match(char)
-                )
-            else:
-                is_visible, marks = (
-                    kind not in _INVISIBLE_CATEGORIES and not _FILLERS.match(char),
-                    0,
-                )
-            times = f"×{count}" if count > 1 else ""
-            out.append(char * count if is_visible else mark.format(f"U+{ord(char):04X}{times}"))
-            previous = char
-        return "".join(out)
+    def within_mark(char: str, count: int) -> str:
+        return mark.format(as_number(char, count))
 
-    return _NOT_PLAIN.sub(replace_unseen, text)
+    return escape_unseen(text, FOR_PAGES, within_mark, keep="\n\t")
 
 
 def as_text(value: Any) -> str:

@@ -15,7 +15,6 @@ import json
 import os
 import re
 import sys
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import dropwhile, islice
 from pathlib import Path
@@ -25,6 +24,7 @@ from msgspec import Struct
 
 from mlx_tools.cli.output import cell, cells, color_text, count_columns, cut, wrap_line
 from mlx_tools.paths import expand_user
+from mlx_tools.unseen import FOR_DECISIONS, as_json_escape, escape_unseen
 
 if TYPE_CHECKING:
     from mlx_tools.controller import ApprovalRequest
@@ -32,24 +32,6 @@ if TYPE_CHECKING:
 
 MAX_INDENT: Final = 6
 """Levels that are indented. Deeper values are on one line, so that depth is no padding."""
-
-MAX_MARKS: Final = 3
-"""The most marks on one letter: more of them would paint over the lines around it."""
-
-_INVISIBLE_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"})
-"""Unicode categories of characters that are not seen."""
-_INVISIBLE: Final = frozenset(
-    map(
-        chr,
-        (
-            *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, 0x16FE4, 0x1D159),
-            *range(0x180B, 0x1810),
-            *range(0xFE00, 0xFE10),
-            *range(0xE0100, 0xE01F0),
-        ),
-    )
-)
-"""Characters of visible categories that are not seen: fillers, variation selectors."""
 
 _RUNS: Final = re.compile(r"(\\(?:u[0-9a-f]{4}|.)| )\1*(\{?)", re.DOTALL)
 _SPACES: Final = re.compile(r" {40,}")
@@ -134,30 +116,7 @@ def _fold_run(match: re.Match[str]) -> str:
 
 def escape_invisible(text: str) -> str:
     """Return a text in which characters that are not plainly seen are JSON escapes."""
-    if text.isascii() and text.isprintable():
-        return text
-    if not any(map(_is_special, set(text))):
-        return text
-    out: list[str] = []
-    on_letter, marks = False, 0
-    for char in text:
-        kind = unicodedata.category(char)
-        if char in _INVISIBLE:
-            is_visible = False
-        elif kind[0] == "M":
-            marks += 1
-            is_visible = on_letter and marks <= MAX_MARKS
-        else:
-            is_visible = char == " " or kind not in _INVISIBLE_CATEGORIES
-            on_letter, marks = is_visible and kind[0] == "L", 0
-        out.append(char if is_visible else json.dumps(char)[1:-1] if char != "\x7f" else "\\u007f")
-    return "".join(out)
-
-
-def _is_special(char: str) -> bool:
-    """Return True if a character is never seen, or only on some letters."""
-    kind = unicodedata.category(char)
-    return char in _INVISIBLE or kind[0] == "M" or (kind in _INVISIBLE_CATEGORIES and char != " ")
+    return escape_unseen(text, FOR_DECISIONS, as_json_escape)
 
 
 # --- a call as lines on a screen ----------------------------------------------------------------

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, TextIO
 
+from mlx_tools.unseen import FOR_PEOPLE, escape_unseen
+
 COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 """Names of colours, and the codes of a terminal."""
 
@@ -37,16 +39,7 @@ def for_terminal(text: str, *, keep: str = "") -> str:
 
     Characters that it would obey, or not show at all, are escaped, except those in ``keep``.
     """
-    if text.isascii() and text.isprintable():
-        return text
-    obeyed = ("Cc", "Cs", "Cf", "Zl", "Zp")
-    return "".join(
-        c if c in keep or unicodedata.category(c) not in obeyed else _escape_char(c) for c in text
-    )
-
-
-def _escape_char(char: str) -> str:
-    return f"\\x{ord(char):02x}" if ord(char) < 256 else ascii(char)[1:-1]
+    return escape_unseen(text, FOR_PEOPLE, keep=keep)
 
 
 def repair_streams() -> None:

@@ -16,8 +16,8 @@ from functools import lru_cache
 from typing import Final
 
 from mlx_tools.store import PathAbsent, PathRefused, PrivateNames, Root, WrongFileKind, status_of
-from mlx_tools.toolbox.text_files import one_line
 from mlx_tools.toolbox.tree_walk import TreeWalk
+from mlx_tools.unseen import FOR_PATHS, as_json_escape, escape_unseen
 
 MAX_NAMES: Final = 20_000
 """Names in a folder that are compared; so many take a tenth of a second."""
@@ -70,10 +70,7 @@ def find_equal_names(
 
 def escape_path(names: Sequence[str]) -> str:
     """Return a path that a model can write, with unusual characters escaped."""
-    return "".join(
-        one_line(c) if c.isascii() or not _is_unclear(c) else f"\\u{ord(c):04x}"
-        for c in "/".join(names)
-    )
+    return escape_unseen("/".join(names), FOR_PATHS, as_json_escape)
 
 
 def did_you_mean(places: Sequence[Place]) -> str:
@@ -178,8 +175,3 @@ _entry_form: Final = lru_cache(maxsize=4096)(_form)
 
 def _normal(name: str) -> str:
     return unicodedata.normalize("NFKC", name)
-
-
-def _is_unclear(character: str) -> bool:
-    """Return whether a character is an unusual blank, a lone accent, or invisible."""
-    return character.isspace() or unicodedata.category(character)[0] in "MC"

@@ -17,6 +17,7 @@ from typing import Final
 from msgspec import Struct
 
 from mlx_tools.toolbox.text_files import one_line
+from mlx_tools.unseen import FOR_PEOPLE, escape_unseen
 
 MAX_SHOWN_CHARS: Final = 5_000_000
 """Characters of lines in a diff. Nobody reads more, and a screen or a page takes a while to show as
@@ -190,6 +191,6 @@ def _unique_lines(lines: Iterable[str]) -> set[str]:
 
 def _escape_line(line: str) -> Iterator[str]:
     """Yield a line of a diff, escaped, and a line that says if it has no end."""
-    yield "\t".join(one_line(part, marks=True) for part in line.removesuffix("\n").split("\t"))
+    yield escape_unseen(line.removesuffix("\n"), FOR_PEOPLE, keep="\t")
     if not line.endswith("\n"):
         yield "\\ No newline at end of file"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import codecs
 import mimetypes
 import os
-import unicodedata
 from typing import Final
 
 from mlx_tools.tools import ToolError
+from mlx_tools.unseen import FOR_MODELS, FOR_PEOPLE, escape_unseen
 
 MAX_BYTES: Final = 1_000_000
 """Bytes that are read of a file and that may be written. Both are the same, so what was written can
@@ -16,8 +16,6 @@ be
 read back completely."""
 
 _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_BREAKS: Final = frozenset(("Cc", "Cs", "Zl", "Zp"))
-"""Categories of characters that end a line, control a terminal, or are half a character."""
 
 
 def read_up_to(fd: int, max_bytes: int) -> bytes:
@@ -112,10 +110,4 @@ def one_line(text: str, *, marks: bool = False) -> str:
 
     With ``marks`` also invisible ones and those that change the direction of text.
     """
-    if text.isprintable():  # then it has no character of these categories
-        return text
-    unseen = _BREAKS | {"Cf"} if marks else _BREAKS
-    return "".join(
-        c.encode("unicode_escape").decode("ascii") if unicodedata.category(c) in unseen else c
-        for c in text
-    )
+    return escape_unseen(text, FOR_PEOPLE if marks else FOR_MODELS)

@@ -54,7 +54,7 @@ def test_search_and_list_print_json_lines(run: Any, docs: Path) -> None:
 def test_search_and_list_for_people(run: Any, docs: Path) -> None:
     (docs / "odd\nname.md").write_text("# Kiwis\n\nKiwis cannot fly.\n")
     run("kb", "add", "docs")
-    assert "odd\\x0aname.md:1\n" in run("kb", "search", "kiwis").out
+    assert "odd\\nname.md:1\n" in run("kb", "search", "kiwis").out
     assert run("kb", "forget", "docs/odd\nname.md", "--yes").code == 0
     found = run("kb", "search", "-", stdin="fridge\n")
     assert found.out.startswith("1  Milk stands in the fridge.\n   ")
