@@ -14,7 +14,7 @@ LOCKED := mlx pytest pdf telemetry web gateway anthropic ollama mcp openapi keyc
 LOWEST ?= 3.11
 LOWEST_TESTS := app backends controller decoding kb mcp notes policy prompt protocol schedule schema store transcript \
   tools/test_mcp_client.py tools/test_openapi.py tools/test_web_search.py tools/test_tool.py \
-  gateway/test_chat_completions.py gateway/test_responses.py gateway/test_runs.py
+  gateway/test_chat_completions.py gateway/test_responses.py runs/test_runs.py
 QUESTION ?= What is 17 * 23?
 
 # Tests start the command some hundred times: compiled anew each time, it takes twice as long.

@@ -28,10 +28,10 @@ from mlx_tools.controller import RunSettings
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.conversation import PromptProfile
 from mlx_tools.gateway.meters import Meters
-from mlx_tools.gateway.runs import open_runs
 from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.gateway.server import Gateway, application
 from mlx_tools.gateway.turn import TurnRunner
+from mlx_tools.plugins.runs.runs import open_runs
 from mlx_tools.policy import Limits
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import load_words
@@ -407,7 +407,8 @@ def gateway(folder: Path) -> Any:
     meters, places = Meters(), Admission(2, 10, time.monotonic)
     runs = open_runs(loaded, models, lambda text: None, places, meters, lambda header: Registry())
     places = Admission(4, 8, time.monotonic)
-    parts = Gateway(loaded, models, places, runs, meters, lambda text: None)
+    parts = Gateway(loaded, models, places, meters, lambda text: None)
+    parts.shared["runs"] = runs
     return application(parts, AccessRules())
 
 

@@ -83,7 +83,6 @@ if TYPE_CHECKING:
         summarise,
     )
     from mlx_tools.app.setting_rows import Group, Section, Setting, SettingRow
-    from mlx_tools.app.settings import signing_key
     from mlx_tools.app.statistics import Share, mcnemar
     from mlx_tools.app.steps import (
         STYLESHEET,
@@ -168,7 +167,6 @@ __getattr__, __dir__ = names_of(
         ),
         "proposal": ("Proposal", "Proposer"),
         "setting_rows": ("Group", "Section", "Setting", "SettingRow"),
-        "settings": ("signing_key",),
         "statistics": ("Share", "mcnemar"),
         "steps": (
             "STYLESHEET",

@@ -5,7 +5,6 @@ show` and the table in the documentation are made from this file (`mlx_tools.app
 reads it). The default values are in ``config/default.toml`` and nowhere else.
 """
 
-import base64
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -36,18 +35,6 @@ from mlx_tools.policy import (
 )
 
 
-def _webhooks(value: Mapping[str, str]) -> None:
-    from mlx_tools.toolbox import UrlRefused, read_url
-
-    try:
-        if any(read_url(text).path != "/" for text in value):
-            raise UsageError("an origin has no path")
-    except UrlRefused as error:
-        raise UsageError(str(error)) from None
-    for secret in value.values():
-        signing_key(secret)
-
-
 def _no_wildcards(value: Any) -> None:
     """Refuse texts with ``*``: each text is compared as a whole."""
     for text in value:
@@ -72,22 +59,6 @@ def _server_options(value: Any) -> None:
     from mlx_tools.backends import check_options
 
     check_options(value)
-
-
-def signing_key(secret: str) -> bytes:
-    """Return the bytes of a key for webhooks.
-
-    Raises:
-        UsageError: it is no such key.
-    """
-    kind, _, text = secret.partition("_")
-    try:
-        key = base64.b64decode(text, validate=True)
-    except ValueError:
-        key = b""
-    if kind != "whsec" or not 24 <= len(key) <= 64:
-        raise UsageError("it is no key for webhooks")
-    return key
 
 
 _TOOL = "NAME, a glob such as notes_*, plugin:NAME or plugin:NAME/TOOL"
@@ -631,18 +602,6 @@ class GatewaySettings(Section, frozen=True):
     ]
     any_model: Annotated[
         bool, Setting("never", "Whether a gateway of one model answers to any name with it")
-    ]
-    webhooks: Annotated[
-        dict[str, Key],
-        Setting(
-            "never",
-            "Where clients may have it told that their runs wait or are done: an origin each, with"
-            " the key that what is told there is signed with",
-            allowed='a table such as { "https://hooks.example.org" = "whsec_…" }, each key whsec_ '
-            "and 24 to 64 bytes in base64",
-            test=_webhooks,
-            secret=True,
-        ),
     ]
 
 

@@ -58,7 +58,6 @@ _FILES = {
     "approvals": "approval_templates",
     "propose": "parse",
     "store": "sessions",
-    "worker": "serve",
 }
 """The files of commands that have no file of their own name."""
 

@@ -25,7 +25,6 @@ from mlx_tools.cli import options
 from mlx_tools.cli.call_text import home_path, in_words
 from mlx_tools.cli.output import cut, note
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.gateway import RunRows
 from mlx_tools.policy import Policy, restriction
 from mlx_tools.store import RootName, SessionStore
 from mlx_tools.transcript import Header
@@ -100,7 +99,6 @@ def find_last_conversation() -> str:
         UsageError: there is no conversation.
     """
     store = kept_sessions()
-    runs = RunRows(store)
     tables = [table for table in collect("tables") if table.owner is not None]
     owners = [table.owner(store) for table in tables]
     here, last = working_directory(), ""
@@ -115,7 +113,7 @@ def find_last_conversation() -> str:
         if last and summary.folder != here:
             continue
         is_own = summary.status.questions and not summary.parent
-        if is_own and not any(owns(session) for owns in owners) and not runs.holds(session):
+        if is_own and not any(owns(session) for owns in owners):
             last = last or session
             if summary.folder == here:
                 return session

@@ -1,19 +1,18 @@
 """`mlx-tools serve`.
 
-The gateway, until it is stopped, or with every session of the user; and `mlx-tools worker`: does
-the runs that gateways' clients ask for, and the jobs that are due.
+The gateway, until it is stopped, or with every session of the user.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import typer
 
-from mlx_tools.app import config, plugins
+from mlx_tools.app import config
 from mlx_tools.cli import options
 from mlx_tools.cli.installing import note_left_out, program, tell_left
 from mlx_tools.cli.output import note
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from mlx_tools.app import Autostart, RunOptions
 
 app = typer.Typer(add_completion=False)
-worker_app = typer.Typer(add_completion=False)
 
 
 @app.callback(invoke_without_command=True)
@@ -48,34 +46,6 @@ def serve(context: typer.Context, *, options_given: options.Options) -> None:
     gc.freeze()
     gc.set_threshold(700, 5, 5)
     anyio.run(serve, run, key, note)
-
-
-def _find_due() -> Callable[[], Awaitable[None]]:
-    """Return the function that runs the due jobs, of the plugin if it is here."""
-    if "schedule" in plugins().names():
-        return plugins().exports("schedule").run_due  # type: ignore[no-any-return]
-
-    async def run_nothing() -> None:
-        return None
-
-    return run_nothing
-
-
-@worker_app.command()
-@options.with_settings("profile", "backend.url")
-def worker(*, options_given: options.Options) -> None:
-    """Do the runs that gateways are asked for, until stopped.
-
-    Sessions must be in PostgreSQL.
-
-    The jobs of the schedule that are due are run, too.
-    """
-    run = options.run_options(options_given)
-    with require_extra("gateway", "a worker"):
-        from mlx_tools.gateway import work
-    import anyio
-
-    anyio.run(work, run, note, _find_due())
 
 
 @app.command()

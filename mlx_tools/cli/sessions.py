@@ -290,12 +290,10 @@ def copy(
 
     One that was broken off goes on when it is started again. Nothing that is there is changed.
     """
-    from mlx_tools.gateway import RUNS
-
     old_store, new_store = _open_store(source), _open_store(target)
     if old_store.place == new_store.place and old_store.dsn == new_store.dsn:
         raise UsageError("FROM and TO are the same")
-    forms = (*(table.form for table in collect("tables")), RUNS)
+    forms = tuple(table.form for table in collect("tables"))
     with progress_bar("copying") as report:
         report_of_copy = copy_store(old_store, new_store, forms, report)
     print_text(f"copied {_describe_copy(report_of_copy)} to {new_store.place}")

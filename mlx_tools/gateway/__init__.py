@@ -7,40 +7,73 @@ from typing import TYPE_CHECKING
 from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
-    from mlx_tools.gateway.body import json_object
+    from mlx_tools.gateway.admission import Admission
+    from mlx_tools.gateway.body import MAX_TOOLS, Body, answer_schema, json_object, place, read
+    from mlx_tools.gateway.chat_completions import ReadMessage, read_messages
+    from mlx_tools.gateway.client_tools import (
+        ClientTool,
+        ToolDefinition,
+        check_names,
+        custom_grammar,
+        name_dropped,
+    )
+    from mlx_tools.gateway.content import ContentReader
+    from mlx_tools.gateway.conversation import WaitingCalls, arguments_of, pair_results
     from mlx_tools.gateway.exchange import (
         BODY_SECONDS,
         MAX_BODY,
         MAX_UNKNOWN_BODY,
+        PATIENCE,
         UNKNOWN_BODY_SECONDS,
         EventStream,
         body_of,
+        json_body,
+        left_out_headers,
     )
-    from mlx_tools.gateway.request import ApiError, as_api_error, server_sent
-    from mlx_tools.gateway.run_body import read_run
-    from mlx_tools.gateway.run_rows import RUNS, RunRow, RunRows
-    from mlx_tools.gateway.run_work import is_begun, requests_of
-    from mlx_tools.gateway.run_worker import work
-    from mlx_tools.gateway.runs import END_STATUSES, PATIENCE, Runs, conflict
-    from mlx_tools.gateway.served_models import ServedModels
+    from mlx_tools.gateway.history import HistoryReader
+    from mlx_tools.gateway.meters import Meters
+    from mlx_tools.gateway.openapi import Operation
+    from mlx_tools.gateway.request import (
+        ApiError,
+        ClientMessage,
+        JsonObject,
+        as_api_error,
+        invalid,
+        openai_error,
+        server_sent,
+    )
+    from mlx_tools.gateway.served_models import DEFAULT, Note, ServedModels
     from mlx_tools.gateway.server import Gateway, http_address, serve
     from mlx_tools.gateway.turn import TurnRunner
 
 __getattr__, __dir__ = names_of(
     globals(),
     {
-        "body": ("json_object",),
-        "exchange": (
-            *("BODY_SECONDS", "MAX_BODY", "MAX_UNKNOWN_BODY", "UNKNOWN_BODY_SECONDS"),
-            *("EventStream", "body_of"),
+        "admission": ("Admission",),
+        "body": (
+            *("MAX_TOOLS", "Body", "answer_schema", "json_object"),
+            *("place", "read"),
         ),
-        "request": ("ApiError", "as_api_error", "server_sent"),
-        "run_body": ("read_run",),
-        "run_rows": ("RUNS", "RunRow", "RunRows"),
-        "run_work": ("is_begun", "requests_of"),
-        "run_worker": ("work",),
-        "runs": ("END_STATUSES", "PATIENCE", "Runs", "conflict"),
-        "served_models": ("ServedModels",),
+        "chat_completions": ("ReadMessage", "read_messages"),
+        "client_tools": (
+            *("ClientTool", "ToolDefinition", "check_names", "custom_grammar"),
+            *("name_dropped",),
+        ),
+        "content": ("ContentReader",),
+        "conversation": ("WaitingCalls", "arguments_of", "pair_results"),
+        "exchange": (
+            *("BODY_SECONDS", "MAX_BODY", "MAX_UNKNOWN_BODY", "PATIENCE"),
+            *("UNKNOWN_BODY_SECONDS", "EventStream", "body_of", "json_body"),
+            *("left_out_headers",),
+        ),
+        "history": ("HistoryReader",),
+        "meters": ("Meters",),
+        "openapi": ("Operation",),
+        "request": (
+            *("ApiError", "ClientMessage", "JsonObject", "as_api_error"),
+            *("invalid", "openai_error", "server_sent"),
+        ),
+        "served_models": ("DEFAULT", "Note", "ServedModels"),
         "server": ("Gateway", "http_address", "serve"),
         "turn": ("TurnRunner",),
     },

@@ -11,26 +11,15 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from mlx_tools.messages import Usage
-from mlx_tools.transcript import Event, FormatBroken, events
-
-CLIENTS: Final = "client"
-UNKNOWN: Final = "unknown"
-"""The labels of a tool of a client's own, and of a name that no tool has."""
 
 _METERS: Final[Mapping[str, tuple[str, str]]] = {
     "requests_total": ("counter", "Requests for a turn, by path"),
     "errors_total": ("counter", "Requests for a turn that failed, by the code of the error"),
-    "runs_total": ("counter", "Runs that came to rest, by model and by how"),
     "turn_seconds": ("histogram", "Time of turns, by model"),
     "tokens_total": ("counter", "Tokens by model and kind: prompt, cached (of these), completion"),
-    "corrections_total": ("counter", "Turns of runs that could not be read, by code"),
     "repairs_total": ("counter", "Repairs that reading made, by name"),
-    "mends_total": ("counter", "Places where a turn of a run was mended, by kind"),
-    "calls_total": ("counter", "Calls of runs that ended, by tool and result: ok, or a code"),
-    "call_seconds": ("histogram", "Time of calls of runs, by tool"),
     "active": ("gauge", "What is at work now: turns, runs"),
     "waiting": ("gauge", "What waits for its turn: turns, runs"),
-    "workers": ("gauge", "Workers that live, where runs are left to them"),
 }
 _BUCKETS: Final = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 """Upper bounds of times, in seconds."""
@@ -40,7 +29,15 @@ class Meters:
     """Counters since the start."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, Counter[str]] = {name: Counter() for name in _METERS}
+        self._kinds: dict[str, tuple[str, str]] = {}
+        self._counts: dict[str, Counter[str]] = {}
+        self.declare(_METERS)
+
+    def declare(self, meters: Mapping[str, tuple[str, str]]) -> None:
+        """Add counters by name: the kind of each, and a line about it."""
+        self._kinds |= meters
+        for name in meters:
+            self._counts.setdefault(name, Counter())
 
     def count(self, name: str, amount: float = 1, suffix: str = "", **labels: object) -> None:
         """Add to a counter, with its labels."""
@@ -70,32 +67,12 @@ class Meters:
         for repair in repairs:
             self.count("repairs_total", repair=repair)
 
-    def happened(self, event: Event, model: str, tools: Mapping[str, str]) -> None:
-        """Add what happens in a run; ``tools`` are the labels of the tools that it has."""
-        match event:
-            case events.TurnEnded():
-                took = event.duration_ms
-                self.turn(model, event.usage, None if took is None else took / 1000)
-            case FormatBroken():
-                self.count("corrections_total", code=event.error.code)
-            case events.Mended():
-                self.count("mends_total", kind=event.kind)
-            case events.CallRead():
-                for repair in event.repairs:
-                    self.count("repairs_total", repair=repair)
-            case events.ToolEnded():
-                tool = tools.get(event.name, UNKNOWN)
-                result = "ok" if event.error is None else event.error.code
-                self.count("calls_total", tool=tool, result=result)
-                if event.duration_ms is not None and tool != CLIENTS and not event.cached:
-                    self.time("call_seconds", event.duration_ms / 1000, tool=tool)
-
     def text(self, gauges: Mapping[str, Mapping[str, int]]) -> str:
         """All numbers; ``gauges`` are those of now, by name and by what."""
         for name, now in gauges.items():
             self._counts[name] = Counter({f'{{of="{what}"}}': n for what, n in now.items()})
         lines = []
-        for name, (kind, about) in _METERS.items():
+        for name, (kind, about) in self._kinds.items():
             lines += [f"# HELP mlx_tools_{name} {about}.", f"# TYPE mlx_tools_{name} {kind}"]
             lines += [f"mlx_tools_{name}{said} {n:g}" for said, n in self._counts[name].items()]
         return "\n".join(lines) + "\n"

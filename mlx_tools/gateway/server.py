@@ -6,8 +6,8 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
@@ -46,7 +46,7 @@ from mlx_tools.gateway.anthropic_messages import (
 from mlx_tools.gateway.chat_completions import read_chat_completion, read_completion
 from mlx_tools.gateway.exchange import PATIENCE, Sender, json_body, left_out_headers
 from mlx_tools.gateway.meters import Meters
-from mlx_tools.gateway.openapi import openapi_document
+from mlx_tools.gateway.openapi import OPERATIONS, SCHEMAS, Operation, openapi_document
 from mlx_tools.gateway.request import (
     ApiError,
     Emit,
@@ -58,8 +58,6 @@ from mlx_tools.gateway.request import (
     openai_error,
 )
 from mlx_tools.gateway.responses import read_responses, responses_error
-from mlx_tools.gateway.runs import Runs, in_thread, open_runs
-from mlx_tools.gateway.runs_api import run_routes
 from mlx_tools.gateway.served_models import DEFAULT, Note, ServedModels
 from mlx_tools.gateway.turn import TurnRunner
 from mlx_tools.gateway.turn_stream import Clock, TurnStream
@@ -79,7 +77,6 @@ class Gateway:
         configuration: The settings.
         models: The models that are served.
         admission: How many turns are taken at once.
-        runs: The gateway's own runs.
         meters: The counters.
         note: Tells the person at the terminal a line.
         temperature: The temperature of requests that do not name one.
@@ -87,14 +84,21 @@ class Gateway:
         new_id: Gives ids.
         patience: Seconds that a client may take to take in what is sent.
         clock: The clock by which streams that are silent say that they live.
+        on_startup: Are called and awaited before it serves.
         on_listening: Are called with the gateway's address, which ends with ``/``, once it listens.
+        on_shutdown: Are called as soon as it is told to end: what streams without end ends then.
+        on_cleanup: Are called and awaited at the end, before the models are closed.
+        gauges: For ``/metrics``, by what is counted: returns a number for each gauge. They are
+            called in a thread.
+        operations: The operations in ``/openapi.json``.
+        schemas: The schemas that these name.
+        shared: What plugins keep for this gateway, by the plugin's name.
         page_path: The path of the page (`set_page_path`), empty without one.
     """
 
     configuration: Configuration
     models: ServedModels
     admission: Admission
-    runs: Runs
     meters: Meters
     note: Note
     temperature: float = 0.0
@@ -102,7 +106,14 @@ class Gateway:
     new_id: Callable[[], str] = lambda: secrets.token_hex(12)
     patience: float = PATIENCE
     clock: Clock = field(default_factory=Clock)
+    on_startup: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     on_listening: list[Callable[[str], None]] = field(default_factory=list)
+    on_shutdown: list[Callable[[], None]] = field(default_factory=list)
+    on_cleanup: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    gauges: dict[str, Callable[[], Mapping[str, int]]] = field(default_factory=dict)
+    operations: list[Operation] = field(default_factory=lambda: [*OPERATIONS])
+    schemas: dict[str, Any] = field(default_factory=lambda: dict(SCHEMAS))
+    shared: dict[str, Any] = field(default_factory=dict)
     page_path: str = ""
 
     def set_page_path(self, path: str) -> None:
@@ -118,6 +129,11 @@ class Gateway:
         if self.page_path:
             raise UsageError(f"there is a page at {self.page_path} already")
         self.page_path = path
+
+    def shut_down(self) -> None:
+        """Tell plugins that the gateway ends."""
+        for tell in self.on_shutdown:
+            tell()
 
 
 def application(gateway: Gateway, door: AccessRules, hooks: Plugins | None = None) -> Starlette:
@@ -138,17 +154,17 @@ def application(gateway: Gateway, door: AccessRules, hooks: Plugins | None = Non
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        await gateway.runs.open()
-        try:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(gateway.models.aclose)
+            for close in gateway.on_cleanup:
+                stack.push_async_callback(close)
+            for start in gateway.on_startup:
+                await start()
             yield
-        finally:
-            await gateway.runs.aclose()
-            await gateway.models.aclose()
 
     app = Starlette(
         routes=[
             *_turn_routes(gateway),
-            *run_routes(gateway.runs),
             Route("/v1/messages/count_tokens", _count_tokens, methods=["POST"]),
             Route("/v1/models", _models),
             Route("/v1/models/{name:path}", _model),
@@ -292,15 +308,17 @@ async def _health(request: Request) -> Response:
 
 
 async def _openapi_response(request: Request) -> Response:
-    return JSONResponse(openapi_document())
+    gateway = request.app.state.gateway
+    return JSONResponse(openapi_document(gateway.operations, gateway.schemas))
 
 
 async def _metrics(request: Request) -> Response:
     gateway = request.app.state.gateway
     turns = gateway.admission
     gauges = {"active": {"turns": turns.active}, "waiting": {"turns": turns.waiting}}
-    for name, count in (await in_thread(gateway.runs.workers.load)).items():
-        gauges.setdefault(name, {})["runs"] = count
+    for what, load in gateway.gauges.items():
+        for name, count in (await anyio.to_thread.run_sync(load)).items():
+            gauges.setdefault(name, {})[what] = count
     return PlainTextResponse(gateway.meters.text(gauges), media_type="text/plain; version=0.0.4")
 
 
@@ -354,15 +372,11 @@ async def serve(options: RunOptions, key: str, note: Note) -> None:
     """
     own = options.configuration.settings.gateway
     models = ServedModels(options, note, own.models, own.any_model)
-    meters = Meters()
-    places = Admission(own.concurrency, own.concurrency + WAITING, time.monotonic)
-    runs = open_runs(options.configuration, models, note, places, meters)
     gateway = Gateway(
         options.configuration,
         models,
         Admission(own.concurrency, WAITING, time.monotonic),
-        runs,
-        meters,
+        Meters(),
         note,
         temperature=options.configuration.settings.model.temperature,
     )
@@ -376,7 +390,7 @@ async def serve(options: RunOptions, key: str, note: Note) -> None:
         for tell in gateway.on_listening:
             tell(address)
         note("mlx-tools connect CLIENT sets up an agent or editor, such as codex or zed")
-        await _Server(config, runs.leave).serve(sockets=[listening])
+        await _Server(config, gateway.shut_down).serve(sockets=[listening])
 
 
 def http_address(host: str, port: int) -> str:

@@ -149,7 +149,7 @@ def test_the_usual_words_switch_on(place: Any, word: str) -> None:
         ("[policy]\nrate_limits = {'a b' = '3/hour'}\n", "policy.rate_limits", "10/minute"),
         ("[policy]\nrate_limits.session = '0/hour'\n", "policy.rate_limits", "calls/unit"),
         ("[policy]\nnetwork_after_read = 'never'\n", "policy.network_after_read", "deny, ask"),
-        ("[gateway]\nwebhooks = {'https://a.org/x' = 'whsec_x'}\n", "gateway.webhooks", "whsec_…"),
+        ("[runs]\nwebhooks = {'https://a.org/x' = 'whsec_x'}\n", "runs.webhooks", "whsec_…"),
         ("[policy]\nask_effects = ['read']\n", "policy.ask_effects", "write, execute, network"),
     ],
 )

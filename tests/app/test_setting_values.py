@@ -96,7 +96,7 @@ TEXTS: Final = {
         "a=b\x00": NO,
     },
     "policy.rate_limits": {"*=3/hour": {"*": "3/hour"}, "clock=often": NO, "clock": NO},
-    "gateway.webhooks": {f"https://h.example={KEY}": {"https://h.example": KEY}, f"x={KEY}": NO},
+    "runs.webhooks": {f"https://h.example={KEY}": {"https://h.example": KEY}, f"x={KEY}": NO},
 }
 """What a variable or an option says, and the value; by setting."""
 
@@ -185,9 +185,12 @@ def test_a_time_in_seconds_may_have_a_fraction_if_it_is_whole_in_milliseconds() 
 
 
 def test_a_secret_is_not_shown_with_the_settings(place: Any) -> None:
-    settings: Settings = place.load(
+    loaded = place.load(
         "sessions = 'postgresql://me:hush@db/a'\n[backend]\napi_key = 'hush'\n"
-        f"[gateway]\napi_key = 'hush'\nwebhooks = {{ 'https://h.example' = '{KEY}' }}\n"
-    ).settings
+        f"[gateway]\napi_key = 'hush'\n[runs]\nwebhooks = {{ 'https://h.example' = '{KEY}' }}\n"
+    )
+    settings: Settings = loaded.settings
+    assert loaded.section("runs").webhooks == {"https://h.example": KEY}
+    assert KEY not in repr(loaded.section("runs"))
     assert settings.backend.api_key == "hush"
     assert not re.search(f"hush|{KEY}", repr(settings)) and "max_iterations=24" in repr(settings)

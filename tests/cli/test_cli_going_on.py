@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.gateway.run_rows import RunRow, RunRows
+from mlx_tools.plugins.runs import RunRow, RunRows
 from mlx_tools.plugins.schedule.jobs import job_store
 from mlx_tools.store import TranscriptStore
 from mlx_tools.store.transcript import TranscriptFile

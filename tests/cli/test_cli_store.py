@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from mlx_tools.errors import StorageError, UsageError
-from mlx_tools.gateway import RUNS, RunRows
-from mlx_tools.gateway.run_body import RunAct
-from mlx_tools.gateway.run_queue import RunQueue
-from mlx_tools.gateway.run_rows import Hook, RunRow
 from mlx_tools.plugins.postgres.session_rows import PostgresStore
+from mlx_tools.plugins.runs import RUNS, RunRow, RunRows
+from mlx_tools.plugins.runs.body import RunAct
+from mlx_tools.plugins.runs.queue import RunQueue
+from mlx_tools.plugins.runs.rows import Hook
 from mlx_tools.plugins.schedule.job_store import SCHEDULE, Job, JobStore
 from mlx_tools.plugins.schedule.when import parse_when
 from mlx_tools.store import SessionStore, TranscriptStore, copy_store
@@ -33,7 +33,7 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 DIES = """
 import os, signal, sys
-from mlx_tools.gateway import RUNS
+from mlx_tools.plugins.runs import RUNS
 from mlx_tools.plugins.postgres.session_rows import PostgresStore
 from mlx_tools.plugins.schedule.job_store import SCHEDULE
 from mlx_tools.store import TranscriptStore, copy_store

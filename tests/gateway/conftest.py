@@ -13,24 +13,19 @@ import httpx
 import httpx2
 import pytest
 
-from mlx_tools import Tool, tool
 from mlx_tools.app import AccessRules, Plugins, RunOptions, config
 from mlx_tools.backends import TokenCounter
 from mlx_tools.controller import RunSettings
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.conversation import PromptProfile
 from mlx_tools.gateway.meters import Meters
-from mlx_tools.gateway.run_worker import RunWorker
-from mlx_tools.gateway.runs import open_runs
 from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.gateway.server import Gateway, application
 from mlx_tools.gateway.turn import TurnRunner
 from mlx_tools.policy import Limits
 from mlx_tools.prompt import NAMED_FORMATS, ChatFormat
-from mlx_tools.store import TranscriptStore, load_words
+from mlx_tools.store import load_words
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.tools import Registry
-from tests.waiting import HANG
 
 
 @pytest.fixture
@@ -109,48 +104,19 @@ def with_client(kind: Any, path: str, one: Any, use: Callable[[Any], Any]) -> An
     return anyio.run(run)
 
 
-# --- runs ----
-
 KEY = {"authorization": "Bearer one"}
 
 
-class Tools:
-    """A tool that reads and one that writes; ``written`` is what was, ``hold`` has the latter wait
-    before it is done. ``closed`` counts what was ended of what they keep open."""
-
-    def __init__(self) -> None:
-        self.written: list[str] = []
-        self.closed = 0
-        self.hold: Callable[[], Any] | None = None
-
-    def registry(self) -> Registry:
-        """The tools, which count how often they are closed."""
-        registry = Registry(self.made())
-        registry.closers.append(self._close)
-        return registry
-
-    async def _close(self) -> None:
-        self.closed += 1
-
-    def made(self) -> list[Tool]:
-        @tool(effects={"read"})
-        def area(width: float, height: float) -> float:
-            """Area of a rectangle."""
-            return width * height
-
-        @tool(effects={"write"})
-        async def keep(text: str) -> str:
-            """Keeps a text."""
-            self.written.append(text)
-            if self.hold is not None:
-                await self.hold()
-            return "kept"
-
-        return [area, keep]
+@pytest.fixture
+def prepare() -> Callable[..., dict[str, Any]]:
+    """Prepare the parts of a gateway for a plugin's tests; the values become the client's."""
+    return lambda gateway, most: {}
 
 
 @pytest.fixture
-def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepare: Callable[..., dict[str, Any]]
+) -> Callable[..., Any]:
     """Give a gateway whose model writes these completions, and a client of it. ``manner`` is how
     the model is spoken to, ``options`` are settings, with two lines for a point."""
 
@@ -164,7 +130,6 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
         **options: Any,
     ) -> Any:
         monkeypatch.setenv("MLX_TOOLS_STATE_DIR", str(tmp_path / state))
-        monkeypatch.setattr("mlx_tools.gateway.runs.LOOK", 0.05)
         own, most = tmp_path / "config.toml", options.pop("most", 10)
         own.write_text(options.pop("file", ""))
         environ = options.pop("environ", {})
@@ -176,7 +141,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             user_file=own,
             home=tmp_path,
         )
-        backend, tools, numbers = backend or ScriptedBackend(*scripts), Tools(), count(1)
+        backend, numbers = backend or ScriptedBackend(*scripts), count(1)
         speaker = speaker_of(backend, **(manner or {}))
         models: Any = ServedModels(
             RunOptions(configuration=loaded),
@@ -184,43 +149,29 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             _speakers={"scripted": speaker},
             _names=("scripted", "unasked"),
         )
-        meters, places = Meters(), Admission(2, most, lambda: 0.0)
-        registry = lambda header: tools.registry()  # noqa: E731
-        runs = open_runs(loaded, models, [].append, places, meters, registry)
+        meters = Meters()
         gateway = Gateway(
             loaded,
             models,
             Admission(4, 8, lambda: 0.0),
-            runs,
             meters,
             [].append,
             now=lambda: 1_700_000_000.0,
             new_id=lambda: f"{next(numbers):08x}",
         )
+        prepared = prepare(gateway, most)
         app = application(gateway, door or AccessRules(), hooks)
         transport = httpx.ASGITransport(app)
         client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=KEY)
 
-        async def nothing() -> None:
-            return
-
-        def worker() -> RunWorker:
-            """Return a worker for runs that are left to a queue."""
-            queue, served = runs.execution.queue, ("scripted", "default")
-            assert queue is not None
-            return RunWorker(runs.execution, queue, 2, served, nothing, [].append)
-
         shared = {
-            "runs": runs,
             "speaker": speaker,
             "meters": meters,
             "backend": backend,
-            "tools": tools,
-            "worker": worker,
             "gateway": gateway,
             "transport": transport,
         }
-        return SimpleNamespace(client=client, app=app, **shared)
+        return SimpleNamespace(client=client, app=app, **shared, **prepared)
 
     return made
 
@@ -254,50 +205,3 @@ def house(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     yield begin
     for one in begun:
         one.close()
-
-
-async def ask(one: Any, **body: Any) -> dict[str, Any]:
-    """A run that was made, at rest."""
-    made = await one.client.post("/v1/runs", json={"question": "How large?", **body})
-    assert made.status_code == 201, made.text
-    return await rested(one, made.json()["id"])
-
-
-async def queued(one: Any) -> dict[str, Any]:
-    """A run that was just made."""
-    made: dict[str, Any] = (await one.client.post("/v1/runs", json={"question": "x"})).json()
-    return made
-
-
-async def ended(one: Any, run: str) -> None:
-    """Wait until a run is no longer at work here."""
-    if (live := one.runs.workers.live_run(run)) is not None:
-        with anyio.fail_after(HANG):
-            await live.has_ended.wait()
-
-
-async def rested(one: Any, run: str) -> dict[str, Any]:
-    await ended(one, run)
-    return (await one.client.get(f"/v1/runs/{run}")).json()
-
-
-def deciding(begin: Any, *scripts: Any) -> Any:
-    return begin(*scripts, file='[gateway]\napprovals = "client"\n')
-
-
-def transcript_of(one: Any, run: str) -> Path:
-    """The file of a run's transcript."""
-    assert isinstance(one.runs.sessions, TranscriptStore)
-    return one.runs.sessions.path(run)
-
-
-def waiting(event: anyio.Event, text: str) -> Any:
-    """A completion that comes when something has happened."""
-
-    class Slow(ScriptedBackend):
-        async def complete(self, request: Any) -> Any:
-            await event.wait()
-            async for chunk in super().complete(request):
-                yield chunk
-
-    return Slow(text)

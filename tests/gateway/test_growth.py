@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, SupportsIndex
+from typing import Any
 
 import pytest
 from starlette.requests import Request
@@ -16,19 +16,11 @@ from mlx_tools.gateway.body import MAX_MESSAGES, MAX_TOOLS
 from mlx_tools.gateway.conversation import WaitingCalls
 from mlx_tools.gateway.exchange import LARGE, json_body
 from mlx_tools.gateway.responses import read_responses
-from mlx_tools.gateway.run_events import SessionEventReader
 from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt import build_catalog
 from mlx_tools.schema import lenient_parameters
 from mlx_tools.transcript import (
-    AnswerRecord,
-    CallRecord,
-    CompletionRecord,
-    DecisionRecord,
-    Header,
     ObservationRecord,
-    Record,
-    UserRecord,
 )
 from tests.gateway.conftest import WEATHER, send
 
@@ -77,69 +69,6 @@ def test_a_result_finds_its_call_at_once(known: str) -> None:
 def test_results_of_several_calls_with_one_id_are_taken_in_order() -> None:
     waiting = WaitingCalls([("a", "c1"), ("b", "c2"), ("a", "c3"), ("d", "c4")])
     assert [waiting.take(id_) for id_ in ("a", "?", "a", "a")] == ["c1", "c2", "c3", "c4"]
-
-
-class CountedList(list[Record]):
-    """Records that count how many of them are read."""
-
-    reads = 0
-
-    def __getitem__(self, place: SupportsIndex | slice) -> Any:
-        found = super().__getitem__(place)
-        self.reads += len(found) if isinstance(place, slice) else 1
-        return found
-
-    def __iter__(self) -> Any:
-        for record in super().__iter__():
-            self.reads += 1
-            yield record
-
-
-def session_of(questions: int) -> CountedList:
-    """A session of so many questions with a call each; the first finds what all answers cite."""
-    records = CountedList([Header(session="s", created="")])
-    for number in range(1, questions + 1):
-        call = f"c{number}"
-        found = ({"n": 1, "title": "A title", "location": "a.txt"},) if number == 1 else ()
-        done = CompletionRecord(turn=number, text="a", retained_text="a", finish_reason="stop")
-        records += [
-            UserRecord(content="Hi"),
-            done,
-            CallRecord(turn=number, call=call, name="f", arguments={}),
-            DecisionRecord(call=call, decision="allow", rule="r", reason="so"),
-            ObservationRecord(call=call, name="f", content="a", sources=found),
-            done,
-            AnswerRecord(turn=number, content="yes [1]"),
-        ]
-    return records
-
-
-def test_reading_the_events_of_a_session_reads_each_record_a_few_times() -> None:
-    records = session_of(300)
-    told = list(SessionEventReader(0).read(records, len(records)))
-    outcomes = [event["outcome"] for _, event in told if event["type"] == "finished"]
-    assert len(outcomes) == 300
-    assert {len(one["calls"]) for one in outcomes} == {1}
-    assert {one["sources"][0]["title"] for one in outcomes} == {"A title"}
-    assert records.reads < 10 * len(records)
-
-
-def test_following_a_session_that_grows_reads_only_what_is_new() -> None:
-    whole, records, reader = session_of(300), CountedList(), SessionEventReader(0)
-    told = 0
-    for record in list(whole):
-        records.append(record)
-        told += len(list(reader.read(records, len(records))))
-    assert told == len(list(SessionEventReader(0).read(whole, len(whole))))
-    assert records.reads < 10 * len(records)
-
-
-def test_events_that_are_known_are_left_out() -> None:
-    records = session_of(3)
-    all_events = list(SessionEventReader(0).read(records, len(records)))
-    for known in range(len(records) + 3):
-        later = list(SessionEventReader(known).read(records, len(records)))
-        assert later == [pair for pair in all_events if (pair[0] or 0) > known]
 
 
 def test_results_before_a_run_find_their_calls_at_once() -> None:
@@ -191,8 +120,6 @@ LIMITED = {"model": "scripted", "max_tokens": 9}
             LIMITED | {"messages": [USER], "tools": [{"name": "f"}] * (MAX_TOOLS + 1)},
             "tools",
         ),
-        ("runs", {"messages": [USER] * 1001}, "messages"),
-        ("runs", {"question": "Hi", "tools": ["calculator"] * (MAX_TOOLS + 1)}, "tools"),
     ],
 )
 def test_too_many_of_anything_are_refused_by_name(

@@ -13,7 +13,7 @@ from starlette.routing import Route, WebSocketRoute
 
 from mlx_tools.app import AccessRules, Plugins
 from mlx_tools.errors import UsageError
-from tests.gateway.conftest import send
+from tests.gateway.conftest import chat, send
 from tests.plugins.test_page import FILES
 from tests.tables import table
 
@@ -32,6 +32,28 @@ def routes(gateway):
     gateway.set_page_path("/tides/")
     gateway.on_listening.append(print)
     return [Route(path, show) for path in ("/", "/tides/dover", "/tide", "/v1/models", "/v1/tide")]
+"""
+
+LIVING = """
+from functools import partial
+from mlx_tools.app import hookimpl
+from mlx_tools.gateway import Operation
+
+@hookimpl
+def routes(gateway):
+    happened = gateway.shared["tides"] = []
+
+    async def note(what):
+        happened.append(what)
+
+    gateway.on_startup.append(partial(note, "startup"))
+    gateway.on_shutdown.append(partial(happened.append, "shutdown"))
+    gateway.on_cleanup.append(partial(note, "cleanup"))
+    gateway.gauges["tides"] = lambda: {"active": 7, "tides": 3}
+    gateway.meters.declare({"tides": ("gauge", "Tides")})
+    gateway.operations.append(Operation("get", "/v1/tides", "The tides", answer="Tides"))
+    gateway.schemas["Tides"] = {"type": "array"}
+    return []
 """
 
 
@@ -111,3 +133,35 @@ def test_no_other_path_is_taken_out_of_the_key(begin: Any, path: str) -> None:
     with pytest.raises(UsageError):
         gateway.set_page_path("/moon/")
     assert gateway.page_path == "/tides/"
+
+
+def test_a_plugin_lives_counts_and_is_described_with_the_gateway(
+    begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = begin(hooks=plugins_with(tmp_path, monkeypatch, LIVING))
+    happened = one.gateway.shared["tides"]
+
+    async def live() -> None:
+        async with one.app.router.lifespan_context(one.app):
+            assert happened == ["startup"]
+            one.gateway.shut_down()
+        assert happened == ["startup", "shutdown", "cleanup"]
+
+    anyio.run(live)
+    metrics = send(one, "GET", "/metrics").text
+    assert 'mlx_tools_active{of="tides"} 7\n' in metrics
+    assert 'mlx_tools_tides{of="tides"} 3\n' in metrics
+    document = send(one, "GET", "/openapi.json").json()
+    assert document["paths"]["/v1/tides"]["get"]["summary"] == "The tides"
+    assert document["components"]["schemas"]["Tides"] == {"type": "array"}
+
+
+def test_without_plugins_the_gateway_serves_its_interfaces_alone(begin: Any) -> None:
+    one = begin("Rain.", hooks=Plugins("mlx_tools.no_such_package", lambda _: []))
+    document = send(one, "GET", "/openapi.json").json()
+    assert not [path for path in document["paths"] if path.startswith("/v1/runs")]
+    assert "runs_total" not in send(one, "GET", "/metrics").text
+    assert [send(one, "GET", path).status_code for path in ("/", "/v1/runs", "/page/x")] == [
+        404
+    ] * 3
+    assert chat(one).json()["choices"][0]["message"]["content"] == "Rain."

@@ -15,7 +15,7 @@ import pytest
 
 from mlx_tools.app import listen
 from mlx_tools.cli.serve import _flags
-from mlx_tools.testing import Completion, answer, call
+from mlx_tools.testing import Completion, answer
 from tests.forked import forks
 from tests.gateway.processes import request
 from tests.waiting import wait_until
@@ -129,49 +129,6 @@ def test_a_run_without_an_address_asks_the_gateway_that_is_there(house: Any) -> 
     assert b"using the gateway at http://127.0.0.1:" + port.encode() in told
 
 
-# --- runs -----------------------------------------------------------------------------------------
-
-WRITES = call("create_file", path="b.txt", content="new")
-
-
-@pytest.mark.heavy
-def test_a_server_that_is_killed_in_mid_run_leaves_runs_that_are_found_as_they_are(
-    house: Any,
-) -> None:
-    slow = Completion(answer("word " * 2000), size=5, delay=0.05)
-    one = house(answer("one"), WRITES, slow, answer("written"))
-    runs = []
-    for last in ("finished", "finished", "answer_piece"):
-        runs.append(one.post(question="x")["id"])
-        assert last in one.events(runs[-1])
-    done, waits, broken = runs
-    one.gateway.kill()
-    one.serve()
-    found = {run: one.get(run) for run in (done, waits, broken)}
-    assert {run: (said["status"], said["reason"]) for run, said in found.items()} == {
-        done: ("answered", None),
-        waits: ("paused", None),
-        broken: ("stopped", "interrupted"),
-    }
-    assert not (one.files / "b.txt").exists()
-    assert len(one.server.prompts) == 3
-
-
-@pytest.mark.heavy
-def test_a_person_decides_in_another_process_and_whoever_follows_hears_of_it(
-    house: Any,
-) -> None:
-    one = house(WRITES, answer("written"))
-    run = one.post(question="x")["id"]
-    follows = one.events(run)
-    assert "finished" in follows
-    (waits,) = one.get(run)["pending"]
-    one.start("sessions", "resume", run, "--approve", f"c1={waits['digest']}").communicate()
-    assert list(follows)[-1] == "finished"
-    assert one.get(run)["answer"] == "written"
-    assert (one.files / "b.txt").read_text() == "new"
-
-
 def test_a_gateway_that_is_installed_sees_the_folders_that_were_meant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,12 +136,3 @@ def test_a_gateway_that_is_installed_sees_the_folders_that_were_meant(
     given = {"tools.roots": ["files:rw", "."], "policy.preset": "workspace"}
     roots = ["--root", f"{tmp_path / 'files'}:rw", "--root", str(tmp_path)]
     assert _flags(given) == [*roots, "--preset", "workspace"]
-
-
-def test_told_to_end_it_closes_the_streams_of_runs_that_wait(house: Any) -> None:
-    one = house(WRITES)
-    follows = one.events(one.post(question="x")["id"])
-    assert "finished" in follows
-    one.gateway.send_signal(signal.SIGTERM)
-    assert list(follows) == []
-    one.gateway.wait()

@@ -22,7 +22,7 @@ from mlx_tools.toolbox.text_diff import unified_diff
 from mlx_tools.tools import Preview, Tool, ToolContext, tool
 from mlx_tools.transcript import AnswerRecord, Header, ObservationRecord, UserRecord
 from tests.forked import forks
-from tests.gateway.conftest import KEY, ask, rested
+from tests.runs.conftest import KEY, ask, rested
 from tests.waiting import until
 
 pytestmark = pytest.mark.anyio

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from mlx_tools.app import build_steps
-from mlx_tools.gateway.run_workers import LiveRun
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.plugins.page.session_titles import MAX_TITLE, SessionTitles
 from mlx_tools.plugins.page.turns import turns_of
+from mlx_tools.plugins.runs.workers import LiveRun
 from mlx_tools.testing import answer, call
 from mlx_tools.transcript import (
     AnswerRecord,

@@ -25,7 +25,11 @@ def page(context: typer.Context) -> None:
 
 
 def link_with_key(configuration: Configuration, address: str) -> str:
-    """Return the page's address with its key, which a browser sends to nobody."""
+    """Return the page's address with its key, which a browser sends to nobody.
+
+    Raises:
+        UsageError: the plugin ``runs``, which the page needs, is not here.
+    """
     from mlx_tools.plugins.page.page import Person
 
     return f"{address}#key={Person(session_store(configuration).secret, time.time).key}"

@@ -36,21 +36,18 @@ from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.errors import MlxToolsError, TranscriptError, UsageError
 from mlx_tools.gateway import (
     BODY_SECONDS,
-    END_STATUSES,
     MAX_BODY,
     MAX_UNKNOWN_BODY,
     UNKNOWN_BODY_SECONDS,
     ApiError,
     EventStream,
-    RunRow,
-    Runs,
     ServedModels,
     body_of,
     json_object,
-    read_run,
     server_sent,
 )
 from mlx_tools.paths import package_file, state_dir
+from mlx_tools.plugins.page.gateway_runs import END_STATUSES, RunRow, Runs, read_run
 from mlx_tools.plugins.page.markdown import draw_markdown
 from mlx_tools.plugins.page.session_titles import SessionTitles
 from mlx_tools.plugins.page.shown import (

@@ -7,17 +7,24 @@ from functools import partial
 
 from starlette.routing import BaseRoute
 
-from mlx_tools.app import hookimpl
-from mlx_tools.cli.golden import keep_session
+from mlx_tools.app import hookimpl, plugins
 from mlx_tools.gateway import Gateway
-from mlx_tools.plugins.page.command import link_with_key
-from mlx_tools.plugins.page.page import PATH, Page, Person
 
 
 @hookimpl
 def routes(gateway: Gateway) -> list[BaseRoute]:
-    """Return the routes of the page, which asks for a key of its own."""
-    runs, configuration = gateway.runs, gateway.configuration
+    """Return the routes of the page, which asks for a key of its own.
+
+    There are none without the plugin ``runs``.
+    """
+    if "runs" not in plugins().names():
+        return []
+    from mlx_tools.cli.golden import keep_session
+    from mlx_tools.plugins.page.command import link_with_key
+    from mlx_tools.plugins.page.gateway_runs import runs_of
+    from mlx_tools.plugins.page.page import PATH, Page, Person
+
+    runs, configuration = runs_of(gateway), gateway.configuration
     person = Person(runs.sessions.secret, gateway.now)
 
     def tell(address: str) -> None:

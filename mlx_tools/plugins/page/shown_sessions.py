@@ -17,12 +17,11 @@ import anyio
 from mlx_tools.app import RunOptions, SavedSession, as_options, header_of, require_tools_enabled
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, ApproveAlways, PauseApprover
 from mlx_tools.errors import MlxToolsError, TranscriptError, UsageError
-from mlx_tools.gateway import (
+from mlx_tools.gateway import ApiError, as_api_error
+from mlx_tools.plugins.page.gateway_runs import (
     PATIENCE,
-    ApiError,
     RunRow,
     Runs,
-    as_api_error,
     conflict,
     is_begun,
     requests_of,
@@ -78,7 +77,8 @@ class PageSessions:
     ) -> list[tuple[ApprovalRequest, bool]]:
         """As `Runs.waiting`, of any session."""
         if (row := await self.run(session)) is not None:
-            return await self._runs.waiting(row, edited)
+            requests: list[tuple[ApprovalRequest, bool]] = await self._runs.waiting(row, edited)
+            return requests
         async with self._acting(session):
             try:
                 saved = await self._saved_session(session)
@@ -93,7 +93,8 @@ class PageSessions:
         """The calls that wait within calls of any session, none if these cannot be seen."""
         try:
             if (row := await self.run(session)) is not None:
-                return await self._runs.waiting_within(row)
+                requests: list[ApprovalRequest] = await self._runs.waiting_within(row)
+                return requests
             async with self._acting(session):
                 saved = await self._saved_session(session)
                 async with saved.open_for_reading() as conversation:

@@ -18,14 +18,12 @@ import anyio
 
 from mlx_tools.controller import Conversation
 from mlx_tools.errors import StorageError
-from mlx_tools.gateway.admission import Admission
-from mlx_tools.gateway.meters import CLIENTS, Meters
-from mlx_tools.gateway.request import ApiError, JsonObject
-from mlx_tools.gateway.run_body import own_tool_names
-from mlx_tools.gateway.run_followers import Followers
-from mlx_tools.gateway.run_rows import RunRow
-from mlx_tools.gateway.run_work import RunExecution
-from mlx_tools.gateway.served_models import DEFAULT
+from mlx_tools.gateway import DEFAULT, Admission, ApiError, JsonObject, Meters
+from mlx_tools.plugins.runs.body import own_tool_names
+from mlx_tools.plugins.runs.execution import RunExecution
+from mlx_tools.plugins.runs.followers import Followers
+from mlx_tools.plugins.runs.meters import CLIENTS, count_event
+from mlx_tools.plugins.runs.rows import RunRow
 from mlx_tools.transcript import Event, Record, Stopped, events, is_at_rest, outcome_of
 
 
@@ -165,7 +163,7 @@ class LocalWorkers:
             self._meters.count("runs_total", model=live.model, end=_end_label(live.records))
 
     def _on_event(self, row: RunRow, live: LiveRun, event: Event) -> None:
-        self._meters.happened(event, live.model, live.tool_labels)
+        count_event(self._meters, event, live.model, live.tool_labels)
         delta = None if isinstance(event, events.OF_RECORDS) else event.to_json()
         live.take_note(delta)
         self.followers.tell(row.id, len(live.records), delta)

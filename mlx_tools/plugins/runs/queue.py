@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from mlx_tools.errors import MissingDependency, StorageError
-from mlx_tools.gateway.request import JsonObject
-from mlx_tools.gateway.run_followers import Followers
-from mlx_tools.gateway.run_rows import RunRow
+from mlx_tools.gateway import JsonObject
 from mlx_tools.paths import to_install
+from mlx_tools.plugins.runs.followers import Followers
+from mlx_tools.plugins.runs.rows import RunRow
 from mlx_tools.store import FileFormat, SessionStore, Statements
 
 if TYPE_CHECKING:

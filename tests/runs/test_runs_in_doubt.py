@@ -13,7 +13,7 @@ from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.transcript import ExecutionRecord
 from tests.controller.sessions import cut_after
-from tests.gateway.conftest import ask, deciding, rested, transcript_of
+from tests.runs.conftest import ask, deciding, rested, transcript_of
 
 pytestmark = pytest.mark.anyio
 

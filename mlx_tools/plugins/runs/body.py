@@ -11,19 +11,29 @@ from pydantic import ConfigDict, Field
 
 from mlx_tools.controller import ApprovalAnswer, prior_from_messages
 from mlx_tools.errors import UsageError
-from mlx_tools.gateway.body import MAX_TOOLS, Body, answer_schema, place, read
-from mlx_tools.gateway.chat_completions import ReadMessage, read_messages
-from mlx_tools.gateway.client_tools import (
+from mlx_tools.gateway import (
+    MAX_TOOLS,
+    ApiError,
+    Body,
+    ClientMessage,
     ClientTool,
+    ContentReader,
+    HistoryReader,
+    JsonObject,
+    ReadMessage,
     ToolDefinition,
+    WaitingCalls,
+    answer_schema,
+    arguments_of,
     check_names,
     custom_grammar,
+    invalid,
     name_dropped,
+    pair_results,
+    place,
+    read,
+    read_messages,
 )
-from mlx_tools.gateway.content import ContentReader
-from mlx_tools.gateway.conversation import WaitingCalls, arguments_of, pair_results
-from mlx_tools.gateway.history import HistoryReader
-from mlx_tools.gateway.request import ApiError, ClientMessage, JsonObject, invalid
 from mlx_tools.messages import TOOL_NAME, ErrorInfo, ToolSpec, replace
 from mlx_tools.policy import PRESETS, Limits
 from mlx_tools.tools import MAX_ERROR_CHARS, MAX_OUTPUT_CHARS, ToolResult

@@ -1,7 +1,7 @@
 """Runs of the gateway's own: its server executes their tools, under its policy.
 
 A run is a session of the store that `ask` uses, and where it stands is read from its transcript.
-What is to be done about it stands in its row (`run_rows`), and workers do it (`run_workers`). It
+What is to be done about it stands in its row (`rows`), and workers do it (`workers`). It
 goes on when its client leaves; while it waits for a person, or for its client, nothing of it is in
 memory. In a gateway over files a run that broke off with its process is brought to rest when the
 next one starts, or when somebody looks at it, and never gone on with by itself.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import time
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -30,17 +31,24 @@ from weakref import WeakValueDictionary
 import anyio
 from msgspec import to_builtins
 
-from mlx_tools.app import Configuration
+from mlx_tools.app import WAITING, Configuration
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Conversation
 from mlx_tools.errors import MlxToolsError, StorageError, TranscriptError, UsageError
-from mlx_tools.gateway.admission import Admission
-from mlx_tools.gateway.meters import Meters
-from mlx_tools.gateway.request import ApiError, JsonObject, as_api_error, invalid
-from mlx_tools.gateway.run_body import ResultBody, RunAct, RunRequest, own_tool_names
-from mlx_tools.gateway.run_events import Numbered, SessionEventReader, closed_count
-from mlx_tools.gateway.run_followers import join_deltas
-from mlx_tools.gateway.run_rows import RunRow
-from mlx_tools.gateway.run_work import (
+from mlx_tools.gateway import (
+    Admission,
+    ApiError,
+    Gateway,
+    JsonObject,
+    Meters,
+    Note,
+    ServedModels,
+    as_api_error,
+    invalid,
+)
+from mlx_tools.messages import replace
+from mlx_tools.plugins.runs.body import ResultBody, RunAct, RunRequest, own_tool_names
+from mlx_tools.plugins.runs.events import Numbered, SessionEventReader, closed_count
+from mlx_tools.plugins.runs.execution import (
     MakeRegistry,
     RunExecution,
     is_begun,
@@ -48,10 +56,11 @@ from mlx_tools.gateway.run_work import (
     standing_of_run,
     was_asked,
 )
-from mlx_tools.gateway.run_workers import LiveRun, LocalWorkers, Workers
-from mlx_tools.gateway.served_models import Note, ServedModels
-from mlx_tools.gateway.webhooks import Webhooks
-from mlx_tools.messages import replace
+from mlx_tools.plugins.runs.followers import join_deltas
+from mlx_tools.plugins.runs.meters import RUN_METERS
+from mlx_tools.plugins.runs.rows import RunRow
+from mlx_tools.plugins.runs.webhooks import Webhooks
+from mlx_tools.plugins.runs.workers import LiveRun, LocalWorkers, Workers
 from mlx_tools.transcript import (
     PauseRecord,
     Record,
@@ -593,8 +602,20 @@ def open_runs(
         meters: Count what happens in this process.
         make_registry: Makes the tools that exist; None for those of the settings.
     """
+    meters.declare(RUN_METERS)
     execution = RunExecution(
         configuration, models, note, Webhooks.from_settings(configuration), make_registry
     )
     workers: Workers = execution.queue or LocalWorkers(execution, admission, meters)
     return Runs(execution, workers, admission)
+
+
+def runs_of(gateway: Gateway) -> Runs:
+    """Return the runs of a gateway, over the sessions of its settings."""
+    runs: Runs | None = gateway.shared.get("runs")
+    if runs is None:
+        slots = gateway.configuration.settings.gateway.concurrency
+        places = Admission(slots, slots + WAITING, time.monotonic)
+        shared = gateway.configuration, gateway.models, gateway.note
+        gateway.shared["runs"] = runs = open_runs(*shared, places, gateway.meters)
+    return runs

@@ -10,7 +10,7 @@ from typing import Final
 
 import anyio
 
-from mlx_tools.gateway.request import JsonObject
+from mlx_tools.gateway import JsonObject
 
 _MAX_WAITING: Final = 2_000
 """Deltas that are held for a slow follower: about those of a long answer; the oldest go first."""

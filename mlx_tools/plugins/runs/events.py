@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import Final
 
-from mlx_tools.gateway.request import JsonObject
+from mlx_tools.gateway import JsonObject
 from mlx_tools.transcript import (
     AnswerRecord,
     CallRecord,

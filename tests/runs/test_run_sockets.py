@@ -21,11 +21,11 @@ from starlette.websockets import WebSocketDisconnect
 
 from mlx_tools.app import AccessRules
 from mlx_tools.gateway.request import ApiError
-from mlx_tools.gateway.run_rows import Hook
-from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.messages import json_line
+from mlx_tools.plugins.runs.rows import Hook
+from mlx_tools.plugins.runs.webhooks import Webhooks
 from mlx_tools.testing import answer, call
-from tests.gateway.conftest import KEY, ask, deciding, ended, rested, waiting
+from tests.runs.conftest import KEY, ask, deciding, ended, rested, waiting
 
 pytestmark = pytest.mark.anyio
 
@@ -300,7 +300,7 @@ async def test_where_nothing_leaves_this_machine_nobody_is_told(
     begin: Any, local: bool, status: int
 ) -> None:
     secret = f"whsec_{base64.b64encode(SECRET).decode()}"
-    file = f'[gateway.webhooks]\n"http://127.0.0.1:9000" = "{secret}"\n'
+    file = f'[runs.webhooks]\n"http://127.0.0.1:9000" = "{secret}"\n'
     one = begin(KEEP, file=file, policy__local_only=local)
     body = {"question": "x", "webhook": "http://127.0.0.1:9000/"}
     assert (await one.client.post("/v1/runs", json=body)).status_code == status

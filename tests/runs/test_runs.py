@@ -18,7 +18,7 @@ from mlx_tools.messages import ToolSpec, json_line
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.tools import Preview
 from mlx_tools.tools.host_tools import read_artifact
-from tests.gateway.conftest import ask, deciding, ended, queued, rested, transcript_of, waiting
+from tests.runs.conftest import ask, deciding, ended, queued, rested, transcript_of, waiting
 from tests.waiting import HANG, until
 
 pytestmark = pytest.mark.anyio

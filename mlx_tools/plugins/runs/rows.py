@@ -13,8 +13,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from mlx_tools.errors import StorageError
-from mlx_tools.gateway.request import ApiError
-from mlx_tools.gateway.run_body import RunAct
+from mlx_tools.gateway import ApiError
+from mlx_tools.plugins.runs.body import RunAct
 from mlx_tools.store import FileFormat, SessionStore, Statements
 
 MAX_RUNS: Final = 10_000

@@ -20,10 +20,11 @@ from typing import Final
 
 import anyio
 
-from mlx_tools.app import Configuration, signing_key
+from mlx_tools.app import Configuration
 from mlx_tools.errors import StorageError
-from mlx_tools.gateway.request import ApiError, invalid
-from mlx_tools.gateway.run_rows import Hook, RunRows
+from mlx_tools.gateway import ApiError, invalid
+from mlx_tools.plugins.runs.rows import Hook, RunRows
+from mlx_tools.plugins.runs.settings import signing_key
 from mlx_tools.toolbox import Fetcher, Target, UrlRefused, is_public, read_url
 from mlx_tools.tools import ToolError
 
@@ -51,7 +52,7 @@ class Webhooks:
     def from_settings(cls, configuration: Configuration) -> Webhooks:
         """Those that the settings allow: none where nothing leaves this machine."""
         settings = configuration.settings
-        own = {} if settings.policy.local_only else settings.gateway.webhooks
+        own = {} if settings.policy.local_only else configuration.section("runs").webhooks
         return cls({origin: signing_key(secret) for origin, secret in own.items()})
 
     def check(self, url: str | None) -> None:
@@ -64,7 +65,7 @@ class Webhooks:
             raise invalid("webhook", str(error)) from None
         if self._key_for(target) is None:
             problem = (
-                "the user's settings do not allow this address (gateway.webhooks names none like "
+                "the user's settings do not allow this address (runs.webhooks names none like "
                 "it, or policy.local_only holds)"
             )
             raise invalid("webhook", problem)

@@ -20,13 +20,12 @@ import anyio
 from mlx_tools.app import RunOptions, session_store
 from mlx_tools.controller import Conversation
 from mlx_tools.errors import MlxToolsError, StorageError, UsageError
-from mlx_tools.gateway.request import ApiError, JsonObject
-from mlx_tools.gateway.run_queue import HEARTBEAT, LEASE, RUN, RunQueue
-from mlx_tools.gateway.run_rows import RunRow
-from mlx_tools.gateway.run_work import RunExecution, was_asked
-from mlx_tools.gateway.served_models import DEFAULT, ServedModels
-from mlx_tools.gateway.webhooks import Webhooks
+from mlx_tools.gateway import DEFAULT, ApiError, JsonObject, ServedModels
 from mlx_tools.messages import replace
+from mlx_tools.plugins.runs.execution import RunExecution, was_asked
+from mlx_tools.plugins.runs.queue import HEARTBEAT, LEASE, RUN, RunQueue
+from mlx_tools.plugins.runs.rows import RunRow
+from mlx_tools.plugins.runs.webhooks import Webhooks
 from mlx_tools.transcript import Event, events, is_at_rest
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ import pytest
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.messages import ErrorInfo, Usage
 from mlx_tools.paths import read_data
+from mlx_tools.plugins.runs.meters import RUN_METERS, count_event
 from mlx_tools.testing import answer, call
 from mlx_tools.transcript import events
-from tests.gateway.conftest import ask, rested
+from tests.runs.conftest import ask, rested
 
 pytestmark = pytest.mark.anyio
 
@@ -94,7 +95,7 @@ async def test_no_label_is_what_a_client_or_a_model_made_up(begin: Any) -> None:
     error = ErrorInfo("unknown_tool", SECRET)
     ended = {"preview": SECRET, "duration_ms": None, "output_size_chars": None}
     unknown = events.ToolEnded(call="c1", name=SECRET, error=error, **ended)
-    one.meters.happened(unknown, 'a "name"\n\\', {})
+    count_event(one.meters, unknown, 'a "name"\n\\', {})
     one.meters.turn('a "name"\n\\', Usage(1), 0.2)
     found = await page(one)
     labels = {(key, value) for _, some in found for key, value in some}
@@ -137,6 +138,7 @@ async def test_every_query_of_the_dashboard_asks_for_what_there_is(begin: Any) -
 
 def test_a_call_that_an_earlier_answer_served_took_no_time() -> None:
     meters = Meters()
+    meters.declare(RUN_METERS)
     for cached in (False, True):
         ended = events.ToolEnded(
             call="c1",
@@ -147,7 +149,7 @@ def test_a_call_that_an_earlier_answer_served_took_no_time() -> None:
             output_size_chars=0,
             cached=cached,
         )
-        meters.happened(ended, "m", {"area": "area"})
+        count_event(meters, ended, "m", {"area": "area"})
     found = samples(meters.text({}))
     assert found["mlx_tools_calls_total", (("result", "ok"), ("tool", "area"))] == 2
     assert found["mlx_tools_call_seconds_count", (("tool", "area"),)] == 1
@@ -155,6 +157,7 @@ def test_a_call_that_an_earlier_answer_served_took_no_time() -> None:
 
 async def test_a_time_counts_in_each_bucket_that_is_no_shorter() -> None:
     meters = Meters()
+    meters.declare(RUN_METERS)
     for seconds in (0.05, 0.5, 300, 301):
         meters.time("turn_seconds", seconds, model="m")
     found = samples(meters.text({}))

@@ -18,11 +18,11 @@ import psycopg
 import pytest
 
 from mlx_tools.backends import Chunk
-from mlx_tools.gateway import run_worker
+from mlx_tools.plugins.runs import worker as worker_module
 from mlx_tools.testing import Completion, ScriptedBackend, answer, call
 from tests.forked import forks
-from tests.gateway.conftest import queued, waiting
 from tests.gateway.postgres import BINARIES, Cluster
+from tests.runs.conftest import queued, waiting
 from tests.waiting import moment, until, wait_until
 
 pytestmark = pytest.mark.anyio
@@ -118,7 +118,7 @@ def over(begin: Any, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Calla
     """Begin a gateway over a database of its own, whose workers are quick to look and to give
     up."""
     for name in ("LOOK", "GRACE", "RETRY_SECONDS"):
-        monkeypatch.setattr(run_worker, name, 0.1)
+        monkeypatch.setattr(worker_module, name, 0.1)
     return lambda *scripts: begin(*scripts, environ={"MLX_TOOLS_SESSIONS": cluster.new()})
 
 
@@ -161,7 +161,7 @@ async def test_a_run_is_cancelled_before_and_while_a_worker_is_at_it(over: Any) 
 async def test_a_worker_that_is_told_to_end_takes_no_more_and_ends_what_it_has(
     over: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_worker, "GRACE", 30.0)
+    monkeypatch.setattr(worker_module, "GRACE", 30.0)
 
     one, come = over(), anyio.Event()
     one.speaker.backend = waiting(come, answer("late"))

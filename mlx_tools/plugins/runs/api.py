@@ -14,20 +14,24 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from mlx_tools.errors import MlxToolsError, StorageError
-from mlx_tools.gateway.body import json_object, read
-from mlx_tools.gateway.exchange import PATIENCE, EventStream, json_body, left_out_headers
-from mlx_tools.gateway.request import (
+from mlx_tools.gateway import (
+    PATIENCE,
     ApiError,
+    EventStream,
     JsonObject,
     as_api_error,
     invalid,
+    json_body,
+    json_object,
+    left_out_headers,
     openai_error,
+    read,
     server_sent,
 )
-from mlx_tools.gateway.run_body import ApprovalBody, ContinueBody, ResultBody, read_run
-from mlx_tools.gateway.run_rows import RunRow
-from mlx_tools.gateway.runs import Runs, in_thread
 from mlx_tools.messages import json_line
+from mlx_tools.plugins.runs.body import ApprovalBody, ContinueBody, ResultBody, read_run
+from mlx_tools.plugins.runs.rows import RunRow
+from mlx_tools.plugins.runs.runs import Runs, in_thread
 
 RUN_BODIES: Final = {
     "approvals": ApprovalBody,

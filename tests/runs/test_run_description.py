@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.backends import Chunk, CompletionRequest
-from mlx_tools.gateway.openapi import openapi_document
+from mlx_tools.gateway.openapi import OPERATIONS, SCHEMAS, openapi_document
+from mlx_tools.plugins.runs.description import RUN_OPERATIONS, RUN_SCHEMAS
 from mlx_tools.testing import answer, call
-from tests.gateway.conftest import KEY
+from tests.runs.conftest import KEY
 from tests.waiting import HANG
 
 pytestmark = pytest.mark.hypothesis
@@ -90,7 +91,9 @@ def served(begin: Any) -> Iterator[Served]:
 def operations() -> dict[str, Any]:
     """The operations on runs, by method and path."""
     schemathesis = pytest.importorskip("schemathesis")  # which takes seconds to import
-    described = schemathesis.openapi.from_dict(openapi_document())
+    described = schemathesis.openapi.from_dict(
+        openapi_document((*OPERATIONS, *RUN_OPERATIONS), {**SCHEMAS, **RUN_SCHEMAS})
+    )
     found = described.include(path_regex="^/v1/runs").get_all_operations()
     return {one.ok().label: one.ok() for one in found}
 

@@ -41,15 +41,12 @@ from mlx_tools.errors import (
     TranscriptError,
     UsageError,
 )
-from mlx_tools.gateway.body import read
-from mlx_tools.gateway.request import ApiError, invalid
-from mlx_tools.gateway.run_body import ResultBody, RunAct, RunRequest, read_run
-from mlx_tools.gateway.run_queue import RunQueue
-from mlx_tools.gateway.run_rows import Hook, Queue, RunRow, RunRows
-from mlx_tools.gateway.served_models import DEFAULT, Note, ServedModels
-from mlx_tools.gateway.turn import TurnRunner
-from mlx_tools.gateway.webhooks import Webhooks
+from mlx_tools.gateway import DEFAULT, ApiError, Note, ServedModels, TurnRunner, invalid, read
 from mlx_tools.messages import replace
+from mlx_tools.plugins.runs.body import ResultBody, RunAct, RunRequest, read_run
+from mlx_tools.plugins.runs.queue import RunQueue
+from mlx_tools.plugins.runs.rows import Hook, Queue, RunRow, RunRows
+from mlx_tools.plugins.runs.webhooks import Webhooks
 from mlx_tools.policy import Limits, Policy, restriction
 from mlx_tools.store import RootName, SessionFiles, SessionStore, Statements
 from mlx_tools.tools import Registry, Tool, ToolError
