@@ -34,8 +34,8 @@ from typing import Any
 import httpx
 
 from mlx_tools.testing import Completion, ScriptedServer, answer, call
+from tests.folders.tool_folders import make_folder
 from tests.gateway.postgres import Cluster
-from tests.tools.tool_folders import make_folder
 
 STEPS = 2
 """Calls of each run."""

@@ -133,7 +133,7 @@ def test_a_pure_room_does_no_io() -> None:
 def test_what_differs_by_system_can_be_asked_as_if_it_were_another() -> None:
     scripts = {
         "toolbox.isolated",
-        "tools.folder.child_process",
+        "plugins.folders.child_process",
     }  # are alone
     faults = []
     for name in MODULES.keys() - scripts:

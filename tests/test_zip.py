@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mlx_tools.lazy import VERSION
-from tests.tools.tool_folders import make_folder
+from tests.folders.tool_folders import make_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -30,7 +30,7 @@ place, folder = sys.argv[1:]
 assert mlx_tools.__file__.startswith(place), mlx_tools.__file__
 assert set(mlx_tools.__all__) <= set(dir(mlx_tools))
 
-from mlx_tools.tools import load_tool
+from mlx_tools.plugins.folders import load_tool
 
 model = ScriptedBackend(call("echo"), answer("It is said."))
 tools = [load_tool(folder), *builtin_tools()]

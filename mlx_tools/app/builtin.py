@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from mlx_tools.app.hook_values import ToolRequest
 from mlx_tools.app.hooks import Plugins, plugins
 from mlx_tools.errors import require_instance, require_items
+from mlx_tools.messages import replace
 from mlx_tools.policy import check_presets
 from mlx_tools.store import Root, RootName, supported
 from mlx_tools.tools import (
-    EntryPointTools,
     Registry,
     Tool,
+    ToolOffer,
     disable_tool,
     find_entry_points,
     read_artifact,
@@ -71,24 +72,20 @@ def builtin_tools(
         ToolDefinitionError: a preset does not fit these tools.
     """
     registry = Registry(switched_off=switched_off)
-    add_builtin(registry, roots, options)
+    add_builtin(registry, make_request(roots, options))
     check_presets(registry.all_specs(), complete=False)
     return registry
 
 
-def add_builtin(
-    registry: Registry,
+def make_request(
     roots: Iterable[str | os.PathLike[str] | RootName],
     options: Mapping[str, Any],
     configuration: Configuration | None = None,
     header: Header | None = None,
-) -> None:
-    """Add the built-in tools to a registry: those of the core, then those of plugins.
-
-    `Registry.with_entry_points` then adds those of plugins of other packages, made from the same.
+) -> ToolRequest:
+    """Return the parts that tools are made from.
 
     Args:
-        registry: the registry.
         roots: see `builtin_tools`.
         options: see `ToolOptions`.
         configuration: the settings, for plugins that read theirs.
@@ -99,7 +96,7 @@ def add_builtin(
     """
     names = [_parse_root(root) for root in require_items("roots", roots, "give a list of folders")]
     no_walk = None if supported() else "this system cannot open files safely (openat)"
-    request = ToolRequest(
+    return ToolRequest(
         tuple(Root(name) for name in names) if supported() else (),
         no_walk,
         no_walk or (None if names else "no folder was named that it may see (--root DIR)"),
@@ -107,6 +104,16 @@ def add_builtin(
         configuration,
         header,
     )
+
+
+def add_builtin(registry: Registry, request: ToolRequest) -> None:
+    """Add the built-in tools to a registry: those of the core, then those of plugins.
+
+    `Registry.with_entry_points` then adds those of plugins of other packages, made from the same.
+
+    Raises:
+        UsageError: an option is not valid.
+    """
     for tool in _core_tools(request):
         registry.provide(tool)
     hooks = plugins()
@@ -117,8 +124,8 @@ def add_builtin(
     registry.offers = lambda: [*find_entry_points(), *plugin_tools(hooks, request)]
 
 
-def plugin_tools(hooks: Plugins, request: ToolRequest) -> list[EntryPointTools]:
-    """Return the tools that plugins of other packages offer, none of them made yet.
+def plugin_tools(hooks: Plugins, request: ToolRequest) -> list[ToolOffer]:
+    """Return the tools that plugins of other packages offer, none of them loaded yet.
 
     Args:
         hooks: the plugins.
@@ -129,9 +136,26 @@ def plugin_tools(hooks: Plugins, request: ToolRequest) -> list[EntryPointTools]:
         found = hooks.call_one(name, "tools", built_in=False, request=request)
         return [tool for _, offered in found for tool in offered]
 
+    made = [
+        ToolOffer(name, "tools", functools.partial(make, name)) for name in hooks.installed("tools")
+    ]
+    offered = [
+        replace(offer, plugin=name)
+        for name in hooks.installed("offers")
+        for _, offers in hooks.call_one(name, "offers", built_in=False, request=request)
+        for offer in offers
+    ]
+    return made + offered
+
+
+def added_offers(request: ToolRequest) -> list[ToolOffer]:
+    """Return the tools of built-in plugins that a person added."""
+    hooks = plugins()
     return [
-        EntryPointTools(name, "tools", functools.partial(make, name))
-        for name in hooks.installed("tools")
+        offer
+        for name in hooks.built_in("offers")
+        for _, offers in hooks.call_one(name, "offers", built_in=True, request=request)
+        for offer in offers
     ]
 
 

@@ -65,6 +65,20 @@ def _tool_fault(part: Any) -> str | None:
     )
 
 
+def _offer_fault(part: Any) -> str | None:
+    from mlx_tools.tools import ToolOffer
+
+    if not isinstance(part, ToolOffer):
+        return f"it offers {_kind(part)}, which is no ToolOffer"
+    if not isinstance(part.name, str) or not isinstance(part.plugin, str):
+        return "the name and plugin of a ToolOffer are no texts"
+    optional = (part.remove, part.last_output)
+    is_complete = _is_function(part.load) and all(
+        _is_function(one, optional=True) for one in optional
+    )
+    return None if is_complete else f"parts of the ToolOffer {part.name!r:.80} are no functions"
+
+
 def _command_fault(part: Any) -> str | None:
     if not isinstance(part, Command):
         return f"it offers {_kind(part)}, which is no Command"
@@ -143,6 +157,7 @@ def _no_fault(name: Any, value: Any) -> str | None:
 
 _CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     "tools": _tool_fault,
+    "offers": _offer_fault,
     "commands": _command_fault,
     "checks": _check_fault,
     "routes": _route_fault,

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from mlx_tools.app.checks import Check
     from mlx_tools.app.setting_rows import Section
-    from mlx_tools.tools import BoundSources, ToolLike
+    from mlx_tools.tools import BoundSources, ToolLike, ToolOffer
 
 PACKAGE: Final = "mlx_tools.plugins"
 """The package whose folders are the built-in plugins."""
@@ -73,6 +73,25 @@ def tools(request: ToolRequest) -> Iterable[ToolLike]:  # type: ignore[empty-bod
 
     Raises:
         UsageError: an option of the plugin's is not valid.
+    """
+
+
+@hookspec
+def offers(request: ToolRequest) -> Iterable[ToolOffer]:  # type: ignore[empty-body]
+    """Return tools that a person added, each with what loads it.
+
+    They come after all built-in tools, so none takes the name of one. One that cannot run is
+    offered too: loading it raises `ToolDefinitionError` with the reason. An offer of another
+    package belongs to ``plugin:PACKAGE``, whatever it says.
+
+    Args:
+        request: the roots, options and settings to make them from.
+
+    Returns:
+        The offers, none loaded yet.
+
+    Raises:
+        ConfigError: the list of the tools cannot be read.
     """
 
 

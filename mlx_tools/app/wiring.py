@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from msgspec import Struct
 
 from mlx_tools.app import config
-from mlx_tools.app.builtin import add_builtin
+from mlx_tools.app.builtin import add_builtin, added_offers, make_request
 from mlx_tools.app.config import Configuration
 from mlx_tools.app.config_edit import read_user_text, with_value, write_user_text
 from mlx_tools.app.hooks import backend_makers, source_makers, store_kind
@@ -53,7 +53,7 @@ from mlx_tools.tools import (
     OFF_REASON,
     BoundSources,
     Registry,
-    ToolCollection,
+    UserChoicesFile,
     find_exposure,
     load_functions,
 )
@@ -113,8 +113,7 @@ def tools_of(configuration: Configuration, header: Header | None = None) -> Regi
     if not settings.enabled:
         off["*"] = f"tools are turned off by {configuration.named_by('enabled')}"
     tool_settings = settings.tools
-    collection = ToolCollection()
-    for name, is_on in collection.load_record().switched.items():
+    for name, is_on in UserChoicesFile().load().switched.items():
         if not is_on:
             off[name] = OFF_REASON.format(name=name)
     registry = Registry(switched_off=off)
@@ -123,10 +122,9 @@ def tools_of(configuration: Configuration, header: Header | None = None) -> Regi
         "program_folders": tool_settings.program_folders,
         "notes": data_dir() / "notes",
     }
-    add_builtin(registry, tool_settings.roots, options, configuration, header)
-    registry.with_folder(
-        collection, find_exposure(collection.record, tool_settings.roots), tool_settings.roots
-    )
+    request = make_request(tool_settings.roots, options, configuration, header)
+    add_builtin(registry, request)
+    registry.with_offers(added_offers(request))
     _add_bound(registry, tool_settings.roots)
     for file in tool_settings.functions:
         for function_tool in load_functions(file):

@@ -29,7 +29,7 @@ from mlx_tools.cli.output import (
     table,
     write_bytes,
 )
-from mlx_tools.cli.tool_folders import ALLOW, ToolName, lacking, register, tell_printed
+from mlx_tools.cli.tool_switches import ALLOW, ToolName, lacking, register, tell_printed
 from mlx_tools.cli.view import describe_progress, show_change
 from mlx_tools.controller import DirectCall
 from mlx_tools.errors import (
@@ -100,7 +100,7 @@ def show(name: ToolName, as_json: options.AsJson = False) -> None:
         print_prose(f"\ndisabled: {row['disabled_reason']}")
     elif not row["permitted"]:
         print_prose(f"\n{lacking(name, registry, loaded.policy())}")
-    tell_printed(name)
+    tell_printed(name, registry)
 
 
 @app.command()
@@ -169,7 +169,7 @@ def call(
         print_json(_as_json(direct_call, files))
     elif direct_call.result is not None and direct_call.result.content is not None:
         print_text(direct_call.result.content, exact=True)
-    tell_printed(direct_call.name)
+    tell_printed(direct_call.name, registry)
     return _tell(direct_call, files)
 
 

@@ -31,20 +31,6 @@ from mlx_tools.tools.executor import (
     whole_characters,
 )
 from mlx_tools.tools.exports import FORMATS, export, to_mcp, to_openai
-from mlx_tools.tools.folder.collection import (
-    OFF_REASON,
-    ToolCollection,
-    find_exposure,
-    write_template,
-)
-from mlx_tools.tools.folder.definition import (
-    FOLDER,
-    ToolFolder,
-    find_folders,
-    read_folder,
-    rename_folder,
-)
-from mlx_tools.tools.folder.folder_tool import load_tool
 from mlx_tools.tools.functions import load_functions
 from mlx_tools.tools.host_tools import (
     DEFAULT_LIMIT,
@@ -57,9 +43,10 @@ from mlx_tools.tools.host_tools import (
     tool_search,
 )
 from mlx_tools.tools.registry import (
+    FOLDER,
     NO_SUCH,
-    EntryPointTools,
     Registry,
+    ToolOffer,
     find_entry_points,
 )
 from mlx_tools.tools.signature import InvalidArguments
@@ -72,4 +59,11 @@ from mlx_tools.tools.tool import (
     disable_tool,
     make_preview,
     tool,
+)
+from mlx_tools.tools.user_choices import (
+    LOCK_SECONDS,
+    OFF_REASON,
+    UserChoices,
+    UserChoicesFile,
+    find_exposure,
 )

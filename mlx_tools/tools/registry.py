@@ -1,4 +1,4 @@
-"""The registry of tools: given ones, and those of installed packages and folders.
+"""The registry of tools: given ones, and those that packages and plugins offer.
 
 Packages offer tools by entry points of the group ``mlx_tools.tools``. An entry point names a tool,
 a list of tools, or a function without parameters that returns either.
@@ -31,15 +31,15 @@ from mlx_tools.messages import ToolSpec, names_of, tool_named
 from mlx_tools.packages import find_offers, package_of
 from mlx_tools.policy import BUILTIN, PLUGIN, PLUGIN_NAME, Policy, always_asks, find_denial, matches
 from mlx_tools.schema import check_parameters
-from mlx_tools.tools.folder.collection import ToolCollection, find_exposure
-from mlx_tools.tools.folder.definition import FOLDER
-from mlx_tools.tools.folder.folder_tool import folder_tool
 from mlx_tools.tools.tool import ToolLike, check_declared, find_member, with_plugin
 
 if TYPE_CHECKING:
     from mlx_tools.tools.bound import BoundSource, BoundSources, MakeTool
 
 GROUP: Final = "mlx_tools.tools"
+FOLDER: Final = "folder"
+"""The plugin name of tools in the user's folder, for policies: ``plugin:folder``. No package can
+have it."""
 
 NO_SUCH: Final = "there is no such tool"
 NOT_PERMITTED: Final = "it is not permitted"
@@ -75,8 +75,9 @@ class Registry:
             "switched_off", switched_off, _SWITCHED_OFF_HINT
         ).items():
             self.disable(pattern, reason)
-        self._pending: Callable[[], Iterable[EntryPointTools]] | None = None
-        self.offers: Callable[[], Iterable[EntryPointTools]] = find_entry_points
+        self._offers: dict[str, ToolOffer] = {}
+        self._pending: Callable[[], Iterable[ToolOffer]] | None = None
+        self.offers: Callable[[], Iterable[ToolOffer]] = find_entry_points
         """Finds the tools of installed packages, by default their entry points
         (``mlx_tools.tools``)."""
         self.sources: list[BoundSource] = []
@@ -90,9 +91,7 @@ class Registry:
         """Add a built-in tool, unless its name is taken. Its declaration is not checked."""
         self._tools.setdefault(tool.spec.name, tool)
 
-    def with_entry_points(
-        self, find: Callable[[], Iterable[EntryPointTools]] | None = None
-    ) -> Self:
+    def with_entry_points(self, find: Callable[[], Iterable[ToolOffer]] | None = None) -> Self:
         """Add the tools of installed packages: what ``find`` returns, by default `offers`.
 
         They are loaded when the registry is first asked for anything but a tool it has. An offer
@@ -103,34 +102,21 @@ class Registry:
         self._pending = find or self.offers
         return self
 
-    def with_folder(
-        self, collection: ToolCollection, refusal: str | None = None, roots: Iterable[str] = ()
-    ) -> Self:
-        """Add the trusted tools of the user's folder.
+    def with_offers(self, offers: Iterable[ToolOffer]) -> Self:
+        """Add the tools of built-in plugins that a person added.
 
-        A tool that is not trusted, that cannot be used or whose name is taken is disabled with the
-        reason, under ``plugin:folder/NAME``. Nothing in its files is read as a tool's.
-
-        Args:
-            collection: the user's folder of tools.
-            refusal: the reason why none of them may run, if none may.
-            roots: folders that tools may see. A whitelist of a tool applies below them. A tool in
-                the making may not run if other tools could write into its folder.
-
-        Raises:
-            ConfigError: the list of trusted tools cannot be read.
+        A tool that cannot be used or whose name is taken is disabled with the reason, under
+        ``plugin:PLUGIN/NAME``.
         """
-        roots = tuple(roots)
-        for collected in collection.tools():
-            with self._record_refusal(f"{PLUGIN}{FOLDER}/{collected.name}"):
-                if collected.folder is None or refusal is not None:
-                    raise ToolDefinitionError(refusal or collected.reason or "")
-                if collected.log is not None:
-                    what = "the folder in which it is made"
-                    if exposed := find_exposure(collected.folder.path, roots, what):
-                        raise ToolDefinitionError(exposed)
-                self.add(folder_tool(collected.folder, collected.reason, collected.log, roots))
+        for offer in offers:
+            with self._record_refusal(f"{PLUGIN}{offer.plugin}/{offer.name}"):
+                self._add_offered(offer)
         return self
+
+    def find_offer(self, name: str) -> ToolOffer | None:
+        """Return the offer of this name, also of a tool that cannot be used, or None."""
+        self.all_specs()
+        return self._offers.get(name)
 
     def with_bound(
         self,
@@ -363,10 +349,10 @@ class Registry:
             "needs_approval": always_asks(policy, spec),
         }
 
-    def _load(self, find: Callable[[], Iterable[EntryPointTools]]) -> None:
+    def _load(self, find: Callable[[], Iterable[ToolOffer]]) -> None:
         """Load the tools that installed packages offer, once."""
         self._pending = None
-        offers: list[EntryPointTools] = []
+        offers: list[ToolOffer] = []
         with self._record_refusal(f"{PLUGIN}any/entry_points"):  # metadata can be in any state
             offers += find()
         for offer in offers:
@@ -374,26 +360,38 @@ class Registry:
                 off = next((p for p in self._switched_off if offer.is_meant_by(p)), None)
                 if off is not None:
                     raise ToolDefinitionError(self._switched_off[off])
-                for tool in offer.tools():
-                    name = getattr(tool, "__name__", offer.name)
-                    with self._record_refusal(f"{PLUGIN}{offer.plugin}/{name}"):
-                        if not _is_tool(tool):
-                            raise _make_error(tool)
-                        self.add(with_plugin(tool, offer.plugin))
+                if not PLUGIN_NAME.fullmatch(offer.plugin) or offer.plugin in (BUILTIN, FOLDER):
+                    raise ToolDefinitionError(f"{offer.plugin!r} cannot name a plugin")
+                self._add_offered(offer)
+
+    def _add_offered(self, offer: ToolOffer) -> None:
+        """Add the tools of an offer. One that cannot be used is recorded with the reason."""
+        self._offers.setdefault(offer.name, offer)
+        for tool in offer.tools():
+            name = getattr(tool, "__name__", offer.name)
+            with self._record_refusal(f"{PLUGIN}{offer.plugin}/{name}"):
+                if not _is_tool(tool):
+                    raise _make_error(tool)
+                self.add(with_plugin(tool, offer.plugin))
 
 
-# --- what installed packages offer ----------------------------------------------------------------
+# --- what packages and plugins offer --------------------------------------------------------------
 
 
-class EntryPointTools(Struct, frozen=True):
-    """One entry point of another package."""
+class ToolOffer(Struct, frozen=True):
+    """Tools that a package or plugin offers, not loaded yet."""
 
     plugin: str
-    """The name of the package."""
+    """The name of the package, or that by which a policy means the tools of the plugin."""
     name: str
-    """The name of the entry point."""
+    """The name of the tool, or of the entry point."""
     load: Callable[[], Any]
-    """Imports it."""
+    """Returns the tools. Raises `ToolDefinitionError` if there is a reason to have none."""
+    remove: Callable[[Callable[[str], bool]], str | None] | None = None
+    """Deletes the tool for a person, if a person can. It asks the question with the function that
+    it gets, and returns a line about what was done, None if the answer was no."""
+    last_output: Callable[[], tuple[str, str] | None] | None = None
+    """Returns the place of a tool that is being made, and what its last call printed."""
 
     def is_meant_by(self, pattern: str) -> bool:
         """Return whether a pattern means everything that this package offers."""
@@ -402,13 +400,11 @@ class EntryPointTools(Struct, frozen=True):
         return pattern.startswith(PLUGIN) and matches(pattern, ToolSpec("any", plugin=self.plugin))
 
     def tools(self) -> list[Any]:
-        """Import the entry point and return its tools, unchecked.
+        """Load the tools and return them, unchecked.
 
         Raises:
             ToolDefinitionError: it can be no tool. Other exceptions of the package pass through.
         """
-        if not PLUGIN_NAME.fullmatch(self.plugin) or self.plugin in (BUILTIN, FOLDER):
-            raise ToolDefinitionError(f"{self.plugin!r} cannot name a plugin")
         offered = self.load()
         if callable(offered) and not _is_tool(offered) and not inspect.iscoroutinefunction(offered):
             offered = offered()
@@ -419,11 +415,9 @@ class EntryPointTools(Struct, frozen=True):
         return list(offered)
 
 
-def find_entry_points() -> list[EntryPointTools]:
+def find_entry_points() -> list[ToolOffer]:
     """Return the tools that other packages offer, by package and name, not imported."""
-    return [
-        EntryPointTools(package_of(point), point.name, point.load) for point in find_offers(GROUP)
-    ]
+    return [ToolOffer(package_of(point), point.name, point.load) for point in find_offers(GROUP)]
 
 
 def _is_tool(value: Any) -> bool:

@@ -13,7 +13,7 @@ from mlx_tools.plugins.schedule.jobs import job_store
 from mlx_tools.store import TranscriptStore
 from mlx_tools.store.transcript import TranscriptFile
 from mlx_tools.testing import ScriptedServer, answer, call
-from tests.tools.tool_folders import make_folder
+from tests.folders.tool_folders import make_folder
 
 MAKE = call("create_file", path="note.txt", content="hello\n")
 

@@ -21,8 +21,8 @@ from mlx_tools.transcript import (
     outcome_of,
 )
 from tests.controller.sessions import header
+from tests.folders.tool_folders import make_folder
 from tests.forked import forks
-from tests.tools.tool_folders import make_folder
 
 SEND = call("send", text="hi")
 CODE = """

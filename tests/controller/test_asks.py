@@ -22,16 +22,17 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.errors import UsageError
+from mlx_tools.plugins.folders.collection import ToolCollection
+from mlx_tools.plugins.folders.definition import read_folder
+from mlx_tools.plugins.folders.offers import folder_offers
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call
-from mlx_tools.tools import EntryPointTools, Registry, ToolContext
-from mlx_tools.tools.folder.collection import ToolCollection
-from mlx_tools.tools.folder.definition import read_folder
+from mlx_tools.tools import Registry, ToolContext, ToolOffer
 from mlx_tools.transcript.events import CallDecided, Finished, ToolEnded, WouldChange
 from mlx_tools.transcript.outcome import Outcome
 from mlx_tools.transcript.records import ApprovalRecord, DecisionRecord
 from tests.controller.sessions import heard, records_of, resumed
-from tests.tools.tool_folders import make_folder
+from tests.folders.tool_folders import make_folder
 
 LEAVES = """
 from pathlib import Path
@@ -64,13 +65,13 @@ def registry(root: Path) -> Registry:
     made.add(tool(changing, name="undeclared"))
     made.add(tool(changing, name="declared", effects={"write"}))
     packaged = tool(changing, name="packaged", effects={"execute"})
-    made.with_entry_points(lambda: [EntryPointTools("package", "packaged", lambda: packaged)])
+    made.with_entry_points(lambda: [ToolOffer("package", "packaged", lambda: packaged)])
     collection = ToolCollection(root.parent)
     if not collection.folder.exists():
         folder = make_folder(root.parent / "made", "folded", LEAVES, PATH)
         (folder / "config.json").write_text("{}")
         collection.add(read_folder(folder))
-    return made.with_folder(collection)
+    return made.with_offers(folder_offers(collection))
 
 
 CHANGING = {

@@ -22,7 +22,7 @@ from mlx_tools import (
 from mlx_tools.app.proposal import Proposer
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.tools import EntryPointTools, Registry
+from mlx_tools.tools import Registry, ToolOffer
 from tests.tables import table
 
 ANSWER = '{"type":"final_answer","content":"3"}'
@@ -125,7 +125,7 @@ def broken() -> Any:
 
 def registry() -> Registry:
     made = Registry([area, fetch], switched_off={"area": "switched off by tools.disabled"})
-    return made.with_entry_points(lambda: [EntryPointTools("weather", "forecast", broken)])
+    return made.with_entry_points(lambda: [ToolOffer("weather", "forecast", broken)])
 
 
 @table(

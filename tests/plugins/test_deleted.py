@@ -62,8 +62,9 @@ def copy_without(folder: Path, *deleted: str) -> Path:
     return folder
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    paths = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    environ = {**os.environ, **paths, **variables}
     command = [sys.executable, "-m", *arguments]
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
 
@@ -88,6 +89,10 @@ def test_ask_chat_golden_and_the_gateway_do_without_all_of_them(tmp_path: Path) 
     commands = [command.name for _, made in plugins().call("commands") for command in made]
     assert listed.returncode == 0 and "\n  ask " in listed.stdout
     assert [name for name in commands if f"\n  {name} " in listed.stdout] == []
+    for command in (("disable", "clock"), ("enable", "clock"), ("list",)):
+        own = str(folder / "data")  # other tests share the home
+        done = run(folder, "mlx_tools", "tools", *command, MLX_TOOLS_DATA_DIR=own)
+        assert done.returncode == 0, done.stderr
     wanted = ("golden_transcripts", *CORE, *APPLICATIONS)
     done = run(folder, "pytest", "-q", "-p", "no:cacheprovider", *wanted)
     assert done.returncode == 0, done.stdout[-5000:]

@@ -27,6 +27,8 @@ from mlx_tools.app import (
 from mlx_tools.app.builtin import plugin_tools
 from mlx_tools.cli.command_table import COMMANDS
 from mlx_tools.errors import UsageError
+from mlx_tools.policy import Policy
+from mlx_tools.tools import FOLDER, Registry, ToolOffer, tool
 from scripts import import_diagram as house
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -181,6 +183,7 @@ def break_off() -> Any:
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "tools": {"request": ToolRequest()},
+    "offers": {"request": ToolRequest()},
     "commands": {},
     "checks": {"configuration": None},
     "routes": {"gateway": None},
@@ -236,6 +239,12 @@ def nothing(*_: Any, **__: Any) -> None:
 
 WRONG_PARTS: list[tuple[str, Any]] = [
     *(
+        ("offers", ToolOffer(*values))  # type: ignore[arg-type]
+        for values in ((7, "x", nothing), ("x", 7, nothing), ("x", "x", 7))
+    ),
+    ("offers", ToolOffer("x", "x", nothing, 7)),  # type: ignore[arg-type]
+    ("offers", ToolOffer("x", "x", nothing, None, 7)),  # type: ignore[arg-type]
+    *(
         ("commands", Command(name, "Do it.", "x:app"))  # type: ignore[arg-type]
         for name in (7, "", "--help", "-x", "a b c", "a\nb", "\x1b[1m", "Ask", " ask", None)
     ),
@@ -259,6 +268,7 @@ WRONG_PARTS: list[tuple[str, Any]] = [
     ("sources", ("x", SourceMaker(nothing, None, 7))),  # type: ignore[arg-type]
 ]
 RIGHT_PARTS: dict[str, Any] = {
+    "offers": ToolOffer("moon", "phase", nothing),
     "commands": Command("tools moon-phase", "Show the phase of the moon.", "moon.app:app"),
     "checks": Check("moon", "ok", "it shines"),
     "store": StoreKind(("moon",), nothing, nothing),
@@ -287,6 +297,33 @@ def test_tools_of_a_package_are_made_from_what_built_in_ones_are_made_from() -> 
     (offer,) = plugin_tools(hooks, request)
     assert requests == [] and offer.plugin == "moon"
     assert offer.tools() == [] and requests == [request]
+
+
+@tool(effects={"read"})
+def tide(harbour: str) -> str:
+    """Tells the tide."""
+    return harbour
+
+
+@pytest.mark.parametrize(("package", "plugin"), [("moon", "moon"), (FOLDER, None)])
+def test_an_offer_of_a_package_is_its_own_whatever_it_says(package: str, plugin: Any) -> None:
+    offer = ToolOffer(FOLDER, "tide", lambda: tide)
+    hooks = make_plugins(**{package: {"offers": lambda: [offer]}})
+    registry = Registry().with_entry_points(lambda: plugin_tools(hooks, ToolRequest()))
+    specs = registry.all_specs()
+    assert [spec.plugin for spec in specs.values()] == ([] if plugin is None else [plugin])
+    assert registry.lacks("tide", Policy(allow=[f"plugin:{FOLDER}"])) is not None
+
+
+def test_an_offer_that_cannot_be_loaded_is_a_disabled_tool() -> None:
+    def fail() -> Any:
+        raise LookupError("no such tide")
+
+    offers = [ToolOffer("moon", "high", fail), ToolOffer("moon", "tide", lambda: tide)]
+    registry = Registry().with_offers(offers)
+    assert list(registry.specs()) == ["tide"]
+    assert "no such tide" in registry.disabled["plugin:moon/high"]
+    assert registry.find_offer("high") is offers[0] and registry.find_offer("low") is None
 
 
 # --- the plugins that come along ------------------------------------------------------------------

@@ -19,7 +19,7 @@ from mlx_tools.policy import (
     decide,
 )
 from mlx_tools.policy.rules import Preset
-from mlx_tools.tools import EntryPointTools, Registry, Tool, ToolLike
+from mlx_tools.tools import Registry, Tool, ToolLike, ToolOffer
 from tests.tables import table
 
 READ: Effects = frozenset(("read",))
@@ -118,8 +118,7 @@ def test_a_plugins_tool_of_a_presets_name_does_not_take_its_place() -> None:
         return Tool(ToolSpec(name, effects=READ), lambda arguments: ran.append(name))
 
     offers = [
-        EntryPointTools("evil", name, lambda n=name: imitation(n))
-        for name in ("clock", "calculator")
+        ToolOffer("evil", name, lambda n=name: imitation(n)) for name in ("clock", "calculator")
     ]
     registry = builtin_tools().with_entry_points(lambda: offers)
     check_presets(registry.all_specs())

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlx_tools.plugins.folders.folder_tool import offline_prefix
 from mlx_tools.store.roots import PathRefused, Root, RootName
 from mlx_tools.toolbox.command_rules import MAX_HIDDEN, HiddenPaths, find_hidden
 from mlx_tools.toolbox.program_files import find_trusted, trusted_folders
@@ -32,7 +33,6 @@ from mlx_tools.toolbox.sandbox import (
     run,
 )
 from mlx_tools.toolbox.sandbox_view import SandboxView
-from mlx_tools.tools.folder.folder_tool import offline_prefix
 from tests.tables import table
 from tests.tools.file_calls import written
 from tests.tools.sandboxed import WHY_NOT, called

@@ -106,7 +106,7 @@ NEW = """
 import os, sys
 from pathlib import Path
 from mlx_tools.errors import UsageError
-from mlx_tools.tools.folder.collection import write_template
+from mlx_tools.plugins.folders.collection import write_template
 os.chdir(sys.argv[1])
 with open("filler", "wb", buffering=0) as file:
     try:

@@ -19,7 +19,7 @@ from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.messages import ToolSpec
 from mlx_tools.plugins.schedule.task_tool import Jobs
 from mlx_tools.policy import Policy
-from mlx_tools.tools import EntryPointTools, Registry, Tool, find_entry_points, tool
+from mlx_tools.tools import Registry, Tool, ToolOffer, find_entry_points, tool
 from mlx_tools.tools.tool import make_preview, with_plugin
 from tests.schedule.kept_jobs import jobs_in
 from tests.tables import table
@@ -83,7 +83,7 @@ def offering(*offers: tuple[str, str, Any]) -> Registry:
 
         return load
 
-    listed = [EntryPointTools(package, name, loader(value)) for package, name, value in offers]
+    listed = [ToolOffer(package, name, loader(value)) for package, name, value in offers]
     return builtin_tools().with_entry_points(lambda: listed)
 
 
@@ -182,9 +182,9 @@ def test_a_package_offers_a_tool_a_list_or_a_function() -> None:
 def test_nothing_is_loaded_before_it_is_needed() -> None:
     loaded: list[str] = []
 
-    def find() -> list[EntryPointTools]:
+    def find() -> list[ToolOffer]:
         loaded.append("looked")
-        return [EntryPointTools("one", "t", lambda: loaded.append("imported") or forecast)]
+        return [ToolOffer("one", "t", lambda: loaded.append("imported") or forecast)]
 
     registry = builtin_tools().with_entry_points(find)
     registry.get("calculator")
@@ -268,7 +268,7 @@ def test_a_package_whose_name_could_mislead_offers_nothing(package: str) -> None
 
 
 def test_a_package_that_is_switched_off_is_not_imported() -> None:
-    offers = [EntryPointTools("weather", "t", lambda: pytest.fail("it was imported"))]
+    offers = [ToolOffer("weather", "t", lambda: pytest.fail("it was imported"))]
     registry = Registry(switched_off={"plugin:weather": "not trusted"})
     assert registry.with_entry_points(lambda: offers).specs() == {}
     assert registry.disabled["plugin:weather/t"] == "not trusted"

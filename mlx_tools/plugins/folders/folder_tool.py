@@ -21,9 +21,7 @@ from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.paths import package_file, private_dir, write_whole
-from mlx_tools.process import Pipes, end
-from mlx_tools.tools.context import ToolContext, ToolError, current_context
-from mlx_tools.tools.folder.definition import (
+from mlx_tools.plugins.folders.definition import (
     EXECUTE,
     ToolFolder,
     compute_digest,
@@ -31,9 +29,10 @@ from mlx_tools.tools.folder.definition import (
     read_folder,
     write_files,
 )
-from mlx_tools.tools.tool import Preview, Tool
+from mlx_tools.process import Pipes, end
+from mlx_tools.tools import Preview, Tool, ToolContext, ToolError, current_context
 
-CHILD: Final = package_file("tools/folder/child_process.py")
+CHILD: Final = package_file("plugins/folders/child_process.py")
 CHANGED_REASON: Final = "its folder has changed since it was added"
 MAX_TAIL_BYTES: Final = 8192
 """Bytes that are kept of the end of what a tool prints: the end says why it failed."""

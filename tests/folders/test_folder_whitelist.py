@@ -12,9 +12,10 @@ import pytest
 
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALL_EFFECTS
-from mlx_tools.tools import ToolResult, execute, load_tool
-from mlx_tools.tools.folder.definition import read_folder
-from tests.tools.tool_folders import make_folder
+from mlx_tools.plugins.folders import load_tool
+from mlx_tools.plugins.folders.definition import read_folder
+from mlx_tools.tools import ToolResult, execute
+from tests.folders.tool_folders import make_folder
 
 SECRET = "nobody may read this"
 READS = """

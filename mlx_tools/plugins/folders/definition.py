@@ -27,20 +27,18 @@ from msgspec import Meta, Struct, ValidationError, convert
 
 from mlx_tools.errors import ToolDefinitionError, did_you_mean
 from mlx_tools.messages import Effect, ToolSpec, replace
-from mlx_tools.schema import check_parameters
-from mlx_tools.tools.folder.restrictions import (
+from mlx_tools.plugins.folders.restrictions import (
     RestrictedEffects,
     Restrictions,
     check_whitelist,
     find_parameters,
 )
+from mlx_tools.schema import check_parameters
+from mlx_tools.tools import FOLDER
 
 CONFIG: Final = "config.json"
 DEFINITION: Final = "tool_definition.json"
 EXECUTE: Final = "execute.py"
-
-FOLDER: Final = "folder"
-"""The plugin name of tools in the user's folder, for policies: ``plugin:folder``."""
 
 DEFAULT_OUTPUT_BYTES: Final = 1_000_000
 """Bytes that a tool may print, and that its result may have, if its folder sets no other limit."""

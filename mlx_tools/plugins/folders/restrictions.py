@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from mlx_tools.messages import ALL_EFFECTS, MUTATING, Effects
 from mlx_tools.store import PathPatterns, PathRefused, Root, RootName, WrongFileKind, check_patterns
-from mlx_tools.tools.context import ToolError
+from mlx_tools.tools import ToolError
 
 Mode = Literal["", "ro", "rw"]
 Purpose = Literal["reads", "changes", "unknown"]

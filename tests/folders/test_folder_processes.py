@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.tools.folder.folder_tool import CHILD
+from mlx_tools.plugins.folders.folder_tool import CHILD
 from tests.processes import is_alive
 from tests.waiting import HANG, wait_until
 

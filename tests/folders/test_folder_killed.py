@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from mlx_tools.errors import UsageError
+from mlx_tools.plugins.folders.collection import ToolCollection
+from mlx_tools.plugins.folders.definition import read_folder
+from mlx_tools.plugins.folders.offers import folder_offers
 from mlx_tools.policy import Policy
 from mlx_tools.tools import Registry
-from mlx_tools.tools.folder.collection import ToolCollection
-from mlx_tools.tools.folder.definition import read_folder
-from tests.tools.tool_folders import make_folder
+from tests.folders.tool_folders import make_folder
 
 KILLED = 99
 RENAMES = ("os.rename",)
@@ -75,7 +76,7 @@ def each_kill(
 
 
 def registry(collection: ToolCollection) -> Registry:
-    return Registry().with_folder(collection)
+    return Registry().with_offers(folder_offers(collection))
 
 
 def source(tmp_path: Path, version: str) -> Path:
@@ -86,7 +87,9 @@ def source(tmp_path: Path, version: str) -> Path:
 @contextmanager
 def changing(collection: ToolCollection) -> Iterator[None]:
     """Another program is changing the folder."""
-    with collection.record.with_name(f".{collection.record.name}.lock").open("w") as lock:
+    with collection.choices.path.with_name(f".{collection.choices.path.name}.lock").open(
+        "w"
+    ) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

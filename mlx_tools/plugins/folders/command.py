@@ -1,76 +1,48 @@
-"""The commands of `mlx-tools tools` that change the tools.
-
-Add folders, switch on and off.
+"""The commands of `mlx-tools tools` that make and add tools in folders.
 
 A folder's own description is shown before it is added, and nothing in it is run.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from mlx_tools.app import tools_of
-from mlx_tools.cli import options
 from mlx_tools.cli.call_text import TextLine, as_name, exact, in_words, show_all
-from mlx_tools.cli.completion import tool_names
 from mlx_tools.cli.inputs import confirm
 from mlx_tools.cli.options import Yes, argument
-from mlx_tools.cli.output import complain, note, print_text
+from mlx_tools.cli.output import note, print_text
+from mlx_tools.cli.tool_switches import ToolName, load_tools, origin_of, tell_callable
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
 from mlx_tools.messages import ALL_EFFECTS, ToolSpec, names_of
-from mlx_tools.paths import read_regular
-from mlx_tools.policy import BUILTIN, Policy, find_denial
-from mlx_tools.tools import (
-    FOLDER,
-    NO_SUCH,
-    BoundSources,
-    Registry,
-    ToolCollection,
+from mlx_tools.plugins.folders.collection import ToolCollection, write_template
+from mlx_tools.plugins.folders.definition import (
     ToolFolder,
     find_folders,
     read_folder,
     rename_folder,
-    write_template,
 )
+from mlx_tools.policy import BUILTIN
+from mlx_tools.tools import FOLDER
 
-ALLOW: Final = "to allow it in a run: --tools {name}"
 _NO_SANDBOX: Final = (
     "It runs as you, with your rights, in no sandbox: what it says of effects is believed."
 )
 
-ToolName = Annotated[str, argument("NAME", "The tool.", autocompletion=tool_names)]
+new_app, add_app, trust_app = (typer.Typer(add_completion=False) for _ in range(3))
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the group."""
-    for command in (new, add, trust, enable, disable, remove):
-        app.command()(command)
-
-
-def lacking(name: str, registry: Registry, policy: Policy) -> str | None:
-    """Return why a tool cannot be called, with an option that helps.
-
-    None if it can be called.
-    """
-    reason = registry.lacks(name, policy)
-    spec = registry.specs().get(registry.resolve_name(name))  # None if it is disabled
-    denied = find_denial(policy, spec) if spec is not None else None
-    option_helps = denied is not None and denied.rule == "default"
-    return f"{reason}; {ALLOW.format(name=name)}" if reason and option_helps else reason
-
-
+@new_app.command()
 def new(name: Annotated[str, argument("NAME", "The tool.")]) -> None:
     """Write a new tool to begin with: a folder that works, with a test.
 
     It is used where it is, as it is at each call, until it is added.
     """
-    _refuse_taken(name, _tools().all_specs())
+    _refuse_taken(name, load_tools().all_specs())
     folder = write_template(Path(), name)
     ToolCollection().make(name, folder)
     print_text(str(folder), exact=True)
@@ -79,6 +51,7 @@ def new(name: Annotated[str, argument("NAME", "The tool.")]) -> None:
     note(f"what you change counts at the next call; when it is done: mlx-tools tools add {name}")
 
 
+@add_app.command()
 def add(
     folder: Annotated[Path, argument("DIR", "The tool's folder, or a folder of such folders.")],
     yes: Yes = False,
@@ -87,7 +60,7 @@ def add(
     collection = ToolCollection()
     if folder.is_file():
         raise UsageError(f"{folder} is a file", hint=f"name its folder: {folder.parent}")
-    existing = _tools().all_specs()
+    existing = load_tools().all_specs()
     candidates = [
         _free(read_folder(candidate), existing) for candidate in find_folders(folder.absolute())
     ]
@@ -105,10 +78,11 @@ def add(
                 print_text(str(collection.add(candidate).path), exact=True)
                 added.append(name)
     finally:
-        _tell(added)
+        tell_callable(added)
     return EXIT_OK if len(added) == len(candidates) else EXIT_STOPPED
 
 
+@trust_app.command()
 def trust(name: ToolName, yes: Yes = False) -> int:
     """Trust the files of a tool in the tools folder as they are now."""
     collection = _collection_of(name, "only tools that are folders are trusted by their files")
@@ -116,69 +90,8 @@ def trust(name: ToolName, yes: Yes = False) -> int:
     if not _agreed(folder, f"Trust {name} as it is?", yes):
         return EXIT_STOPPED
     collection.trust(folder)
-    _tell([name])
+    tell_callable([name])
     return EXIT_OK
-
-
-def enable(name: ToolName) -> None:
-    """Switch a tool on."""
-    _switch(name, True)
-    _tell([name])
-
-
-def disable(name: ToolName) -> None:
-    """Switch a tool off, wherever it comes from."""
-    _switch(name, False)
-    complain(f"{name} is off (mlx-tools tools enable {name})", kind="done")
-
-
-def remove(name: ToolName, yes: Yes = False) -> int:
-    """Delete a tool from the tools folder, or a source of bound tools."""
-    sources = BoundSources()
-    if name in sources.names():
-        if not confirm(f"Forget {name} and its tools?", yes):
-            return EXIT_STOPPED
-        sources.remove(name)
-        complain(f"removed {name}", kind="done")
-        return EXIT_OK
-    collection = _collection_of(name, f"mlx-tools tools disable {name}")
-    if path := collection.load_record().making.get(name):
-        collection.make(name, None)
-        complain(f"{name} is used no more; its folder stays: {in_words(path)}", kind="done")
-        return EXIT_OK
-    if not confirm(f"Delete {collection.find_folder(name)}?", yes):
-        return EXIT_STOPPED
-    collection.remove(name)
-    complain(f"removed {name}", kind="done")
-    return EXIT_OK
-
-
-def tell_printed(name: str) -> None:
-    """Show the author of a tool what its last call printed, and its traceback."""
-    collection = ToolCollection()
-    if name not in collection.load_record().making:
-        return
-    with contextlib.suppress(OSError):
-        text = read_regular(collection.log_path(name)).decode("utf-8", "replace")
-        if text.strip():
-            note(f"its last call printed, in {collection.load_record().making[name]}:")
-            show_all(TextLine(in_words(line), foreign=True) for line in text.split("\n"))
-
-
-def _tools() -> Registry:
-    return tools_of(options.load({}))
-
-
-def _switch(name: str, is_on: bool) -> None:
-    registry = _tools()
-    name = registry.resolve_name(name)
-    spec = registry.all_specs().get(name)
-    if spec is None and registry.lacks(name, Policy()) == NO_SUCH:
-        raise UsageError(
-            f"there is no tool {name[:100]}", hint="mlx-tools tools list says which there are"
-        )
-    is_folder = spec is None or spec.plugin == FOLDER
-    ToolCollection().switch(name, is_on if is_folder or not is_on else None)
 
 
 def _free(folder: ToolFolder, taken_names: Mapping[str, ToolSpec]) -> ToolFolder:
@@ -208,7 +121,7 @@ def _refuse_taken(name: str, taken_names: Mapping[str, ToolSpec]) -> None:
     for alias in (name, *names_of(name)):
         if alias in taken_names and taken_names[alias].plugin != FOLDER:
             raise UsageError(
-                f"there is a tool {alias} already ({_origin(taken_names[alias].plugin)})",
+                f"there is a tool {alias} already ({origin_of(taken_names[alias].plugin)})",
                 hint="give yours another name",
             )
 
@@ -219,28 +132,13 @@ def _collection_of(name: str, hint: str) -> ToolCollection:
     Raises:
         UsageError: the tool of this name is not in it.
     """
-    collection, registry = ToolCollection(), _tools()
+    collection, registry = ToolCollection(), load_tools()
     spec = registry.all_specs().get(registry.resolve_name(name))
     if spec is not None and spec.plugin != FOLDER:
         raise UsageError(
-            f"{name} is not in {collection.folder} ({_origin(spec.plugin)})", hint=hint
+            f"{name} is not in {collection.folder} ({origin_of(spec.plugin)})", hint=hint
         )
     return collection
-
-
-def _tell(names: Sequence[str]) -> None:
-    """Report for each tool that it can be called now, or what is still missing."""
-    if not names:
-        return
-    loaded = options.load({})
-    registry, policy = tools_of(loaded), loaded.policy()
-    for name in names:
-        reason = lacking(name, registry, policy)
-        if reason is not None:
-            separator = " is on;" if registry.resolve_name(name) in registry.specs() else ":"
-            note(f"{name}{separator} {reason}")
-        else:
-            complain(f"{name} can be called", kind="done")
 
 
 def _agreed(folder: ToolFolder, question: str, yes: bool) -> bool:
@@ -282,7 +180,3 @@ def _describe_tool(folder: ToolFolder) -> Iterator[TextLine]:
     for name, file in sorted(folder.contents.items()):
         yield TextLine(f"{in_words(name)}  {len(file.data)} bytes", foreign=True)
     yield TextLine(_NO_SANDBOX)
-
-
-def _origin(plugin: str) -> str:
-    return "built in" if plugin == BUILTIN else f"of {plugin}"

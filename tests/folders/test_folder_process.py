@@ -15,11 +15,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mlx_tools.plugins.folders import load_tool
 from mlx_tools.policy import Policy
-from mlx_tools.tools import Progress, ToolContext, ToolResult, execute, load_tool
+from mlx_tools.tools import Progress, ToolContext, ToolResult, execute
 from tests.examples import FEW
+from tests.folders.tool_folders import make_folder
 from tests.processes import is_alive
-from tests.tools.tool_folders import make_folder
 from tests.waiting import until, wait_until
 
 LEFT = """
@@ -371,7 +372,8 @@ def test_nothing_outlives_a_caller_that_is_killed(tmp_path: Path) -> None:
     folder = make_folder(tmp_path, code=text)
     (tmp_path / "tmp").mkdir()
     program = (
-        "import asyncio; from mlx_tools.tools import execute, load_tool\n"
+        "import asyncio; from mlx_tools.plugins.folders import load_tool\n"
+        "from mlx_tools.tools import execute\n"
         f"asyncio.run(execute(load_tool({str(folder)!r}), {{}}, timeout=600))"
     )
     environ = os.environ | {"TMPDIR": str(tmp_path / "tmp")}

@@ -12,11 +12,12 @@ import pytest
 from mlx_tools.controller import call_tool
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALL_EFFECTS
+from mlx_tools.plugins.folders import load_tool
+from mlx_tools.plugins.folders.definition import read_folder
 from mlx_tools.policy import Policy
 from mlx_tools.testing import ScriptedApprover
-from mlx_tools.tools import Registry, ToolResult, execute, load_tool, make_preview
-from mlx_tools.tools.folder.definition import read_folder
-from tests.tools.tool_folders import make_folder
+from mlx_tools.tools import Registry, ToolResult, execute, make_preview
+from tests.folders.tool_folders import make_folder
 
 READING = ALL_EFFECTS - {"write", "execute"}
 CHANGES = """

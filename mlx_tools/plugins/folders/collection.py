@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
 import os
 import re
 import shutil
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from msgspec import Struct, ValidationError, convert, to_builtins
+from msgspec import Struct
 
 from mlx_tools.errors import (
     ConfigError,
@@ -23,19 +20,15 @@ from mlx_tools.errors import (
     translate_os_error,
 )
 from mlx_tools.messages import ALIASES, TOOL_NAME, replace
-from mlx_tools.paths import data_dir, expand_user, private_dir, read_data, read_private, write_whole
+from mlx_tools.paths import data_dir, private_dir, read_data
+from mlx_tools.plugins.folders.definition import ToolFolder, read_folder, write_files
 from mlx_tools.process import clean
-from mlx_tools.store import RootName, private_part
-from mlx_tools.tools.folder.definition import ToolFolder, read_folder, write_files
-
-LOCK_SECONDS: Final = 10.0
-"""Seconds that a change waits for another program that changes the folder."""
+from mlx_tools.tools import LOCK_SECONDS, OFF_REASON, UserChoices, UserChoicesFile
 
 UNTRUSTED_REASON: Final = "it is not trusted yet (mlx-tools tools trust {name})"
 CHANGED_REASON: Final = (
     "its files have changed since they were added: check them (mlx-tools tools trust {name})"
 )
-OFF_REASON: Final = "switched off (mlx-tools tools enable {name})"
 MISSING_REASON: Final = "it needs packages that are not installed: {packages}"
 
 
@@ -52,7 +45,7 @@ class CollectedTool(Struct, frozen=True):
 
 
 class ToolCollection:
-    """The user's folder ``tools``, and the file ``tools.json`` with the trusted ones.
+    """The user's folder ``tools``, and the user's choices about what is in it.
 
     A change is made in a hidden sibling of a tool's folder, and put in place by renaming. A lock
     keeps others out meanwhile. So a sibling that is there when nobody holds the lock was left by a
@@ -65,16 +58,7 @@ class ToolCollection:
 
     def __init__(self, data: Path | None = None, patience: float = LOCK_SECONDS) -> None:
         data = (data or data_dir()).absolute()
-        self.folder, self.record = data / "tools", data / "tools.json"
-        self._patience = patience
-
-    def load_record(self) -> FolderRecord:
-        """Return the record of trusted tools.
-
-        Raises:
-            ConfigError: it cannot be read.
-        """
-        return read_record(self.record)
+        self.folder, self.choices = data / "tools", UserChoicesFile(data, patience)
 
     def tools(self) -> list[CollectedTool]:
         """Return the tools in the folder, sorted by name; a faulty one has a reason.
@@ -82,16 +66,16 @@ class ToolCollection:
         Those in the making come last, and replace others of their name.
 
         Raises:
-            ConfigError: the folder or the record cannot be read.
+            ConfigError: the folder or the user's choices cannot be read.
         """
-        making = self.load_record().making  # also where there is no folder
+        making = self.choices.load().making  # also where there is no folder
         added = [tool for tool in self._collect() if tool.name not in making]
-        record = self.load_record()
-        return added + [self._make_tool(name, record, Path(path)) for name, path in making.items()]
+        choices = self.choices.load()
+        return added + [self._make_tool(name, choices, Path(path)) for name, path in making.items()]
 
     def log_path(self, name: str) -> Path:
         """Return the file with the output of the last call of a tool in the making."""
-        return self.record.parent / "making" / f"{name}.log"
+        return self.choices.path.parent / "making" / f"{name}.log"
 
     def make(self, name: str, path: Path | None) -> None:
         """Use a tool in the folder where it is being made; None ends that."""
@@ -105,12 +89,12 @@ class ToolCollection:
                 return []
             with contextlib.ExitStack() as stack:
                 with contextlib.suppress(OSError):  # it is changed for long, or is read-only
-                    stack.enter_context(self._lock(self._patience / 10))
+                    stack.enter_context(self.choices.lock(self.choices.patience / 10))
                     self._clean_up()
                 with os.scandir(self.folder) as scanned:
                     names = sorted(entry.name for entry in scanned if _may_be_tool(entry))
-                record = self.load_record()
-                return [self._make_tool(name, record) for name in names]
+                choices = self.choices.load()
+                return [self._make_tool(name, choices) for name in names]
         except OSError as error:
             raise ConfigError(
                 f"the tools folder {self.folder} cannot be read: {error.strerror}",
@@ -118,7 +102,7 @@ class ToolCollection:
             ) from None
 
     def _make_tool(
-        self, name: str, record: FolderRecord, making: Path | None = None
+        self, name: str, choices: UserChoices, making: Path | None = None
     ) -> CollectedTool:
         """Return a tool in the folder, or in the folder where it is being made.
 
@@ -126,7 +110,7 @@ class ToolCollection:
         """
         if not TOOL_NAME.fullmatch(name):
             return CollectedTool(clean(name, 64), None, f"{name!r:.80} cannot name a tool")
-        trusted = record.trusted.get(str(self.folder / name))
+        trusted = choices.trusted.get(str(self.folder / name))
         if making is None and trusted is None:
             return CollectedTool(name, None, UNTRUSTED_REASON.format(name=name))
         try:
@@ -138,7 +122,7 @@ class ToolCollection:
         reason = (
             MISSING_REASON.format(packages=", ".join(folder.missing)) if folder.missing else None
         )
-        if not record.switched.get(name, folder.enabled):
+        if not choices.switched.get(name, folder.enabled):
             reason = OFF_REASON.format(name=name)
         return CollectedTool(name, folder, reason, None if making is None else self.log_path(name))
 
@@ -190,36 +174,32 @@ class ToolCollection:
             )
             if now != then:
                 raise UsageError(f"{path} was changed by another program", hint="add it again")
-            old_record = self.load_record()
-            old_digest = old_record.trusted.get(str(path), "")
+            old_choices = self.choices.load()
+            old_digest = old_choices.trusted.get(str(path), "")
             # either is trusted until the new one is in its place: whoever is killed leaves both
             # The order matters for a process that is killed. First both digests are trusted, then
             # the folders are exchanged, then only the new digest is. So at each moment the folder
             # in place is trusted.
-            self._write_record(
-                old_record.with_entry("trusted", str(path), f"{old_digest} {added.digest}")
+            self.choices.write(
+                old_choices.with_entry("trusted", str(path), f"{old_digest} {added.digest}")
             )
             try:
                 if os.path.lexists(path):
                     path.rename(self._sibling_path(name, "old"))
                 draft.rename(path)
             except OSError:
-                self._write_record(old_record)
+                self.choices.write(old_choices)
                 raise
-            trusted = old_record.with_entry("trusted", str(path), added.digest)
-            self._write_record(trusted.with_entry("making", name, None))
+            trusted = old_choices.with_entry("trusted", str(path), added.digest)
+            self.choices.write(trusted.with_entry("making", name, None))
         return added
 
     def trust(self, folder: ToolFolder) -> None:
         """Let a tool's files run as they were read, and as long as they stay so."""
         self._set_entry("trusted", str(folder.path), folder.digest)
 
-    def switch(self, name: str, is_on: bool | None) -> None:
-        """Switch a tool on or off; None restores its own default."""
-        self._set_entry("switched", name, is_on)
-
     def remove(self, name: str) -> None:
-        """Delete a tool's folder and its entries in the record.
+        """Delete a tool's folder and the choices about it.
 
         Raises:
             UsageError: there is none, or it cannot be moved away. Nothing has changed then.
@@ -228,8 +208,8 @@ class ToolCollection:
         with translate_os_error(UsageError, f"{path} cannot be removed"), self._hold_change():
             path.rename(trash)
             try:
-                record = self.load_record().with_entry("trusted", str(path), None)
-                self._write_record(record.with_entry("switched", name, None))
+                choices = self.choices.load().with_entry("trusted", str(path), None)
+                self.choices.write(choices.with_entry("switched", name, None))
             except MlxToolsError:  # nothing was forgotten: it is back
                 trash.rename(path)
                 raise
@@ -247,43 +227,12 @@ class ToolCollection:
         Raises:
             UsageError: another program holds the lock for long.
         """
-        private_dir(self.record.parent)
-        with contextlib.ExitStack() as stack:
-            with translate_os_error(ConfigError, f"{self.record} cannot be written"):
-                try:
-                    stack.enter_context(self._lock(self._patience))
-                except BlockingIOError:
-                    why = "another program is changing the tools folder"
-                    raise UsageError(f"{self.folder} cannot be changed: {why}") from None
+        with self.choices.hold_change():
             self._clean_up()
             try:
                 yield
             finally:
                 self._clean_up()
-
-    @contextlib.contextmanager
-    def _lock(self, seconds: float) -> Iterator[None]:
-        """Hold the lock of the folder, after waiting for at most ``seconds``.
-
-        Raises:
-            BlockingIOError: another program still holds it.
-        """
-        path = self.record.with_name(f".{self.record.name}.lock")
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(path, flags, 0o600)
-        until = time.monotonic() + seconds
-        try:
-            while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > until:
-                        raise
-                    time.sleep(_LOCK_INTERVAL)
-            yield
-        finally:
-            os.close(descriptor)
 
     def _sibling_path(self, name: str, kind: Literal["draft", "old", "gone"]) -> Path:
         """Return a hidden path next to a tool: for a new, a replaced or a removed one."""
@@ -310,45 +259,15 @@ class ToolCollection:
                     else:
                         path.unlink()
 
-    def _set_entry(self, record_field: RecordField, key: str, value: str | bool | None) -> None:
-        """Change one entry of the record. Raises ConfigError."""
+    def _set_entry(
+        self, choice_field: Literal["trusted", "making"], key: str, value: str | bool | None
+    ) -> None:
+        """Change one entry of the user's choices. Raises ConfigError."""
         with self._hold_change():
-            self._write_record(self.load_record().with_entry(record_field, key, value))
-
-    def _write_record(self, record: FolderRecord) -> None:
-        """Write the record, completely or not at all. Raises ConfigError."""
-        text = json.dumps(to_builtins(record, order="sorted"), indent=1)
-        with translate_os_error(ConfigError, f"{self.record} cannot be written"):
-            write_whole(self.record, text.encode() + b"\n")
+            self.choices.write(self.choices.load().with_entry(choice_field, key, value))
 
 
 _LEFTOVER: Final = re.compile(r"\.(?P<name>.+)\.(?P<kind>draft|old|gone)")
-_LOCK_INTERVAL: Final = 0.02
-"""Seconds between two tries to get the lock."""
-
-
-def find_exposure(
-    record: Path, roots: Iterable[str], subject: str = "what says which of them are trusted"
-) -> str | None:
-    """Return why no tool in ``record`` may run with these roots, or None.
-
-    A tool that writes below a root that holds the record could declare itself trusted.
-
-    Args:
-        record: the file or folder that must be out of reach.
-        roots: folders that tools may see.
-        subject: its name in the message.
-    """
-    record = record.resolve()
-    for root in map(RootName.parse, roots):
-        top = expand_user(root.path).resolve()
-        below = record.is_relative_to(top)
-        if not root.writable or not (below or top.is_relative_to(record)):
-            continue
-        parts = record.relative_to(top).parts if below else ()
-        if private_part(parts, top.name, writing=True) is None:
-            return f"{subject}, {record}, lies {'below' if below else 'above'} the root {root.path}"
-    return None
 
 
 def check_folder_name(name: str) -> None:
@@ -373,61 +292,6 @@ def _read_named(path: Path, name: str) -> ToolFolder:
     if folder.spec.name != name:
         raise ToolDefinitionError(f"{path} holds the tool {folder.spec.name}, not {name}")
     return folder
-
-
-# --- what the user said of tools ------------------------------------------------------------------
-#
-# Kept in one file, apart from the tools' folders: whoever may write there cannot vouch for it.
-
-MAX_RECORD_BYTES: Final = 4_000_000
-"""Bytes of the largest record: tens of thousands of tools."""
-_HINT: Final = "look at it; without it no tool's folder is trusted, and no tool is switched off"
-
-RecordField = Literal["trusted", "switched", "making"]
-
-
-class FolderRecord(Struct, frozen=True, forbid_unknown_fields=True):
-    """The user's decisions about tools."""
-
-    version: Literal[1]
-    trusted: dict[str, str]
-    """The digests of each added folder by its path; two while one is being replaced."""
-    switched: dict[str, bool]
-    """For each tool that the user switched, whether it is on."""
-    making: dict[str, str] = {}
-    """For each tool in the making, its folder."""
-
-    def with_entry(
-        self, record_field: RecordField, key: str, value: str | bool | None
-    ) -> FolderRecord:
-        """Return the record with this entry; None removes it."""
-        others = {
-            entry_key: was
-            for entry_key, was in getattr(self, record_field).items()
-            if entry_key != key
-        }
-        now: dict[str, Any] = {record_field: others if value is None else others | {key: value}}
-        return replace(self, **now)
-
-
-EMPTY_RECORD: Final = FolderRecord(1, {}, {})
-
-
-def read_record(path: Path) -> FolderRecord:
-    """Return the record in the file, an empty one if there is no file.
-
-    Raises:
-        ConfigError: it cannot be read. Tools that were switched off must not come back.
-    """
-    with translate_os_error(ConfigError, f"{path} cannot be read", _HINT):
-        try:
-            data = read_private(path, MAX_RECORD_BYTES)
-        except FileNotFoundError:
-            return EMPTY_RECORD
-    try:
-        return convert(json.loads(data), FolderRecord)
-    except (ValidationError, ValueError, RecursionError):
-        raise ConfigError(f"{path} is damaged", hint=_HINT) from None
 
 
 # --- a new tool to begin with, from the files in prompts/new-tool/ --------------------------------

@@ -12,9 +12,9 @@ import pytest
 
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALL_EFFECTS
-from mlx_tools.tools.folder import definition as contents
-from mlx_tools.tools.folder.definition import read_folder
-from tests.tools.tool_folders import make_folder
+from mlx_tools.plugins.folders import definition as contents
+from mlx_tools.plugins.folders.definition import read_folder
+from tests.folders.tool_folders import make_folder
 
 PLAIN = {"name": "echo", "description": "Says it again."}
 

@@ -11,8 +11,8 @@ import pytest
 
 from mlx_tools.errors import EXIT_PAUSED
 from tests.command_line import Open, Result, Run
+from tests.folders.tool_folders import make_folder
 from tests.forked import forks
-from tests.tools.tool_folders import make_folder
 
 
 def rows(run: Run, *options: str) -> dict[str, dict[str, object]]:

@@ -16,17 +16,18 @@ from typing import Any
 import pytest
 
 from mlx_tools.errors import ConfigError, ToolDefinitionError, UsageError
-from mlx_tools.policy import Policy
-from mlx_tools.tools import Registry, ToolError, ToolResult, execute, load_tool
-from mlx_tools.tools.folder.collection import (
-    EMPTY_RECORD,
+from mlx_tools.plugins.folders import load_tool
+from mlx_tools.plugins.folders.collection import (
     ToolCollection,
-    find_exposure,
     write_template,
 )
-from mlx_tools.tools.folder.definition import read_folder
-from mlx_tools.tools.folder.folder_tool import folder_tool
-from tests.tools.tool_folders import ECHO, make_folder
+from mlx_tools.plugins.folders.definition import read_folder
+from mlx_tools.plugins.folders.folder_tool import folder_tool
+from mlx_tools.plugins.folders.offers import folder_offers
+from mlx_tools.policy import Policy
+from mlx_tools.tools import Registry, ToolError, ToolResult, execute
+from mlx_tools.tools.user_choices import NO_CHOICES, find_exposure
+from tests.folders.tool_folders import ECHO, make_folder
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def echo(tmp_path: Path, collection: ToolCollection) -> Path:
 
 
 def registry(collection: ToolCollection) -> Registry:
-    return Registry().with_folder(collection)
+    return Registry().with_offers(folder_offers(collection))
 
 
 def names_in(folder: Path) -> list[str]:
@@ -51,7 +52,7 @@ def names_in(folder: Path) -> list[str]:
 @contextmanager
 def unrecordable(collection: ToolCollection) -> Iterator[None]:
     """While nothing can be written into the record."""
-    lock = collection.record.with_name(f".{collection.record.name}.lock")
+    lock = collection.choices.path.with_name(f".{collection.choices.path.name}.lock")
     lock.unlink(missing_ok=True)
     lock.mkdir()
     yield
@@ -156,15 +157,15 @@ def test_a_tool_that_its_configuration_switches_off_can_be_switched_on(
 ) -> None:
     collection.add(read_folder(make_folder(tmp_path, enabled=False)))
     for said, off in ((None, True), (True, False), (None, True)):
-        collection.switch("echo", said)
+        collection.choices.switch("echo", said)
         assert ("switched off" in (why(collection) or "")) is off
 
 
 def test_removing_deletes_the_folder_and_forgets(collection: ToolCollection, echo: Path) -> None:
-    collection.switch("echo", False)
+    collection.choices.switch("echo", False)
     collection.remove("echo")
     assert not echo.exists()
-    assert collection.load_record() == EMPTY_RECORD
+    assert collection.choices.load() == NO_CHOICES
     make_folder(collection.folder)
     assert "not trusted yet" in (why(collection) or "")
 
@@ -200,7 +201,7 @@ def test_a_change_that_fails_halfway_leaves_the_files_and_what_is_trusted(
 ) -> None:
     new, said = (
         read_folder(make_folder(tmp_path / "new", "echo", "execute = 1")),
-        collection.load_record(),
+        collection.choices.load(),
     )
 
     def full(*_: object) -> None:
@@ -211,9 +212,9 @@ def test_a_change_that_fails_halfway_leaves_the_files_and_what_is_trusted(
         patch.setattr(Path, "rename", lambda a, b: (full if "draft" in a.name else rename)(a, b))
         with pytest.raises(UsageError, match="No space left"):
             collection.add(new)
-    assert collection.load_record() == said
+    assert collection.choices.load() == said
     with monkeypatch.context() as patch:
-        patch.setattr("mlx_tools.tools.folder.collection.write_whole", full)
+        patch.setattr("mlx_tools.tools.user_choices.write_whole", full)
         with pytest.raises(ConfigError, match="No space left"):
             collection.remove("echo")
     assert why(collection) is None
@@ -262,15 +263,15 @@ def test_no_name_leads_out_of_the_folder(collection: ToolCollection, echo: Path,
 def test_two_who_change_the_record_at_once_lose_nothing(collection: ToolCollection) -> None:
     def switch(start: int) -> None:
         for number in range(start, start + 20):
-            collection.switch(f"t{number}", False)
+            collection.choices.switch(f"t{number}", False)
 
     threads = [Thread(target=switch, args=(start,)) for start in (0, 100, 200)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(collection.load_record().switched) == 60
-    assert collection.record.stat().st_mode & 0o777 == 0o600
+    assert len(collection.choices.load().switched) == 60
+    assert collection.choices.path.stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(
@@ -287,13 +288,13 @@ def test_two_who_change_the_record_at_once_lose_nothing(collection: ToolCollecti
 def test_a_record_that_cannot_be_read_stops_everything(
     collection: ToolCollection, text: str
 ) -> None:
-    collection.record.parent.mkdir()
-    collection.record.write_text(text)
-    collection.record.chmod(0o600)
+    collection.choices.path.parent.mkdir()
+    collection.choices.path.write_text(text)
+    collection.choices.path.chmod(0o600)
     with pytest.raises(ConfigError, match=r"tools\.json is damaged"):
         registry(collection)
     with pytest.raises(ConfigError, match="is damaged"):
-        collection.switch("clock", False)
+        collection.choices.switch("clock", False)
 
 
 @pytest.mark.parametrize(
@@ -307,8 +308,8 @@ def test_a_record_that_cannot_be_read_stops_everything(
 def test_a_record_that_may_be_somebody_elses_is_not_believed(
     collection: ToolCollection, damage: Any, said: str
 ) -> None:
-    collection.switch("clock", False)
-    damage(collection.record)
+    collection.choices.switch("clock", False)
+    damage(collection.choices.path)
     with pytest.raises(ConfigError, match=said):
         registry(collection)
 
@@ -318,17 +319,19 @@ def test_trust_in_a_folder_is_none_in_one_of_the_same_name_elsewhere(
 ) -> None:
     other = ToolCollection(tmp_path / "other")
     make_folder(other.folder)
-    shutil.copy(collection.record, other.record)
+    shutil.copy(collection.choices.path, other.choices.path)
     assert "not trusted yet" in (why(other) or "")
 
 
 def test_a_root_that_can_be_written_must_not_hold_the_record(
     tmp_path: Path, collection: ToolCollection
 ) -> None:
-    assert find_exposure(collection.record, [str(tmp_path), "/usr:rw"]) is None
-    assert "lies below the root" in (find_exposure(collection.record, [f"{tmp_path}:rw"]) or "")
+    assert find_exposure(collection.choices.path, [str(tmp_path), "/usr:rw"]) is None
+    assert "lies below the root" in (
+        find_exposure(collection.choices.path, [f"{tmp_path}:rw"]) or ""
+    )
     hidden = ToolCollection(tmp_path / ".local" / "share")
-    assert find_exposure(hidden.record, [f"{tmp_path}:rw"]) is None
+    assert find_exposure(hidden.choices.path, [f"{tmp_path}:rw"]) is None
 
 
 # --- a new one ----------------------------------------------------------------------------------

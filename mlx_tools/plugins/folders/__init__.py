@@ -1,0 +1,12 @@
+"""Tools that are folders of files, each run in a process of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mlx_tools.lazy import names_of
+
+if TYPE_CHECKING:
+    from mlx_tools.plugins.folders.folder_tool import load_tool
+
+__getattr__, __dir__ = names_of(globals(), {"folder_tool": ("load_tool",)})

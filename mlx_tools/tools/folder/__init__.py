@@ -1,1 +1,0 @@
-"""Tools that are folders of files, each run in a process of its own."""
