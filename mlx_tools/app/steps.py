@@ -247,7 +247,9 @@ def _end(record: AnswerRecord | StoppedRecord) -> ReportStep:
     if isinstance(record, StoppedRecord):
         waiting = _notes((record.waiting_for, f"waiting for the {record.waiting_for}"))
         blocks = [fold_text(record.partial, "What had come")] if record.partial else []
-        words = f"{record.message}\n{stopped_in_words([record])}".strip()
+        words = stopped_in_words([record])
+        if record.message not in words:
+            words = f"{record.message}\n{words}"
         return ReportStep("end", "Stopped", record.reason, waiting, words, blocks, bad=True)
     notes = _notes(
         (record.bare_text, "plain text"),

@@ -77,6 +77,8 @@ def stopped_in_words(records: Sequence[Record]) -> str:
         what, way_out = _unreadable(completions[-1], records) or (what, way_out)
     elif last.message:
         what = f"{what}: {last.message}" if last.reason != "context_full" else last.message
+        if last.reason == "backend_error" and last.message.endswith(")"):
+            return f"stopped: {what}"  # the error says itself what to do
     return f"stopped: {what} ({way_out})"
 
 

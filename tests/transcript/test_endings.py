@@ -30,6 +30,12 @@ def test_each_stop_reason_is_told_in_words_with_a_way_out(reason: StopReason, me
     assert not [code for code in CODES if "_" in code and code in re.sub(r"/set \w+", "", line)]
 
 
+def test_an_error_that_says_what_to_do_is_given_no_second_advice() -> None:
+    message = "http://127.0.0.1:8080 broke off (its text is not used; ask again)"
+    line = stopped_in_words([StoppedRecord(reason="backend_error", message=message)])
+    assert line == f"stopped: the model's server failed: {message}"
+
+
 def test_the_step_limit_names_the_steps_and_both_ways_on() -> None:
     records = [completed()] * 24 + [StoppedRecord(reason="iteration_limit")]
     assert stopped_in_words(records) == (
