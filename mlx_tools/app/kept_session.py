@@ -101,14 +101,16 @@ class SavedSession(Struct, frozen=True):
     @asynccontextmanager
     async def open_for_reading(self) -> AsyncIterator[Conversation]:
         """Open the session to see what waits in it; no model is looked for or asked."""
-        configuration = self.run.configuration
-        registry = build_registry(configuration, self.header)
+        registry = build_registry(self.run.configuration, self.header)
         try:
-            controller = self._controller(_NoBackend(), registry, PauseApprover())
-            async with await self.begin(controller) as conversation:
+            async with await self.begin_without_model(registry, PauseApprover()) as conversation:
                 yield conversation
         finally:
             await registry.aclose()
+
+    async def begin_without_model(self, registry: Registry, approver: Approver) -> Conversation:
+        """Open the session to read it, or to decide about its calls; no model can be asked."""
+        return await self.begin(self._controller(_NoBackend(), registry, approver))
 
     def _controller(self, backend: Backend, registry: Registry, approver: Approver) -> Controller:
         store = session_store(self.run.configuration)

@@ -42,6 +42,7 @@ from mlx_tools.cli.saved_sessions import (
 from mlx_tools.cli.talk import ChatSession
 from mlx_tools.cli.type_ahead import TypeAhead
 from mlx_tools.errors import EXIT_OK, BackendError, MlxToolsError
+from mlx_tools.messages import replace
 from mlx_tools.paths import state_dir
 from mlx_tools.transcript import Answered, AnswerRecord, Header, Outcome, UserRecord, at_rest
 
@@ -68,7 +69,10 @@ def chat(
     if go_on or session is not None:
         choice = "" if tool_choice == "auto" else tool_choice
         refuse_options(tool_choice=choice, require_tools=require_tools)
-        saved = resolve_session(session, go_on, options_given)
+        same = {key: value for key, value in options_given.items() if key != "model.name"}
+        saved = resolve_session(session, go_on, same)
+        if isinstance(model := options_given.get("model.name"), str):
+            saved = replace(saved, run=replace(saved.run, model=model))
         if go_on and not sys.stdin.isatty():  # at a terminal the reminder says it
             tell_resumed(saved)
         return talk_on(saved)

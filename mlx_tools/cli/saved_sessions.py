@@ -67,8 +67,8 @@ def resolve_session(
         if key not in _GO_WITH and _plain(key, value) != _plain(key, recorded.get(key)):
             raise UsageError(
                 f"{config.table()[key].setting.flag} cannot change a saved session",
-                hint="leave it out: a session keeps its own; in chat /model, /root and /system "
-                "continue with another",
+                hint="leave it out: a session keeps its own; chat -c --model NAME, and /root and "
+                "/system in chat, continue with another",
             )
     return saved
 

@@ -93,12 +93,11 @@ class ChatSession:
         self.outputs: list[str] = []
         """Outputs of programs that the user ran; they go with the next question."""
         self._remaining = False  # True if the last question must be left to its session
+        self._changes_model = saved is not None and run.model not in (None, saved.header.model)
+        """True until the next question, if it continues the saved session with another model."""
         self._stack, self.controller = self._open_controller(run, saved)
         try:
-            begin = self.controller.conversation
-            self.conversation: Conversation = self.wait(
-                begin if saved is None else partial(saved.begin, self.controller)
-            )
+            self.conversation: Conversation = self.wait(self._beginning(saved))
         except BaseException:
             self._stack.close()
             raise
@@ -107,6 +106,15 @@ class ChatSession:
         self.sessions = [self.conversation.session]
         """The ids of the chat's sessions, the present one last."""
         self._status = StatusLine(self.model)
+
+    def _beginning(self, saved: SavedSession | None) -> Callable[[], Any]:
+        """Return what opens the first conversation."""
+        if saved is None:
+            return self.controller.conversation
+        if self._changes_model:
+            registry, approver = self.controller.registry, self.turns.approver
+            return partial(saved.begin_without_model, registry, approver)
+        return partial(saved.begin, self.controller)
 
     def _as_begun(self) -> Configuration:
         """Return settings that allow no more than the continued session does.
@@ -219,7 +227,9 @@ class ChatSession:
         """
         conversation = self.conversation
         is_begun = conversation.is_begun
-        if (
+        if self._changes_model:  # the other model goes on in a session of its own
+            self._remaining = bool(conversation.undecided)
+        elif (
             is_begun and conversation.session_state.state is State.STOPPED
         ):  # that question was given up
             self._decide_doubts()
@@ -364,7 +374,9 @@ class ChatSession:
 
     def _leave_unfinished(self) -> None:
         """Leave a question that waits, or broke off, to its own session."""
-        if self._remaining:
+        if self._changes_model:  # under the settings that the session was begun with
+            self.go_on_under(self.configuration)
+        elif self._remaining:
             self._go_on_in(self.controller)
 
     def _go_on_in(
@@ -380,4 +392,5 @@ class ChatSession:
     def _enter(self, conversation: Conversation) -> None:
         self._end_conversation()
         self.conversation, self._remaining = conversation, False
+        self._changes_model = False
         self.sessions.append(conversation.session)

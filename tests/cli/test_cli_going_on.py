@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -217,12 +218,32 @@ def test_an_option_that_says_what_the_session_was_begun_with_says_nothing_new(
 
 def test_chat_refuses_what_ask_refuses(run: Any, server: ScriptedServer) -> None:
     asked(run, server)
-    for option in (("--model", "other"), ("--tool-choice", "none")):
+    for option in (("--preset", "workspace"), ("--tool-choice", "none")):
         refused = run("chat", "-c", *option, stdin="More?\n")
         assert (refused.code, f"{option[0]} cannot change a saved session" in refused.error) == (
             2,
             True,
         )
+
+
+def test_chat_goes_on_with_another_model_in_a_new_session_as_narrow_as_the_first(
+    run: Any, home: Path
+) -> None:
+    root = home / "root"
+    root.mkdir()
+    with ScriptedServer(MAKE) as server:
+        begun = ("--url", server.url, "--root", f"{root}:rw", "--dry-run", "--json")
+        first = run("ask", *begun, "--tools", "create_file", "First?").json
+        assert first["calls"]
+    with ScriptedServer(MAKE, answer("Made."), answer("Told.")) as server:
+        chat = ("chat", "-c", "--model", "other", "--url", server.url)
+        talked = run(*chat, stdin="More?\nAnd more?\n")
+    assert talked.out.splitlines() == ["Made.", "Told."], talked.err
+    assert {body["model"] for body in server.bodies} == {"other"}
+    assert all(one in server.prompts[0] for one in ("First?", "create_file", "More?"))
+    assert not (root / "note.txt").exists()  # a dry run stays one
+    rows = [json.loads(line) for line in run("sessions", "list", "--json").out.splitlines()]
+    assert [row["session"] == first["session"] for row in rows] == [False, True]
 
 
 def test_a_new_beginning_in_a_talk_that_went_on_has_all_that_was_said(
