@@ -92,11 +92,20 @@ class SavedSession(Struct, frozen=True):
         try:
             return await choose(self.run, self.note)
         except (BackendError, UsageError) as error:
-            if self.fallback_options is None:
-                raise
-            url = self.fallback_options.configuration.settings.backend.url
-            self.note(f"{error.message}: trying {', '.join(addresses(url))}")
-            return await choose(self.fallback_options, self.note)
+            return await choose(self.fallback_after(error), self.note)
+
+    def fallback_after(self, error: BackendError | UsageError) -> RunOptions:
+        """Return the options for the other address, and note which is tried.
+
+        Raises:
+            BackendError: there is none; it is the error itself.
+            UsageError: likewise.
+        """
+        if self.fallback_options is None:
+            raise error
+        url = self.fallback_options.configuration.settings.backend.url
+        self.note(f"{error.message}: trying {', '.join(addresses(url))}")
+        return self.fallback_options
 
     @asynccontextmanager
     async def open_for_reading(self) -> AsyncIterator[Conversation]:
@@ -109,7 +118,7 @@ class SavedSession(Struct, frozen=True):
             await registry.aclose()
 
     async def begin_without_model(self, registry: Registry, approver: Approver) -> Conversation:
-        """Open the session to read it, or to decide about its calls; no model can be asked."""
+        """Open the session to read it, or decide about its calls; no model is asked."""
         return await self.begin(self._controller(_NoBackend(), registry, approver))
 
     def _controller(self, backend: Backend, registry: Registry, approver: Approver) -> Controller:

@@ -72,7 +72,9 @@ def chat(
         same = {key: value for key, value in options_given.items() if key != "model.name"}
         saved = resolve_session(session, go_on, same)
         if isinstance(model := options_given.get("model.name"), str):
-            saved = replace(saved, run=replace(saved.run, model=model))
+            other = saved.fallback_options and replace(saved.fallback_options, model=model)
+            run = replace(saved.run, model=model)
+            saved = replace(saved, run=run, fallback_options=other)
         if go_on and not sys.stdin.isatty():  # at a terminal the reminder says it
             tell_resumed(saved)
         return talk_on(saved)

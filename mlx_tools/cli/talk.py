@@ -31,7 +31,7 @@ from mlx_tools.cli.output import note
 from mlx_tools.cli.saved_sessions import kept_sessions
 from mlx_tools.cli.view import LiveView, StatusLine, describe_compaction, tell
 from mlx_tools.controller import Controller, Conversation
-from mlx_tools.errors import StorageError, TranscriptError, UsageError
+from mlx_tools.errors import BackendError, StorageError, TranscriptError, UsageError
 from mlx_tools.messages import replace
 from mlx_tools.policy import Policy, can_be_allowed, first_match
 from mlx_tools.prompt import ChatFormat
@@ -95,7 +95,13 @@ class ChatSession:
         self._remaining = False  # True if the last question must be left to its session
         self._changes_model = saved is not None and run.model not in (None, saved.header.model)
         """True until the next question, if it continues the saved session with another model."""
-        self._stack, self.controller = self._open_controller(run, saved)
+        try:
+            self._stack, self.controller = self._open_controller(run, saved)
+        except (BackendError, UsageError) as error:
+            if saved is None:
+                raise
+            self.run = run = saved.fallback_after(error)
+            self._stack, self.controller = self._open_controller(run, saved)
         try:
             self.conversation: Conversation = self.wait(self._beginning(saved))
         except BaseException:

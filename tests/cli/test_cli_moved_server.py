@@ -59,3 +59,17 @@ def test_without_its_server_a_paused_run_waits_on(run: Any, home: Path) -> None:
     with ScriptedServer(answer("Made.")) as server:
         told = run("sessions", "resume", session, "--approve", "c1", "--url", server.url)
         assert (told.code, told.out.strip()) == (0, "Made."), told.err
+
+
+def test_a_chat_goes_on_at_the_address_that_is_configured_now(
+    run: Any, home: Path, configure: Callable[[str], Path]
+) -> None:
+    with ScriptedServer(answer("one")) as server:
+        run("ask", "First?", "--url", server.url)
+    gone = run("chat", "-c", stdin="Second?\n")
+    assert gone.code == 3 and "no server answers" in gone.err
+    with ScriptedServer(answer("two")) as server:
+        configure(f'[backend]\nurl = "{server.url}"\n')
+        told = run("chat", "-c", stdin="Second?\n")
+        assert (told.code, told.out.strip()) == (0, "two"), told.err
+        assert f"trying {server.url}" in told.err and "one" in server.prompts[0]
