@@ -23,13 +23,13 @@ from typing import Any
 from mlx_tools.backends import (
     DEFAULT_MODEL,
     CompletionRequest,
-    LocalBackend,
     find_chat_format,
     model_path,
     read_model_files,
 )
 from mlx_tools.decoding.constraints import Grammar, grammar_for
 from mlx_tools.messages import ToolSpec
+from mlx_tools.plugins.local import LocalBackend
 from mlx_tools.prompt import Frame, Neutraliser, Prompt, build_examples, build_system
 from mlx_tools.protocol import ReadingRules, judge, read
 from mlx_tools.store import load_words

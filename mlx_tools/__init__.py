@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         Chunk,
         CompletionRequest,
         CompletionsBackend,
-        LocalBackend,
         ServerBackend,
     )
     from mlx_tools.controller import (
@@ -96,7 +95,6 @@ __all__ = [
     "Event",
     "Finished",
     "Limits",
-    "LocalBackend",
     "MlxToolsError",
     "Outcome",
     "Paused",
@@ -131,7 +129,6 @@ __getattr__, __dir__ = names_of(
             "Chunk",
             "CompletionRequest",
             "CompletionsBackend",
-            "LocalBackend",
             "ServerBackend",
         ),
         "controller": (

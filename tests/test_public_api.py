@@ -37,7 +37,6 @@ PUBLIC = [
     "Event",
     "Finished",
     "Limits",
-    "LocalBackend",
     "MlxToolsError",
     "Outcome",
     "Paused",

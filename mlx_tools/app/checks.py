@@ -19,7 +19,7 @@ from mlx_tools.backends import (
     Backend,
     CompletionsBackend,
     Health,
-    LocalBackend,
+    LocalModel,
     ModelFiles,
     NativeBackend,
     NativeVerdict,
@@ -142,7 +142,7 @@ async def check_vendor(backend: NativeBackend) -> Check:
     return Check("server", "fail", health.detail, "check the address, the key and the network")
 
 
-async def check_local(backend: LocalBackend) -> list[Check]:
+async def check_local(backend: LocalModel) -> list[Check]:
     """Check that a model in this process loads and completes text, and what it can do."""
     try:
         await backend.start()

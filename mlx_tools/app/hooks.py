@@ -165,7 +165,8 @@ def backends() -> Mapping[str, BackendMaker]:  # type: ignore[empty-body]
 
     Returns:
         For each interface, what makes the backend. Its ``kind`` is ``native`` if it takes messages
-        and tools, and `CompletionsBackend` shows what it may offer besides.
+        and tools, and `CompletionsBackend` shows what it may offer besides. Under ``local``, what
+        loads a model into this process: it takes the model's folder, and ``note``.
 
     Raises:
         Exception: the plugin is faulty; its interfaces are left out.
@@ -444,12 +445,11 @@ def check_server_address(url: str) -> None:
     Raises:
         UsageError: it is no such address, or nothing speaks its interface.
     """
-    from mlx_tools.backends import parse_address
+    from mlx_tools.backends import check_interface, parse_address
 
-    interface = parse_address(url).interface
-    if interface and interface not in (makers := backend_makers()):
-        known = ", ".join(makers) or "none"
-        raise UsageError(f"nothing here speaks the interface {interface}; known are: {known}")
+    address = parse_address(url)
+    if address.interface:
+        check_interface(address, backend_makers())
 
 
 def plugin_commands(reserved: Iterable[str] = ()) -> dict[str, tuple[str, Command]]:

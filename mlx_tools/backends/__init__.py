@@ -29,12 +29,13 @@ if TYPE_CHECKING:
         single_tokens,
     )
     from mlx_tools.backends.chat_wire import TurnText, arguments_text
-    from mlx_tools.backends.choose import choose_backend
+    from mlx_tools.backends.choose import LOCAL, check_interface, choose_backend
     from mlx_tools.backends.completions import CompletionsBackend, Health
     from mlx_tools.backends.deadlines import Deadlines
     from mlx_tools.backends.grammar_option import obeys_grammar
     from mlx_tools.backends.grammars import repeated_end, turn_grammar
     from mlx_tools.backends.inspection import (
+        LocalModel,
         NativeBackend,
         SelectedBackend,
         ServerPool,
@@ -42,17 +43,19 @@ if TYPE_CHECKING:
         native_markers,
     )
     from mlx_tools.backends.interface import (
+        MODEL_FOLDER,
         Backend,
         BackendKind,
+        BackendTraits,
         Chunk,
         CompletionRequest,
         GrammarText,
+        RequestCancelled,
         RouteChoice,
         TokenScore,
         read_traits,
     )
     from mlx_tools.backends.listener import listening_command
-    from mlx_tools.backends.local import LocalBackend
     from mlx_tools.backends.local_servers import USUAL_ADDRESSES
     from mlx_tools.backends.models.download import PullProgress, Report, fetch_wheel, file_sha256
     from mlx_tools.backends.models.embedded import DEFAULT_MODEL, folder_bytes
@@ -68,7 +71,7 @@ if TYPE_CHECKING:
         pull_model,
         suggest_model,
     )
-    from mlx_tools.backends.openblas import find_openblas
+    from mlx_tools.backends.openblas import find_openblas, load_openblas
     from mlx_tools.backends.pool import UpstreamPool
     from mlx_tools.backends.router import (
         ModelSetup,
@@ -85,7 +88,7 @@ if TYPE_CHECKING:
         takes_grammar,
         tells_of_tools,
     )
-    from mlx_tools.backends.scores import MAX_SCORES
+    from mlx_tools.backends.scores import MAX_SCORES, spelled_bytes
     from mlx_tools.backends.server import ServerBackend, foreground_command
     from mlx_tools.backends.server_errors import LOG_HINT, as_refusal, translate
     from mlx_tools.backends.server_options import GPU_SHARE, HEADROOM, check_options
@@ -125,15 +128,16 @@ __getattr__, __dir__ = names_of(
             "reports_cache",
             "single_tokens",
         ),
-        "choose": ("choose_backend",),
+        "choose": ("LOCAL", "check_interface", "choose_backend"),
         "inspection": (
-            *("NativeBackend", "SelectedBackend", "ServerPool", "inspect_server"),
-            "native_markers",
+            *("LocalModel", "NativeBackend", "SelectedBackend", "ServerPool"),
+            *("inspect_server", "native_markers"),
         ),
         "chat_wire": ("TurnText", "arguments_text"),
         "completions": ("CompletionsBackend", "Health"),
         "grammar_option": ("obeys_grammar",),
         "interface": (
+            *("MODEL_FOLDER", "BackendTraits", "RequestCancelled"),
             "Backend",
             "BackendKind",
             "Chunk",
@@ -144,7 +148,6 @@ __getattr__, __dir__ = names_of(
             "read_traits",
         ),
         "listener": ("listening_command",),
-        "local": ("LocalBackend",),
         "local_servers": ("USUAL_ADDRESSES",),
         "models.download": ("PullProgress", "Report", "fetch_wheel", "file_sha256"),
         "models.embedded": ("DEFAULT_MODEL", "folder_bytes"),
@@ -160,7 +163,7 @@ __getattr__, __dir__ = names_of(
             "pull_model",
             "suggest_model",
         ),
-        "openblas": ("find_openblas",),
+        "openblas": ("find_openblas", "load_openblas"),
         "pool": ("UpstreamPool",),
         "router": (
             "ModelSetup",
@@ -177,7 +180,7 @@ __getattr__, __dir__ = names_of(
             "takes_grammar",
             "tells_of_tools",
         ),
-        "scores": ("MAX_SCORES",),
+        "scores": ("MAX_SCORES", "spelled_bytes"),
         "server": ("ServerBackend", "foreground_command"),
         "server_options": ("GPU_SHARE", "HEADROOM", "check_options"),
         "address": ("Address", "parse_address"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from mlx_tools.backends.address import Address, parse_address
 from mlx_tools.backends.completions import CompletionsBackend
@@ -16,7 +16,6 @@ from mlx_tools.backends.inspection import (
     marker_ids,
 )
 from mlx_tools.backends.interface import BackendKind
-from mlx_tools.backends.local import LocalBackend
 from mlx_tools.backends.local_servers import (
     PROBE_TIMEOUT,
     USUAL_ADDRESSES,
@@ -34,6 +33,9 @@ from mlx_tools.backends.models.listing import (
 from mlx_tools.backends.running_model import Pick
 from mlx_tools.backends.server import ServerBackend
 from mlx_tools.errors import UsageError
+
+LOCAL: Final = "local"
+"""The name under which a plugin gives the backend for a model in this process."""
 
 
 async def choose_backend(
@@ -68,8 +70,7 @@ async def choose_backend(
         spread: spread conversations over several servers.
         pick: asks a person which model a server runs.
         pick_server: asks a person which of several addresses to use.
-        interfaces: returns what makes the backends of other interfaces, by the word before an
-            address that names them.
+        interfaces: returns what the hook ``backends`` gives.
 
     Raises:
         UsageError: the options contradict each other, or name something that does not exist.
@@ -105,7 +106,7 @@ async def choose_backend(
             return await inspect_found(server.backend, server.health, source=how, pick=pick)
     if kind in ("completions", "native"):
         return await inspect_server(CompletionsBackend(usual[0], model, api_key=api_key))
-    return _own_server(kind, model, usual, note, server_options)
+    return _own_server(kind, model, usual, note, server_options, interfaces)
 
 
 def _native(
@@ -116,11 +117,7 @@ def _native(
     makers: Mapping[str, Callable[..., Any]],
 ) -> SelectedBackend:
     """Return the backend for an address that names an interface of its own."""
-    if address.interface not in makers:
-        known = ", ".join(makers) or "none"
-        raise UsageError(
-            f"nothing here speaks the interface {address.interface}", hint=f"known are: {known}"
-        )
+    check_interface(address, makers)
     if kind == "completions":
         raise UsageError(
             f"{address.url} is no completions server", hint="use --backend native or auto"
@@ -129,26 +126,68 @@ def _native(
     return SelectedBackend(backend=backend, source="named", model=model)
 
 
+def check_interface(address: Address, makers: Mapping[str, Callable[..., Any]]) -> None:
+    """Check that a plugin speaks the interface that an address names.
+
+    Args:
+        address: the address.
+        makers: what makes the backends of plugins.
+
+    Raises:
+        UsageError: none does.
+    """
+    known = [name for name in makers if name != LOCAL]
+    if address.interface and address.interface not in known:
+        raise UsageError(
+            f"nothing here speaks the interface {address.interface}",
+            hint=f"known are: {', '.join(known) or 'none'}",
+        )
+
+
+def _load_here(
+    name: str,
+    note: Callable[[str], None] | None,
+    makers: Mapping[str, Callable[..., Any]],
+) -> SelectedBackend:
+    """Return the model of this name in this process.
+
+    Raises:
+        UsageError: no plugin can load models here.
+    """
+    if LOCAL not in makers:
+        raise UsageError(
+            "the backend local needs the plugin local, which is not here",
+            hint="--backend server starts a server with the model",
+        )
+    folder = model_path(name)
+    files = read_model_files(folder, name)
+    return SelectedBackend(
+        backend=makers[LOCAL](folder, note=note),
+        source="loaded",
+        note=f"loading {name} into this process",
+        model=name,
+        files=files,
+    )
+
+
 def _own_server(
     kind: BackendKind,
     model: str | None,
     usual: Sequence[str],
     note: Callable[[str], None] | None,
     options: Sequence[str],
+    interfaces: Callable[[], Mapping[str, Callable[..., Any]]],
 ) -> SelectedBackend:
     """Return a server of our own, or this process, with ``model`` or the embedded one."""
+    if kind == "local":
+        return _load_here(model or DEFAULT_MODEL, note, interfaces())
     name, suggestion = model or DEFAULT_MODEL, ""
     folder = model_path(name)
     files = read_model_files(folder, name)
-    backend: LocalBackend | ServerBackend
     how: Source = "started"
-    if kind == "local":
-        backend, how = LocalBackend(folder, note=note), "loaded"
-        line = f"loading {name} into this process"
-    else:
-        ids = marker_ids(files, CALL_MARKERS)
-        backend = ServerBackend(folder, forbidden_tokens=ids, note=note, options=options)
-        line = f"starting a server of our own with {name}"
+    ids = marker_ids(files, CALL_MARKERS)
+    backend = ServerBackend(folder, forbidden_tokens=ids, note=note, options=options)
+    line = f"starting a server of our own with {name}"
     if kind == "auto" and model is None:
         how, suggestion = "embedded", suggest_model(memory_bytes()).line
         ports = ", ".join(str(parse_address(address).port) for address in usual)

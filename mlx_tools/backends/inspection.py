@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from msgspec import Struct
@@ -12,7 +13,6 @@ from mlx_tools.backends.address import Address
 from mlx_tools.backends.capabilities import hides_its_model
 from mlx_tools.backends.completions import CompletionsBackend, Health, list_names
 from mlx_tools.backends.interface import Chunk, CompletionRequest
-from mlx_tools.backends.local import LocalBackend
 from mlx_tools.backends.local_servers import (
     find_program,
     folder_here,
@@ -85,6 +85,21 @@ class NativeBackend(Protocol):
     async def aclose(self) -> None: ...
 
 
+class LocalModel(Protocol):
+    """A model in this process: a plugin's."""
+
+    kind: Literal["local"]
+    model: Path
+    forbidden_tokens: tuple[int, ...]
+    notes: tuple[str, ...]
+    """Lines about this machine that a person should read, once it is loaded."""
+
+    async def start(self) -> None: ...
+    def complete(self, request: CompletionRequest, /) -> AsyncGenerator[Chunk, None]: ...
+    async def models(self, timeout: float = 5.0) -> tuple[str, ...]: ...
+    async def aclose(self) -> None: ...
+
+
 class ServerPool(Protocol):
     """Several servers as one backend: `mlx_tools.backends.pool.UpstreamPool`."""
 
@@ -100,7 +115,7 @@ class ServerPool(Protocol):
 class SelectedBackend(Struct, frozen=True, kw_only=True):
     """A backend, and how it was chosen."""
 
-    backend: CompletionsBackend | ServerPool | ServerBackend | LocalBackend | NativeBackend
+    backend: CompletionsBackend | ServerPool | ServerBackend | LocalModel | NativeBackend
     source: Source
     """How it was chosen.
 

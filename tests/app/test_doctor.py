@@ -14,7 +14,6 @@ from mlx_tools.app.checks import Check, check_all
 from mlx_tools.backends import (
     CompletionsBackend,
     Health,
-    LocalBackend,
     ModelFiles,
     SelectedBackend,
     ServerBackend,
@@ -24,6 +23,7 @@ from mlx_tools.backends import (
     read_model_files,
 )
 from mlx_tools.messages import replace
+from mlx_tools.plugins.local import LocalBackend
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import TranscriptStore, words_digest
 from tests.backends.asking import AT_ONCE

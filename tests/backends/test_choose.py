@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from mlx_tools.app import backend_makers
 from mlx_tools.backends import (
     DEFAULT_MODEL,
     CompletionsBackend,
-    LocalBackend,
     ModelMissing,
     SelectedBackend,
     ServerBackend,
@@ -33,6 +33,7 @@ from mlx_tools.errors import (
     BackendUnreachable,
     UsageError,
 )
+from mlx_tools.plugins.local import LocalBackend
 from tests.backends.asking import ask
 from tests.backends.loopback import Connection, Server, answers, likelihoods, says, serving
 
@@ -275,11 +276,23 @@ def test_options_that_cannot_be_are_refused(options: dict[str, str]) -> None:
 
 def test_a_model_can_be_run_in_this_process(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    chosen = choose(kind="local", model=str(tmp_path))
+    chosen = choose(kind="local", model=str(tmp_path), interfaces=backend_makers)
     assert isinstance(chosen.backend, LocalBackend) and chosen.backend.model == tmp_path
     assert (chosen.source, chosen.model) == ("loaded", str(tmp_path))
     assert "this process" in chosen.note
     assert chosen.backend.forward_passes == 0  # nothing is loaded yet
+
+
+def test_without_its_plugin_no_model_is_run_in_this_process(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(UsageError, match="needs the plugin local"):
+        choose(kind="local", model=str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["auto", "native"])
+def test_a_model_in_this_process_has_no_address(kind: str) -> None:
+    with pytest.raises(UsageError, match="nothing here speaks the interface local"):
+        choose(kind=kind, url="local:http://127.0.0.1:1", interfaces=backend_makers)
 
 
 # --- which model a server runs ------------------------------------------------------------------

@@ -11,7 +11,6 @@ import pytest
 
 from mlx_tools.backends import (
     CompletionsBackend,
-    LocalBackend,
     NativeVerdict,
     Route,
     VerdictStore,
@@ -20,6 +19,7 @@ from mlx_tools.backends import (
 )
 from mlx_tools.errors import BackendError, UsageError
 from mlx_tools.messages import replace
+from mlx_tools.plugins.local import LocalBackend
 from mlx_tools.testing import ChatCall, Completion, ScriptedServer
 from tests.backends.asking import AT_ONCE
 

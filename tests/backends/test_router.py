@@ -11,7 +11,6 @@ import pytest
 
 from mlx_tools.backends import (
     CompletionsBackend,
-    LocalBackend,
     ServerBackend,
     find_chat_format,
     find_context_size,
@@ -19,6 +18,7 @@ from mlx_tools.backends import (
     read_model_files,
 )
 from mlx_tools.errors import BackendBroken, BackendUnreachable, ChatFormatError, UsageError
+from mlx_tools.plugins.local import LocalBackend
 from mlx_tools.testing import ScriptedBackend
 from tests.backends.loopback import answers, says, serving
 

@@ -16,16 +16,17 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self
 
-from mlx_tools.backends.deadlines import Deadlines
-from mlx_tools.backends.interface import (
+from mlx_tools.backends import (
     MODEL_FOLDER,
     BackendTraits,
     Chunk,
     CompletionRequest,
+    Deadlines,
     RequestCancelled,
+    check_request,
+    find_openblas,
+    load_openblas,
 )
-from mlx_tools.backends.openblas import find_openblas, load_openblas
-from mlx_tools.backends.wire import check_request
 from mlx_tools.errors import (
     BackendBroken,
     BackendTimeout,
@@ -38,7 +39,7 @@ from mlx_tools.process import clean
 if TYPE_CHECKING:
     import asyncio
 
-    from mlx_tools.backends.local_engine import Engine
+    from mlx_tools.plugins.local.local_engine import Engine
 
 NAME: Final = "the model in this process"
 HINT: Final = "ask again; the machine may be short of memory or busy"
@@ -282,7 +283,7 @@ class LocalBackend:
             self._work.discard(work)
 
     def _load_engine(self) -> Engine:
-        from mlx_tools.backends.local_engine import Engine
+        from mlx_tools.plugins.local.local_engine import Engine
 
         line = load_openblas(self._openblas)
         if line and line not in self.notes:

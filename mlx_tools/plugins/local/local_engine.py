@@ -14,14 +14,14 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mlx_tools.backends.interface import (
+from mlx_tools.backends import (
     Chunk,
     CompletionRequest,
     RequestCancelled,
     TokenScore,
+    check_request,
+    spelled_bytes,
 )
-from mlx_tools.backends.scores import spelled_bytes
-from mlx_tools.backends.wire import check_request
 from mlx_tools.errors import BackendBroken, MissingDependency, ModelError, UsageError
 from mlx_tools.messages import FinishReason, Usage
 from mlx_tools.paths import to_install

@@ -18,11 +18,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.backends import Chunk, CompletionsBackend, GrammarText, LocalBackend, local_engine
-from mlx_tools.backends.local_engine import Engine, TokenTexts
+from mlx_tools.backends import Chunk, CompletionsBackend, GrammarText
 from mlx_tools.decoding.constraints import grammar_for
 from mlx_tools.errors import BackendTimeout, BackendUnreachable, ModelError, UsageError
 from mlx_tools.messages import ToolSpec
+from mlx_tools.plugins.local import LocalBackend, local_engine
+from mlx_tools.plugins.local.local_engine import Engine, TokenTexts
 from mlx_tools.protocol import ReadingRules, forcing_prefix, judge, read
 from tests.backends.asking import ask, collect, request
 from tests.backends.tiny import LLAMA, SLIDING, make_tiny_model
