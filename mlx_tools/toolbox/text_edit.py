@@ -261,7 +261,8 @@ def _list_numbers(spans: Sequence[Span]) -> str:
 def _explain_missing(lines: TextLines, old: str, name: str) -> str:
     """Return the message that ``old`` does not occur, with the nearest place."""
     wanted_lines = lines.unify_ends(old).strip("\n").split("\n")
-    place = _find_other_blanks(lines, wanted_lines)
+    ends_line = lines.unify_ends(old).endswith("\n")
+    place = _find_other_blanks(lines, wanted_lines, ends_line=ends_line)
     if place is not None:
         first, last = place
         file_text = lines.text[lines.starts[first] : lines.find_end(last)]
@@ -280,14 +281,24 @@ def _explain_missing(lines: TextLines, old: str, name: str) -> str:
     return f"old does not occur in {name}. The nearest lines, with their numbers:\n{shown}"
 
 
-def _find_other_blanks(lines: TextLines, wanted_lines: Sequence[str]) -> tuple[int, int] | None:
-    """Return the first and last line of a place that differs only in white space."""
+def _find_other_blanks(
+    lines: TextLines, wanted_lines: Sequence[str], *, ends_line: bool
+) -> tuple[int, int] | None:
+    """Return the first and last line of a place that differs only in white space.
+
+    A part of a word is no such place: ``x + 3`` does not stand in ``x + 30``.
+    """
     sought = "\n".join(" ".join(line.split()) for line in wanted_lines)
     if not sought.strip():
         return None
     view = _make_view([" ".join(line.split()) for line in lines.contents])
     offset = f"\n{view.text}\n".find(f"\n{sought}\n")
-    offset = view.text.find(sought) if offset < 0 else offset  # else a place within lines
+    if offset < 0:  # else a place within lines
+        before = r"(?<!\w)" if _WORD.match(sought[0]) else ""
+        after = r"(?!\w)" if _WORD.match(sought[-1]) else ""
+        after += r"(?=\n|\Z)" if ends_line else ""
+        match = re.search(f"{before}{re.escape(sought)}{after}", view.text)
+        offset = -1 if match is None else match.start()
     return None if offset < 0 else (view.line_at(offset), view.line_at(offset + len(sought)))
 
 

@@ -21,6 +21,7 @@ from mlx_tools.toolbox.edit_file import MAX_EDITED_BYTES
 from mlx_tools.toolbox.text_edit import edit_text
 from mlx_tools.tools import Registry, Tool, ToolContext, ToolError
 from mlx_tools.transcript import Header
+from tests.tables import table
 from tests.tools.file_calls import executed, quick_folder, tree, written
 
 FIXTURE = [HealthCheck.function_scoped_fixture]
@@ -159,6 +160,14 @@ def test_another_indentation_is_answered_with_the_files_own_text(
     assert own.rstrip("\n") in message and "lines 3 to 4" in message
     edit(files, "f.py", message.partition("to copy:\n")[2], "        pass")
     assert "pass" in (folder / "f.py").read_text()
+
+
+@table("old", ["return x + 3\n", "return x + 3", "turn x + 30", "    return x +\n"])
+def test_a_part_of_a_word_or_line_differs_in_more_than_white_space(old: str) -> None:
+    text = "def a(x):\n    return x - 3\n\n\ndef b(x):\n    return  x + 30\n"
+    with pytest.raises(ToolError) as refusal:
+        edit_text(text, old, "y", "f.py")
+    assert "white space differs" not in str(refusal.value)
 
 
 @pytest.mark.parametrize(
