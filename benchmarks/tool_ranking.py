@@ -35,7 +35,8 @@ from mlx_tools.plugins.evaluate.bfcl_data import (
     load_items,
     sample,
 )
-from mlx_tools.prompt import Finder, finder
+from mlx_tools.prompt import HUMP
+from mlx_tools.tools import Finder, finder
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -63,7 +64,7 @@ def ours(tools: Sequence[ToolSpec], question: str) -> list[str]:
 
 def text_of(tool: ToolSpec) -> str:
     """The words of a tool about itself, its name split into words."""
-    name = finder.HUMP.sub(" ", re.sub(r"[._-]", " ", tool.name))
+    name = HUMP.sub(" ", re.sub(r"[._-]", " ", tool.name))
     return " ".join((name, tool.description, *finder.schema_texts(tool.parameters)))
 
 
@@ -148,7 +149,7 @@ def cases(options: argparse.Namespace) -> Iterator[tuple[BfclItem, Mapping[str, 
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    finder.tool_stems = remembered(finder.tool_stems)  # type: ignore[assignment]
+    finder.tool_text = remembered(finder.tool_text)  # type: ignore[assignment]
     names = options.only.split(",")
     rankers = {name: RANKERS[name]() for name in names}
     places: dict[str, dict[str, list[int]]] = {a: {n: [] for n in names} for a in AMONG}

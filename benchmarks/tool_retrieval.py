@@ -30,7 +30,8 @@ from mlx_tools.plugins.evaluate.bfcl_data import (
     load_items,
     sample,
 )
-from mlx_tools.prompt import CATALOG_BUDGET, SEARCH, Finder, build_catalog
+from mlx_tools.prompt import CATALOG_BUDGET, SEARCH, build_catalog
+from mlx_tools.tools import Finder
 
 PLACES = (1, 5, 10)
 

@@ -73,6 +73,7 @@ from mlx_tools.schema import is_large
 from mlx_tools.store import FORMAT_VERSION, MemoryStore, SessionFiles, load_words, to_json
 from mlx_tools.tools import (
     CacheScope,
+    Finder,
     NestedReadCallCache,
     ReadCallCache,
     Registry,
@@ -623,7 +624,7 @@ class Controller:
                 output_schema=settings.output_schema,
                 weak_model=setup.decided.weak,
             )
-            openings = Openings(frame, self._find_search)  # which may add that tool
+            openings = Openings(frame, self._find_search, Finder)  # which may add that tool
             header = Header(
                 **{name: getattr(settings, name) for name in _HEADER_SETTINGS - {"persona"}},
                 persona=persona,

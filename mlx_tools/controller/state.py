@@ -23,6 +23,7 @@ from mlx_tools.prompt import (
     result_tool,
 )
 from mlx_tools.protocol import DEFAULT_REASONING_MARKERS
+from mlx_tools.tools import Finder
 from mlx_tools.transcript import (
     ApprovalRecord,
     CallRecord,
@@ -257,9 +258,8 @@ class SessionState:
             answers_by_call=header.output_schema is not None,
         ).copy()
         self.neutraliser = self.prompt.neutraliser
-        self.known_tools = KnownTools(
-            header, {n: s for n, s in self.specs.items() if can_be_allowed(self.policy, s)}
-        )
+        permitted = {n: s for n, s in self.specs.items() if can_be_allowed(self.policy, s)}
+        self.known_tools = KnownTools(header, permitted, Finder)
         self.result = _result_tool(header, self.words)
         """The tool whose call is the answer, where that has to fit a schema. The model knows it as
         it knows the others; nobody else does."""

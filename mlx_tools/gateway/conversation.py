@@ -32,6 +32,7 @@ from mlx_tools.messages import ErrorInfo, FinalAnswer, Strategy, Style, ToolCall
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.prompt import ChatFormat, Frame, Neutraliser, Openings, PromptWords
 from mlx_tools.protocol import Reading
+from mlx_tools.tools import Finder
 from mlx_tools.transcript import (
     CallRecord,
     CompletionRecord,
@@ -223,7 +224,7 @@ class PromptProfile(Struct, frozen=True, kw_only=True):
                 weak_model=self.weak_model,
                 whole_descriptions=self.catalog == "whole",
             )
-            openings = Openings(frame, lambda: None)
+            openings = Openings(frame, lambda: None, Finder)
             opening = openings.opening("")
             system, examples, tools = opening.system, opening.examples, openings.tools
         return Header(

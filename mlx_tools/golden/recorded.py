@@ -40,7 +40,7 @@ from mlx_tools.prompt import (
 from mlx_tools.protocol import canonical
 from mlx_tools.store import RootName
 from mlx_tools.toolbox import file_access_spec
-from mlx_tools.tools import ToolResult
+from mlx_tools.tools import Finder, ToolResult
 from mlx_tools.transcript import (
     CallRecord,
     CarriedRecord,
@@ -141,7 +141,9 @@ def opening_today(
     choice = first.tool_choice or header.tool_choice
     carried = (r.record for r in golden.records if isinstance(r, CarriedRecord))
     said = next((r.content for r in carried if isinstance(r, UserRecord)), first.content)
-    return Openings(frame, lambda: search).opening(said, first=(choice, *header.require_tools))
+    return Openings(frame, lambda: search, Finder).opening(
+        said, first=(choice, *header.require_tools)
+    )
 
 
 def chat_format_today(golden: Golden) -> ChatFormat | None:

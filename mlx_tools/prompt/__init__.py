@@ -1,6 +1,6 @@
 """Rendering of a transcript as a model's prompt. Pure: no file, clock or socket."""
 
-from mlx_tools.prompt.catalog import build_catalog, one_line, signature
+from mlx_tools.prompt.catalog import MIN_SHOWN_TOOLS, build_catalog, one_line, signature
 from mlx_tools.prompt.chat_format import NAMED_FORMATS, ChatFormat, format_for_name
 from mlx_tools.prompt.chat_template import format_from_template, render_template
 from mlx_tools.prompt.compaction import (
@@ -20,19 +20,15 @@ from mlx_tools.prompt.descriptions import (
     parameter_descriptions,
     shorten_descriptions,
 )
-from mlx_tools.prompt.finder import (
-    HUMP,
+from mlx_tools.prompt.known_tools import (
     READER,
     SEARCH,
-    Bm25,
-    Finder,
     KnownTools,
-    is_common,
+    RankTools,
+    ToolRanking,
     is_on_demand,
     is_reader,
     is_search,
-    stem,
-    stems,
 )
 from mlx_tools.prompt.native_messages import ChatMessage, native_messages, neutralise_value
 from mlx_tools.prompt.neutralise import Neutraliser
@@ -47,6 +43,7 @@ from mlx_tools.prompt.opening import (
 )
 from mlx_tools.prompt.render import Prompt, new_prompt
 from mlx_tools.prompt.result_tool import ResultTool, holds_result
+from mlx_tools.prompt.stems import HUMP, is_common, stem, stems
 from mlx_tools.prompt.words import (
     FILES,
     GAP,

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from mlx_tools.prompt.finder import READER
+from mlx_tools.prompt.known_tools import READER
 from mlx_tools.prompt.render import Prompt
 from mlx_tools.prompt.words import PromptWords
 from mlx_tools.transcript import (

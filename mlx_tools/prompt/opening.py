@@ -19,7 +19,7 @@ from mlx_tools.errors import ConfigError
 from mlx_tools.messages import ToolObservation, ToolSpec, replace
 from mlx_tools.prompt.catalog import build_catalog, count_tokens, signature, whole_signature
 from mlx_tools.prompt.chat_format import ToolFormat
-from mlx_tools.prompt.finder import Finder
+from mlx_tools.prompt.known_tools import RankTools, ToolRanking
 from mlx_tools.prompt.neutralise import Composer, Neutraliser
 from mlx_tools.prompt.result_tool import ResultTool
 from mlx_tools.prompt.words import Example, PromptWords, parts
@@ -108,7 +108,7 @@ class _FrameParts(NamedTuple):
 
     whole: SystemPrompt
     examples: tuple[Message, ...]
-    finder: Finder
+    ranking: ToolRanking
 
 
 _MAX_CACHED: Final = 64
@@ -120,11 +120,14 @@ class Openings:
     """A maker of openings; equal frames share what does not depend on the questions.
 
     ``find_search`` returns the tool that searches the tools, None if there is none that may be
-    called; it is called only if not all tools fit into the catalog. ``tools`` describes those that
+    called; it is called only if not all tools fit into the catalog. ``rank_tools`` then ranks those
+    that are shown. ``tools`` describes those that
     the model can know, as JSON values, and ``catalog_hash`` is a digest of that.
     """
 
-    def __init__(self, frame: Frame, find_search: Callable[[], ToolSpec | None]) -> None:
+    def __init__(
+        self, frame: Frame, find_search: Callable[[], ToolSpec | None], rank_tools: RankTools
+    ) -> None:
         self.frame = frame
         self.search: ToolSpec | None = None
         described = [spec.to_json() for spec in frame.tools]
@@ -143,7 +146,7 @@ class Openings:
             examples = () if whole.hidden_names else _examples(frame, frame.tools)
             if len(_parts_cache) >= _MAX_CACHED:
                 _parts_cache.clear()
-            kept = _parts_cache[key] = _FrameParts(whole, examples, Finder(frame.tools))
+            kept = _parts_cache[key] = _FrameParts(whole, examples, rank_tools(frame.tools))
         self._parts = kept
         if kept.whole.hidden_names and (search := find_search()) is not None:
             self.search = search
@@ -159,10 +162,10 @@ class Openings:
         conversation that is sent again with each question, as stateless clients do, begins with the
         same bytes each time. ``first`` are tools that stand in the shortlist in any case.
         """
-        whole, shown, finder = self._parts
+        whole, shown, ranking = self._parts
         if not whole.hidden_names:
             return Opening(whole.text, shown)
-        best = partial(finder.shortlist, question, first)
+        best = partial(ranking.shortlist, question, first)
         system = build_system(self.frame, best=best, search=self.search)
         by_name = {tool.name: tool for tool in self.frame.tools}
         shown = _examples(self.frame, [by_name[n] for n in system.shown_names if n in by_name])

@@ -31,6 +31,7 @@ from mlx_tools.tools.executor import (
     whole_characters,
 )
 from mlx_tools.tools.exports import FORMATS, export, to_mcp, to_openai
+from mlx_tools.tools.finder import Finder, rarity_factor
 from mlx_tools.tools.functions import load_functions
 from mlx_tools.tools.host_tools import (
     DEFAULT_LIMIT,

@@ -15,8 +15,9 @@ from msgspec import Struct
 from mlx_tools.messages import Effects, ToolSpec
 from mlx_tools.paths import read_data
 from mlx_tools.policy import BUILTIN, Policy, can_be_allowed
-from mlx_tools.prompt import READER, SEARCH, Finder, build_catalog, is_on_demand, one_line
+from mlx_tools.prompt import READER, SEARCH, build_catalog, is_on_demand, one_line
 from mlx_tools.tools.context import RunTools, ToolError, current_context
+from mlx_tools.tools.finder import Finder
 from mlx_tools.tools.tool import Tool
 
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.messages import ToolSpec
-from mlx_tools.prompt import Finder
 from mlx_tools.prompt.catalog import (
     MAX_LINE_CHARS,
     MIN_SHOWN_TOOLS,
@@ -20,6 +19,7 @@ from mlx_tools.prompt.catalog import (
     parse_tool_names,
     signature,
 )
+from mlx_tools.tools import Finder
 from tests.tables import table
 
 

@@ -13,9 +13,9 @@ from mlx_tools import Controller, RunSettings, builtin_tools
 from mlx_tools.controller import call_tool
 from mlx_tools.messages import Effects, ToolSpec
 from mlx_tools.policy import Policy
-from mlx_tools.prompt import Finder, signature
+from mlx_tools.prompt import signature
 from mlx_tools.testing import ScriptedBackend, answer, call
-from mlx_tools.tools import Registry, Tool, ToolContext, execute, find_tools, tool_search
+from mlx_tools.tools import Finder, Registry, Tool, ToolContext, execute, find_tools, tool_search
 
 READ: Effects = frozenset({"read"})
 ALL = Policy(allow=["*"])

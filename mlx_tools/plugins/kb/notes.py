@@ -24,7 +24,7 @@ from msgspec import Struct
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import Effects
 from mlx_tools.paths import expand_user, private_dir
-from mlx_tools.prompt import Bm25
+from mlx_tools.plugins.kb.bm25 import Bm25
 from mlx_tools.store import (
     NameTaken,
     PathRefused,

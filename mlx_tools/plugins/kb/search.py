@@ -31,6 +31,7 @@ from mlx_tools.plugins.kb.query import (
     split_trigrams,
 )
 from mlx_tools.store import DAMAGED
+from mlx_tools.tools import rarity_factor
 
 SNIPPET_CHARS: Final = 600
 SECONDS: Final = 20.0
@@ -218,9 +219,6 @@ path, and its headings."""
 _SMALL: Final = 2_000
 """Passages of a knowledge base for which the rarity of words is counted here."""
 
-_FTS5_LEAST: Final = 1e-6
-"""The rarity that FTS5's bm25 assumes for a word that half of the rows or more have."""
-
 
 _CANDIDATES: Final = 1_000
 """Words that are compared with an unknown one."""
@@ -354,8 +352,7 @@ class PassageRanking:
             scores_by_row = dict(self._database.rows(query, clause))
             if len(scores_by_row) > rows:
                 raise sqlite3.DatabaseError(DAMAGED)
-            odds = (rows - len(scores_by_row) + 0.5) / (len(scores_by_row) + 0.5)
-            rarity = math.log(1 + odds) / max(math.log(odds), _FTS5_LEAST)
+            rarity = rarity_factor(len(scores_by_row), rows)
             for number, score in scores_by_row.items():
                 scores[number] = scores.get(number, 0.0) + rarity * score
         return scores
