@@ -112,13 +112,15 @@ def _line(text: str | None) -> str:
 
 
 def _words(parameter: Any, context: Any, said: dict[str, Any]) -> list[str] | str:
-    """The words that it takes, or the function that knows them when a Tab is pressed."""
+    """The words that it takes, or the function that knows them when a Tab is pressed.
+
+    A lambda cannot be found by its name later: its words are those of now.
+    """
     function = said.get(parameter.name)
-    if function is not None and function.__module__.startswith(COMPLETERS):
+    name = getattr(function, "__name__", "")
+    if function is not None and name.isidentifier() and function.__module__.startswith(COMPLETERS):
         place = function.__module__
-        return str(
-            function.__name__ if place == completion.__name__ else f"{place}:{function.__name__}"
-        )
+        return name if place == completion.__name__ else f"{place}:{name}"
     return [item.value for item in parameter.shell_complete(context, "")]
 
 

@@ -31,7 +31,6 @@ COMMANDS: Final[Mapping[str, str]] = {
     "sessions": "List and show the stored sessions, continue one, remove old ones.",
     "store": "Copy sessions, jobs and all else between files and a database.",
     "serve": "Serve your model to agents, editors and other programs.",
-    "connect": "Set up an agent or editor for serve: print or write its settings.",
     "approvals": "List, add and revoke approvals that hold for many calls.",
     "undo": "Take back what a session's calls changed.",
     "stats": "Count questions, calls and how they ended.",

@@ -389,7 +389,6 @@ async def serve(options: RunOptions, key: str, note: Note) -> None:
         note(f"{models.rows()[0]['id']} is served at {address}v1")
         for tell in gateway.on_listening:
             tell(address)
-        note("mlx-tools connect CLIENT sets up an agent or editor, such as codex or zed")
         await _Server(config, gateway.shut_down).serve(sockets=[listening])
 
 

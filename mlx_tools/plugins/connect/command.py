@@ -14,7 +14,11 @@ import typer
 from msgspec import Struct
 
 from mlx_tools.app import config
-from mlx_tools.cli.client_files import (
+from mlx_tools.cli.options import AsJson, argument, option
+from mlx_tools.cli.output import note, print_json, print_text
+from mlx_tools.errors import ConfigError, UsageError
+from mlx_tools.paths import private_dir, read_regular, write_whole
+from mlx_tools.plugins.connect.client_files import (
     CLIENTS,
     ClientPlan,
     FileChanges,
@@ -22,13 +26,9 @@ from mlx_tools.cli.client_files import (
     ListItem,
     ValueChange,
 )
-from mlx_tools.cli.json_edit import read_json, set_json
-from mlx_tools.cli.options import AsJson, argument, option
-from mlx_tools.cli.output import note, print_json, print_text
-from mlx_tools.cli.toml_edit import read_toml, set_toml
-from mlx_tools.cli.yaml_edit import read_yaml, set_yaml
-from mlx_tools.errors import ConfigError, UsageError
-from mlx_tools.paths import private_dir, read_regular, write_whole
+from mlx_tools.plugins.connect.json_edit import read_json, set_json
+from mlx_tools.plugins.connect.toml_edit import read_toml, set_toml
+from mlx_tools.plugins.connect.yaml_edit import read_yaml, set_yaml
 
 app = typer.Typer(add_completion=False)
 

@@ -8,9 +8,9 @@ from copy import deepcopy
 from importlib import import_module
 from typing import Any
 
-from mlx_tools.cli.json_edit import put_value
 from mlx_tools.errors import ConfigError, MissingDependency
 from mlx_tools.paths import to_install
+from mlx_tools.plugins.connect.json_edit import put_value
 
 Path = tuple[str | int, ...]
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from mlx_tools.cli.client_files import CLIENTS, GatewayTarget
-from mlx_tools.cli.json_edit import read_json, set_json
-from mlx_tools.cli.yaml_edit import set_yaml
 from mlx_tools.errors import ConfigError
+from mlx_tools.plugins.connect.client_files import CLIENTS, GatewayTarget
+from mlx_tools.plugins.connect.json_edit import read_json, set_json
+from mlx_tools.plugins.connect.yaml_edit import set_yaml
 from tests.tables import table
 
 WITH_FILES = [name for name in CLIENTS if name != "open-webui"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tomllib
 from typing import Any
 
-from mlx_tools.cli.json_edit import put_value
 from mlx_tools.errors import ConfigError
+from mlx_tools.plugins.connect.json_edit import put_value
 
 
 def read_toml(text: str) -> Any:

@@ -1,0 +1,1 @@
+"""The connection of agents and editors to a gateway: what stands in their files."""
