@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from shlex import quote
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, get_args
 
 from mlx_tools.errors import ConfigError, UsageError
 from mlx_tools.macos import sync_fully
@@ -244,9 +244,17 @@ def private_dir(path: Path) -> Path:
     except OSError as error:
         raise UsageError(
             f"the folder {path} cannot be used: {error.strerror or error}",
-            hint="make it a folder that you may write to, or name another by MLX_TOOLS_*_DIR",
+            hint="make it a folder that you may write to" + _other_folder_hint(path),
         ) from error
     return path
+
+
+def _other_folder_hint(path: Path) -> str:
+    """Return how another folder is named instead of this one, empty if it cannot be."""
+    for kind in get_args(Kind):
+        if path.is_relative_to(_folder(kind)):
+            return f", or name another by MLX_TOOLS_{kind.upper()}_DIR"
+    return ""
 
 
 def read_data(name: str) -> str:

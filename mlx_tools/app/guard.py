@@ -10,6 +10,7 @@ asking first. A key, if there is one, is compared in constant time.
 
 from __future__ import annotations
 
+import errno
 import hmac
 import ipaddress
 import json
@@ -155,9 +156,10 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         message = f"{host}:{port}: {error.strerror or error}"
-        raise UsageError(
-            message, hint="name another port with --port; 0 takes a free one"
-        ) from None
+        hint = "name another port with --port; 0 takes a free one"
+        if error.errno == errno.EADDRINUSE:
+            hint = f"does it run already? else {hint}"
+        raise UsageError(message, hint=hint) from None
     return listener
 
 

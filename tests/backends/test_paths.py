@@ -47,3 +47,16 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         with pytest.raises(UsageError) as caught:
             private_dir(path)
         assert str(path) in caught.value.message
+        assert caught.value.hint == "make it a folder that you may write to"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_of_ours_that_cannot_be_made_names_its_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    variable = f"MLX_TOOLS_{kind}_DIR"
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(variable, str(tmp_path / "file"))
+    with pytest.raises(UsageError) as caught:
+        private_dir(tmp_path / "file" / "below")
+    assert variable in str(caught.value.hint)

@@ -94,7 +94,8 @@ def refusal(*options: str) -> bytes:
 def test_a_port_that_is_taken_is_told_and_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        assert b"name another port with --port" in refusal("--port", port)
+        said = refusal("--port", port)
+    assert b"does it run already? else name another port with --port" in said
 
 
 @pytest.mark.parametrize("text", ["", "two words", "two\nlines\n", "umläut"])
