@@ -80,7 +80,7 @@ def check_system(
     processor: str | None = None,
     output: Output = program_output,
 ) -> list[Check]:
-    """Return whether MLX runs on this Mac, and if it has command line tools."""
+    """Check that MLX runs on this Mac, and that it has command line tools."""
     if platform != "darwin":
         return []
     version = machine.mac_ver()[0] if version is None else version
@@ -138,7 +138,7 @@ def check_memory(
 def check_sandbox(
     platform: str = sys.platform, *, find: Callable[[str], tuple[str, str]] = try_sandbox
 ) -> Check:
-    """Return whether programs can be confined: the sandbox is tried out."""
+    """Check that programs can be confined: the sandbox is tried out."""
     name, fault = find(platform)
     if fault:
         return Check("sandbox", "warn", fault, "run_command stays off; all other tools work")
@@ -146,7 +146,7 @@ def check_sandbox(
 
 
 def check_open_files(limits: Any = None) -> Check:
-    """Return whether this process may open as many files as a gateway needs."""
+    """Check that this process may open as many files as a gateway needs."""
     if limits is None:
         import resource as limits
     soft, hard = limits.getrlimit(limits.RLIMIT_NOFILE)
@@ -158,7 +158,7 @@ def check_open_files(limits: Any = None) -> Check:
 
 
 def check_port(port: int, *, command_on: Callable[[int], str | None] = listening_command) -> Check:
-    """Return whether the gateway's port is free, or who listens on it."""
+    """Check that the gateway's port is free, or find out who listens on it."""
     with socket.socket() as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -175,7 +175,7 @@ def check_port(port: int, *, command_on: Callable[[int], str | None] = listening
 
 
 def check_autostart(autostart: Autostart, *, output: Output = program_output) -> list[Check]:
-    """Return whether launchd knows a command, and gives it what is set here."""
+    """Check that launchd knows a command, and gives it what is set here."""
     if not autostart.installed:
         return []
     name, again = f"{autostart.name} at log-in", f"mlx-tools {autostart.name} install"

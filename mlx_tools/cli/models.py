@@ -62,8 +62,8 @@ def list_all(as_json: AsJsonLines = False) -> None:
             print_json(_as_json(model, verdicts))
         else:
             location = str(model.path) if model.pulled else "not pulled"
-            note = "" if model.mlx else "  (not in MLX's form)"
-            print_row(f"{model.name:<44} {amount(model.size):>9} ", f"{location}{note}")
+            form = "" if model.mlx else "  (not in MLX's form)"
+            print_row(f"{model.name:<44} {amount(model.size):>9} ", f"{location}{form}")
             for verdict in verdicts:
                 path = "native" if verdict.passed else "prompted"
                 print_prose(f"    {path} on {verdict.server}: {verdict.reason}", " " * 6)

@@ -170,7 +170,7 @@ def call(
     elif direct_call.result is not None and direct_call.result.content is not None:
         print_text(direct_call.result.content, exact=True)
     tell_printed(direct_call.name, registry)
-    return _tell(direct_call, files)
+    return _tell(direct_call)
 
 
 @app.command(name="export")
@@ -275,7 +275,7 @@ def _as_json(done: DirectCall, files: SessionFiles) -> dict[str, Any]:
     }
 
 
-def _tell(done: DirectCall, files: SessionFiles) -> int:
+def _tell(done: DirectCall) -> int:
     if done.preview:
         show_change(done.name, done.preview, sys.stderr)
     if done.error is not None and done.status == "dry_run":

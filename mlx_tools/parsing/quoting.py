@@ -25,10 +25,6 @@ class Fence(NamedTuple):
     info: str
 
 
-def _is_end(mark: re.Match[str]) -> bool:
-    return not mark["info"].strip()
-
-
 def fences(text: str) -> Iterator[Fence]:
     """The fenced blocks of ``text``; one that is not closed ends with it."""
     begin = inside = 0

@@ -21,7 +21,6 @@ from mlx_tools.tools.context import (
 )
 from mlx_tools.tools.executor import (
     MAX_OUTPUT_CHARS,
-    SCOPES,
     CacheScope,
     NestedReadCallCache,
     ReadCallCache,

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
 from pathlib import PurePath
 from time import perf_counter
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 from msgspec import Struct
 
@@ -310,8 +310,6 @@ def _cut_text(text: str, max_chars: int = MAX_ERROR_CHARS) -> str:
 # end in time may still be at it, so after it nothing is kept any more.
 
 CacheScope = Literal["off", "run", "session"]
-SCOPES: Final[tuple[CacheScope, ...]] = get_args(CacheScope)
-"""The values of the setting."""
 
 MAX_CACHED_CALLS: Final = 200
 """Results that are kept. A choice: a session makes few hundred calls that read."""
