@@ -128,6 +128,10 @@ def _table_fault(part: Any) -> str | None:
     return None if is_complete else "the owner of a SessionTable is no function"
 
 
+def _observer_fault(part: Any) -> str | None:
+    return None if _is_function(part) else f"it offers {_kind(part)}, which is no function"
+
+
 def _is_scheme(value: Any) -> bool:
     return isinstance(value, str) and _SCHEME.fullmatch(value) is not None
 
@@ -163,6 +167,7 @@ _CHECKS: Final[Mapping[str, Callable[[Any], str | None]]] = {
     "routes": _route_fault,
     "store": _store_fault,
     "tables": _table_fault,
+    "observers": _observer_fault,
 }
 _CHECKS_BY_NAME: Final[Mapping[str, Callable[[Any, Any], str | None]]] = {
     "settings": _no_fault,

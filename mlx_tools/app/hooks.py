@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from mlx_tools.app.checks import Check
     from mlx_tools.app.setting_rows import Section
+    from mlx_tools.controller import Observer
     from mlx_tools.tools import BoundSources, ToolLike, ToolOffer
 
 PACKAGE: Final = "mlx_tools.plugins"
@@ -212,6 +213,21 @@ def tables() -> Iterable[SessionTable]:  # type: ignore[empty-body]
 
     Raises:
         Exception: the plugin is faulty; its tables are left alone.
+    """
+
+
+@hookspec
+def observers() -> Iterable[Observer]:  # type: ignore[empty-body]
+    """Return observers of runs.
+
+    Each is called with the transcript when a run begins, and returns an object that takes the
+    events of that run (`RunObserver`), or None. Its faults are logged, and reach no run.
+
+    Returns:
+        The observers.
+
+    Raises:
+        Exception: the plugin is faulty; its observers are left out.
     """
 
 

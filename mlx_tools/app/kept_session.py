@@ -16,6 +16,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from mlx_tools.app.config import Configuration
+from mlx_tools.app.hooks import collect
 from mlx_tools.app.wiring import (
     Note,
     RunOptions,
@@ -130,6 +131,7 @@ class SavedSession(Struct, frozen=True):
             approver=approver,
             templates=approval_templates(store),
             configured_policy=self.run.configuration.configured_policy(),
+            observers=collect("observers"),
         )
 
     async def begin(self, controller: Controller) -> Conversation:

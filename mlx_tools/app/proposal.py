@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
+from mlx_tools.app.hooks import collect
 from mlx_tools.backends import Backend
 from mlx_tools.controller import Complete, Controller, RunSettings, Session, SessionInputs
 from mlx_tools.errors import BackendError, wrong_argument
@@ -104,6 +105,7 @@ class Proposer:
             limits=self._limits,
             settings=settings,
             store=_StoreWithoutArtifacts(),
+            observers=collect("observers"),
         )
         started_at = monotonic()
         async with await controller.conversation(history=history) as conversation:

@@ -19,7 +19,7 @@ from mlx_tools.app import config
 from mlx_tools.app.builtin import add_builtin, added_offers, make_request
 from mlx_tools.app.config import Configuration
 from mlx_tools.app.config_edit import read_user_text, with_value, write_user_text
-from mlx_tools.app.hooks import backend_makers, source_makers, store_kind
+from mlx_tools.app.hooks import backend_makers, collect, source_makers, store_kind
 from mlx_tools.app.settings import SESSION, addresses, table
 from mlx_tools.backends import (
     USUAL_ADDRESSES,
@@ -334,6 +334,7 @@ def build_controller(
         approver=approver,
         templates=approval_templates(store),
         configured_policy=configuration.configured_policy(),
+        observers=collect("observers"),
     )
 
 

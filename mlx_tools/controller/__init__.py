@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mlx_tools.controller.direct import DirectCall, call_tool
     from mlx_tools.controller.driver import Driver, DriverParts
     from mlx_tools.controller.earlier import PriorConversation, prior_from_messages, turn_of
+    from mlx_tools.controller.observers import Observer, RunObserver
     from mlx_tools.controller.outputs import Outputs, cleaner, preface_of, shorten
     from mlx_tools.controller.run_clock import RunClock
     from mlx_tools.controller.session import (
@@ -75,6 +76,7 @@ __getattr__, __dir__ = names_of(
         "conversation": ("Conversation",),
         "driver": ("Driver", "DriverParts"),
         "earlier": ("PriorConversation", "prior_from_messages", "turn_of"),
+        "observers": ("Observer", "RunObserver"),
         "outputs": ("Outputs", "cleaner", "preface_of", "shorten"),
         "run_clock": ("RunClock",),
         "session": ("Ask", "Complete", "Execute", "Session", "Step", "Write", "reading_of"),

@@ -45,6 +45,7 @@ from mlx_tools.controller.earlier import (
     prior_from_session,
 )
 from mlx_tools.controller.nested import NestedRun, RunContext
+from mlx_tools.controller.observers import Observer
 from mlx_tools.controller.session import Session
 from mlx_tools.controller.state import SessionInputs
 from mlx_tools.errors import (
@@ -213,6 +214,17 @@ class Store(Protocol):
     def create(self) -> SessionFiles: ...
 
 
+def _check_observers(observers: Iterable[Observer]) -> tuple[Observer, ...]:
+    """Return the observers. Raises `UsageError` if one is no function."""
+    hint = "give a list of functions that take a transcript"
+    if not isinstance(observers, Iterable):
+        raise wrong_argument("observers", observers, hint)
+    for observer in (result := tuple(observers)):
+        if not callable(observer):
+            raise wrong_argument("observers", observer, hint)
+    return result
+
+
 class Controller:
     """Answers questions with a model that only completes text, and with tools.
 
@@ -228,6 +240,7 @@ class Controller:
         templates: a person's approval templates, which answer first for calls that they cover.
         configured_policy: the policy for all sessions, if ``policy`` was chosen for new ones alone.
             A session that is resumed is held to it if it has changed since.
+        observers: are called when a run begins, and take its events: `Observer`.
         now: the wall clock, in UTC.
         run_context: the call that its runs belong to, None for runs of their own.
 
@@ -247,6 +260,7 @@ class Controller:
         approver: Approver | DecideFunction | None = None,
         templates: Templates | None = None,
         configured_policy: Policy | None = None,
+        observers: Iterable[Observer] = (),
         now: Callable[[], datetime] = _WALL_CLOCK,
         run_context: RunContext | None = None,
     ) -> None:
@@ -267,6 +281,7 @@ class Controller:
         # The clock is passed in, so that tests of expiry and limits need not wait.
         self._now, self._templates = now, templates
         self._run_context = run_context
+        self._observers = _check_observers(observers)
         self._setup: tuple[RunSettings, ModelSetup] | None = None
         self._cached_setup: tuple[Any, Openings, Header] | None = None
         self._store: Store = MemoryStore()
@@ -528,6 +543,7 @@ class Controller:
                 now=self._now,
                 nested=_NestedSessions(self),
                 context=context,
+                observers=self._observers,
             )
             return Conversation(
                 files,
@@ -569,6 +585,7 @@ class Controller:
             store=self._store,
             approver=run.approver,
             templates=self._templates,
+            observers=self._observers,
             now=self._now,
             run_context=replace(run.context, reads=NestedReadCallCache(run.context.reads)),
         )

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -30,6 +29,7 @@ from mlx_tools.controller.context import ContextWindow
 from mlx_tools.controller.driver import Driver, DriverParts
 from mlx_tools.controller.earlier import PriorConversation
 from mlx_tools.controller.nested import NestedRuns, NestedSessions, RunContext
+from mlx_tools.controller.observers import Observer, observe_run
 from mlx_tools.controller.outputs import Outputs
 from mlx_tools.controller.run_clock import RunClock
 from mlx_tools.controller.session import Complete, Session, Step
@@ -86,6 +86,8 @@ class ConversationParts(Struct, frozen=True, kw_only=True):
     """Opens the sessions of runs within calls."""
     context: RunContext
     """The run that this one stands in."""
+    observers: Sequence[Observer]
+    """Observers of its runs."""
 
 
 class _OpenSession:
@@ -493,23 +495,11 @@ class Conversation:
 
     @contextlib.contextmanager
     def _observe_run(self, emit: Emit | None) -> Iterator[None]:
-        """Tell of a run's events while it lasts.
-
-        They go to ``emit``, and become spans if the program has loaded OpenTelemetry, without which
-        nobody can record any.
-        """
+        """Tell ``emit`` and the observers of a run's events while it lasts."""
         if emit is not None and not callable(emit):
             raise wrong_argument("emit", emit, "give a function that takes an event")
-        writer = self._open.writer
-        # Not imported here: without a program that records spans it would cost half a start.
-        api = sys.modules.get("opentelemetry.trace")
-        if api is None:
-            writer.emit = emit
-            yield
-            return
-        from mlx_tools.controller.telemetry import trace_run
-
-        with trace_run(self.files.transcript, emit, api) as writer.emit:
+        writer, observers = self._open.writer, self._parts.observers
+        with observe_run(observers, self.files.transcript, emit) as writer.emit:
             yield
 
     def _outcome(self) -> Outcome:

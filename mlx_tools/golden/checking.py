@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, to_builtins
 
-from mlx_tools.app import Share, escape_invisible
+from mlx_tools.app import Share, collect, escape_invisible
 from mlx_tools.backends import Backend
 from mlx_tools.controller import (
     ApprovalAnswer,
@@ -221,6 +221,7 @@ async def _ask(
         settings=settings,
         store=store,
         approver=_RecordedApprover(golden.records),
+        observers=collect("observers"),
     )
     carried = [record for record in golden.records if isinstance(record, CarriedRecord)]
     async with await controller.conversation() as conversation:

@@ -189,6 +189,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "routes": {"gateway": None},
     "store": {},
     "tables": {},
+    "observers": {},
     "settings": {},
     "backends": {},
     "sources": {"sources": None, "roots": ()},
@@ -215,6 +216,7 @@ CASES = [
     for hook in ARGUMENTS
     for kind in NONSENSE
     if (hook, kind.partition(" ")[0]) != ("settings", "values")  # see test_rights.py
+    if (hook, kind) != ("observers", "a list of classes")  # one makes an observer for each run
 ]
 
 

@@ -15,9 +15,11 @@ from typing import Any
 import anyio
 import pytest
 
+from mlx_tools import Controller, Policy, tool
 from mlx_tools.app import Plugins, ToolRequest
 from mlx_tools.backends import CompletionRequest
 from mlx_tools.errors import UsageError
+from mlx_tools.testing import ScriptedBackend, answer, call
 from tests.tables import table
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -55,6 +57,19 @@ def check_routes(result: Any) -> None:
     assert [route.path for route in result] == ["/v1/moon"]
 
 
+def check_observers(result: Any) -> None:
+    backend = ScriptedBackend(call("moon"), answer("It is full."))
+    controller = Controller(backend, [moon], Policy(allow=["moon"]), observers=result)
+    assert controller.run_sync("What is the moon like?").status == "answered"
+    assert result[0].counts == {"moon": 1}
+
+
+@tool(effects={"read"})
+def moon() -> str:
+    """Tells the phase of the moon."""
+    return "full"
+
+
 def check_store(result: Any) -> None:
     (kind,) = result
     assert kind.open("folder:///nowhere/sessions").place
@@ -69,6 +84,7 @@ HOOKS: dict[str, tuple[dict[str, Any], Callable[[Any], None]]] = {
     "backends": ({}, check_backends),
     "checks": ({"configuration": None}, check_checks),
     "routes": ({"gateway": None}, check_routes),
+    "observers": ({}, check_observers),
     "store": ({}, check_store),
 }
 

@@ -23,7 +23,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec import Struct, field
 
-from mlx_tools.app import Key, Result, Results, plugins, run_all
+from mlx_tools.app import Key, Result, Results, collect, plugins, run_all
 from mlx_tools.backends import Backend
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Controller, RunSettings
 from mlx_tools.errors import BackendError, ConfigError, UsageError
@@ -213,6 +213,7 @@ async def ask_task(
             settings=replace(settings, roots=(world.root,)),
             store=world.sessions,
             approver=ApproveAll(),
+            observers=collect("observers"),
             now=world.now,
         )
         started_at, broken, outcome = monotonic(), 0, None

@@ -23,6 +23,7 @@ from mlx_tools.app import (
     RunOptions,
     approval_templates,
     build_registry,
+    collect,
     open_selected_backend,
     session_store,
 )
@@ -201,6 +202,7 @@ class Delegation:
             approver=approver,
             templates=approval_templates(store),
             configured_policy=model.configuration.configured_policy(),
+            observers=collect("observers"),
         )
 
     async def _model(self, profile: str) -> _Model:

@@ -19,6 +19,7 @@ from mlx_tools.app import (
     Configuration,
     approval_templates,
     build_registry,
+    collect,
     config,
     list_roots,
     session_store,
@@ -295,6 +296,7 @@ class RunExecution:
             approver=_ClientToolApprover(ApproveAlways() if always else PauseApprover(), own),
             templates=approval_templates(store),
             configured_policy=_admitting(configuration.configured_policy(), own),
+            observers=collect("observers"),
         )
 
 

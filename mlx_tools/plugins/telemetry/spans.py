@@ -1,4 +1,4 @@
-"""OpenTelemetry spans of a run, where ``opentelemetry-api`` is installed.
+"""OpenTelemetry spans of a run, if the program has loaded ``opentelemetry.trace``.
 
 One span for the run, and below it one for each completion and each call that ran, named as the
 semantic conventions for generative AI say (1.41, still in development). No span holds a text: no
@@ -7,11 +7,11 @@ prompt, answer, argument, output or error message, only names, numbers and codes
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Sequence
 from typing import Any, Final
 
+from mlx_tools.controller import RunObserver
 from mlx_tools.messages import Usage, total_usage
 from mlx_tools.transcript import (
     CompactedRecord,
@@ -23,56 +23,36 @@ from mlx_tools.transcript import (
     events,
 )
 
-Emit = Callable[[events.Event], None]
-
 NAME: Final = "mlx-tools"
 """What the conventions call the agent, and the provider of completions by way of a prompt."""
 
 
-_log = logging.getLogger(__name__)
 _OUTCOMES: Final = {"final_answer": "answered", "paused": "paused", "stopped": "stopped"}
 
 
-@contextmanager
-def _failures_logged() -> Iterator[None]:
-    """Log what a foreign tracer raises: no run ends because of its spans."""
-    try:
-        yield
-    except Exception as error:
-        _log.info("a span was not recorded: %s", type(error).__name__)
+def trace_run(transcript: Sequence[Record]) -> RunObserver | None:
+    """Return an observer that makes spans of a run, None if nobody records spans.
 
-
-@contextmanager
-def trace_run(records: Sequence[Record], emit: Emit | None, api: Any) -> Iterator[Emit | None]:
-    """Traces one run while the context lasts; gives what its events are to be told to.
-
-    ``records`` is the transcript, header included, which grows as the run goes on. ``api`` is the
-    module ``opentelemetry.trace``. Nothing that goes wrong with spans reaches the run.
+    Args:
+        transcript: the records of the session, the header first. It grows as the run goes on.
     """
-    spans = None
-    with _failures_logged():
-        unset = getattr(api, "ProxyTracerProvider", None)  # what there is where nobody has set one
-        if unset is None or not isinstance(api.get_tracer_provider(), unset):
-            spans = _Spans(records, api)
-    if spans is None or not spans.recording:
-        yield emit
-        return
+    # Not imported here: without a program that records spans it would cost half a start.
+    api = sys.modules.get("opentelemetry.trace")
+    return None if api is None else spans_of_run(transcript, api)
 
-    def tell(event: events.Event) -> None:
-        with _failures_logged():
-            spans.tell(event)
-        if emit is not None:
-            emit(event)
 
-    failed: BaseException | None = None
-    try:
-        yield tell
-    except BaseException as error:
-        failed = error
-        raise
-    finally:
-        with _failures_logged():
-            spans.end(failed)
+def spans_of_run(transcript: Sequence[Record], api: Any) -> RunObserver | None:
+    """Return the spans of a run, None if ``api`` records none.
+
+    Args:
+        transcript: the records of the session.
+        api: the module ``opentelemetry.trace``.
+    """
+    unset = getattr(api, "ProxyTracerProvider", None)  # the provider if no program has set one
+    if unset is not None and isinstance(api.get_tracer_provider(), unset):
+        return None
+    spans = _Spans(transcript, api)
+    return spans if spans.recording else None
 
 
 class _Spans:
@@ -110,7 +90,7 @@ class _Spans:
         )
 
     def tell(self, event: events.Event) -> None:
-        """Opens and closes spans as things happen."""
+        """Open and close spans as things happen."""
         match event:
             case events.TurnStarted():
                 header = self._header
@@ -137,7 +117,7 @@ class _Spans:
                 self._end_call(event)
 
     def end(self, error: BaseException | None) -> None:
-        """Closes what is still open, and the run."""
+        """Close the open spans, and that of the run."""
         last = self._records[-1]
         code: str | None = last.reason if isinstance(last, StoppedRecord) else None
         if code is None and error is not None:

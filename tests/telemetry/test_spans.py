@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,11 +16,14 @@ import anyio
 import pytest
 
 from mlx_tools import Controller, Policy, tool
-from mlx_tools.controller import RunSettings
-from mlx_tools.controller.telemetry import trace_run
+from mlx_tools.app import build_controller, config
+from mlx_tools.controller import PauseApprover, RunSettings
 from mlx_tools.errors import BackendBroken
 from mlx_tools.messages import Usage
+from mlx_tools.plugins.telemetry.spans import spans_of_run
 from mlx_tools.testing import Script, ScriptedBackend, answer, call
+from mlx_tools.tools import Registry
+from mlx_tools.transcript import Header
 
 SECRET = "zebra"
 """Stands in the question, the arguments, the outputs, the errors and the answer."""
@@ -90,19 +95,18 @@ class Api:
 
 
 async def traced(api: Any, *script: Any, question: str = f"Where is the {SECRET}?") -> Any:
-    """The outcome of a run that was traced, as a controller traces it."""
+    """Return the last record of a session whose second run was traced."""
     controller = Controller(
         ScriptedBackend(answer("hello"), *script),
         [look, broken],
         Policy(allow=["look", "broken"]),
         settings=RunSettings(strategy="free"),
+        observers=[lambda records: spans_of_run(records, api) if len(records) > 1 else None],
     )
     async with await controller.conversation() as conversation:
         await conversation.run("Hello?")
-        records = conversation.files.transcript
-        with trace_run(records, lambda event: None, api) as tell:
-            await conversation.run(question, emit=tell)
-        return records[-1]
+        await conversation.run(question)
+        return conversation.files.transcript[-1]
 
 
 def run(*script: Any) -> list[Span]:
@@ -185,16 +189,40 @@ def test_nothing_that_goes_wrong_with_spans_reaches_the_run(part: str) -> None:
     assert last.type == "final_answer"
 
 
-def test_where_nobody_records_nothing_is_put_between() -> None:
+def test_a_run_that_nobody_records_has_no_spans() -> None:
     class Idle(Api):
         def start_span(self, name: str, **more: Any) -> Any:
             return SimpleNamespace(is_recording=lambda: False)
 
-    def emit(event: Any) -> None:
-        pass
+    class Unset(Api):
+        class ProxyTracerProvider:
+            pass
 
-    with trace_run([], emit, Idle()) as tell:
-        assert tell is emit
+        def get_tracer_provider(self) -> Any:
+            return self.ProxyTracerProvider()
+
+    transcript = [Header(session="s", created="")]
+    assert spans_of_run(transcript, Idle()) is None
+    assert spans_of_run(transcript, Unset()) is None
+    assert spans_of_run(transcript, Api()) is not None
+
+
+def test_runs_of_the_settings_are_traced_once_the_program_has_loaded_opentelemetry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user_file = tmp_path / "none.toml"
+    loaded = config.load(environ={}, cwd=tmp_path, user_file=user_file, home=tmp_path)
+    monkeypatch.setenv("MLX_TOOLS_STATE_DIR", str(tmp_path))
+    backend = ScriptedBackend(answer("one"), answer("two"))
+    settings = RunSettings(strategy="free")
+    controller = build_controller(loaded, Registry([look]), backend, settings, PauseApprover())
+    for name in ("opentelemetry", "opentelemetry.trace"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert controller.run_sync("Hello?").answer == "one"
+    api = Api()
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", api)
+    assert controller.run_sync("Hello?").answer == "two"
+    assert [span.name for span in api.spans][:1] == ["invoke_agent mlx-tools"]
 
 
 @contextmanager
