@@ -65,8 +65,8 @@ async def client(url: str, home: Path) -> None:
     sources, at = BoundSources(home / "bound"), {"url": url, "headers": {}}
     clients = McpClients(sources, show=browse)
     try:
-        offer = await fetch_offer(clients, BoundSource(name="suite", kind="mcp", at=at))
-        source = BoundSource(name="suite", kind="mcp", at=at, tools=offer.tools)
+        offer = await fetch_offer(clients, BoundSource(name="suite", kind="mcp", location=at))
+        source = BoundSource(name="suite", kind="mcp", location=at, tools=offer.tools)
         sources.save(source)
         for tool in offer.tools:
             wanted = tool.parameters.get("properties", {})

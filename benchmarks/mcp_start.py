@@ -51,7 +51,7 @@ def configured(home: Path, count: int) -> dict[str, str]:
         more = [replace(echo, name=f"echo{n}", effects=("read",)) for n in range(TOOLS - 1)]
         at = {"command": command, "env": {}, "cwd": None}
         name = f"server{number}"
-        sources.save(BoundSource(name=name, kind="mcp", at=at, tools=(echo, *more)))
+        sources.save(BoundSource(name=name, kind="mcp", location=at, tools=(echo, *more)))
     kept = {f"XDG_{kind}_HOME": str(folder) for kind in ("CONFIG", "STATE", "DATA")}
     return {**os.environ, **kept}
 

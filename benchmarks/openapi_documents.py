@@ -89,7 +89,7 @@ def meant(schema: Any, text: Any, root: Mapping[str, Any]) -> Any:
 def arguments(tool: BoundTool, row: Mapping[str, Any]) -> dict[str, Any]:
     properties = tool.parameters["properties"]
     found = {}
-    for place in tool.at["parameters"]:
+    for place in tool.location["parameters"]:
         given = row["at"] if place["in"] == "path" else row["query"]
         name = place["argument"]
         if place["in"] in ("path", "query") and place["name"] in given:
@@ -122,11 +122,11 @@ class StandIn:
     """Answers what the document has, and 404 all else."""
 
     def __init__(self, source: BoundSource) -> None:
-        base = source.at["server"]
+        base = source.location["server"]
         self.known = [
             (
-                tool.at["method"],
-                re.compile(re.escape(tool.at.get("server", base)) + self.path(tool)),
+                tool.location["method"],
+                re.compile(re.escape(tool.location.get("server", base)) + self.path(tool)),
             )
             for tool in source.tools
         ]
@@ -134,7 +134,7 @@ class StandIn:
 
     @staticmethod
     def path(tool: BoundTool) -> str:
-        parts = re.split(r"\{[^{}]*\}", tool.at["path"])
+        parts = re.split(r"\{[^{}]*\}", tool.location["path"])
         return r"[^/?]+".join(map(re.escape, parts)) + r"(\?.*)?"
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
@@ -145,13 +145,13 @@ class StandIn:
 
 def judged(source: BoundSource, rows: Iterator[dict[str, Any]]) -> dict[str, Any]:
     """Which of the values are let through, and which calls of the valid ones are answered."""
-    tools = {(tool.at["method"], tool.at["path"]): tool for tool in source.tools}
+    tools = {(tool.location["method"], tool.location["path"]): tool for tool in source.tools}
     stand_in = StandIn(source)
     network = httpx.MockTransport(stand_in)
     counts, wrong = Counter[str](), []
     for row in rows:
         tool = tools.get((row["method"], row["path"]))
-        if tool is None or row["media"] not in (None, tool.at.get("body")):
+        if tool is None or row["media"] not in (None, tool.location.get("body")):
             counts["of no tool"] += 1
             continue
         if not row["valid"]:
@@ -173,7 +173,7 @@ def judged(source: BoundSource, rows: Iterator[dict[str, Any]]) -> dict[str, Any
             counts["valid, let through"] += right
             if right:
                 plain = BoundTool(
-                    tool.name, "", tool.parameters, tool.effects, {**tool.at, "security": []}
+                    tool.name, "", tool.parameters, tool.effects, {**tool.location, "security": []}
                 )
                 made = make_operation(source, plain, transport=network)
                 result = asyncio.run(execute(made, given, timeout=60))

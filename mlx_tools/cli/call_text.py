@@ -347,7 +347,7 @@ def diff_sources(old_source: BoundSource, new_source: BoundSource) -> Iterator[T
 
 
 def _written_out(tool: BoundTool) -> list[str]:
-    details = {"description": tool.description, "parameters": tool.parameters, "at": tool.at}
+    details = {"description": tool.description, "parameters": tool.parameters, "at": tool.location}
     text = json.dumps({tool.name: details, "effects": tool.effects}, indent=1, ensure_ascii=False)
     return text.split("\n")
 

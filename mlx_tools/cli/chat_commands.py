@@ -142,12 +142,12 @@ def _prompts(talk: ChatSession) -> Mapping[str, Callable[[str], None]]:
     return {
         f"/{source.name}:{name}": partial(_ask_prompt, talk, source, name)
         for source in talk.controller.registry.sources
-        for name in source.at.get("prompts", ())
+        for name in source.location.get("prompts", ())
     }
 
 
 def _ask_prompt(talk: ChatSession, source: BoundSource, name: str, values: str) -> None:
-    is_required: Mapping[str, bool] = source.at["prompts"][name]
+    is_required: Mapping[str, bool] = source.location["prompts"][name]
     if any(part.local_only for part in talk.policy.parts):  # the server may be anywhere
         raise UsageError(f"/{source.name}:{name}: nothing leaves this machine (policy.local_only)")
     try:

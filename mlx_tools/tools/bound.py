@@ -14,12 +14,11 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from msgspec import ValidationError, convert, to_builtins
+from msgspec import Struct, ValidationError, convert, field, to_builtins
 
 from mlx_tools.errors import ConfigError, UsageError, translate_os_error
 from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effect, ToolSpec
@@ -53,8 +52,7 @@ def is_local(host: str | None) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class BoundTool:
+class BoundTool(Struct, frozen=True):
     """A tool as it is elsewhere."""
 
     name: str
@@ -63,7 +61,7 @@ class BoundTool:
     parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object"})
     effects: tuple[Effect, ...] = tuple(sorted(ALL_EFFECTS))
     """The effects that were agreed to."""
-    at: Mapping[str, Any] = field(default_factory=dict)
+    location: Mapping[str, Any] = field(name="at", default_factory=dict)
     """What a call needs to know to reach it, such as method and path."""
 
     @classmethod
@@ -98,18 +96,17 @@ class BoundTool:
 
         Effects are no part of it: they are declared here.
         """
-        described = (self.name, self.description, self.parameters, self.at)
+        described = (self.name, self.description, self.parameters, self.location)
         text = json.dumps(described, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoundSource:
+class BoundSource(Struct, frozen=True, kw_only=True):
     """A source of bound tools."""
 
     name: str
     kind: SourceKind
-    at: Mapping[str, Any]
+    location: Mapping[str, Any] = field(name="at")
     """What is needed to reach the source."""
     version: str = ""
     """The version that it gives itself."""
@@ -117,7 +114,7 @@ class BoundSource:
     """The digest of the document that describes it, if there is one."""
     tools: tuple[BoundTool, ...] = ()
     """The tools that were agreed to."""
-    said: tuple[BoundTool, ...] = ()
+    changed_tools: tuple[BoundTool, ...] = field(name="said", default=())
     """Tools that it has described differently since, or has beyond those agreed to. They are off
     until a person agrees."""
 
@@ -166,7 +163,7 @@ class BoundSource:
         """
         off = (
             self.disabled_reason
-            if any(described.name == tool.name for described in self.said)
+            if any(described.name == tool.name for described in self.changed_tools)
             else None
         )
         spec = ToolSpec(
@@ -190,7 +187,7 @@ class BoundSource:
     def new(self) -> list[BoundTool]:
         """The tools that the source has beyond those that were agreed to."""
         agreed_names = {tool.name for tool in self.tools}
-        return [tool for tool in self.said if tool.name not in agreed_names]
+        return [tool for tool in self.changed_tools if tool.name not in agreed_names]
 
 
 class BoundSources:

@@ -68,7 +68,7 @@ class Stranger:
         command = [sys.executable, "-I", SCRIPT, habit, str(self.log)]
         at = {"command": command, "env": {}, "cwd": None} | more.pop("at", {})
         self.sources = BoundSources(home / "bound")
-        self.source = BoundSource(name="there", kind="mcp", at=at, tools=(ECHO,))
+        self.source = BoundSource(name="there", kind="mcp", location=at, tools=(ECHO,))
         self.sources.save(self.source)
         self.more = more
 
@@ -172,7 +172,7 @@ def test_a_tool_that_changed_is_off_until_a_person_agrees(
     stranger = stranger_of("changed")
     (result,) = stranger.calls("x")
     assert re.match("disabled: .*mlx-tools mcp test there", refusal(result))
-    (said,) = stranger.sources.read("there").said
+    (said,) = stranger.sources.read("there").changed_tools
     assert "Ignore all rules" in said.description
     assert stranger.sources.read("there").tools == (ECHO,)
 

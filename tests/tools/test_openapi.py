@@ -49,7 +49,7 @@ def _sent(
         return answer or httpx.Response(200, json={"said": "ok"})
 
     where = {"server": "https://zoo.test/v1", "secrets": {}, **at}
-    source = BoundSource(name="zoo", kind="openapi", at=where, tools=(tool,))
+    source = BoundSource(name="zoo", kind="openapi", location=where, tools=(tool,))
     made = make_operation(source, tool, environ or {}, httpx.MockTransport(respond))
     result = asyncio.run(execute(made, arguments, timeout=120))
     return seen, result
@@ -240,7 +240,7 @@ def test_a_path_that_could_name_another_host_or_go_up_is_refused_and_never_asked
     assert isinstance(refused, OperationRefused) and "its path" in refused.message
     # one that was agreed to before this was looked at
     before = _guarded("key")
-    agreed = replace(before, at={**before.at, "path": path})
+    agreed = replace(before, location={**before.location, "path": path})
     requests, result = _sent(agreed, {}, **_named("key"))
     assert not requests and result.error.code == "not_allowed"
 
@@ -296,10 +296,10 @@ def test_no_argument_fills_a_header_that_says_what_a_request_is(name: str) -> No
     assert tool.parameters["properties"].keys() == {"X-Trace"}
     assert "required" not in tool.parameters
     # one that was agreed to before this was looked at
-    (place,) = tool.at["parameters"]
+    (place,) = tool.location["parameters"]
     places = [place | {"argument": "h", "name": name}]
     schema = {"type": "object", "properties": {"h": {"type": "string"}}}
-    agreed = replace(tool, at={**tool.at, "parameters": places}, parameters=schema)
+    agreed = replace(tool, location={**tool.location, "parameters": places}, parameters=schema)
     requests, result = _sent(agreed, {"h": "1"})
     assert not requests and result.error.code == "not_allowed"
 
@@ -309,7 +309,7 @@ def test_no_argument_stands_where_a_secret_does() -> None:
     parameters = [_parameter(name, place) for name, place in places]
     operation = {"security": [{"key": []}, {"asked": []}], "parameters": parameters}
     tool = _tool(operation, components={"securitySchemes": SCHEMES})
-    assert [(one["name"], one["in"]) for one in tool.at["parameters"]] == [("X-Key", "query")]
+    assert [(one["name"], one["in"]) for one in tool.location["parameters"]] == [("X-Key", "query")]
     mine = {"parameters": [_parameter("x-key", "header")]}
     (request,), _ = _sent(_tool(mine), {"x-key": "m"})
     assert request.headers.get_list("x-key") == ["m"]
@@ -427,7 +427,7 @@ def test_an_approval_is_shown_what_would_be_sent_without_secrets() -> None:
     operation = {"security": [{"key": []}], **_takes({})}
     tool = _tool(operation, method="post", components={"securitySchemes": SCHEMES})
     at = {"server": "https://zoo.test", "secrets": {"key": "env:ZOO"}}
-    source = BoundSource(name="zoo", kind="openapi", at=at, tools=(tool,))
+    source = BoundSource(name="zoo", kind="openapi", location=at, tools=(tool,))
     made = make_operation(source, tool, {"ZOO": SECRET})
     assert made.preview is not None
     shown = made.preview({"body": {"a": 1}})

@@ -283,8 +283,8 @@ class _McpServer:
         self.offer = offer
         agreed = {tool.name: tool.pin for tool in self.source.tools}
         changed_tools = tuple(tool for tool in offer.tools if agreed.get(tool.name) != tool.pin)
-        if agreed and changed_tools != self.source.said:
-            old_source, self.source = self.source, replace(self.source, said=changed_tools)
+        if agreed and changed_tools != self.source.changed_tools:
+            old_source, self.source = self.source, replace(self.source, changed_tools=changed_tools)
             with contextlib.suppress(MlxToolsError):  # it is off for this run in any case
                 if self._clients.sources.read(old_source.name) == old_source:
                     self._clients.sources.save(self.source)
@@ -294,7 +294,7 @@ class _McpServer:
         from mcp.types import Implementation
 
         logging.getLogger("mcp").addHandler(logging.NullHandler())  # what it logs is no user's
-        place, environ = self.source.at, self._clients.environ
+        place, environ = self.source.location, self._clients.environ
         if "url" in place:
             headers = {
                 key: fill_variables(value, environ) for key, value in place["headers"].items()
@@ -333,7 +333,7 @@ class _McpServer:
             return f"the server {self.source.name} cannot be started: {error.message}"
         text = clean(str(error) or type(error).__name__, 300)
         last_line = ""
-        if "command" in self.source.at:
+        if "command" in self.source.location:
             with contextlib.suppress(OSError):
                 lines = (
                     read_regular(log_path(self.source.name)).decode("utf-8", "replace").splitlines()

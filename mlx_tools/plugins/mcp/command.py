@@ -125,16 +125,16 @@ def list_servers(as_lines: AsJsonLines = False) -> None:
     """
     sources = list(_sources())
     for source in sources:
-        state = "changed" if source.said else "as agreed"
+        state = "changed" if source.changed_tools else "as agreed"
         if as_lines:
-            hidden = {key: list(source.at.get(key) or ()) for key in ("env", "headers")}
-            place = {**source.at, **hidden}  # names alone: the values may be secrets
+            hidden = {key: list(source.location.get(key) or ()) for key in ("env", "headers")}
+            place = {**source.location, **hidden}  # names alone: the values may be secrets
             tools = [source.tool_name(tool.name) for tool in source.tools]
             row = {"name": source.name, "version": source.version, "at": place, "tools": tools}
-            print_json(row | {"changed": bool(source.said)})
+            print_json(row | {"changed": bool(source.changed_tools)})
         else:
             tools_ = count_noun(len(source.tools), "tool")
-            print_row(f"{source.name:<16} {tools_:<10} {state:<10}", mask_place(source.at))
+            print_row(f"{source.name:<16} {tools_:<10} {state:<10}", mask_place(source.location))
     if not sources:
         note("there are no servers yet: mlx-tools mcp add NAME -- COMMAND, or mcp import")
 
@@ -144,7 +144,7 @@ def show_server(name: ServerName) -> None:
     """Show what was agreed to of a server."""
     source = _source(name)
     show_all(_describe_server(source, {}, {}))
-    if source.said:
+    if source.changed_tools:
         note(source.disabled_reason)
 
 
@@ -153,7 +153,7 @@ def test(name: ServerName, reads: Reads = None, yes: Yes = False) -> int:
     """Connect to a server, show what changed, and ask whether you agree."""
     source = _source(name)
     offer = _inspect_source(source)
-    agreed = _agreed_to(source, offer, reads or source.at.get("reads", ()))
+    agreed = _agreed_to(source, offer, reads or source.location.get("reads", ()))
     changes = list(diff_sources(source, agreed))
     if not changes:
         BoundSources().save(agreed)
@@ -238,7 +238,7 @@ def _agree(name: str, place: Mapping[str, Any], reads: Sequence[str], yes: bool)
 
     Return True if added.
     """
-    source = BoundSource(name=name, kind="mcp", at=place)
+    source = BoundSource(name=name, kind="mcp", location=place)
     print_place = TextLine(f"{name} is started as: {in_words(mask_place(place))}", "bold")
     show_all([print_place])
     if not confirm("Connect to it?", yes):
@@ -258,14 +258,18 @@ def _inspect_source(source: BoundSource) -> ServerOffer:
     async def ask() -> ServerOffer:
         clients = McpClients(BoundSources(), show=_sign_in)
         try:
-            return await fetch_offer(clients, replace(source, tools=(), said=()))
+            return await fetch_offer(clients, replace(source, tools=(), changed_tools=()))
         finally:
             await clients.aclose()
 
     try:
         return run_loop(ask)
     except ToolError as error:
-        hint = f"its own words are in {log_path(source.name)}" if "command" in source.at else None
+        hint = (
+            f"its own words are in {log_path(source.name)}"
+            if "command" in source.location
+            else None
+        )
         raise UsageError(str(error), hint=hint) from None
 
 
@@ -298,8 +302,8 @@ def _agreed_to(source: BoundSource, offer: ServerOffer, reads: Sequence[str]) ->
         for prompt in offer.prompts
     }
     facts = {"reads": list(reads), "resources": offer.resources, "prompts": prompts}
-    place = {**source.at, **facts}
-    return replace(source, at=place, version=offer.version, tools=tools, said=())
+    place = {**source.location, **facts}
+    return replace(source, location=place, version=offer.version, tools=tools, changed_tools=())
 
 
 def _describe_server(
@@ -309,7 +313,7 @@ def _describe_server(
 
     Its own text is marked as foreign.
     """
-    yield TextLine(f"{source.name}: {in_words(mask_place(source.at))}", "bold")
+    yield TextLine(f"{source.name}: {in_words(mask_place(source.location))}", "bold")
     yield TextLine(f"it calls itself {in_words(source.version) or 'nothing'}")
     for tool in source.tools:  # all of them, since the person agrees to each
         effects = ", ".join(tool.effects)
@@ -321,10 +325,10 @@ def _describe_server(
             yield TextLine(f"it hints, and is not believed: {in_words(hints[tool.name])}", "dim")
     for name, reason in refusals.items():
         yield TextLine(f"left out: {in_words(cut(name, 80))}: {in_words(reason)}", "yellow")
-    if prompts := source.at.get("prompts"):
+    if prompts := source.location.get("prompts"):
         listed = ", ".join(f"/{source.name}:{name}" for name in prompts)
         yield TextLine(f"prompts for chat: {in_words(listed)}")
-    if source.at.get("resources"):
+    if source.location.get("resources"):
         yield TextLine("it has resources, which mcp_read reads")
 
 

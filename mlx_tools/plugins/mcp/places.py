@@ -1,9 +1,9 @@
 """The place of an MCP server: a command or an address, as other programs write it.
 
 The usual JSON has the servers by name under ``mcpServers`` (Claude Desktop, Cursor and others) or
-``servers`` (VS Code). Each entry becomes a `BoundSource.at`: ``command``, ``env`` and ``cwd``, or
-``url`` and ``headers``. A value may name a variable, ``${NAME}`` or ``${env:NAME}``. It is looked
-up when the server is started.
+``servers`` (VS Code). Each entry becomes a `BoundSource.location`: ``command``, ``env`` and
+``cwd``, or ``url`` and ``headers``. A value may name a variable, ``${NAME}`` or ``${env:NAME}``. It
+is looked up when the server is started.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def sources(sources: BoundSources, roots: Sequence[str]) -> Mapping[str, SourceM
     def make_more(bound: Sequence[BoundSource]) -> list[Tool]:
         from mlx_tools.plugins.mcp.client import mcp_read
 
-        readable = [source.name for source in bound if source.at.get("resources")]
+        readable = [source.name for source in bound if source.location.get("resources")]
         return [mcp_read(clients(), readable)] if readable else []
 
     async def close() -> None:

@@ -69,12 +69,16 @@ def bind(
     sources = BoundSources()
     old_source = _bound(sources, document, name)
     location = (
-        str(old_source.at["document"]) if old_source and document == old_source.name else document
+        str(old_source.location["document"])
+        if old_source and document == old_source.name
+        else document
     )
     parsed = read_document(_bytes(location), location)
     at = _place(parsed, old_source, server, secrets or ())
-    patterns = operations or (old_source.at["operations"] if old_source is not None else ["*"])
-    stricter = {*(writes or ()), *(old_source.at["writes"] if old_source is not None else ())}
+    patterns = operations or (
+        old_source.location["operations"] if old_source is not None else ["*"]
+    )
+    stricter = {*(writes or ()), *(old_source.location["writes"] if old_source is not None else ())}
     candidates = list(parsed.operations())
     tools = [
         operation
@@ -87,7 +91,7 @@ def bind(
     source = BoundSource(
         name=old_source.name if old_source is not None else name or default_name,
         kind="openapi",
-        at=at | {"operations": list(patterns), "writes": sorted(stricter)},
+        location=at | {"operations": list(patterns), "writes": sorted(stricter)},
         version=parsed.version,
         digest=parsed.digest,
         tools=tuple(with_effects(tool, tool.name in stricter) for tool in tools),
@@ -145,7 +149,11 @@ def _place(
     """Return where the operations are called, and with which secrets."""
     is_file = re.match(r"https?://", document.place) is None
     place = str(Path(document.place).absolute()) if is_file else document.place
-    url = server or (old_source.at["server"] if old_source is not None else "") or document.server
+    url = (
+        server
+        or (old_source.location["server"] if old_source is not None else "")
+        or document.server
+    )
     if not re.match(r"https?://[^/]", url):
         raise UsageError(
             f"{document.place} names no server with its whole address", hint="give --server URL"
@@ -153,7 +161,7 @@ def _place(
     if fault := find_server_fault(url):
         raise UsageError(f"the server {in_words(url[:200])}: {fault}", hint="give --server URL")
     schemes = document.secrets()
-    secrets_by_scheme = dict(old_source.at["secrets"]) if old_source is not None else {}
+    secrets_by_scheme = dict(old_source.location["secrets"]) if old_source is not None else {}
     for scheme, secret_place in map(parse_secret, secrets):
         if scheme not in schemes:
             known_schemes = ", ".join(schemes) or "none"
@@ -197,11 +205,14 @@ def _describe_source(source: BoundSource, candidates: Operations) -> Iterator[Te
     """Yield a description of the source; the document's own text is marked as foreign."""
     digest = source.digest[:16]
     yield TextLine(f"{source.name}, version {in_words(source.version)}, digest {digest}", "bold")
-    servers = {source.at["server"], *(tool.at.get("server") for tool in source.tools)} - {None}
+    servers = {
+        source.location["server"],
+        *(tool.location.get("server") for tool in source.tools),
+    } - {None}
     for server in sorted(servers):
         yield TextLine(f"asked at {in_words(server)}")
     if len(servers) > 1:
-        secret = ", with the secrets that they need" if source.at["secrets"] else ""
+        secret = ", with the secrets that they need" if source.location["secrets"] else ""
         yield TextLine(f"! These are {len(servers)} servers{secret}", "yellow")
     effects = Counter("write" if "write" in tool.effects else "read" for tool in source.tools)
     yield TextLine(f"{effects['read']} that read, {effects['write']} that may write")
@@ -209,16 +220,18 @@ def _describe_source(source: BoundSource, candidates: Operations) -> Iterator[Te
         line = tool.description.partition("\n")[0]
         kind = "writes" if "write" in tool.effects else "reads"
         yield TextLine(f"{kind}  {as_name(source.tool_name(tool.name))}")
-        place = tool.at.get("server", source.at["server"]) + tool.at["path"]
-        yield TextLine(f"  {tool.at['method']} {in_words(place)}", foreign=True)
+        place = tool.location.get("server", source.location["server"]) + tool.location["path"]
+        yield TextLine(f"  {tool.location['method']} {in_words(place)}", foreign=True)
         if line:
             yield TextLine(f"  {in_words(cut(line, 100))}", foreign=True)
     for name, refusal in candidates:
         if isinstance(refusal, OperationRefused):
             text = f"left out: {in_words(cut(name, 80))}: {in_words(refusal.message)}"
             yield TextLine(text, "yellow")
-    secret_places = source.at["secrets"]
-    needed = {scheme for tool in source.tools for way in tool.at["security"] for scheme in way}
+    secret_places = source.location["secrets"]
+    needed = {
+        scheme for tool in source.tools for way in tool.location["security"] for scheme in way
+    }
     for scheme in sorted(needed):
         place_of_secret = secret_places.get(scheme)
         origin = (

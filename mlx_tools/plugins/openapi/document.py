@@ -170,7 +170,7 @@ class OpenApiDocument(Struct, frozen=True):
             parameters["$defs"] = definitions
         texts = operation.get("summary"), operation.get("description")
         effects = "network", "read" if method in READING else "write"
-        fields = {"effects": effects, "at": location}
+        fields = {"effects": effects, "location": location}
         return BoundTool.from_description(name, texts, MAX_DESCRIPTION_CHARS, parameters, **fields)
 
     def _read_parameters(

@@ -116,7 +116,7 @@ async def _find_secrets(
     Raises:
         ToolError: there is none.
     """
-    places_by_scheme, ways = source.at.get("secrets", {}), tool.at.get("security", ())
+    places_by_scheme, ways = source.location.get("secrets", {}), tool.location.get("security", ())
     for way in sorted(ways, key=len, reverse=True):
         if all(scheme in places_by_scheme for scheme in way):
             return [
@@ -168,21 +168,21 @@ class _Request:
     """
 
     def __init__(self, source: BoundSource, tool: BoundTool, arguments: Mapping[str, Any]) -> None:
-        self.method = str(tool.at["method"])
+        self.method = str(tool.location["method"])
         self.headers: dict[str, str] = {"accept": "application/json, text/*;q=0.9, */*;q=0.5"}
         self.content: bytes | None = None
         self._query: list[tuple[str, str]] = []
         self._cookies: list[str] = []
         places: dict[str, str] = {}
-        for place in tool.at["parameters"]:
+        for place in tool.location["parameters"]:
             if place["argument"] in arguments:
                 self._add_parameter(place, arguments[place["argument"]], places)
         if BODY in arguments:
-            media = str(tool.at["body"])
+            media = str(tool.location["body"])
             self.headers["content-type"] = media
             self.content = _encode_body(media, arguments[BODY])
-        path = _PARTS.sub(lambda part: places.get(part[1], ""), str(tool.at["path"]))
-        server = str(tool.at.get("server", source.at["server"])).rstrip("/")
+        path = _PARTS.sub(lambda part: places.get(part[1], ""), str(tool.location["path"]))
+        server = str(tool.location.get("server", source.location["server"])).rstrip("/")
         try:
             self._base = join_url(server, path)
         except ValueError as error:
