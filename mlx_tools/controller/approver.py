@@ -222,6 +222,8 @@ class FunctionApprover:
 
     def __init__(self, function: DecideFunction) -> None:
         self._function = function
+        self.name = getattr(function, "__name__", type(function).__name__)
+        """The function's name, for errors."""
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         return [await self._decide(request) for request in requests]
@@ -232,7 +234,14 @@ class FunctionApprover:
         else:
             answer = await anyio.to_thread.run_sync(self._function, request, abandon_on_cancel=True)
             answer = await answer if inspect.isawaitable(answer) else answer
-        return answer if isinstance(answer, ApprovalAnswer) else ApprovalAnswer(answer)
+        if isinstance(answer, ApprovalAnswer):
+            return answer
+        if answer is None or isinstance(answer, bool):
+            return ApprovalAnswer(answer)
+        raise UsageError(
+            f"the approver {self.name} answered {for_message(answer)}",
+            hint="return True, False, None to pause, or an ApprovalAnswer",
+        )
 
 
 def as_approver(approver: Approver | DecideFunction | None) -> Approver:
@@ -260,7 +269,8 @@ async def ask_approver(
     Raises:
         UsageError: it failed, or did not give one `ApprovalAnswer` a request.
     """
-    name = f"the approver {type(approver).__name__}"
+    function = approver if isinstance(approver, FunctionApprover) else None
+    name = f"the approver {type(approver).__name__ if function is None else function.name}"
     try:
         answers: Any = approver.decide(requests)
         if inspect.isawaitable(answers):
@@ -272,7 +282,8 @@ async def ask_approver(
         raise
     except Exception as error:
         said = f"{name} failed: {type(error).__name__}: {error}"
-        raise UsageError(said, hint=f"its traceback is this error's cause; {_DECIDE}") from error
+        hint = "its traceback is this error's cause"
+        raise UsageError(said, hint=hint if function else f"{hint}; {_DECIDE}") from error
     right = len(answers) == len(requests)
     if not right or not all(isinstance(answer, ApprovalAnswer) for answer in answers):
         raise UsageError(f"{name} answered {for_message(answers)}", hint=_DECIDE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby, takewhile
 from typing import Any, Final
 
@@ -260,7 +261,10 @@ def prior_from_messages(messages: Sequence[Mapping[str, Any]]) -> PriorConversat
     said: list[PromptRecord] = []
     turn = made = 0
     waiting: OrderedDict[str, CallRecord] = OrderedDict()
-    read = [(*_read(message), message) for message in messages]
+    read: list[tuple[str, str, int]] = []
+    for place, message in enumerate(messages):
+        with _naming(place):
+            read.append((*_read(message), place))
     begun = [content for _, content, _ in takewhile(lambda one: one[0] == "system", read)]
     for says, group in groupby(read[len(begun) :], lambda one: one[0] in ("user", "system")):
         if says:
@@ -268,20 +272,31 @@ def prior_from_messages(messages: Sequence[Mapping[str, Any]]) -> PriorConversat
             waiting.clear()
             said.append(UserRecord(content="\n\n".join(content for _, content, _ in group)))
             continue
-        for role, content, message in group:
+        for role, content, place in group:
             if role == "tool":
-                said.append(_observation_from_message(message, content, waiting))
+                with _naming(place):
+                    said.append(_observation_from_message(messages[place], content, waiting))
                 continue
             turn += 1
-            calls = [
-                CallRecord(turn=turn, call=f"c{made + n}", name=name, arguments=given, id=key)
-                for n, (key, name, given) in enumerate(_calls(message), start=1)
-            ]
+            with _naming(place):
+                calls = [
+                    CallRecord(turn=turn, call=f"c{made + n}", name=name, arguments=given, id=key)
+                    for n, (key, name, given) in enumerate(_calls(messages[place]), start=1)
+                ]
             made += len(calls)
             waiting = OrderedDict((call.id or call.call, call) for call in calls)
             said.append(CompletionRecord(turn=turn, text=content, commentary=content))
             said += calls or (AnswerRecord(turn=turn, content=content),)
     return PriorConversation(records=tuple(said), system="\n\n".join(begun))
+
+
+@contextmanager
+def _naming(place: int) -> Iterator[None]:
+    """Name the message at a place of the history in an error."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"history[{place}]: {error.message}", hint=error.hint) from None
 
 
 def _read(message: Mapping[str, Any]) -> tuple[str, str]:

@@ -27,6 +27,7 @@ from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.transcript import CallRecord
 from mlx_tools.transcript.chat_messages import chat_messages
+from tests.tables import table
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -166,6 +167,20 @@ def test_content_that_is_no_text_is_an_error_that_says_what_messages_are(content
         one.run_sync("And now?", history=[{"role": ["user"], "content": "Hi."}])
 
 
+ASKED = {"role": "user", "content": "Hi."}
+CALLED = {"role": "assistant", "tool_calls": [{"function": {"name": "send", "arguments": "["}}]}
+
+
+@table(
+    "bad",
+    [{"role": "king", "content": "x"}, {"role": "tool", "content": "x"}, CALLED, {"role": "user"}],
+)
+def test_a_message_that_is_not_usable_is_named_by_its_place(bad: Any) -> None:
+    with pytest.raises(UsageError, match=r"^history\[1\]: an earlier message") as caught:
+        controller(answer()).run_sync("And now?", history=[ASKED, bad, ASKED])
+    assert "tool_call_id" in caught.value.hint
+
+
 # --- a function as the approver ---
 
 
@@ -195,7 +210,8 @@ def test_a_function_that_gives_no_decision_is_an_error_and_nothing_runs() -> Non
     def fail(request: ApprovalRequest) -> bool:
         raise LookupError("no such user")
 
-    with pytest.raises(UsageError, match="approved"):
+    with pytest.raises(UsageError, match="the approver <lambda> answered 'yes'") as caught:
         sent(lambda request: "yes")
-    with pytest.raises(UsageError, match="no such user"):
+    assert caught.value.hint == "return True, False, None to pause, or an ApprovalAnswer"
+    with pytest.raises(UsageError, match="the approver fail failed: LookupError: no such user"):
         sent(fail)
