@@ -307,6 +307,18 @@ def record(
         said = outcome.get("answer") or outcome.get("reason") or ""
         complain(f"{said}{f' (called {calls})' if calls else ''}", kind=outcome["status"])
     complain(str(target), kind="kept")
+    _warn_if_unexpected(golden)
+
+
+def _warn_if_unexpected(golden: Golden) -> None:
+    """Note what of the recorded run is not as expected; a replay does not check that."""
+    outcomes = golden.golden.outcomes
+    wanted = expectations(golden.golden.expect, outcomes)
+    pairs = zip(wanted, outcomes, strict=True)
+    if differences := [row for one, outcome in pairs for row in one.differences(outcome)]:
+        for line in difference_lines(differences):
+            print(for_terminal(line), file=sys.stderr)
+        note("this run is not what --expect wants: correct that, or delete it and record it again")
 
 
 def keep_session(configuration: Configuration, session: str, name: str) -> Path:
@@ -371,7 +383,9 @@ def _expected(text: str) -> Sequence[Any]:
     if text.startswith("@"):
         text = inputs.read_text(Path(text[1:]))
     value = inputs.parse_json(text, "--expect", 'such as {"answer": {"contains": "391"}}')
-    return value if isinstance(value, list) else [value]
+    wanted = value if isinstance(value, list) else [value]
+    expectations(wanted, [{}] * len(wanted))  # an error comes before a model is asked
+    return wanted
 
 
 def _ask_questions(run: RunOptions, questions: Sequence[str]) -> str:

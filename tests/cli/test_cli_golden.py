@@ -40,6 +40,21 @@ def test_a_run_is_recorded_and_replays(run: Run, kept: Path, home: Path) -> None
         assert (result.code, result.out) == (0, "1 of 1 passed\n")
 
 
+def test_a_run_that_is_not_as_expected_is_kept_and_told(run: Run) -> None:
+    wanted = '{"calls": [{"name": "clock"}], "answer": {"contains": "12"}}'
+    with ScriptedServer(*SCRIPT, *SCRIPT) as server:
+        record = ("golden", "record", "--url", server.url)
+        right = run(*record, "right", WHAT, "--expect", '{"answer": {"number": 391}}')
+        wrong = run(*record, "wrong", WHAT, "--expect", wanted)
+        asked = len(server.prompts)
+        refused = run(*record, "refused", WHAT, "--expect", '{"cals": []}')
+        assert len(server.prompts) == asked  # nothing was asked
+    assert right.code == wrong.code == 0 and "--expect" not in right.err
+    assert '- {"name": "clock"}' in wrong.err and "the answer" in wrong.err
+    assert wrong.err.splitlines()[-1].startswith("mlx-tools: note: this run is not what --expect")
+    assert refused.code == 2 and "an expectation has no 'cals'" in refused.err
+
+
 def test_a_past_session_is_recorded(run: Run) -> None:
     with ScriptedServer(*SCRIPT) as server:
         outcome = run("ask", WHAT, "--url", server.url, "--json").json
