@@ -165,7 +165,7 @@ class StorageError(TranscriptError):
     """
 
     cure: str = "free some space"
-    """The thing to do first."""
+    """The thing to do first; empty if the run cannot go on."""
 
 
 class ScheduleError(MlxToolsError):

@@ -598,7 +598,8 @@ class Conversation:
         try:
             yield
         except StorageError as error:
-            error.hint = f"{error.cure}, then: mlx-tools sessions resume {self.files.session}"
+            if error.cure:
+                error.hint = f"{error.cure}, then: mlx-tools sessions resume {self.files.session}"
             raise
 
 

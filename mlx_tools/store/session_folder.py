@@ -23,7 +23,7 @@ from mlx_tools.errors import (
     wrong_argument,
 )
 from mlx_tools.macos import sync_fully
-from mlx_tools.paths import drafted, expand_user, private_dir, read_regular
+from mlx_tools.paths import check_regular, drafted, expand_user, private_dir, read_regular
 from mlx_tools.store.access_list import ACCESS_FILE, ConsumedApprovalsFile, RunPermitFile
 from mlx_tools.store.artifacts import (
     ARTIFACTS,
@@ -262,9 +262,8 @@ class TranscriptStore(SessionStore):
         with (
             translate_os_error(TranscriptError, "the transcript cannot be read"),
             self._file(session) as file,
-            os.fdopen(os.dup(file), "rb") as reader,
         ):
-            return parse(reader.read())[0]
+            return parse(_read_transcript(file))[0]
 
     def summary(self, session: str) -> SessionSummary:
         # Before the records are read: if the file grows meanwhile, the summary counts as out of
@@ -386,8 +385,11 @@ class TranscriptStore(SessionStore):
 
     def parts(self, session: str) -> Iterator[SessionPart]:
         folder = self.path(session).parent
-        with self._file(session) as file, os.fdopen(os.dup(file), "rb") as reader:
-            data, at = reader.read(), os.fstat(file).st_mtime
+        with (
+            translate_os_error(TranscriptError, f"the transcript of {session} cannot be read"),
+            self._file(session) as file,
+        ):
+            data, at = _read_transcript(file), os.fstat(file).st_mtime
         yield SessionPart(NAME, at, data[: data.rfind(b"\n") + 1])
         for kind in (ARTIFACTS, UNDO_FOLDER):
             for path, written in BlobFiles(folder / kind).all():
@@ -432,6 +434,13 @@ class TranscriptStore(SessionStore):
             yield file
         finally:
             os.close(file)
+
+
+def _read_transcript(file: int) -> bytes:
+    """Return the bytes of an open transcript. Raise OSError if it is too large."""
+    check_regular(file, MAX_TRANSCRIPT)
+    with os.fdopen(os.dup(file), "rb") as reader:
+        return reader.read()
 
 
 def _try_lock(file: int, kind: int) -> bool:

@@ -188,6 +188,7 @@ class TranscriptFile(Transcript):
         *,
         sync: Callable[[int], None] = sync_fully,
         create: bool = True,
+        max_bytes: int = MAX_TRANSCRIPT,
         on_close: Callable[[TranscriptFile, os.stat_result], None] | None = None,
     ) -> None:
         """Open ``path``, and drop a line that a crash cut off.
@@ -196,6 +197,7 @@ class TranscriptFile(Transcript):
             path: the file.
             sync: flushes an open file's data to the disk.
             create: True to create the file if it is missing.
+            max_bytes: the largest file that is opened or written.
             on_close: called while the file is still locked.
 
         Raises:
@@ -205,6 +207,7 @@ class TranscriptFile(Transcript):
         super().__init__()
         self.path = path
         self._sync = sync
+        self._max_bytes = max_bytes
         self._on_close = on_close
         self._is_loaded = False
         kind, hint = TranscriptError, "check the folder's permissions and free space"
@@ -232,7 +235,7 @@ class TranscriptFile(Transcript):
                 hint="wait for it to end",
             ) from None
         with translate_os_error(TranscriptError, f"the transcript {self.path} cannot be read"):
-            check_regular(file, MAX_TRANSCRIPT)
+            check_regular(file, self._max_bytes)
             with os.fdopen(os.dup(file), "rb") as reader:
                 data = reader.read()
             records, self._size = parse(data)
@@ -247,12 +250,19 @@ class TranscriptFile(Transcript):
         """Write a record, then add it.
 
         Raises:
-            StorageError: it cannot be written (a full disk). The file then still ends with a whole
-                line, and the record does not count.
+            StorageError: it cannot be written (a full disk, a transcript that nobody could read
+                again). The file then still ends with a whole line, and the record does not count.
         """
         if self._file is None:
             raise TranscriptError(f"the transcript {self.path} is closed")
         data = (encode(record) + "\n").encode()
+        if self._size + len(data) > self._max_bytes:
+            full = StorageError(
+                f"the transcript {self.path} is full: it holds {self._max_bytes >> 20} MB at most",
+                hint="nothing more was run; ask in a new session",
+            )
+            full.cure = ""
+            raise full
         try:
             # On disk before it is in the list: nobody acts on a record that a crash could take
             # back.

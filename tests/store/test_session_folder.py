@@ -19,7 +19,7 @@ from mlx_tools.messages import replace
 from mlx_tools.store.access_list import ConsumedApprovalsFile
 from mlx_tools.store.session_folder import TranscriptStore
 from mlx_tools.store.session_store import session_status
-from mlx_tools.store.transcript import TranscriptFile, encode
+from mlx_tools.store.transcript import MAX_TRANSCRIPT, TranscriptFile, encode
 from mlx_tools.testing import answer, call
 from mlx_tools.transcript.records import (
     AnswerRecord,
@@ -48,6 +48,19 @@ def write(folder: Path, session: str, *records: Record, tail: bytes = b"") -> Pa
     lines = "".join(encode(record) + "\n" for record in records)
     (place / "transcript.jsonl").write_bytes(lines.encode() + tail)
     return place
+
+
+def test_a_transcript_larger_than_any_is_read_by_nobody_and_can_be_removed(
+    tmp_path: Path,
+) -> None:
+    place = write(tmp_path, "large", header(), ASKED)
+    os.truncate(place / "transcript.jsonl", MAX_TRANSCRIPT + 1)
+    store = TranscriptStore(tmp_path)
+    assert store.describe("large").status.state == "damaged"
+    for read in (store.records, lambda session: [*store.parts(session)]):
+        with pytest.raises(TranscriptError, match="larger than"):
+            read("large")
+    assert store.remove("large", force=True) and store.ids() == []
 
 
 # --- where a session stands ---------------------------------------------------------------------

@@ -193,6 +193,18 @@ def test_a_transcript_begins_with_its_header() -> None:
         t.parse(b'{"type":"user","content":"Hello?"}\n')
 
 
+def test_a_record_that_would_make_the_file_unreadable_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "transcript.jsonl"
+    with t.TranscriptFile(path, max_bytes=400) as file:
+        file.append(HEADER)
+        with pytest.raises(StorageError, match="is full") as refused:
+            file.append(UserRecord(content="x" * 400))
+        assert "new session" in (refused.value.hint or "") and not refused.value.cure
+        file.append(UserRecord(content="x"))
+    with t.TranscriptFile(path, max_bytes=400) as file:
+        assert [*file] == [HEADER, UserRecord(content="x")]
+
+
 def test_a_full_disk_is_an_error_and_leaves_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "transcript.jsonl"
     with t.TranscriptFile(path) as transcript:
