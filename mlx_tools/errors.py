@@ -95,6 +95,12 @@ class UsageError(MlxToolsError):
     """The caller asked for something that is not possible."""
 
 
+class PluginError(MlxToolsError):
+    """A plugin failed: it raised an exception that nobody expects of it."""
+
+    exit_code = EXIT_STOPPED
+
+
 class ConfigError(UsageError):
     """A setting is unknown or has a value that is not allowed."""
 

@@ -30,6 +30,7 @@ from mlx_tools.app.hook_values import (
     StoreKind,
     ToolRequest,
 )
+from mlx_tools.app.plugin_guard import describe, guard_part
 from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.packages import PLUGINS as GROUP
 from mlx_tools.packages import find_offers, package_of
@@ -301,7 +302,7 @@ class Plugins:
         results: list[Any] = []
         with self._report(name, hook, built_in=built_in):
             parts, faults = usable_parts(hook, self._call_plugin(plugin, hook, arguments))
-            results.append(parts)
+            results.append(self._guard_parts(name, hook, parts))
             if faults:
                 self._leave_out(name, hook, "; ".join(faults))
         yield from ((name, result) for result in results)
@@ -384,20 +385,22 @@ class Plugins:
             if built_in and isinstance(error, MlxToolsError):
                 raise
             where = f"{hook}: " if hook else ""
-            self._leave_out(name, hook, f"{where}{type(error).__name__}: {_text_of(error)}")
+            self._leave_out(name, hook, f"{where}{describe(error)}")
+
+    def _guard_parts(self, name: str, hook: str, parts: Any) -> Any:
+        """Return the parts with functions that name the plugin if they fail."""
+        guard = functools.partial(
+            guard_part, name, hook, refuse=functools.partial(self.refuse, name)
+        )
+        if isinstance(parts, dict):
+            return {key: guard(part) for key, part in parts.items()}
+        return [guard(part) for part in parts]
 
     def _leave_out(self, name: str, hook: str, reason: str) -> None:
         """Leave out what a plugin gives for one hook, or the whole plugin."""
         if hook in ("", "settings"):
             self.without_settings.add(name)
         self.refuse(name, reason, whole=not hook)
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as failure:  # somebody else's class
-        return f"its text cannot be made: {type(failure).__name__}"
 
 
 @functools.cache

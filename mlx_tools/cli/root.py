@@ -45,6 +45,7 @@ from mlx_tools.errors import (
     BackendError,
     MlxToolsError,
     ModelError,
+    PluginError,
     TranscriptError,
     UsageError,
     did_you_mean,
@@ -164,15 +165,11 @@ def _load_plugin_command(name: str) -> Any:
     return command
 
 
-class PluginFailed(Exception):
-    """An exception in a command of another package."""
-
-
 def _invoke_plugin(plugin: str, invoke: Callable[[Any], Any], context: Any) -> Any:
     """Run a command of another package, and name the package if it fails.
 
     Raises:
-        PluginFailed: it raised an exception that no command is meant to raise.
+        PluginError: it raised an exception that no command is meant to raise.
     """
     try:
         return invoke(context)
@@ -181,7 +178,8 @@ def _invoke_plugin(plugin: str, invoke: Callable[[Any], Any], context: Any) -> A
     except Exception as error:
         if callable(getattr(error, "format_message", None)):  # of the option parser
             raise
-        raise PluginFailed(f"the plugin {plugin} failed") from error
+        cause = f"{type(error).__name__}: {error}"
+        raise PluginError(f"the plugin {plugin} failed: {cause}") from error
 
 
 app = typer.Typer(cls=LazyGroup, context_settings=_CONTEXT, pretty_exceptions_enable=False)
@@ -253,6 +251,7 @@ def fails_as_json(command: Callable[..., Any]) -> Callable[..., Any]:
 
 _REASONS: Final = (
     (KeyboardInterrupt, "interrupted"),
+    (PluginError, "internal_error"),
     (BackendError, "backend_error"),
     (ModelError, "backend_error"),
     (TranscriptError, "storage_error"),
@@ -319,6 +318,8 @@ def run_guarded(command: Callable[[], Any]) -> int:
         code = command()
         stdout().flush()
         return code if isinstance(code, int) else EXIT_OK
+    except PluginError as error:
+        return internal_error(error)
     except MlxToolsError as error:
         for line in getattr(error, "problems", (str(error),)):
             complain(line)
@@ -394,9 +395,8 @@ def internal_error(error: Exception) -> int:
     except Exception as failure:  # if no file can be written, the bug itself is still reported
         print(for_terminal(text, keep=LINES), file=sys.stderr, end="")
         location = f"its traceback is above, since no file took it: {type(failure).__name__}"
-    if isinstance(error, PluginFailed):
-        cause = error.__cause__
-        problem = f"{error}: {type(cause).__name__}: {cause} (a fault of that package"
+    if isinstance(error, PluginError):
+        problem = f"{error} (a fault of that plugin"
     else:
         problem = f"internal error: {type(error).__name__}: {error} (this is a bug"
     complain(f"{problem}; {location})")

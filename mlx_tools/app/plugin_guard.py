@@ -1,0 +1,158 @@
+"""The guard of functions that plugins give, called after their hooks.
+
+They are somebody else's code: whatever they raise must name the plugin.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, Final
+
+from mlx_tools.app.hook_values import SourceMaker
+from mlx_tools.errors import MlxToolsError, PluginError
+from mlx_tools.messages import replace
+
+Refuse = Callable[[str], None]
+"""Reports that a part of the plugin is left out, with the reason."""
+
+
+def guard_part(plugin: str, hook: str, part: Any, refuse: Refuse) -> Any:
+    """Return a part of a hook's result whose functions name the plugin if they fail.
+
+    Args:
+        plugin: the plugin's name.
+        hook: the hook.
+        part: a usable part of the result.
+        refuse: called for what can be left out instead.
+    """
+    if hook == "backends":
+        return _guard(plugin, "its backend cannot be made", part, _check_backend)
+    if isinstance(part, SourceMaker):
+        return replace(
+            part,
+            make_more=part.make_more and _left_out(part.make_more, refuse),
+            close=part.close and _left_open(part.close, refuse),
+        )
+    guarded = {
+        name: _guard(plugin, f"{hook}: {name}", function, check)
+        for name, check in _LATER.get(hook, {}).items()
+        if (function := getattr(part, name)) is not None
+    }
+    if hook == "tables" and guarded:
+        return replace(part, owner=_guard_owner(plugin, guarded["owner"]))
+    return replace(part, **guarded) if guarded else part
+
+
+@contextlib.contextmanager
+def name_plugin(plugin: str, place: str) -> Iterator[None]:
+    """Raise any foreign exception in the block as one that names the plugin.
+
+    Raises:
+        PluginError: the block failed.
+    """
+    try:
+        yield
+    except MlxToolsError:
+        raise
+    except (Exception, SystemExit) as error:  # somebody else's code: nothing is known of it
+        raise PluginError(f"the plugin {plugin} failed: {place}: {describe(error)}") from error
+
+
+def describe(error: BaseException) -> str:
+    """Return the class and the text of an exception that may be of any class."""
+    try:
+        text = str(error)
+    except Exception as failure:  # somebody else's class
+        text = f"its text cannot be made: {type(failure).__name__}"
+    return f"{type(error).__name__}: {text}"[:300]
+
+
+def _guard(
+    plugin: str,
+    place: str,
+    function: Callable[..., Any],
+    check: Callable[[Any], str | None] | None = None,
+) -> Callable[..., Any]:
+    """Return the function with its exceptions named, and its result checked."""
+
+    @functools.wraps(function, updated=())
+    def call(*arguments: Any, **options: Any) -> Any:
+        with name_plugin(plugin, place):
+            result = function(*arguments, **options)
+            if check is not None and (fault := check(result)) is not None:
+                raise TypeError(fault)
+            return result
+
+    return call
+
+
+def _guard_owner(plugin: str, owner: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return the maker of a function that says which sessions are the plugin's."""
+
+    def make(store: Any) -> Any:
+        return _guard(plugin, "tables: owner", owner(store))
+
+    return make
+
+
+def _left_out(make: Callable[[Any], Any], refuse: Refuse) -> Callable[[Any], list[Any]]:
+    """Return a maker of further tools that gives none if it fails."""
+
+    def make_more(sources: Any) -> list[Any]:
+        try:
+            tools = list(make(sources))
+            for tool in tools:
+                if isinstance(tool, type) or not isinstance(tool.spec.name, str):
+                    raise TypeError(f"it offers {type(tool).__name__}, which is no tool")
+        except MlxToolsError as error:
+            refuse(f"sources: {error}")
+        except (Exception, SystemExit) as error:  # somebody else's code: nothing is known of it
+            refuse(f"sources: {describe(error)}")
+        else:
+            return tools
+        return []
+
+    return make_more
+
+
+def _left_open(
+    close: Callable[[], Awaitable[None]], refuse: Refuse
+) -> Callable[[], Awaitable[None]]:
+    """Return a function that closes, after which others go on if it fails."""
+
+    async def close_all() -> None:
+        try:
+            await close()
+        except (Exception, SystemExit) as error:  # somebody else's code: nothing is known of it
+            refuse(f"sources: close: {describe(error)}")
+
+    return close_all
+
+
+def _check_backend(value: Any) -> str | None:
+    needed = ("complete", "health", "models", "aclose") if value.kind == "native" else ("complete",)
+    missing = [name for name in needed if not callable(getattr(value, name, None))]
+    if value.kind not in ("native", "local", "completions"):
+        return f"{type(value).__name__} has the kind {value.kind!r:.40}, which is none"
+    return f"{type(value).__name__} has no function {missing[0]}" if missing else None
+
+
+def _check_store(value: Any) -> str | None:
+    from mlx_tools.store import SessionStore
+
+    is_store = isinstance(value, SessionStore)
+    return None if is_store else f"it gives {type(value).__name__}, which is no SessionStore"
+
+
+def _check_function(value: Any) -> str | None:
+    return None if callable(value) else f"it gives {type(value).__name__}, which is no function"
+
+
+_LATER: Final[Mapping[str, Mapping[str, Callable[[Any], str | None] | None]]] = {
+    "store": {"open": _check_store, "check": None},
+    "tables": {"owner": _check_function},
+    "offers": {"remove": None, "last_output": None},
+}
+"""For each hook, the functions of its parts that are called later, with the check of the result."""
