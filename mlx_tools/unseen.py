@@ -7,7 +7,6 @@ stand, and in how they write the others.
 
 from __future__ import annotations
 
-import json
 import re
 import unicodedata
 from collections.abc import Callable
@@ -74,6 +73,8 @@ def as_literal(char: str, count: int) -> str:
 
 def as_json_escape(char: str, count: int) -> str:
     """Return a character as an escape of JSON's, such as ``\\u001b``."""
+    import json  # not above: --help needs none
+
     return (json.dumps(char)[1:-1] if char != "\x7f" else "\\u007f") * count
 
 
