@@ -95,7 +95,9 @@ def operations() -> dict[str, Any]:
         openapi_document((*OPERATIONS, *RUN_OPERATIONS), {**SCHEMAS, **RUN_SCHEMAS})
     )
     found = described.include(path_regex="^/v1/runs").get_all_operations()
-    return {one.ok().label: one.ok() for one in found}
+    by_label = {one.ok().label: one.ok() for one in found}
+    assert by_label, "the description has no operations of runs"
+    return by_label
 
 
 @pytest.mark.heavy
