@@ -163,7 +163,7 @@ def name_values(golden: Golden, *, home: str) -> Golden:
     for value, kind, what in _own_values(golden.header, every, home):
         if len(value) > 1 and value not in meant:
             times[kind] += 1
-            numbered = times[kind] > 1 or kind in ("artifact", "nested")
+            numbered = times[kind] > 1 or kind in ("artifact", "file", "nested")
             meant[value] = f"{{{kind} {times[kind]}}}" if numbered else f"{{{kind}}}", what
     plain = [to_json(record) for record in every]
     for number, (value, kind) in enumerate(sorted(_secrets(plain).items()), start=1):
@@ -225,6 +225,8 @@ def _own_values(
             yield record.session, "nested", "the session of a run within a call"
         elif isinstance(record, ObservationRecord):
             yield record.artifact or "", "artifact", "the key of an artifact"
+            # It follows from the folder's path.
+            yield from ((view.file, "file", "the identity of a file") for view in record.files)
         elif isinstance(record, CompactedRecord):
             yield from ((key, "artifact", "the key of an artifact") for key in record.artifacts)
 

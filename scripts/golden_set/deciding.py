@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from typing import Any
 
-from mlx_tools import ApprovalAnswer, Limits, Policy, Registry, Tool, UsageError
+from mlx_tools import ApprovalAnswer, Policy, Registry, Tool, UsageError
+from mlx_tools.controller import ApprovalRequest
 from mlx_tools.policy import ApprovalTemplate, CallContext, compute_pin
 from mlx_tools.policy.redact import make_placeholder
 from mlx_tools.toolbox.calculator import calculator
 
 from .reading import answer, call
-from .scene import FREELY, Scene, Stage
+from .scene import FREELY, Approver, Scene, Stage, limited
 from .tools import KEY, asking, changing, diary, look, save, send, store
 
 YES = ApprovalAnswer(True)
@@ -27,6 +29,19 @@ class _One:
 
     def find(self, call: CallContext) -> ApprovalTemplate | None:
         return self._template if self._template.covers(call) else None
+
+
+class _Meanwhile(Approver):
+    """Has something happen while a person decides."""
+
+    def __init__(self, answers: Sequence[ApprovalAnswer], happen: Callable[[], Any]) -> None:
+        super().__init__(answers)
+        self._happen = happen
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        """One answer a request."""
+        self._happen()
+        return await super().decide(requests)
 
 
 def scenes() -> Iterator[Scene]:
@@ -102,7 +117,7 @@ def _policies() -> Iterator[Scene]:
         tools=lambda: [save(), store()],
         says=[reads, writes, SAVE, answer("It is written.")],
         answers=[YES, ApprovalAnswer(False, "not that one")],
-        limits=Limits(max_iterations=5),
+        limits=limited(max_iterations=5),
     )
 
     async def with_template(stage: Stage) -> str:
@@ -245,12 +260,15 @@ def _approvals() -> Iterator[Scene]:
     )
 
     async def changed(stage: Stage) -> str:
-        return await stage.ask_all(stage.controller(SAVE, answer(), answers=[YES, YES]))
+        states = ["one", "two", "two"]
+        stage.registry.add(changing(states))
+        approver = _Meanwhile([YES, YES], lambda: states.pop(0))
+        return await stage.ask_all(stage.controller(SAVE, answer(), approver=approver))
 
     yield scene(
         "changed",
         "What the call would act on has changed since it was approved: it is asked about again.",
-        tools=lambda: [changing(["one", "two"])],
+        tools=list,
         play=changed,
         features=("changed",),
     )

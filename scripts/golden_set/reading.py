@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from mlx_tools import Limits
 from mlx_tools.backends import ModelFiles, find_chat_format
 from mlx_tools.messages import Style
 from mlx_tools.protocol import write_answer, write_call
 from mlx_tools.testing import Script
 
-from .scene import FREELY, Scene
+from .scene import FREELY, Scene, limited
 from .tools import failing, lamp, look, save, transfer
 
 STYLES: tuple[Style, ...] = get_args(Style)
@@ -132,7 +131,7 @@ def _repairs() -> Iterator[Scene]:
             features=("repairs",),
             tools=lambda: [look(), failing()],
             says=[*lines, '{"type":"final_answer","content":"Read."}'],
-            limits=Limits(max_iterations=8),
+            limits=limited(max_iterations=8),
         )
     yield Scene(
         name="reading/coercions",
@@ -140,7 +139,7 @@ def _repairs() -> Iterator[Scene]:
         features=("coercions",),
         tools=lambda: [look()],
         says=[*(call("look", **arguments) for arguments in COERCED), answer()],
-        limits=Limits(max_iterations=10),
+        limits=limited(max_iterations=10),
     )
     yield Scene(
         name="reading/coercions-of-choices",
@@ -196,7 +195,7 @@ def _rules() -> Iterator[Scene]:
         features=("calls-per-turn",),
         tools=lambda: [look()],
         says=["\n".join(call("look", text=word) for word in ("a", "b", "c")), answer()],
-        limits=Limits(max_calls_per_turn=2),
+        limits=limited(max_calls_per_turn=2),
     )
     yield Scene(
         name="reading/answer-after-calls",

@@ -23,6 +23,7 @@ from mlx_tools.backends import ModelFiles, VerdictChoice
 from mlx_tools.controller import ApprovalRequest
 from mlx_tools.errors import BackendError
 from mlx_tools.golden import Golden, make_golden
+from mlx_tools.messages import replace
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import Script, ScriptedBackend
@@ -41,6 +42,22 @@ from mlx_tools.transcript.records import (
 from mlx_tools.transcript.records import CorrectionRecord as Correction
 
 Says = str | Script | Exception | Callable[[str], str | Script]
+
+LIMITS = Limits(
+    max_iterations=4,
+    max_format_errors=2,
+    total_timeout=300.0,
+    completion_timeout=120.0,
+    idle_timeout=60.0,
+    tool_timeout=30.0,
+    max_tokens=512,
+    max_argument_bytes=65_536,
+    max_observation_chars=4_000,
+    max_calls_per_turn=8,
+    parallel=4,
+)
+"""The limits of a scene that names none. They stay when the defaults change, and so do the bytes of
+a recording."""
 
 ALL = Policy(allow=["*"])
 FREELY = Policy(allow=["*"], ask_effects=())
@@ -65,7 +82,7 @@ class Scene:
     choices: Sequence[str | None] = ()
     tools: Callable[[], Sequence[Tool]] = list
     policy: Policy = ALL
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = LIMITS
     settings: Mapping[str, Any] = field(default_factory=dict)
     answers: Sequence[ApprovalAnswer] = ()
     history: Sequence[Mapping[str, Any]] = ()
@@ -110,6 +127,7 @@ class Stage:
         self,
         *says: Says,
         answers: Sequence[ApprovalAnswer] = (),
+        approver: Approver | None = None,
         backend: Any = None,
         policy: Policy | None = None,
         templates: Any = None,
@@ -127,7 +145,7 @@ class Stage:
             limits=self.scene.limits,
             settings=RunSettings(verdict=VerdictChoice(), **settings),
             store=self.store,
-            approver=Approver(answers),
+            approver=approver or Approver(answers),
             templates=templates,
             now=self.now,
         )
@@ -159,6 +177,11 @@ class Stage:
             artifact=self.store.artifacts(path.parent).get,
             **more,
         )
+
+
+def limited(**limits: Any) -> Limits:
+    """The limits of a scene, some of them others."""
+    return replace(LIMITS, **limits)
 
 
 def golden_of(session: Golden, scene: Scene, **more: Any) -> Golden:
@@ -227,10 +250,12 @@ async def played(scene: Scene) -> Golden:
 
 __all__ = [
     "ALL",
+    "LIMITS",
     "Approver",
     "Says",
     "Scene",
     "Stage",
     "golden_of",
+    "limited",
     "played",
 ]

@@ -139,11 +139,10 @@ def asking(effects: Effects = READ) -> Tool:
 
 
 def changing(states: list[str]) -> Tool:
-    """Saves; what it would act on is another thing each time it is looked at, to the last."""
+    """Saves; what it would act on is in the first of the states."""
 
     def preview(arguments: Mapping[str, Any]) -> Preview:
-        state = states.pop(0) if len(states) > 1 else states[0]
-        return Preview(f"+ {arguments['text']}", state)
+        return Preview(f"+ {arguments['text']}", states[0])
 
     return save(preview=preview)
 

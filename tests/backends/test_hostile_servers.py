@@ -211,7 +211,7 @@ LONG = PIECE.replace(b"Hi", b"x" * 5000)
     [
         (endless(b"", SSE + PIECE, 60), {"idle_timeout": 0.2}, BackendTimeout, "silent"),
         # keep-alives break the silence, and do not extend the whole
-        (endless(LIVES, pause=0.02), {"idle_timeout": 1, "timeout": 1.1}, BackendTimeout, "1.1 s"),
+        (endless(LIVES, pause=0.02), {"idle_timeout": 5, "timeout": 6}, BackendTimeout, "6 s"),
         (endless(LIVES * 5000), {"timeout": 0.5}, BackendTimeout, "0.5 s"),
         (endless(b"x" * 65536, SSE + b"data: "), {}, BackendBroken, "longer"),
         (endless(LONG), {"max_tokens": 4}, BackendBroken, "far more text"),

@@ -9,15 +9,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import get_args
 
+import anyio
 import pytest
 
 from mlx_tools.errors import ErrorCode
-from mlx_tools.golden import Golden, find_golden, read_golden, replay
+from mlx_tools.golden import Golden, find_golden, read_golden, replay, write_golden
 from mlx_tools.messages import FinishReason, ToolCall, ToolSpec
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.protocol import ReadingRules, Style, judge, read
 from mlx_tools.store.transcript import load
 from mlx_tools.transcript.records import CompletionRecord, Header, MendKind
+from scripts.golden_set.scene import played
+from scripts.record_golden import scripted
 from tests.protocol.texts import COERCIONS, REPAIRS
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +85,15 @@ def test_many_are_of_a_real_model_in_every_style(goldens: list[Golden]) -> None:
     # the embedded model's own template tells of no tools
     assert {golden.header.style for golden in real} == {*get_args(Style)} - {"native"}
     assert {golden.header.strategy for golden in real} >= {"free", "guided", "auto"}
+
+
+@pytest.mark.parametrize(
+    "name", ["approvals/changed", "limits/context-full", "planted/files", "styles/jsonl-parallel"]
+)
+def test_a_scene_gives_the_same_bytes_each_time(tmp_path: Path, name: str) -> None:
+    (scene,) = (scene for scene in scripted() if scene.name == name)
+    write_golden(anyio.run(played, scene), tmp_path / "made.jsonl")
+    assert (tmp_path / "made.jsonl").read_bytes() == (FOLDER / f"{name}.jsonl").read_bytes()
 
 
 @pytest.mark.slow
