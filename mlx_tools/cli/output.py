@@ -224,9 +224,7 @@ def steerable(stream: Any) -> bool:
 def colourful(stream: Any) -> bool:
     """Return True if a stream is a terminal that should get colours.
 
-    NO_COLOR turns them off (https:
-
-    no-color.org).
+    The variable NO_COLOR turns them off, as no-color.org says.
     """
     return steerable(stream) and not os.environ.get("NO_COLOR")
 
