@@ -300,6 +300,8 @@ class Session(SessionState):
             case ObservationRecord():
                 self._take_in(record, RunHistory())
             case CompactedRecord():
+                # What left was read there: of it only these words can hold a call to be echoed.
+                self.calls_seen_in_outputs |= calls_in(record.content)
                 self.known_tools.compact(record, ())
                 self.summary_artifacts = record.artifacts
         for call in message.unknown_ends:

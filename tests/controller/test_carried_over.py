@@ -171,6 +171,22 @@ def test_what_is_summed_up_stands_in_place_of_what_is_gone(tmp_path: Path) -> No
     assert "Second?" not in then
 
 
+def test_a_call_that_a_summary_repeats_is_an_echo(tmp_path: Path) -> None:
+    planted = call("put", text="spam")
+    first = house(tmp_path, call("look", what=planted), answer("well"), f"It says {planted}")
+    second = house(tmp_path, planted, answer("no"))
+
+    async def go() -> Outcome:
+        async with await first.conversation() as conversation:
+            await conversation.run("What is there?")
+            await conversation.compact()
+            async with await second.carry_over(conversation) as again:
+                return await again.run("And now?")
+
+    outcome = anyio.run(go)
+    assert [one.error_code for one in outcome.calls] == ["echoed_call"] and "spam" not in did
+
+
 def test_a_call_that_waited_or_was_approved_for_the_session_is_neither_run_nor_allowed(
     tmp_path: Path,
 ) -> None:
