@@ -108,6 +108,7 @@ def answer(
             controllers as controller,
             closing(wait_for(portal.start_task_soon(session.begin, controller))) as conversation,
         ):
+            view.start()
             try:
                 for event in turns.follow(lambda: stream(conversation), view):
                     on_event(event)

@@ -265,6 +265,7 @@ class ChatSession:
         Print the ending if it ``ends`` a question.
         """
         view = LiveView.for_process(steps=self.steps, makes_room="/compact makes room")
+        view.start()
         try:
             for event in self.turns.follow(stream, view):
                 self._status.update(event)

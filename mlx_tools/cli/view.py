@@ -96,6 +96,7 @@ class LiveView:
         # the model ("") and running calls by id: their text, and since when they run
         self._awaited: dict[str, tuple[str, float]] = {}
         self._row = ""  # the line that is shown while waiting
+        self._is_starting = False
         self._arguments: dict[str, Mapping[str, Any]] = {}
         self._refusals: dict[str, str] = {}  # the reason by the call's id
         self._calls: list[tuple[str, str]] = []  # rows that a question to the user would repeat
@@ -118,8 +119,16 @@ class LiveView:
             makes_room=makes_room,
         )
 
+    def start(self) -> None:
+        """Show that time passes before the first event: a server may have to be started."""
+        self._is_starting = True
+        self._awaited[""] = "· the model gets ready …", self._clock()
+
     def show(self, event: events.Event) -> None:
         """Show one event."""
+        if self._is_starting:
+            self._is_starting = False
+            del self._awaited[""]
         if not isinstance(event, events.CallRead | events.CallDecided):
             for colour, text in self._calls:
                 self._detail(colour, text)
@@ -189,7 +198,7 @@ class LiveView:
     @property
     def moves(self) -> bool:
         """True if it shows that time passes."""
-        return self._speaks or bool(self._row)
+        return self._speaks or bool(self._row) or self._is_starting
 
     def tick(self) -> None:
         """Show that time passes."""

@@ -199,6 +199,18 @@ def test_what_is_waited_for_says_for_how_long_and_goes_away() -> None:
     assert left[1:] == ["\r· clock → 12:00 · 3 ms\n", "  crawl: page 3 … 4 s"]
 
 
+def test_a_server_that_takes_long_to_start_is_waited_for_in_words() -> None:
+    watched = Watched(every_step=False)
+    watched.view.start()
+    assert watched.view.moves
+    assert watched.show(0.2, 9.0, started()) == [
+        *("· the model gets ready …", "\r· the model gets ready … 9 s", "\r· the model …")
+    ]
+    quick = Watched(every_step=False)
+    quick.view.start()
+    assert quick.show(started(), 2.0) == ["· the model …", "\r· the model … 2 s"]
+
+
 def test_thoughts_are_folded_to_a_line() -> None:
     happened = (started(), 5.0, thought("Let me "), 2.0, thought("see."), piece("Yes "), ended())
     assert Watched(every_step=False).show(*happened) == [
