@@ -41,7 +41,7 @@ test-heavy: $(READY) ## The tests with Chromium, PostgreSQL and models that comp
 test-slow: $(READY) ## The slow tests, and the properties with new examples
 	$(BIN)/pytest -n $(WORKERS) -m "slow or hypothesis" --hypothesis-profile explore $(PYTEST_ARGS)
 
-test-slowed: $(READY) ## The default and heavy tests, with pauses before commands and prompts
+test-slowed: $(READY) ## The default and heavy tests, with pauses before commands, prompts and waits
 	TESTS_OF_MLX_TOOLS_SLOWED=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 	  -m "not slow" $(PYTEST_ARGS)
 

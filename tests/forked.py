@@ -65,7 +65,7 @@ class Forks:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            env=os.environ | {"PYTHONPATH": str(ROOT)} | slowed.preload(self._folder),
         )
         assert self._process.stdout is not None
         assert self._process.stdout.readline(), "it did not start"

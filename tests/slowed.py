@@ -1,15 +1,21 @@
 """Slows down the commands that tests start: tests that act too early or look too late fail then.
 
 ``make test-slowed`` runs the tests so. A pause stands before each command, before each prompt and
-before typed input is discarded: where a busy machine may stop a program for as long.
+before typed input is discarded: where a busy machine may stop a program for as long. On Linux with
+a C compiler each wait of the main thread has a pause before it, too, in which no signal is noticed.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
+import shutil
+import subprocess
+import sys
 import time
 from functools import wraps
+from pathlib import Path
 from typing import Any, Final
 
 VARIABLE: Final = "TESTS_OF_MLX_TOOLS_SLOWED"
@@ -41,6 +47,21 @@ def slow_down() -> None:
             owner = getattr(owner, parent)
         setattr(owner, last, _paused(getattr(owner, last)))
     time.sleep(COMMAND_PAUSE)
+    if hasattr(program := ctypes.CDLL(None), "slow_waits"):
+        program.slow_waits()
+
+
+def preload(folder: str) -> dict[str, str]:
+    """Return the variables of a program whose waits can be slowed; none if they cannot be.
+
+    ``folder`` gets what is compiled for that.
+    """
+    compiler = shutil.which("cc")
+    if not is_slowed() or sys.platform != "linux" or compiler is None:
+        return {}
+    source, library = Path(__file__).with_name("late_waits.c"), Path(folder, "late_waits.so")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    return {"LD_PRELOAD": str(library)}
 
 
 def _paused(function: Any) -> Any:
