@@ -79,7 +79,7 @@ class SavedSession(Struct, frozen=True):
         ``wrap`` is as for `mlx_tools.app.open_controller`.
         """
         configuration = self.run.configuration
-        registry = build_registry(configuration, self.header)
+        registry = build_registry(configuration, self.header, self.note)
         selected = await self._select_backend()
         try:
             selected.free_markers(self.header.style)

@@ -44,9 +44,17 @@ from mlx_tools.backends import (
 )
 from mlx_tools.controller import Approver, Controller, RunSettings
 from mlx_tools.errors import BackendError, ModelError, UsageError, did_you_mean
-from mlx_tools.messages import replace
+from mlx_tools.messages import TOOL_NAME, ToolSpec, replace
 from mlx_tools.paths import config_dir, data_dir, expand_user, folder_exists, state_dir
-from mlx_tools.policy import PLUGIN, PRESETS, Policy, can_be_allowed, check_presets, is_glob
+from mlx_tools.policy import (
+    PLUGIN,
+    PRESETS,
+    Policy,
+    can_be_allowed,
+    check_presets,
+    is_glob,
+    matches,
+)
 from mlx_tools.prompt import CATALOG_BUDGET, SEARCH, build_catalog, is_on_demand, is_search
 from mlx_tools.store import RootName, SessionStore, TemplateFile, TranscriptStore
 from mlx_tools.tools import (
@@ -62,6 +70,8 @@ from mlx_tools.transcript import Header
 Note = Callable[[str], None]
 """Called with a line that a person should read."""
 
+_MAX_LEFT_OUT: Final = 5
+"""Lines about tools that could not be added: more would hide what else is noted."""
 _JOB_SETTINGS: Final = ("backend.kind", "backend.url", "model.", "limits.", "tools.cache")
 """The settings that a job stores if they were set when it was made."""
 
@@ -91,18 +101,23 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         return self.model or self.configuration.settings.model.name
 
 
-def build_registry(configuration: Configuration, header: Header | None = None) -> Registry:
+def build_registry(
+    configuration: Configuration, header: Header | None = None, note: Note | None = None
+) -> Registry:
     """Return the tools under these settings, including those that are switched off.
 
     Args:
         configuration: the settings.
         header: the header of a session that continues.
+        note: called with a line for each allowed tool that was offered and could not be added.
 
     Raises:
-        UsageError: a root is no folder, or an allowed tool does not exist.
+        UsageError: a root is no folder, or an allowed tool or plugin does not exist.
     """
     registry = tools_of(configuration, header)
     _check_names(configuration, registry)
+    if note is not None:
+        note_left_out(configuration, registry, note)
     return registry
 
 
@@ -167,14 +182,53 @@ def _check_names(configuration: Configuration, registry: Registry) -> None:
         ("policy.rate_limits", values.rate_limits.keys() - {SESSION}),
     ):
         for name in names:
-            if registry.resolve_name(name) in specs or name in offered:
+            if registry.resolve_name(name) in specs or name in offered or is_glob(name):
                 continue
-            if is_glob(name) or name.startswith(PLUGIN):
+            if name.startswith(PLUGIN):
+                _check_plugin(configuration.named_by(key), name, registry)
                 continue
             raise UsageError(
                 f"{configuration.named_by(key)}: there is no tool {name}",
                 hint=did_you_mean(name, specs),
             )
+
+
+def _check_plugin(setting: str, pattern: str, registry: Registry) -> None:
+    """Check that ``plugin:NAME`` or ``plugin:NAME/TOOL`` means something.
+
+    Raises:
+        UsageError: there is no such plugin, or it has no such tool.
+    """
+    plugin, _, name = pattern.removeprefix(PLUGIN).partition("/")
+    if plugin not in (known := registry.plugin_names()):
+        # a source whose file is damaged does not say of which kind it is
+        if f"bound:{plugin.rpartition(':')[2]}" in known:
+            return
+        raise UsageError(
+            f"{setting}: there are no tools of a plugin {plugin}",
+            hint=did_you_mean(pattern, [f"{PLUGIN}{one}" for one in sorted(known)]),
+        )
+    names = {spec.name for spec in registry.all_specs().values() if spec.plugin == plugin}
+    if name and registry.resolve_name(name) not in names and pattern not in registry.disabled:
+        raise UsageError(
+            f"{setting}: the plugin {plugin} has no tool {name}",
+            hint=did_you_mean(name, sorted(names), f"{plugin} has no tools"),
+        )
+
+
+def note_left_out(configuration: Configuration, registry: Registry, note: Note) -> None:
+    """Note the allowed tools that were offered and could not be added."""
+    allowed = configuration.settings.policy.allow or ()
+    left_out = []
+    for key, reason in registry.disabled.items():
+        plugin, slash, name = key.removeprefix(PLUGIN).partition("/")
+        spec = ToolSpec(name if TOOL_NAME.fullmatch(name) else "any", plugin=plugin)
+        if slash and any(matches(pattern, spec) for pattern in allowed):
+            left_out.append(f"{name} of the plugin {plugin} is left out: {reason}")
+    for line in left_out[:_MAX_LEFT_OUT]:
+        note(line)
+    if more := len(left_out[_MAX_LEFT_OUT:]):
+        note(f"{more} more tools are left out (mlx-tools tools list)")
 
 
 def require_tools_enabled(configuration: Configuration, tool_choice: str = "auto") -> None:
@@ -304,7 +358,7 @@ async def open_controller(
         wrap: may put a layer between controller and backend, such as a trace.
     """
     configuration = options.configuration
-    registry = build_registry(configuration)
+    registry = build_registry(configuration, note=note)
     _note_unfindable(configuration, registry, note)
     _note_disabled(configuration, registry, note)
     async with open_selected_backend(options, note) as (selected, settings):

@@ -324,7 +324,7 @@ class ChatSession:
         old = self.controller
         controller = build_controller(
             configuration,
-            build_registry(configuration),
+            build_registry(configuration, note=note),
             old.backend,
             with_settings(old.settings, configuration),
             self.turns.approver,
@@ -368,7 +368,7 @@ class ChatSession:
         """Return what closes the backend of these options, and its controller."""
         configuration = run.configuration
         header = None if saved is None else saved.header
-        registry = build_registry(configuration, header)
+        registry = build_registry(configuration, header, note)
         with ExitStack() as stack:
             backends = self._portal.wrap_async_context_manager(open_selected_backend(run, note))
             selected, settings = stack.enter_context(backends)

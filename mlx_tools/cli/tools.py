@@ -12,7 +12,12 @@ from typing import Annotated, Any, Final
 import typer
 from msgspec import to_builtins
 
-from mlx_tools.app import build_registry, call_recorded, require_tools_enabled
+from mlx_tools.app import (
+    build_registry,
+    call_recorded,
+    note_left_out,
+    require_tools_enabled,
+)
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.approve import Questions, choose_approver
 from mlx_tools.cli.options import argument, option
@@ -142,6 +147,7 @@ def call(
     require_tools_enabled(loaded)
     registry = build_registry(loaded)
     _describe_tool(registry, name)
+    note_left_out(loaded, registry, note)
     name_of_text = "standard input" if arguments == "-" else "JSON"
     text = inputs.read_text() if arguments == "-" else arguments
     value = inputs.parse_object(text, name_of_text, _EXAMPLE)

@@ -242,6 +242,13 @@ class Registry:
             self._load(self._pending)
         return {name: tool.spec for name, tool in self._tools.items()}
 
+    def plugin_names(self) -> set[str]:
+        """Return the names by which a policy can mean all tools of a plugin."""
+        names = {spec.plugin for spec in self.all_specs().values() if spec.plugin}
+        names |= {source.plugin for source in self.sources}
+        names |= {key.removeprefix(PLUGIN).partition("/")[0] for key in self._refusals}
+        return names | {BUILTIN, FOLDER}
+
     def resolve_name(self, name: str) -> str:
         """Return the tool's own name for a name or an alias of it."""
         return tool_named(require_text("name", name, _NAME_HINT), self.all_specs())
