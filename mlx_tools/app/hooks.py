@@ -16,10 +16,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import PathFinder
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pluggy
+from msgspec import Struct
 
 from mlx_tools.app.hook_results import usable_parts
 from mlx_tools.app.hook_values import (
@@ -51,6 +51,8 @@ PACKAGE: Final = "mlx_tools.plugins"
 hookspec = pluggy.HookspecMarker(GROUP)
 hookimpl = pluggy.HookimplMarker(GROUP)
 """Marks a plugin's function as an implementation of the hook of its name."""
+
+Exports = TypeVar("Exports", bound=Struct)
 
 _log = logging.getLogger(__name__)
 _MAX_FAULTS: Final = 20
@@ -267,15 +269,23 @@ class Plugins:
         modules = pkgutil.iter_modules(self._places())
         return sorted(module.name for module in modules if module.ispkg)
 
-    def exports(self, name: str) -> ModuleType:
-        """Return a built-in plugin's package, for the names that it offers to others.
+    def exports(self, name: str, names: type[Exports]) -> Exports:
+        """Return names that a built-in plugin offers to others, with their types.
+
+        Args:
+            name: the plugin.
+            names: a Struct whose fields are the names. It says of which type each is used.
 
         Raises:
-            UsageError: there is no such plugin.
+            UsageError: there is no such plugin, or it does not offer one of the names.
         """
         if name not in self.names():
             raise UsageError(f"this needs the plugin {name}, which is not here")
-        return import_module(f"{self._package}.{name}")
+        package = import_module(f"{self._package}.{name}")
+        try:
+            return names(**{one: getattr(package, one) for one in names.__struct_fields__})
+        except AttributeError as error:
+            raise UsageError(f"the plugin {name} does not fit: {error}") from error
 
     def call(self, hook: str, **arguments: Any) -> Iterator[tuple[str, Any]]:
         """Yield each plugin's name and the usable parts of its result for a hook.

@@ -15,9 +15,9 @@ import shutil
 import subprocess
 import sys
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -146,6 +146,13 @@ def _prompts(talk: ChatSession) -> Mapping[str, Callable[[str], None]]:
     }
 
 
+class McpNames(Struct, frozen=True):
+    """The names of the plugin ``mcp`` that the chat uses."""
+
+    McpClients: Callable[[BoundSources, Sequence[str]], Any]
+    read_prompt: Callable[[Any, BoundSource, str, Mapping[str, str]], Awaitable[str]]
+
+
 def _ask_prompt(talk: ChatSession, source: BoundSource, name: str, values: str) -> None:
     is_required: Mapping[str, bool] = source.location["prompts"][name]
     if any(part.local_only for part in talk.policy.parts):  # the server may be anywhere
@@ -162,12 +169,12 @@ def _ask_prompt(talk: ChatSession, source: BoundSource, name: str, values: str) 
             f"{key}=…" if required else f"[{key}=…]" for key, required in is_required.items()
         )
         raise UsageError(f"/{source.name}:{name}: nothing was asked", hint=f"as in {usage}")
-    mcp = plugins().exports("mcp")
+    mcp = plugins().exports("mcp", McpNames)
     clients = mcp.McpClients(BoundSources(), list_roots(talk.configuration))
 
     async def fetch() -> str:
         try:
-            return str(await mcp.read_prompt(clients, source, name, values_by_name))
+            return await mcp.read_prompt(clients, source, name, values_by_name)
         finally:
             await clients.aclose()
 

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from mlx_tools.app import (
     Check,
@@ -131,10 +132,16 @@ def test_a_wrong_option_of_a_built_in_plugin_is_told_to_the_caller(with_folders:
         list(hooks.call("commands"))
 
 
+class KbNames(Struct, frozen=True):
+    KnowledgeBase: Any
+
+
 def test_what_a_plugin_exports_is_had_by_its_name() -> None:
-    assert plugins().exports("kb").KnowledgeBase.__name__ == "KnowledgeBase"
+    assert plugins().exports("kb", KbNames).KnowledgeBase.__name__ == "KnowledgeBase"
     with pytest.raises(UsageError, match="needs the plugin tides"):
-        plugins().exports("tides")
+        plugins().exports("tides", KbNames)
+    with pytest.raises(UsageError, match=r"the plugin mcp does not fit: .*KnowledgeBase"):
+        plugins().exports("mcp", KbNames)
 
 
 # --- results that cannot be used ------------------------------------------------------------------

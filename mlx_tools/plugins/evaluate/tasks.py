@@ -23,12 +23,14 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec import Struct, field
 
-from mlx_tools.app import Key, Result, Results, collect, plugins, run_all
+from mlx_tools.app import Key, Result, Results, collect, run_all
 from mlx_tools.backends import Backend
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Controller, RunSettings
 from mlx_tools.errors import BackendError, ConfigError, UsageError
 from mlx_tools.messages import replace
 from mlx_tools.paths import package_file
+from mlx_tools.plugins.evaluate import other_plugins
+from mlx_tools.plugins.evaluate.other_plugins import StoredJobs
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.protocol import canonical
 from mlx_tools.store import Root, RootName, TranscriptStore
@@ -319,7 +321,7 @@ class World:
         for corpus, documents in self._task.corpora.items():
             place = self._documents / corpus
             _write_files(place, documents)
-            plugins().exports("kb").KnowledgeBase(self._knowledge).add([place], corpus)
+            other_plugins.kb().KnowledgeBase(self._knowledge).add([place], corpus)
 
     def now(self) -> datetime:
         """Return the time of the clock, in UTC."""
@@ -335,7 +337,7 @@ class World:
         from mlx_tools.tools import read_artifact
 
         roots = [Root(RootName.parse(self.root))]
-        kb, schedule = plugins().exports("kb"), plugins().exports("schedule")
+        kb, schedule = other_plugins.kb(), other_plugins.schedule()
         notes = kb.Notes(self._notes, lambda: self._now)
         jobs = schedule.Jobs(store=self._store(), zone=lambda: self._zone, now=self.now)
         tools = [calculator(), clock(lambda: self._now, local=self._now.tzinfo)]
@@ -353,7 +355,7 @@ class World:
     def read_final_world(self) -> FinalWorld:
         """Return the world as it is now."""
         seeded = set(self._task.notes)
-        notes = plugins().exports("kb").Notes(self._notes).read_all().notes
+        notes = other_plugins.kb().Notes(self._notes).read_all().notes
         jobs = [listing for listing in self._store().listing() if listing.job is not None]
         return FinalWorld(
             _read_files(self.files),
@@ -361,8 +363,8 @@ class World:
             tuple((listing.job, listing.next_due) for listing in jobs if listing.job is not None),
         )
 
-    def _store(self) -> Any:
-        schedule = plugins().exports("schedule")
+    def _store(self) -> StoredJobs:
+        schedule = other_plugins.schedule()
         tables = self.sessions.tables(schedule.SCHEDULE)
         return schedule.JobStore(tables, lambda: self.sessions.secret, self.now)
 

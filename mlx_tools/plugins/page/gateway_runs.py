@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
+from msgspec import Struct
+
 from mlx_tools.app import plugins
 from mlx_tools.controller import ApprovalRequest
 from mlx_tools.gateway import ApiError, Gateway
@@ -14,11 +16,20 @@ Runs: TypeAlias = Any
 RunRow: TypeAlias = Any
 """Its classes: no plugin imports another, so their types are not known here."""
 
-_runs: Any = plugins().exports("runs")
-END_STATUSES: tuple[str, ...] = _runs.END_STATUSES
-PATIENCE: float = _runs.PATIENCE
-conflict: Callable[[str], ApiError] = _runs.conflict
-is_begun: Callable[[Sequence[Record]], bool] = _runs.is_begun
-read_run: Callable[..., Any] = _runs.read_run
-requests_of: Callable[..., Awaitable[list[tuple[ApprovalRequest, bool]]]] = _runs.requests_of
-runs_of: Callable[[Gateway], Runs] = _runs.runs_of
+
+class RunsNames(Struct, frozen=True):
+    """The names of the plugin ``runs`` that the page uses."""
+
+    END_STATUSES: tuple[str, ...]
+    PATIENCE: float
+    conflict: Callable[[str], ApiError]
+    is_begun: Callable[[Sequence[Record]], bool]
+    read_run: Callable[..., Any]
+    requests_of: Callable[..., Awaitable[list[tuple[ApprovalRequest, bool]]]]
+    runs_of: Callable[[Gateway], Runs]
+
+
+_runs = plugins().exports("runs", RunsNames)
+END_STATUSES, PATIENCE, conflict = _runs.END_STATUSES, _runs.PATIENCE, _runs.conflict
+is_begun, read_run = _runs.is_begun, _runs.read_run
+requests_of, runs_of = _runs.requests_of, _runs.runs_of

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import typer
+from msgspec import Struct
 
 from mlx_tools.app import plugins
 from mlx_tools.cli import options
@@ -34,10 +35,16 @@ def worker(*, options_given: options.Options) -> None:
     anyio.run(work, run, note, _find_due())
 
 
+class WorkerNames(Struct, frozen=True):
+    """The names of the plugin ``schedule`` that the worker uses."""
+
+    run_due: Callable[[], Awaitable[None]]
+
+
 def _find_due() -> Callable[[], Awaitable[None]]:
     """Return the function that runs the due jobs, of the plugin if it is here."""
     if "schedule" in plugins().names():
-        return plugins().exports("schedule").run_due  # type: ignore[no-any-return]
+        return plugins().exports("schedule", WorkerNames).run_due
 
     async def run_nothing() -> None:
         return None

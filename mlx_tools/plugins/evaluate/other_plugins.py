@@ -1,0 +1,102 @@
+"""The names of other plugins that the tasks use, as far as they use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from mlx_tools.app import plugins
+from mlx_tools.store import FileFormat, Tables
+from mlx_tools.tools import Tool
+
+
+class KnowledgeFile(Protocol):
+    """A knowledge base that takes documents."""
+
+    def add(self, paths: Sequence[Path], corpus: str, /) -> Any: ...
+
+
+class KnowledgeTools(Protocol):
+    """The tools of a knowledge base."""
+
+    def tools(self) -> list[Tool]: ...
+
+
+class NoteText(Protocol):
+    """A note."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+
+
+class NoteTexts(Protocol):
+    """All notes."""
+
+    @property
+    def notes(self) -> Sequence[NoteText]: ...
+
+
+class NoteFolder(Protocol):
+    """A folder of notes."""
+
+    def read_all(self) -> NoteTexts: ...
+
+
+class KbNames(Struct, frozen=True):
+    """The names of the plugin ``kb``."""
+
+    KnowledgeBase: Callable[[Path], KnowledgeFile]
+    Knowledge: Callable[[Path], KnowledgeTools]
+    Notes: Callable[..., NoteFolder]
+    notes_create: Callable[[NoteFolder], Tool]
+    notes_search: Callable[[NoteFolder], Tool]
+
+
+class ListedJob(Protocol):
+    """A job with its next time."""
+
+    @property
+    def job(self) -> Any: ...
+    @property
+    def next_due(self) -> datetime | None: ...
+
+
+class StoredJobs(Protocol):
+    """The jobs in a store."""
+
+    def listing(self) -> Sequence[ListedJob]: ...
+
+
+class ScheduleNames(Struct, frozen=True):
+    """The names of the plugin ``schedule``."""
+
+    SCHEDULE: FileFormat
+    JobStore: Callable[[Tables, Callable[[], bytes], Callable[[], datetime]], StoredJobs]
+    Jobs: Callable[..., Any]
+    schedule_task: Callable[[Any], Tool]
+
+
+def kb() -> KbNames:
+    """Return the names of ``kb``.
+
+    Raises:
+        UsageError: the plugin is not here.
+    """
+    return plugins().exports("kb", KbNames)
+
+
+def schedule() -> ScheduleNames:
+    """Return the names of ``schedule``.
+
+    Raises:
+        UsageError: the plugin is not here.
+    """
+    return plugins().exports("schedule", ScheduleNames)
