@@ -210,7 +210,11 @@ def complete(shell: str, environ: Mapping[str, str]) -> tuple[str, int]:
 
 
 def _for_zsh(text: str) -> str:
-    text = re.sub(r"[$`]", r"\\\g<0>", text.replace('"', '""').replace("'", "''"))
+    """Return a text of a session, a tool or an option so that zsh runs no part of it.
+
+    zsh reads it three times: in single quotes, in double ones, and to take away backslashes.
+    """
+    text = re.sub(r'["$`]', r"\\\g<0>", text.replace("\\", r"\\\\")).replace("'", r"'\''")
     return '"' + text.replace(":", r"\\:") + '"'
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ import pytest
 from typer._completion_classes import BashComplete
 from typer.main import get_command
 
+from mlx_tools.cli import completion
 from mlx_tools.cli.completion import TABLE, complete, items, session_ids
 from mlx_tools.cli.root import app
 from mlx_tools.testing import ScriptedServer, answer
@@ -110,8 +114,49 @@ def test_zsh_gets_words_with_their_meaning_or_leave_to_complete_files() -> None:
     assert said("mlx-tools models pu").startswith(
         """_arguments '*: :(("pull":"Fetch a model, whole """
     )
-    assert '"--model":"The model\\\\: the server\'\'s name for it,' in said("mlx-tools ask --model")
+    assert "\"--model\":\"The model\\\\: the server'\\''s name for it," in said(
+        "mlx-tools ask --model"
+    )
     assert said("mlx-tools ask --full-trace ") == "_files"
+
+
+_ZSH = r"""
+_arguments() { local words; eval words\=\( "${${1#\*: :}[3,-3]}" \); print -rl -- "$words[@]" }
+eval "$COMPLETIONS"
+"""
+"""zsh's own `_arguments` reads its argument a second time, as this does."""
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is missing")
+@pytest.mark.parametrize(
+    "question",
+    [
+        "say $(touch ran) and `touch ran`",
+        r"say \$(touch ran)",
+        r"say \`touch ran\`",
+        r"say \"); touch ran; (\"",
+        "say '); touch ran; ('",
+        "say '\\'$(touch ran)",
+        "a path\\",
+        'it\'s "so" (a)) [b]',
+    ],
+)
+def test_a_question_at_a_tab_is_no_command_of_zsh(
+    question: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(completion, "session_ids", lambda: [("20260801-abc", question)])
+    told, _ = complete("complete_zsh", {"_TYPER_COMPLETE_ARGS": "mlx-tools sessions show "})
+    done = subprocess.run(
+        ["zsh", "-f", "-c", _ZSH],
+        env={**os.environ, "COMPLETIONS": told},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    shown = question.replace("\\", "\\\\")  # the menu takes these away
+    assert (done.stdout, done.stderr) == (f"20260801-abc:{shown}\n", "")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_fish_asks_first_whether_there_is_anything() -> None:
