@@ -293,6 +293,7 @@ def record(
         raise UsageError("give the questions to ask, or --session ID", hint="one of the two")
     run = options.run_options(options_given)
     if questions:
+        expectations(wanted, [{}] * len(questions))  # an error comes before a model is asked
         session = _ask_questions(run, [inputs.as_question(question) for question in questions])
     try:
         golden = _load_golden(
@@ -383,9 +384,7 @@ def _expected(text: str) -> Sequence[Any]:
     if text.startswith("@"):
         text = inputs.read_text(Path(text[1:]))
     value = inputs.parse_json(text, "--expect", 'such as {"answer": {"contains": "391"}}')
-    wanted = value if isinstance(value, list) else [value]
-    expectations(wanted, [{}] * len(wanted))  # an error comes before a model is asked
-    return wanted
+    return value if isinstance(value, list) else [value]
 
 
 def _ask_questions(run: RunOptions, questions: Sequence[str]) -> str:

@@ -195,6 +195,7 @@ def test_transcripts_are_reported(run: Run, kept: Path) -> None:
         (("record", "../x", "Hm?"), "cannot name a transcript"),
         (("record", "x", "Hm?", "--into", "."), "is there already"),
         (("record", "y", "Hm?", "--expect", "{"), "--expect: not JSON"),
+        (("record", "y", "Hm?", "--expect", "[{}, {}]"), "2 expectations for 1 questions"),
         (("record", "y", "--session", "nothing"), "there are no sessions"),
     ],
 )
