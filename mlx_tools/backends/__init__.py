@@ -108,6 +108,7 @@ if TYPE_CHECKING:
         decide,
         find_verdict,
     )
+    from mlx_tools.backends.waits import WaitTimer
     from mlx_tools.backends.wire import check_request, check_size, without_surrogates
 
 __getattr__, __dir__ = names_of(
@@ -187,6 +188,7 @@ __getattr__, __dir__ = names_of(
         "deadlines": ("Deadlines",),
         "server_errors": ("LOG_HINT", "as_refusal", "translate"),
         "transport": ("client_options", "proxy_named"),
+        "waits": ("WaitTimer",),
         "wire": ("check_request", "check_size", "without_surrogates"),
         "grammars": ("repeated_end", "turn_grammar"),
         "verdicts": (

@@ -62,34 +62,48 @@ class Deadlines:
         """Seconds that are left for the whole request; below 0 if there are none."""
         return self._end - self._now()
 
-    @contextmanager
-    def step(self, max_seconds: float | None = None, *, silent: bool = False) -> Iterator[None]:
-        """Limit one wait by the time left, the idle timeout, and ``max_seconds``.
+    def limit(
+        self, max_seconds: float | None = None, *, silent: bool = False
+    ) -> tuple[float, bool]:
+        """Return the seconds of a wait, and True if the request's time ends then.
 
         Args:
             max_seconds: a further limit, None for none.
             silent: no sign of life can be expected yet, so the idle timeout does not count.
+        """
+        left, idle = self.seconds_left, self._request.idle_timeout
+        if silent:
+            return left, True
+        seconds = min(left, idle, idle if max_seconds is None else max_seconds)
+        return seconds, seconds >= left
+
+    def error(self, seconds: float, is_end: bool) -> BackendTimeout:
+        """Return the error of a wait that reached its `limit`."""
+        # Which limit was the shortest decides what a person can do about it.
+        if is_end:
+            return BackendTimeout(
+                f"{self._name} did not complete within {self._request.timeout:g} s",
+                hint=MORE_TIME_HINT,
+            )
+        return BackendTimeout(f"{self._name} was silent for {seconds:g} s", hint=self._hint)
+
+    @contextmanager
+    def step(self, max_seconds: float | None = None, *, silent: bool = False) -> Iterator[None]:
+        """Limit one wait, as `limit` says.
 
         Raises:
             BackendTimeout: a limit was reached; the message names it.
         """
         import anyio
 
-        left, idle = self.seconds_left, self._request.idle_timeout
-        bound = left if silent else min(left, idle, idle if max_seconds is None else max_seconds)
+        seconds, is_end = self.limit(max_seconds, silent=silent)
         # With no time left nothing is awaited at all: a wait of 0 seconds could still succeed.
-        if bound > 0:
-            with anyio.move_on_after(bound) as scope:
+        if seconds > 0:
+            with anyio.move_on_after(seconds) as scope:
                 yield
             if not scope.cancelled_caught:
                 return
-        # Which limit was the shortest decides what a person can do about it.
-        if bound >= left:
-            raise BackendTimeout(
-                f"{self._name} did not complete within {self._request.timeout:g} s",
-                hint=MORE_TIME_HINT,
-            )
-        raise BackendTimeout(f"{self._name} was silent for {bound:g} s", hint=self._hint)
+        raise self.error(seconds, is_end)
 
 
 async def _sleep(seconds: float) -> None:

@@ -10,13 +10,12 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Coroutine,
     Iterator,
     Mapping,
 )
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from mlx_tools.backends.address import Address
@@ -41,6 +40,8 @@ if TYPE_CHECKING:
     import asyncio
 
     import httpx
+
+    from mlx_tools.backends.waits import ResponseWaits
 
 CONNECT_TIMEOUT: Final = 10.0
 """Seconds to connect. A choice: a server on this machine or network accepts within milliseconds."""
@@ -68,42 +69,8 @@ A choice: a dead thread is reported within 10 seconds, and a long prompt costs o
 for the server's health.
 """
 
-T = TypeVar("T")
-
 Watch = Callable[[], Awaitable[None]]
 """Raises an error if the server cannot answer any more."""
-
-
-async def watched(
-    answer: Callable[[], Coroutine[Any, Any, T]],
-    watch: Watch | None,
-    interval: float = WATCH_SECONDS,
-) -> T:
-    """Wait for an answer, and call ``watch`` every few seconds until it comes.
-
-    Args:
-        answer: waits for the answer.
-        watch: raises if no answer can come any more; None to wait without it.
-        interval: seconds between two calls of ``watch``.
-    """
-    if watch is None:
-        return await answer()
-    import asyncio
-
-    import anyio
-
-    # A task, since wait() with a timeout must not cancel the answer as wait_for() would.
-    task = asyncio.create_task(answer())
-    try:
-        while not (await asyncio.wait({task}, timeout=interval))[0]:
-            await watch()
-        return task.result()
-    finally:
-        if not task.done():
-            task.cancel()
-            with anyio.CancelScope(shield=True):  # the connection is free only after that
-                await asyncio.wait({task})
-        del task  # its exception refers to this frame: without this they keep each other alive
 
 
 @dataclass(slots=True)
@@ -113,10 +80,7 @@ class ResponseStart:
     response: httpx.Response
     stream: AsyncIterator[bytes]
     first: bytes
-    limits: Deadlines
-    silent: bool
-    """True if no sign of life can be expected before the whole answer has come."""
-    watch: Watch | None = None
+    waits: ResponseWaits
 
     @property
     def whole(self) -> bool:
@@ -142,11 +106,7 @@ class ResponseStart:
             StopAsyncIteration: the answer has ended.
             BackendTimeout: no bytes came in time.
         """
-        with self.limits.step(max_seconds, silent=self.silent):
-            return await watched(self._piece, self.watch)
-
-    async def _piece(self) -> bytes:
-        return await anext(self.stream)
+        return await self.waits.wait(self.stream.__anext__, max_seconds)
 
     async def drain(self) -> None:
         """Wait a moment for the end of an answer that is not needed any more."""
@@ -161,6 +121,7 @@ class ResponseStart:
 
     async def aclose(self) -> None:
         """Release the connection; it is closed if the answer was not read to its end."""
+        self.waits.close()
         await self.response.aclose()
 
 
@@ -211,6 +172,9 @@ class Exchange:
             ConnectionDropped, ServerFailed, EmptyResponse: it may work if it is sent once more.
             BackendError: any other failure.
         """
+        # Imported late: it loads asyncio, and most commands send no request.
+        from mlx_tools.backends.waits import ResponseWaits
+
         path, body = self.target(body)
         content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
         with self.map_errors():
@@ -221,12 +185,16 @@ class Exchange:
             async def send() -> httpx.Response:
                 return await client.send(http_request, stream=True, follow_redirects=False)
 
-            with limits.step(silent=silent):
-                response = await watched(send, watch)
+            waits = ResponseWaits(limits, silent=silent, watch=watch)
             try:
-                return await self._start_response(response, limits, silent, watch)
+                response = await waits.wait(send)
+                try:
+                    return await self._start_response(response, waits)
+                except BaseException:
+                    await response.aclose()
+                    raise
             except BaseException:
-                await response.aclose()
+                waits.close()
                 raise
 
     def target(self, body: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
@@ -238,25 +206,21 @@ class Exchange:
         return stream
 
     async def _start_response(
-        self, response: httpx.Response, limits: Deadlines, silent: bool, watch: Watch | None
+        self, response: httpx.Response, waits: ResponseWaits
     ) -> ResponseStart:
-        headers, stream, first = response.headers, response.aiter_bytes(), b""
+        headers, stream, first = response.headers, _raw_bytes(response), b""
         if response.status_code == 200:
             stream = self.decode_stream(response.request.url.path, stream)
         if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             # unpacking it could take any amount of memory
             raise BackendBroken(f"{self._address} sent compressed bytes that were not asked for")
 
-        async def piece() -> bytes:
-            return await anext(stream)
-
         # One byte shows that an answer has begun; of an error as much is read as its message may
         # need.
         wanted = 1 if response.status_code == 200 else ERROR_BYTES
         while len(first.lstrip(_BLANK)) < wanted and len(first) < ERROR_BYTES:
             try:
-                with limits.step(silent=silent):
-                    first += await watched(piece, watch)
+                first += await waits.wait(stream.__anext__)
             except StopAsyncIteration:
                 break
         if response.status_code != 200:
@@ -264,7 +228,7 @@ class Exchange:
             raise as_refusal(response.status_code, text, str(self._address), headers, path)
         if not first:
             raise EmptyResponse(f"{self._address} answered without a byte", hint=LOG_HINT)
-        start = ResponseStart(response, stream, first, limits, silent, watch)
+        start = ResponseStart(response, stream, first, waits)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "text/html" and not start.whole:
             raise BackendBroken(
@@ -342,6 +306,13 @@ class Exchange:
                     max_keepalive_connections=8, keepalive_expiry=KEEPALIVE_SECONDS
                 ),
             )
+
+
+def _raw_bytes(response: httpx.Response) -> AsyncIterator[bytes]:
+    """Return the bytes of an answer as they come, which are not compressed."""
+    # Not `aiter_bytes`: it unpacks and cuts each piece anew, at twice the cost of reading it.
+    stream: Any = response.stream
+    return aiter(stream)
 
 
 def client_options(address: Address, *, has_key: bool) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import anyio
-import anyio.lowlevel
 import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from mlx_tools.backends import WaitTimer
 from mlx_tools.errors import StorageError
 from mlx_tools.gateway.body import json_object
 from mlx_tools.gateway.request import ApiError
@@ -60,7 +60,7 @@ class Sender:
 
     def __init__(self, send: Any, patience: float = PATIENCE) -> None:
         self._chunks, self._patience = send, patience
-        self._give_up: Callable[[], None] = lambda: None
+        self._timer: WaitTimer | None = None  # gives up a client that takes nothing in
         self.has_begun = False
 
     @asynccontextmanager
@@ -69,24 +69,31 @@ class Sender:
 
         That frees its slot, and closes the stream of the model's server.
         """
-
-        async def watch() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            self._give_up()
-
         async with anyio.create_task_group() as tasks:
-            self._give_up = tasks.cancel_scope.cancel
+            give_up = tasks.cancel_scope.cancel
+
+            async def watch() -> None:
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                give_up()
+
+            self._timer = WaitTimer(give_up)
             tasks.start_soon(watch)
-            yield
-            tasks.cancel_scope.cancel()
+            try:
+                yield
+            finally:
+                self._timer.close()
+                self._timer = None
+            give_up()
 
     async def _send(self, message: dict[str, Any]) -> None:
-        with anyio.move_on_after(self._patience) as late:
-            await self._chunks(message)
-        if late.cancelled_caught:
-            self._give_up()
-            await anyio.lowlevel.checkpoint()
+        if self._timer is None:
+            with anyio.move_on_after(self._patience):
+                await self._chunks(message)
+            return
+        self._timer.start(self._patience)
+        await self._chunks(message)
+        self._timer.stop()
 
     async def whole(self, status: int, body: Mapping[str, Any], headers: dict[str, str]) -> None:
         if not self.has_begun:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 import anyio
 from msgspec import Struct
 
+from mlx_tools.backends import WaitTimer
 from mlx_tools.gateway.exchange import Sender
 from mlx_tools.gateway.request import (
     ApiError,
@@ -37,21 +39,63 @@ Until then an error keeps its status. Proxies give up on a server that is silent
 """
 
 
-async def wait_for(event: anyio.Event, seconds: float) -> bool:
-    """Wait for an event; return False if it does not come within so many seconds."""
-    with anyio.move_on_after(max(0.0, seconds)):
-        await event.wait()
-    return event.is_set()
+class News:
+    """A flag that one task waits for, again and again, each time some seconds at most."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer = WaitTimer(self._wake)
+
+    def set(self) -> None:
+        """Set the flag, and wake who waits for it."""
+        self.is_set = True
+        self._wake()
+
+    def clear(self) -> None:
+        """Unset the flag."""
+        self.is_set = False
+
+    def close(self) -> None:
+        """Let go of the timer."""
+        self._timer.close()
+
+    async def wait(self) -> None:
+        """Wait until the flag is set."""
+        if not self.is_set:
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
+    async def wait_for(self, seconds: float) -> bool:
+        """Wait for the flag; return False if it is not set within so many seconds."""
+        self._timer.start(seconds)
+        try:
+            await self.wait()
+        finally:
+            self._timer.stop()
+        return self.is_set
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 _CALL_EVENTS: Final = (CallAdded, ArgumentsAdded)
 
 
-class Clock(Struct, frozen=True):
-    """A clock, and a wait for an event by it: so many seconds at most."""
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
-    now: Callable[[], float] = anyio.current_time
-    wait: Callable[[anyio.Event, float], Awaitable[bool]] = wait_for
+
+class Clock(Struct, frozen=True):
+    """A clock, and a wait for news by it: so many seconds at most."""
+
+    now: Callable[[], float] = _now
+    wait: Callable[[News, float], Awaitable[bool]] = News.wait_for
 
 
 class TurnStream:
@@ -67,7 +111,7 @@ class TurnStream:
         self._sent_at = clock.now()
         self._call_at: float | None = None  # when the calls that wait are due
         self._waiting: list[TurnEvent] = []
-        self._news, self._is_ended = anyio.Event(), False
+        self._news, self._is_ended = News(), False
 
     async def send(self, run: Callable[[Emit], Awaitable[TurnDone]]) -> None:
         """Run a turn and send its events. Raises `ApiError` where it failed.
@@ -75,14 +119,17 @@ class TurnStream:
         An error that comes behind the head is sent as the interface's own error event too.
         """
         done: TurnDone | ApiError
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._send_waiting)
-            try:
-                done = await run(self._take)
-            except ApiError as error:
-                done = error
-            self._is_ended = True
-            self._news.set()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._send_waiting)
+                try:
+                    done = await run(self._take)
+                except ApiError as error:
+                    done = error
+                self._is_ended = True
+                self._news.set()
+        finally:
+            self._news.close()
         if not isinstance(done, TurnDone) or done.finish == "length":
             self._waiting = [one for one in self._waiting if not isinstance(one, _CALL_EVENTS)]
         self._call_at = self._clock.now()
@@ -101,11 +148,11 @@ class TurnStream:
 
     def _due_events(self) -> Iterator[str]:
         """The events that are to be sent now."""
-        size = len(self._waiting)
-        if self._call_at is None or self._clock.now() < self._call_at:
-            is_call = (isinstance(event, CallAdded) for event in self._waiting)
-            size = next((index for index, found in enumerate(is_call) if found), size)
-        due, self._waiting = self._waiting[:size], self._waiting[size:]
+        due, self._waiting = self._waiting, []
+        if self._call_at is not None and self._clock.now() < self._call_at:
+            is_call = (isinstance(event, CallAdded) for event in due)
+            begin = next((index for index, found in enumerate(is_call) if found), len(due))
+            due, self._waiting = due[:begin], due[begin:]
         for event in due:
             if not isinstance(event, FirstToken):
                 yield from self._reply.tell(event)
@@ -118,7 +165,7 @@ class TurnStream:
                 due = min(due, self._call_at)
             left = due - self._clock.now()
             if await self._clock.wait(self._news, left) and not self._is_ended:
-                self._news = anyio.Event()
+                self._news.clear()
             if self._is_ended:
                 return
             is_late = self._clock.now() - self._sent_at >= seconds

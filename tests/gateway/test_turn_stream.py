@@ -13,7 +13,7 @@ import pytest
 
 from mlx_tools.backends import Chunk, CompletionRequest
 from mlx_tools.errors import BackendBroken, BackendRefused
-from mlx_tools.gateway.turn_stream import Clock
+from mlx_tools.gateway.turn_stream import Clock, News
 from mlx_tools.testing import Script, ScriptedBackend
 from tests.gateway.conftest import WEATHER
 from tests.gateway.test_native_models import NATIVE
@@ -35,17 +35,17 @@ class VirtualClock:
     async def elapse(self, seconds: float) -> None:
         await self._alarm(seconds).wait()
 
-    async def wait(self, event: anyio.Event, seconds: float) -> bool:
+    async def wait(self, news: News, seconds: float) -> bool:
         alarm = self._alarm(max(0.0, seconds))
         async with anyio.create_task_group() as tasks:
 
-            async def end(one: anyio.Event) -> None:
+            async def end(one: anyio.Event | News) -> None:
                 await one.wait()
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(end, alarm)
-            tasks.start_soon(end, event)
-        return event.is_set()
+            tasks.start_soon(end, news)
+        return news.is_set
 
     def _alarm(self, seconds: float) -> anyio.Event:
         alarm = anyio.Event()
