@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from mlx_tools.backends.address import Address, parse_address
 from mlx_tools.backends.chat_wire import ChatCollector, chat_body
-from mlx_tools.backends.deadlines import Deadlines, Retry
+from mlx_tools.backends.deadlines import WATCH_SECONDS, Deadlines, Retry
 from mlx_tools.backends.interface import BackendTraits, Chunk, CompletionRequest, check_token_ids
 from mlx_tools.backends.scores import ScoreForm, ScoreReader, score_fields
 from mlx_tools.backends.server_errors import (
@@ -28,7 +28,7 @@ from mlx_tools.backends.server_errors import (
     json_object,
     read_error_body,
 )
-from mlx_tools.backends.transport import WATCH_SECONDS, Exchange, ResponseStart
+from mlx_tools.backends.transport import Exchange, ResponseStart
 from mlx_tools.backends.wire import Collector, GrammarOption, check_request, completion_body
 from mlx_tools.errors import (
     BackendBroken,

@@ -9,7 +9,7 @@ from collections.abc import (
     Iterator,
 )
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -19,9 +19,6 @@ from mlx_tools.errors import (
     BackendTimeout,
 )
 
-if TYPE_CHECKING:
-    pass
-
 MORE_TIME_HINT: Final = (
     "allow more time with --timeout, of which a completion gets two fifths, or fewer tokens with "
     "--max-tokens"
@@ -30,6 +27,17 @@ MORE_TIME_HINT: Final = (
 
 Clock = Callable[[], float]
 """Returns seconds since some fixed point."""
+
+
+WATCH_SECONDS: Final = 4.0
+"""Seconds of silence after which a server is asked whether its model still runs.
+
+A choice: a dead thread is reported within 10 seconds, and a long prompt costs only a few requests
+for the server's health.
+"""
+
+Watch = Callable[[], Awaitable[None]]
+"""Raises an error if the server cannot answer any more."""
 
 
 def now() -> float:

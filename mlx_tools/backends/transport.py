@@ -8,8 +8,6 @@ import sys
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
-    Awaitable,
-    Callable,
     Iterator,
     Mapping,
 )
@@ -19,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from mlx_tools.backends.address import Address
-from mlx_tools.backends.deadlines import Deadlines
+from mlx_tools.backends.deadlines import Deadlines, Watch
 from mlx_tools.backends.server_errors import (
     LOG_HINT,
     START_HINT,
@@ -60,17 +58,6 @@ then."""
 
 _BLANK: Final = b" \t\r\n\xef\xbb\xbf"
 """Bytes that may come before JSON: white space, and a byte order mark."""
-
-
-WATCH_SECONDS: Final = 4.0
-"""Seconds of silence after which a server is asked whether its model still runs.
-
-A choice: a dead thread is reported within 10 seconds, and a long prompt costs only a few requests
-for the server's health.
-"""
-
-Watch = Callable[[], Awaitable[None]]
-"""Raises an error if the server cannot answer any more."""
 
 
 @dataclass(slots=True)

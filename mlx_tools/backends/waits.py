@@ -10,8 +10,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from mlx_tools.backends.deadlines import Deadlines
-from mlx_tools.backends.transport import WATCH_SECONDS, Watch
+from mlx_tools.backends.deadlines import WATCH_SECONDS, Deadlines, Watch
 
 T = TypeVar("T")
 
