@@ -107,20 +107,20 @@ def make_request(
 
 
 def add_builtin(registry: Registry, request: ToolRequest) -> None:
-    """Add the built-in tools to a registry: those of the core, then those of plugins.
+    """Add the built-in tools to a registry: those of plugins, then those of the core.
 
     `Registry.with_entry_points` then adds those of plugins of other packages, made from the same.
 
     Raises:
         UsageError: an option is not valid.
     """
-    for tool in _core_tools(request):
-        registry.provide(tool)
     hooks = plugins()
     for name in hooks.built_in("tools"):
         for _, made in hooks.call_one(name, "tools", built_in=True, request=request):
             for tool in made:
                 registry.provide(tool)
+    for tool in _core_tools(request):  # last: a model should see what does the work first
+        registry.provide(tool)
     registry.offers = lambda: [*find_entry_points(), *plugin_tools(hooks, request)]
 
 
@@ -162,11 +162,8 @@ def added_offers(request: ToolRequest) -> list[ToolOffer]:
 def _core_tools(request: ToolRequest) -> list[Tool]:
     """Return the tools of the core."""
     from mlx_tools.toolbox import create_file, disabled_reason
-    from mlx_tools.toolbox.calculator import calculator
-    from mlx_tools.toolbox.clock import clock
     from mlx_tools.toolbox.edit_file import edit_file
     from mlx_tools.toolbox.file_access import file_access
-    from mlx_tools.toolbox.format_xml import format_xml
     from mlx_tools.toolbox.run_command import run_command
     from mlx_tools.toolbox.search_files import search_files
 
@@ -175,13 +172,10 @@ def _core_tools(request: ToolRequest) -> list[Tool]:
     writable = any(root.writable for root in open_roots)
     no_edits = no_files or (None if writable else "no folder was named with :rw (--root DIR:rw)")
     return [
-        calculator(),
-        clock(),
         disable_tool(file_access(open_roots), no_files),
         disable_tool(create_file(open_roots), no_files),
         disable_tool(edit_file(open_roots), no_edits),
         disable_tool(search_files(open_roots), no_files),
-        format_xml(),
         tool_search(),
         read_artifact(),
         disable_tool(

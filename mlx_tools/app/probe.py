@@ -19,7 +19,6 @@ from typing import Any, Final, Literal, cast, get_args
 import anyio
 from msgspec import Struct, field
 
-from mlx_tools.app.builtin import builtin_tools
 from mlx_tools.app.proposal import Proposal, Proposer
 from mlx_tools.app.results import Key, Result, Results, failed_result, make_result, run_all
 from mlx_tools.app.statistics import Share, mcnemar
@@ -37,6 +36,7 @@ from mlx_tools.messages import Effects, Style, ToolCall, ToolSpec, replace
 from mlx_tools.paths import read_data
 from mlx_tools.policy import Limits
 from mlx_tools.store import words_digest
+from mlx_tools.tools import load_words
 
 STRATEGIES: Final[tuple[StrategyChoice, ...]] = ("auto", "free", "guided")
 """Strategies that a session may begin with on any server."""
@@ -130,8 +130,7 @@ def load_questions(text: str | None = None) -> ProbeQuestions:
 
 def _read_catalog(catalog: Mapping[str, Any]) -> Iterator[Question]:
     if "builtin" in catalog:
-        builtin = builtin_tools().all_specs()
-        tools = {name: builtin[name] for name in catalog["builtin"]}
+        tools = {name: load_words(name).spec(_EFFECTS) for name in catalog["builtin"]}
     else:
         tools = {
             entry["name"]: ToolSpec(

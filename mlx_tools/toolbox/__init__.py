@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
-    from mlx_tools.toolbox.clock import find_local_zone, find_zone
     from mlx_tools.toolbox.file_access import create_file, file_access_spec
     from mlx_tools.toolbox.file_reading import open_below, tool_errors
     from mlx_tools.toolbox.html_text import read_html
@@ -29,11 +28,11 @@ if TYPE_CHECKING:
     )
     from mlx_tools.toolbox.web_fetch import Fetcher, extract_text, find_charset, split_bom
     from mlx_tools.toolbox.worker import Bounds, WorkerFailed, run_in_worker, run_worker
+    from mlx_tools.toolbox.zones import ZoneNames, find_local_zone, find_zone
 
 __getattr__, __dir__ = names_of(
     globals(),
     {
-        "clock": ("find_local_zone", "find_zone"),
         "file_access": ("create_file", "file_access_spec"),
         "file_reading": ("open_below", "tool_errors"),
         "html_text": ("read_html",),
@@ -46,5 +45,6 @@ __getattr__, __dir__ = names_of(
         "urls": ("Target", "UrlRefused", "is_public", "read_local", "read_url"),
         "web_fetch": ("Fetcher", "extract_text", "find_charset", "split_bom"),
         "worker": ("Bounds", "WorkerFailed", "run_in_worker", "run_worker"),
+        "zones": ("ZoneNames", "find_local_zone", "find_zone"),
     },
 )

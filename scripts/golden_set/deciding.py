@@ -8,9 +8,9 @@ from typing import Any
 
 from mlx_tools import ApprovalAnswer, Policy, Registry, Tool, UsageError
 from mlx_tools.controller import ApprovalRequest
+from mlx_tools.plugins.basics.calculator import calculator
 from mlx_tools.policy import ApprovalTemplate, CallContext, compute_pin
 from mlx_tools.policy.redact import make_placeholder
-from mlx_tools.toolbox.calculator import calculator
 
 from .reading import answer, call
 from .scene import FREELY, Approver, Scene, Stage, limited

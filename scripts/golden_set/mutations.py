@@ -255,7 +255,7 @@ def _tools() -> Iterator[Mutation]:
     yield _made(
         "tools",
         "tools/clock-private",
-        "mlx_tools/toolbox/clock.py",
+        "mlx_tools/plugins/basics/clock.py",
         'load_words("clock").spec(frozenset(("read",)), cache=False)',
         'load_words("clock").spec(frozenset(("read",)), cache=False, private=True)',
         knows("clock"),

@@ -55,6 +55,13 @@ def test_a_run_that_is_not_as_expected_is_kept_and_told(run: Run) -> None:
     assert refused.code == 2 and "an expectation has no 'cals'" in refused.err
 
 
+def test_an_answer_without_a_tool_is_recorded_and_replays(run: Run) -> None:
+    with ScriptedServer(answer("A sailor.")) as server:
+        done = run("golden", "record", "plain", "Who was Popeye?", "--url", server.url)
+    assert done.code == 0, done.err
+    assert run("golden", "run").out == "1 of 1 passed\n"
+
+
 def test_a_past_session_is_recorded(run: Run) -> None:
     with ScriptedServer(*SCRIPT) as server:
         outcome = run("ask", WHAT, "--url", server.url, "--json").json

@@ -1,7 +1,7 @@
 """The core works without any plugin, and without each of them.
 
 The tree is copied, folders of plugins are deleted there, and tests of the core and the golden
-transcripts run in the copy.
+transcripts run in the copy, but for those of the deleted tools.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from mlx_tools.app import ToolRequest, plugins
+from tests.plugins.without_tools import VARIABLE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COPIED = ("mlx_tools", "prompts", "config", "golden_transcripts", "tests", "scripts", "docs")
@@ -69,6 +71,16 @@ def run(folder: Path, *arguments: str, **variables: str) -> subprocess.Completed
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
 
 
+def check_tests(folder: Path, deleted: Iterable[str], wanted: Iterable[str]) -> None:
+    """Run tests in a copy, but for those of the tools of deleted plugins."""
+    tools = ",".join(sorted(set[str]().union(*map(tool_names, deleted))))
+    options = ("-q", "-p", "no:cacheprovider")
+    if tools:
+        options += ("-p", "tests.plugins.without_tools")
+    done = run(folder, "pytest", *options, *wanted, **{VARIABLE: tools})
+    assert done.returncode == 0, done.stdout[-5000:]
+
+
 def test_the_tests_that_run_without_plugins_are_there() -> None:
     assert [name for name in (*CORE, *APPLICATIONS) if not (ROOT / name).is_file()] == []
 
@@ -77,8 +89,7 @@ def test_the_tests_that_run_without_plugins_are_there() -> None:
 @pytest.mark.parametrize("plugin", plugins().names())
 def test_the_core_and_the_golden_set_do_without(plugin: str, tmp_path: Path) -> None:
     folder = copy_without(tmp_path / "tree", plugin)
-    done = run(folder, "pytest", "-q", "-p", "no:cacheprovider", "golden_transcripts", *CORE)
-    assert done.returncode == 0, done.stdout[-5000:]
+    check_tests(folder, (plugin,), ("golden_transcripts", *CORE))
 
 
 @pytest.mark.heavy
@@ -89,10 +100,8 @@ def test_ask_chat_golden_and_the_gateway_do_without_all_of_them(tmp_path: Path) 
     commands = [command.name for _, made in plugins().call("commands") for command in made]
     assert listed.returncode == 0 and "\n  ask " in listed.stdout
     assert [name for name in commands if f"\n  {name} " in listed.stdout] == []
-    for command in (("disable", "clock"), ("enable", "clock"), ("list",)):
+    for command in (("disable", "read_artifact"), ("enable", "read_artifact"), ("list",)):
         own = str(folder / "data")  # other tests share the home
         done = run(folder, "mlx_tools", "tools", *command, MLX_TOOLS_DATA_DIR=own)
         assert done.returncode == 0, done.stderr
-    wanted = ("golden_transcripts", *CORE, *APPLICATIONS)
-    done = run(folder, "pytest", "-q", "-p", "no:cacheprovider", *wanted)
-    assert done.returncode == 0, done.stdout[-5000:]
+    check_tests(folder, plugins().names(), ("golden_transcripts", *CORE, *APPLICATIONS))

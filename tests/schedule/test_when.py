@@ -18,7 +18,7 @@ from mlx_tools.plugins.schedule.when import (
     normalize_cron,
     parse_when,
 )
-from mlx_tools.toolbox.clock import find_local_zone, find_zone
+from mlx_tools.toolbox import find_local_zone, find_zone
 from tests.tables import table
 
 BERLIN = "Europe/Berlin"

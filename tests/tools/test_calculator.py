@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
-from mlx_tools.toolbox.calculator import MAX_CHARS, CalculationError, evaluate, format_number
+from mlx_tools.plugins.basics.calculator import MAX_CHARS, CalculationError, evaluate, format_number
 from tests.tables import table
 from tests.tools.file_calls import executed
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.toolbox.clock import clock
+from mlx_tools.plugins.basics.clock import clock
 from mlx_tools.tools import ToolError
 from tests.tables import table
 

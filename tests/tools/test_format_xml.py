@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
-from mlx_tools.toolbox.format_xml import MAX_DEPTH, format_document
+from mlx_tools.plugins.basics.format_xml import MAX_DEPTH, format_document
 from mlx_tools.tools import ToolResult
 from tests.tables import table
 from tests.tools.file_calls import executed
@@ -96,7 +96,7 @@ def test_nothing_is_expanded_and_nothing_fetched(text: str) -> None:
 @pytest.fixture
 def most(monkeypatch: pytest.MonkeyPatch) -> int:
     """Characters that a result may have here."""
-    monkeypatch.setattr("mlx_tools.toolbox.format_xml.MAX_CHARS", 100_000)
+    monkeypatch.setattr("mlx_tools.plugins.basics.format_xml.MAX_CHARS", 100_000)
     return 100_000
 
 

@@ -14,6 +14,14 @@ from mlx_tools.store import FileFormat, Tables
 from mlx_tools.tools import Tool
 
 
+class BasicsNames(Struct, frozen=True):
+    """The names of the plugin ``basics``."""
+
+    calculator: Callable[[], Tool]
+    clock: Callable[..., Tool]
+    format_xml: Callable[[], Tool]
+
+
 class KnowledgeFile(Protocol):
     """A knowledge base that takes documents."""
 
@@ -82,6 +90,15 @@ class ScheduleNames(Struct, frozen=True):
     JobStore: Callable[[Tables, Callable[[], bytes], Callable[[], datetime]], StoredJobs]
     Jobs: Callable[..., Any]
     schedule_task: Callable[[Any], Tool]
+
+
+def basics() -> BasicsNames:
+    """Return the names of ``basics``.
+
+    Raises:
+        UsageError: the plugin is not here.
+    """
+    return plugins().exports("basics", BasicsNames)
 
 
 def kb() -> KbNames:

@@ -329,20 +329,18 @@ class World:
 
     def registry(self) -> Registry:
         """Return the built-in tools that need no network and start no program, all real."""
-        from mlx_tools.toolbox.calculator import calculator
-        from mlx_tools.toolbox.clock import clock
         from mlx_tools.toolbox.file_access import file_access
-        from mlx_tools.toolbox.format_xml import format_xml
         from mlx_tools.toolbox.search_files import search_files
         from mlx_tools.tools import read_artifact
 
         roots = [Root(RootName.parse(self.root))]
+        basics = other_plugins.basics()
         kb, schedule = other_plugins.kb(), other_plugins.schedule()
         notes = kb.Notes(self._notes, lambda: self._now)
         jobs = schedule.Jobs(store=self._store(), zone=lambda: self._zone, now=self.now)
-        tools = [calculator(), clock(lambda: self._now, local=self._now.tzinfo)]
+        tools = [basics.calculator(), basics.clock(lambda: self._now, local=self._now.tzinfo)]
         tools += [file_access(roots), create_file(roots), search_files(roots)]
-        tools += [format_xml(), read_artifact()]
+        tools += [basics.format_xml(), read_artifact()]
         if self._task.corpora:
             tools += kb.Knowledge(self._knowledge).tools()
         tools += [kb.notes_create(notes), kb.notes_search(notes), schedule.schedule_task(jobs)]

@@ -1,77 +1,25 @@
-"""``clock``: the current date, time and weekday, here or in a time zone.
-
-Time zones have IANA names: only these know when clocks are changed.
-"""
+"""Time zones by their names, as this machine has them."""
 
 from __future__ import annotations
 
 import difflib
 import functools
-import re
 import warnings
 import zoneinfo
-from collections.abc import Callable, Mapping, Set
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
-from typing import Any, Final
+from collections.abc import Callable, Set
+from typing import Final
 
 from mlx_tools.errors import UsageError
-from mlx_tools.tools import Tool, ToolError, load_words
 
-_DAYS: Final = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_OFFSET = re.compile(r"(?:UTC|GMT)?\s*([+-])(\d{1,2})(?::?([0-5]\d))?", re.ASCII | re.IGNORECASE)
-_MAX_OFFSET: Final = timedelta(hours=14)
 _MAX_NAME_CHARS: Final = 100
 _NOT_NAMES: Final = frozenset(("localtime", "posixrules", "Factory", "local"))
 """Names among a system's zones that mean another zone elsewhere, or tomorrow."""
 
-Names = Callable[[], Set[str]]
-
-
-def clock(
-    now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    names: Names = zoneinfo.available_timezones,
-    local: tzinfo | None = None,
-) -> Tool:
-    """Return the tool.
-
-    Args:
-        now: returns the time with its zone.
-        names: returns the names of the system's time zones.
-        local: the local time zone, None for the system's.
-    """
-
-    def run(arguments: Mapping[str, Any]) -> str:
-        name = arguments.get("timezone")
-        zone = None if name is None else _parse_zone(str(name).strip(), names)
-        time = now().astimezone(zone or local)
-        return f"{time.isoformat(timespec='seconds')} {_DAYS[time.weekday()]}"
-
-    return Tool(load_words("clock").spec(frozenset(("read",)), cache=False), run)
-
-
-def _parse_zone(name: str, names: Names) -> tzinfo | None:
-    """Return the zone of a name, ``UTC``, ``Z``, ``local`` (None) or an offset.
-
-    Raises:
-        ToolError: there is no such zone.
-    """
-    if name.lower() in ("utc", "gmt", "z"):
-        return UTC
-    if name.lower() == "local":
-        return None
-    if offset := _OFFSET.fullmatch(name):
-        size = timedelta(hours=int(offset[2]), minutes=int(offset[3] or 0))
-        if size > _MAX_OFFSET:
-            raise ToolError("an offset is at most 14 hours")
-        return timezone(size if offset[1] == "+" else -size)
-    try:
-        return find_zone(name, names, cities=True)
-    except UsageError as error:
-        raise ToolError(str(error)) from None
+ZoneNames = Callable[[], Set[str]]
 
 
 def find_zone(
-    name: str, names: Names = zoneinfo.available_timezones, *, cities: bool = False
+    name: str, names: ZoneNames = zoneinfo.available_timezones, *, cities: bool = False
 ) -> zoneinfo.ZoneInfo:
     """Return the zone of an IANA name, such as ``Europe/Berlin``.
 
@@ -132,7 +80,7 @@ def find_local_zone() -> str:
 
 
 @functools.cache
-def _zones_by_key(names: Names) -> dict[str, str]:
+def _zones_by_key(names: ZoneNames) -> dict[str, str]:
     """Return the zones of this machine by their keys (`_make_key`)."""
     return {_make_key(zone): zone for zone in sorted(names() - _NOT_NAMES)}
 
