@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mlx_tools.toolbox.command_rules import load_rules
+from mlx_tools.plugins.command.rules import load_rules
 from scripts.stretch import Stretch
 
 

@@ -130,7 +130,7 @@ RUN: Final = (
 )
 """What a run needs besides the pure rooms; the others are applications, or come in by hooks."""
 
-HARD: Final = ("protocol", "decoding", "controller", "store", "toolbox/sandbox")
+HARD: Final = ("protocol", "decoding", "controller", "store", "plugins/command/sandbox")
 """Places whose code needs its reasons beside it."""
 
 WORDS_BEFORE: Final = ("724", "1,997")

@@ -91,9 +91,9 @@ section_machine() {
 profile() { # profile PROGRAM FOLDER [HIDDEN]: the profile that run_command uses
   "$PY" - "$@" <<'P'
 import sys
-from mlx_tools.toolbox.command_rules import HiddenPaths
-from mlx_tools.toolbox.sandbox import SandboxView
-from mlx_tools.toolbox.seatbelt import build_profile
+from mlx_tools.plugins.command.rules import HiddenPaths
+from mlx_tools.plugins.command.sandbox import SandboxView
+from mlx_tools.plugins.command.seatbelt import build_profile
 program, folder, *hidden = sys.argv[1:]
 view = SandboxView(folder, [(folder, bool(hidden))], HiddenPaths(hidden, [], []), starts=bool(hidden))
 print(build_profile(program, view, folder + "/tmp"))

@@ -161,14 +161,12 @@ def added_offers(request: ToolRequest) -> list[ToolOffer]:
 
 def _core_tools(request: ToolRequest) -> list[Tool]:
     """Return the tools of the core."""
-    from mlx_tools.toolbox import create_file, disabled_reason
+    from mlx_tools.toolbox import create_file
     from mlx_tools.toolbox.edit_file import edit_file
     from mlx_tools.toolbox.file_access import file_access
-    from mlx_tools.toolbox.run_command import run_command
     from mlx_tools.toolbox.search_files import search_files
 
-    open_roots, options, no_files = request.roots, request.options, request.no_files
-    commands = require_items("commands", options.get("commands"), "give a list of programs")
+    open_roots, no_files = request.roots, request.no_files
     writable = any(root.writable for root in open_roots)
     no_edits = no_files or (None if writable else "no folder was named with :rw (--root DIR:rw)")
     return [
@@ -178,10 +176,6 @@ def _core_tools(request: ToolRequest) -> list[Tool]:
         disable_tool(search_files(open_roots), no_files),
         tool_search(),
         read_artifact(),
-        disable_tool(
-            run_command(open_roots, commands, folders=options.get("program_folders", ())),
-            functools.partial(disabled_reason, open_roots),
-        ),
     ]
 
 

@@ -1,4 +1,4 @@
-"""The checks of this machine for ``mlx-tools doctor``: memory, sandbox, ports.
+"""The checks of this machine for ``mlx-tools doctor``: memory, open files, ports.
 
 What differs by system is asked through parameters, so that tests can play a Mac.
 """
@@ -18,7 +18,6 @@ from typing import Any, Final
 from mlx_tools.app.autostart import Autostart
 from mlx_tools.app.checks import Check
 from mlx_tools.backends import GPU_SHARE, HEADROOM, folder_bytes, listening_command, memory_bytes
-from mlx_tools.toolbox import try_sandbox
 
 GB: Final = 10**9
 
@@ -64,7 +63,6 @@ def check_machine(
     checks = [
         *check_system(platform),
         check_memory(folder, memory_bytes(), platform),
-        check_sandbox(platform),
         check_open_files(),
         check_port(port),
     ]
@@ -133,16 +131,6 @@ def check_memory(
         hint = "take a smaller model, or fewer bits: mlx-tools models list suggests one"
         return Check("memory", "warn", f"{detail}, which leaves no room for prompts", hint)
     return Check("memory", "ok", detail)
-
-
-def check_sandbox(
-    platform: str = sys.platform, *, find: Callable[[str], tuple[str, str]] = try_sandbox
-) -> Check:
-    """Check that programs can be confined: the sandbox is tried out."""
-    name, fault = find(platform)
-    if fault:
-        return Check("sandbox", "warn", fault, "run_command stays off; all other tools work")
-    return Check("sandbox", "ok", f"{name} was tried: it keeps programs to their folder")
 
 
 def check_open_files(limits: Any = None) -> Check:

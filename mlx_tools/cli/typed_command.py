@@ -101,7 +101,12 @@ def _programs(talk: ChatSession) -> Sequence[str]:
 
 def _check_program(talk: ChatSession, program: str) -> None:
     """Raise `UsageError` if the tool is off or does not know the program."""
-    reason = talk.controller.registry.disabled.get(config.RUN_COMMAND)
+    registry = talk.controller.registry
+    reason = registry.disabled.get(config.RUN_COMMAND)
+    if reason is None and config.RUN_COMMAND not in registry.all_specs():
+        raise UsageError(
+            f"nothing ran: there is no tool {config.RUN_COMMAND} here", hint=_AS_QUESTION
+        )
     if reason is not None:
         reason = reason.replace("--root DIR", "/root DIR")
         raise UsageError(f"nothing ran: {config.RUN_COMMAND} is off: {reason}")

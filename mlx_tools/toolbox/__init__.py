@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from mlx_tools.toolbox.html_text import read_html
     from mlx_tools.toolbox.isolated import Problem
     from mlx_tools.toolbox.restore import Undo, UndoStep, find_outermost, find_undoable
-    from mlx_tools.toolbox.run_command import disabled_reason
-    from mlx_tools.toolbox.sandbox import try_sandbox
     from mlx_tools.toolbox.text_diff import unified_diff
     from mlx_tools.toolbox.text_files import decode_text, encode_text, guess_kind, one_line
     from mlx_tools.toolbox.urls import (
@@ -38,8 +36,6 @@ __getattr__, __dir__ = names_of(
         "html_text": ("read_html",),
         "isolated": ("Problem",),
         "restore": ("Undo", "UndoStep", "find_outermost", "find_undoable"),
-        "run_command": ("disabled_reason",),
-        "sandbox": ("try_sandbox",),
         "text_diff": ("unified_diff",),
         "text_files": ("decode_text", "encode_text", "guess_kind", "one_line"),
         "urls": ("Target", "UrlRefused", "is_public", "read_local", "read_url"),

@@ -20,7 +20,6 @@ from mlx_tools.app.machine_checks import (
     check_memory,
     check_open_files,
     check_port,
-    check_sandbox,
     check_system,
 )
 from tests.tables import table
@@ -102,14 +101,6 @@ def test_weights_are_compared_with_the_memory_that_they_must_fit_into(
         raise AssertionError(check.detail)
 
 
-def test_a_sandbox_that_works_is_named_and_one_that_does_not_says_why() -> None:
-    check = check_sandbox("darwin", find=lambda platform: ("sandbox-exec", ""))
-    assert check.status == "ok" and "sandbox-exec" in check.detail
-    check = check_sandbox("darwin", find=lambda platform: ("", "sandbox-exec is missing"))
-    assert (check.status, check.detail) == ("warn", "sandbox-exec is missing")
-    assert "run_command" in check.hint
-
-
 def limits(soft: int, hard: int) -> Any:
     names = {"RLIMIT_NOFILE": 7, "RLIM_INFINITY": resource.RLIM_INFINITY}
     return SimpleNamespace(getrlimit=lambda which: (soft, hard), **names)
@@ -175,7 +166,7 @@ def test_an_agent_is_asked_after_by_launchd(
 
 def test_this_machine_is_checked_and_nothing_raises() -> None:
     found = {check.name: check.status for check in check_machine(port=0)}
-    assert {"memory", "sandbox", "open files", "port"} <= found.keys()
+    assert {"memory", "open files", "port"} <= found.keys()
     assert "fail" not in found.values()
 
 

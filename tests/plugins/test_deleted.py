@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from mlx_tools.app import ToolRequest, plugins
+from mlx_tools.testing import ScriptedServer
 from tests.plugins.without_tools import VARIABLE
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -64,11 +65,15 @@ def copy_without(folder: Path, *deleted: str) -> Path:
     return folder
 
 
-def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, *arguments: str, stdin: str = "", **variables: str
+) -> subprocess.CompletedProcess[str]:
     paths = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     environ = {**os.environ, **paths, **variables}
     command = [sys.executable, "-m", *arguments]
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
+    return subprocess.run(
+        command, cwd=folder, env=environ, input=stdin, capture_output=True, text=True
+    )
 
 
 def check_tests(folder: Path, deleted: Iterable[str], wanted: Iterable[str]) -> None:
@@ -104,4 +109,8 @@ def test_ask_chat_golden_and_the_gateway_do_without_all_of_them(tmp_path: Path) 
         own = str(folder / "data")  # other tests share the home
         done = run(folder, "mlx_tools", "tools", *command, MLX_TOOLS_DATA_DIR=own)
         assert done.returncode == 0, done.stderr
+    with ScriptedServer() as server:
+        address = ("--url", server.url, "--root", str(tmp_path))
+        typed = run(folder, "mlx_tools", "chat", *address, stdin="!git status\n")
+    assert "nothing ran: there is no tool run_command here" in typed.stderr
     check_tests(folder, plugins().names(), ("golden_transcripts", *CORE, *APPLICATIONS))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mlx_tools import builtin_tools
-from mlx_tools.toolbox.sandbox import NoSandbox, detect_sandbox
+from mlx_tools.plugins.command.sandbox import NoSandbox, detect_sandbox
 from mlx_tools.tools import ToolLike, ToolResult
 from tests.tools.file_calls import executed
 

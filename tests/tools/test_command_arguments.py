@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.store.roots import PathAbsent, PathRefused, Root, RootName
-from mlx_tools.toolbox.command_rules import (
+from mlx_tools.plugins.command.program_files import trusted_folders
+from mlx_tools.plugins.command.rules import (
     MAX_ARGUMENTS,
     MAX_BYTES,
     MAX_MATCHES,
@@ -21,7 +21,7 @@ from mlx_tools.toolbox.command_rules import (
     load_rules,
     make_plan,
 )
-from mlx_tools.toolbox.program_files import trusted_folders
+from mlx_tools.store.roots import PathAbsent, PathRefused, Root, RootName
 from scripts.commands_table import STRETCH
 from tests.tables import table
 from tests.tools.file_calls import written

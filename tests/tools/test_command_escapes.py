@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from mlx_tools.plugins.command.program_files import trusted_folders
+from mlx_tools.plugins.command.rules import load_rules, make_plan
 from mlx_tools.store.roots import PathAbsent, PathRefused, Root, RootName
-from mlx_tools.toolbox.command_rules import load_rules, make_plan
-from mlx_tools.toolbox.program_files import trusted_folders
 from tests.tools.file_calls import written
 from tests.tools.sandboxed import called, needs_sandbox, tool
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from mlx_tools.messages import replace
+from mlx_tools.plugins.command.program_files import trusted_folders
+from mlx_tools.plugins.command.rules import find_hidden, load_rules, make_plan, repository_state
+from mlx_tools.plugins.command.sandbox import detect_sandbox, run
+from mlx_tools.plugins.command.sandbox_view import SandboxView
 from mlx_tools.store.roots import Root, RootName
-from mlx_tools.toolbox.command_rules import find_hidden, load_rules, make_plan, repository_state
-from mlx_tools.toolbox.program_files import trusted_folders
-from mlx_tools.toolbox.sandbox import detect_sandbox, run
-from mlx_tools.toolbox.sandbox_view import SandboxView
 from tests.tools.sandboxed import called, needs_sandbox, printed, refusal, tool
 
 ENVIRONMENT = {

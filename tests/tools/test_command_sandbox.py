@@ -14,12 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.plugins.folders.folder_tool import offline_prefix
-from mlx_tools.store.roots import PathRefused, Root, RootName
-from mlx_tools.toolbox.command_rules import MAX_HIDDEN, HiddenPaths, find_hidden
-from mlx_tools.toolbox.program_files import find_trusted, trusted_folders
-from mlx_tools.toolbox.run_command import run_command
-from mlx_tools.toolbox.sandbox import (
+from mlx_tools.plugins.command.checks import check_sandbox
+from mlx_tools.plugins.command.program_files import find_trusted, trusted_folders
+from mlx_tools.plugins.command.rules import MAX_HIDDEN, HiddenPaths, find_hidden
+from mlx_tools.plugins.command.run_command import run_command
+from mlx_tools.plugins.command.sandbox import (
     SWITCHES,
     NoSandbox,
     Sandbox,
@@ -32,7 +31,9 @@ from mlx_tools.toolbox.sandbox import (
     probe,
     run,
 )
-from mlx_tools.toolbox.sandbox_view import SandboxView
+from mlx_tools.plugins.command.sandbox_view import SandboxView
+from mlx_tools.plugins.folders.folder_tool import offline_prefix
+from mlx_tools.store.roots import PathRefused, Root, RootName
 from tests.tables import table
 from tests.tools.file_calls import written
 from tests.tools.sandboxed import WHY_NOT, called
@@ -388,3 +389,11 @@ def test_too_many_private_files_are_refused_rather_than_shown(tmp_path: Path) ->
 @pytest.mark.skipif(sys.platform != "darwin", reason="sandbox-exec is macOS's")
 def test_sandbox_exec_confines() -> None:
     assert probe(find_sandbox("darwin", FOLDERS), FOLDERS) is None
+
+
+def test_a_sandbox_that_works_is_named_and_one_that_does_not_says_why() -> None:
+    check = check_sandbox("darwin", find=lambda platform: ("sandbox-exec", ""))
+    assert check.status == "ok" and "sandbox-exec" in check.detail
+    check = check_sandbox("darwin", find=lambda platform: ("", "sandbox-exec is missing"))
+    assert (check.status, check.detail) == ("warn", "sandbox-exec is missing")
+    assert "run_command" in check.hint

@@ -13,8 +13,8 @@ import pytest
 
 from mlx_tools import builtin_tools
 from mlx_tools.errors import UsageError
+from mlx_tools.plugins.command.run_command import disabled_reason, run_command
 from mlx_tools.store.roots import PathPatterns, Root, RootName, private_part
-from mlx_tools.toolbox.run_command import disabled_reason, run_command
 from mlx_tools.tools import Registry, ToolError
 from tests.tables import table
 from tests.tools.file_calls import SECRET, done, preview, refusal, written

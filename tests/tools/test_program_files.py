@@ -8,9 +8,14 @@ import pytest
 
 from mlx_tools import builtin_tools
 from mlx_tools.errors import UsageError
+from mlx_tools.plugins.command.program_files import (
+    HOMEBREW,
+    ProgramFile,
+    find_program,
+    trusted_folders,
+)
+from mlx_tools.plugins.command.rules import load_rules, make_plan
 from mlx_tools.store import PathAbsent, PathRefused, Root, RootName
-from mlx_tools.toolbox.command_rules import load_rules, make_plan
-from mlx_tools.toolbox.program_files import HOMEBREW, ProgramFile, find_program, trusted_folders
 from tests.tables import table
 
 FOLDERS = trusted_folders()

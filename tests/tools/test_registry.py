@@ -37,12 +37,12 @@ def rename(old: str, new: str) -> None:
 
 
 EVERY = [
-    *("calculator", "clock", "file_access", "create_file", "edit_file"),
-    *("search_files", "format_xml", "tool_search"),
-    *("read_artifact", "run_command"),
+    *("calculator", "clock", "format_xml", "run_command"),
     *("query_knowledge_base", "list_corpora", "notes_create", "notes_search"),
     *("translate", "describe_image", "transcribe_audio"),
     *("schedule_task", "fetch_url", "web_search"),
+    *("file_access", "create_file", "edit_file", "search_files"),
+    *("tool_search", "read_artifact"),
 ]
 EXTRA = {"web_search", "describe_image", "transcribe_audio"}
 """An extra decides about these."""
@@ -57,8 +57,8 @@ EFFECTS = {
     **{name: {"read", "network"} for name in ("fetch_url", "web_search")},
 }
 USABLE = [
-    *("calculator", "clock", "format_xml", "tool_search", "read_artifact", "translate"),
-    "fetch_url",
+    *("calculator", "clock", "format_xml", "translate", "fetch_url"),
+    *("tool_search", "read_artifact"),
 ]
 """Without a folder, but for what extras decide about."""
 

@@ -14,10 +14,10 @@ import pytest
 
 from mlx_tools import builtin_tools
 from mlx_tools.errors import UsageError
+from mlx_tools.plugins.command.run_command import run_command
+from mlx_tools.plugins.command.sandbox import NoSandbox, Sandbox, SandboxCommand, run
 from mlx_tools.policy import Policy, decide
 from mlx_tools.store.roots import Root, RootName
-from mlx_tools.toolbox.run_command import run_command
-from mlx_tools.toolbox.sandbox import NoSandbox, Sandbox, SandboxCommand, run
 from mlx_tools.tools import Tool, ToolContext, ToolLike, execute
 from tests.processes import processes
 from tests.tools.file_calls import executed, written

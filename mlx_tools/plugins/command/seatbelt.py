@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from mlx_tools.store import private_part
 
 if TYPE_CHECKING:
-    from mlx_tools.toolbox.sandbox_view import SandboxView
+    from mlx_tools.plugins.command.sandbox_view import SandboxView
 
 _SYSTEM: Final = (
     *("/usr/lib", "/usr/share", "/System/Library", "/Library/Apple"),

@@ -24,6 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from mlx_tools.paths import open_regular, read_data
+from mlx_tools.plugins.command.program_files import Make, ProgramFile, find_program
 from mlx_tools.store import (
     FOLDERS,
     PathAbsent,
@@ -33,7 +34,6 @@ from mlx_tools.store import (
     fold_name,
     private_part,
 )
-from mlx_tools.toolbox.program_files import Make, ProgramFile, find_program
 
 PATH: Final = "path"
 """The kind of an option's value that is a path below a root."""

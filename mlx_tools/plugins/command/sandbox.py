@@ -25,10 +25,10 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct, field
 
+from mlx_tools.plugins.command.program_files import find_trusted, trusted_folders
+from mlx_tools.plugins.command.sandbox_view import SandboxView
+from mlx_tools.plugins.command.seatbelt import build_profile
 from mlx_tools.process import Pipes, end
-from mlx_tools.toolbox.program_files import find_trusted, trusted_folders
-from mlx_tools.toolbox.sandbox_view import SandboxView
-from mlx_tools.toolbox.seatbelt import build_profile
 
 PROBE_SECONDS: Final = 10.0
 """Seconds for a trial run. A choice: the sandbox starts within them on a machine under load, too.

@@ -11,11 +11,9 @@ from typing import Any, Final
 from mlx_tools.errors import ErrorCode, UsageError
 from mlx_tools.messages import Effects, replace
 from mlx_tools.paths import expand_user
-from mlx_tools.store import PathRefused, Root, identity_of
-from mlx_tools.toolbox.command_rules import Plan, Rule, load_rules, make_plan, repository_state
-from mlx_tools.toolbox.file_reading import tool_errors
-from mlx_tools.toolbox.program_files import trusted_folders
-from mlx_tools.toolbox.sandbox import (
+from mlx_tools.plugins.command.program_files import trusted_folders
+from mlx_tools.plugins.command.rules import Plan, Rule, load_rules, make_plan, repository_state
+from mlx_tools.plugins.command.sandbox import (
     MAX_OUTPUT_BYTES,
     NoSandbox,
     ProcessResult,
@@ -23,7 +21,9 @@ from mlx_tools.toolbox.sandbox import (
     detect_sandbox,
     run,
 )
-from mlx_tools.toolbox.sandbox_view import SandboxView
+from mlx_tools.plugins.command.sandbox_view import SandboxView
+from mlx_tools.store import PathRefused, Root, identity_of
+from mlx_tools.toolbox import tool_errors
 from mlx_tools.tools import Preview, Tool, ToolError, current_context, load_words
 
 EFFECTS: Final[Effects] = frozenset(("read", "write", "execute"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
-from mlx_tools.toolbox.command_rules import HiddenPaths
+from mlx_tools.plugins.command.rules import HiddenPaths
 
 
 class SandboxView(Struct, frozen=True):

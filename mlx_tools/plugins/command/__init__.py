@@ -1,0 +1,1 @@
+"""Programs, with checked arguments, in a sandbox."""
