@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -92,7 +92,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     """For several servers: see `mlx_tools.backends.pool`."""
     serves: bool = False
     """True for a gateway, which uses another gateway only if it is named."""
-    pick: Callable[[str, Sequence[str]], str | None] | None = None
+    pick: Callable[[str, Sequence[str]], Awaitable[str | None]] | None = None
     """Asks a person which of several answers is right."""
 
     @property
@@ -301,7 +301,9 @@ async def choose(
     return selected
 
 
-def _server_picker(options: RunOptions, note: Note) -> Callable[[Sequence[str]], str | None] | None:
+def _server_picker(
+    options: RunOptions, note: Note
+) -> Callable[[Sequence[str]], Awaitable[str | None]] | None:
     """Return a function that asks a person which of several servers to use.
 
     It writes the answer into the user's file. None if nobody can be asked.
@@ -310,11 +312,11 @@ def _server_picker(options: RunOptions, note: Note) -> Callable[[Sequence[str]],
     if ask is None:
         return None
 
-    def pick(addresses: Sequence[str]) -> str | None:
+    async def pick(addresses: Sequence[str]) -> str | None:
         question = (
             "Several model servers answer on this machine. Which one is to be used from now on?"
         )
-        address = ask(question, addresses)
+        address = await ask(question, addresses)
         if address is not None:
             write_user_text(with_value(read_user_text(), "backend.url", address))
             note(f"kept as backend.url in {config.user_path()}")
@@ -323,7 +325,7 @@ def _server_picker(options: RunOptions, note: Note) -> Callable[[Sequence[str]],
     return pick
 
 
-def _no_pick(question: str, answers: Sequence[str]) -> str | None:
+async def _no_pick(question: str, answers: Sequence[str]) -> str | None:
     return None
 
 

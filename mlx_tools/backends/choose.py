@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, get_args
 
 from mlx_tools.backends.address import Address, parse_address
@@ -50,7 +50,7 @@ async def choose_backend(
     note: Callable[[str], None] | None = None,
     spread: bool = False,
     pick: Pick | None = None,
-    pick_server: Callable[[Sequence[str]], str | None] | None = None,
+    pick_server: Callable[[Sequence[str]], Awaitable[str | None]] | None = None,
     server_options: Sequence[str] = (),
     interfaces: Callable[[], Mapping[str, Callable[..., Any]]] = dict,
 ) -> SelectedBackend:
@@ -204,7 +204,7 @@ async def _local_server(
     addresses: Sequence[str],
     model: str | None,
     api_key: str | None,
-    pick_server: Callable[[Sequence[str]], str | None] | None,
+    pick_server: Callable[[Sequence[str]], Awaitable[str | None]] | None,
     take_gateways: bool,
 ) -> LocalServer | None:
     """Return the server at one of the addresses.
@@ -220,7 +220,7 @@ async def _local_server(
     if len(servers) < 2:
         return servers[0] if servers else None
     by_address = {str(server.backend.address): server for server in servers}
-    address = pick_server(tuple(by_address)) if pick_server is not None else None
+    address = await pick_server(tuple(by_address)) if pick_server is not None else None
     if address is None:
         raise UsageError(
             f"several model servers answer on this machine: {', '.join(by_address)}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from mlx_tools.backends.models.hub import REPOSITORY
 from mlx_tools.backends.models.listing import find_model, list_models
 from mlx_tools.errors import BackendError, ChatFormatError, ModelError, UsageError
 
-Pick = Callable[[str, Sequence[str]], str | None]
+Pick = Callable[[str, Sequence[str]], Awaitable[str | None]]
 """Asks a person to choose one of some answers; returns None if the person does not know."""
 
 _TEXT: Final = (
@@ -118,7 +118,7 @@ async def find_running_model(
     measured = len(matching) < len(candidates) or len(candidates) == 1
     if len(_templates(matching)) > 1 or not measured:
         matching = await _by_chat(backend, matching)
-    return _settle(
+    return await _settle(
         backend, matching, [name for name in model_names if name not in candidates], pick
     )
 
@@ -161,7 +161,7 @@ def _templates(candidates: Mapping[str, ModelFiles]) -> set[str | None]:
     return {files.chat_template for files in candidates.values()}
 
 
-def _settle(
+async def _settle(
     backend: CompletionsBackend,
     matching: Mapping[str, ModelFiles],
     unknown: Sequence[str],
@@ -180,7 +180,7 @@ def _settle(
         return RunningModel(files=matching[names[0]], alike=alike, doubt=doubt)
     names = (*names, *unknown)
     if pick is not None:
-        name = pick(f"Which model does the server at {backend.address} run?", names)
+        name = await pick(f"Which model does the server at {backend.address} run?", names)
         return RunningModel(name=name, files=matching.get(name or ""))
     raise UsageError(
         f"the server at {backend.address} does not say which model it runs: {list_names(names)}",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import signal
+import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import (
@@ -49,6 +50,8 @@ A choice: a tool that does not end must not keep the user from the prompt.
 
 _TICK: Final = 0.1
 """Seconds between two updates of the view, and looks for signals, while nothing happens."""
+_SOON: Final = 0.02
+"""Seconds between two looks for a question while a backend is opened."""
 
 
 def wait_for(future: Future[T]) -> T:
@@ -187,6 +190,34 @@ class Turns:
         self._queue.put(question)
         await decided.wait()
         return question.answer.result()
+
+    def wait_while_asked(self, does: Callable[[], T]) -> T:
+        """Return the result of a blocking function; meanwhile the user can be asked.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C.
+        """
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(does())
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        while not wait([future], _SOON).done:
+            with suppress(queue.Empty):
+                item = self._queue.get_nowait()
+                assert isinstance(item, _Question)
+                try:
+                    with self.keyboard():
+                        answer = item.ask()
+                except BaseException:
+                    item.answer.set_result(None)  # nobody waits for it any more
+                    raise
+                item.answer.set_result(answer)
+        return future.result()
 
     def _look(self, request: ApprovalRequest, arguments: Mapping[str, Any]) -> ApprovalRequest:
         assert request.preview_edit is not None

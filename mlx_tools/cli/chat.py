@@ -99,8 +99,7 @@ def _talk_once(run: RunOptions, saved: SavedSession | None) -> int:
     quiet = keyboard.silence() if keyboard else nullcontext()
     with quiet, start_blocking_portal() as portal:
         with keyboard.buffer_input() if keyboard else nullcontext():
-            talk = ChatSession(run, portal, saved)
-            talk.turns.type_ahead = keyboard
+            talk = ChatSession(run, portal, saved, keyboard)
         with closing(talk):
             return _at_keyboard(talk) if sys.stdin.isatty() else _from_pipe(talk)
 

@@ -340,8 +340,10 @@ def _wake_on_signals() -> Iterator[int]:
         os.close(writer)
 
 
-def read_line(keyboard: TextIO) -> str | None:
+def read_line(keyboard: TextIO, given_up: int | None = None) -> str | None:
     """Return the next typed line without its end; None at the end of the input.
+
+    It is None too once the file ``given_up`` can be read or has ended.
 
     Raises:
         KeyboardInterrupt: Ctrl-C.
@@ -349,8 +351,12 @@ def read_line(keyboard: TextIO) -> str | None:
     data = b""
     with contextlib.suppress(OSError), _wake_on_signals() as signals:
         file = keyboard.fileno()
+        watched = [file, signals, *([] if given_up is None else [given_up])]
         while not data.endswith(b"\n"):
-            if signals in select.select([file, signals], [], [])[0]:
+            ready = select.select(watched, [], [])[0]
+            if given_up in ready:
+                return None
+            if signals in ready:
                 os.read(signals, _CHUNK)
             elif chunk := os.read(file, _CHUNK):
                 data += chunk
@@ -459,10 +465,36 @@ def confirm(
     return True
 
 
-def picked(question: str, answers: Sequence[str]) -> str | None:
+async def pick_in_thread(question: str, answers: Sequence[str]) -> str | None:
+    """Return the answer that the user chooses, from an event loop; see `picked`.
+
+    A Ctrl-C that cancels this ends the wait for the line.
+    """
+    import anyio  # slow, and seldom needed
+
+    given_up, end = os.pipe()
+
+    def ask() -> str | None:
+        try:
+            return picked(question, answers, given_up)
+        finally:
+            os.close(given_up)
+
+    try:
+        return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
+    finally:
+        os.close(end)
+
+
+def picked(question: str, answers: Sequence[str], given_up: int | None = None) -> str | None:
     """Return the answer that the user chooses by its number or its beginning.
 
     None for an empty line, or one that is none of the answers.
+
+    Args:
+        question: the question.
+        answers: the answers.
+        given_up: as for `read_line`.
 
     Raises:
         KeyboardInterrupt: Ctrl-C.
@@ -472,7 +504,7 @@ def picked(question: str, answers: Sequence[str]) -> str | None:
     for number, answer in enumerate(answers, start=1):
         print(wrap_line(f"  {number}. {in_words(answer)}", width, "     "), file=sys.stderr)
     print(f"1-{len(answers)}:", end=" ", file=sys.stderr, flush=True)
-    line = (read_line(sys.stdin) or "").strip()
+    line = (read_line(sys.stdin, given_up) or "").strip()
     if line.isdecimal() and 0 < int(line) <= len(answers):
         return answers[int(line) - 1]
     matches = [answer for answer in answers if line and answer.startswith(line)]

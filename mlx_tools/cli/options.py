@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -178,13 +178,13 @@ def run_options(
     return run
 
 
-def pick_at_terminal() -> Callable[[str, Sequence[str]], str | None] | None:
+def pick_at_terminal() -> Callable[[str, Sequence[str]], Awaitable[str | None]] | None:
     """Return the function that asks the user at the terminal; None without a terminal."""
     if not sys.stderr.isatty():
         return None
-    from mlx_tools.cli.inputs import at_terminal, picked
+    from mlx_tools.cli.inputs import at_terminal, pick_in_thread
 
-    return picked if at_terminal() else None
+    return pick_in_thread if at_terminal() else None
 
 
 def names(text: str | None) -> tuple[str, ...]:

@@ -26,9 +26,10 @@ from mlx_tools.app import (
 )
 from mlx_tools.cli.background import Turns, wait_for
 from mlx_tools.cli.call_text import in_words
-from mlx_tools.cli.inputs import ctrl_c_later
+from mlx_tools.cli.inputs import ctrl_c_later, picked
 from mlx_tools.cli.output import note
 from mlx_tools.cli.saved_sessions import kept_sessions
+from mlx_tools.cli.type_ahead import TypeAhead
 from mlx_tools.cli.view import LiveView, StatusLine, describe_compaction, tell
 from mlx_tools.controller import Controller, Conversation
 from mlx_tools.errors import BackendError, StorageError, TranscriptError, UsageError
@@ -80,16 +81,22 @@ class ChatSession:
         run: the options.
         portal: runs asynchronous functions.
         saved: a session to continue, None for a new one.
+        keyboard: holds what is typed meanwhile, and frees the terminal for questions.
     """
 
     def __init__(
-        self, run: RunOptions, portal: BlockingPortal, saved: SavedSession | None = None
+        self,
+        run: RunOptions,
+        portal: BlockingPortal,
+        saved: SavedSession | None = None,
+        keyboard: TypeAhead | None = None,
     ) -> None:
         self.run = run
         self.steps = False
         """True to show every step, False for one line for each call."""
         self._portal = portal
         self.turns = Turns(portal, run)
+        self.turns.type_ahead = keyboard
         self.outputs: list[str] = []
         """Outputs of programs that the user ran; they go with the next question."""
         self._remaining = False  # True if the last question must be left to its session
@@ -370,14 +377,22 @@ class ChatSession:
         header = None if saved is None else saved.header
         registry = build_registry(configuration, header, note)
         with ExitStack() as stack:
+            if run.pick is not None:
+                run = replace(run, pick=self._pick)
             backends = self._portal.wrap_async_context_manager(open_selected_backend(run, note))
-            selected, settings = stack.enter_context(backends)
+            enter = partial(stack.enter_context, backends)
+            selected, settings = self.turns.wait_while_asked(enter)
             approver = self.turns.approver
             controller = build_controller(
                 configuration, registry, selected.backend, settings, approver
             )
             return stack.pop_all(), controller
         raise AssertionError("unreachable")
+
+    async def _pick(self, question: str, answers: Sequence[str]) -> str | None:
+        """Ask the user which of several answers is right, from the loop."""
+        choice: str | None = await self.turns.ask_main_thread(partial(picked, question, answers))
+        return choice
 
     def _leave_unfinished(self) -> None:
         """Leave a question that waits, or broke off, to its own session."""

@@ -25,7 +25,7 @@ def test_the_picked_server_is_named_in_the_users_file_from_then_on(
     notes: list[str] = []
     asked: list[Sequence[str]] = []
 
-    def pick(question: str, addresses: Sequence[str]) -> str:
+    async def pick(question: str, addresses: Sequence[str]) -> str:
         asked.append(addresses)
         return addresses[1]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -101,17 +101,26 @@ def test_the_only_server_of_the_usual_addresses_is_used_and_told() -> None:
     assert chosen.note == f"using LM Studio at {server.url} (model org/one)"
 
 
+def picks(number: int | None) -> Callable[[Sequence[str]], Awaitable[str | None]]:
+    """A person who picks the address of this number, or none."""
+
+    async def pick(addresses: Sequence[str]) -> str | None:
+        return None if number is None else addresses[number]
+
+    return pick
+
+
 def test_of_several_a_person_picks_and_a_script_is_refused() -> None:
     with lm_studio(("a", "llm", "loaded")) as one, ollama("b:1b") as two:
         usual = (one.url, NOBODY, two.url)
         with pytest.raises(UsageError, match=f"{one.url}, {two.url}") as caught:
             choose(usual=usual)
         assert "--url" in str(caught.value.hint) and "backend.url" in str(caught.value.hint)
-        chosen = choose(usual=usual, pick_server=lambda addresses: addresses[1])
+        chosen = choose(usual=usual, pick_server=picks(1))
         assert chosen.model == "b:1b"
         assert choose(usual=usual, model="a").model == "a"  # which one alone lists
         with pytest.raises(UsageError):
-            choose(usual=usual, pick_server=lambda addresses: None)
+            choose(usual=usual, pick_server=picks(None))
 
 
 def test_a_web_server_and_an_ollama_without_models_are_none() -> None:

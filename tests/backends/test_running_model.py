@@ -107,7 +107,7 @@ def test_where_templates_differ_and_nothing_tells_a_person_is_asked_or_it_is_ref
     assert "--model" in str(caught.value.hint)
     asked: list[Sequence[str]] = []
 
-    def pick(question: str, answers: Sequence[str]) -> str:
+    async def pick(question: str, answers: Sequence[str]) -> str:
         asked.append(answers)
         return answers[1]
 

@@ -41,6 +41,28 @@ def test_at_a_terminal_the_user_chooses_by_number(terminal: Any, url: str) -> No
     shown.see("the model's own template")
 
 
+def test_a_chat_takes_the_choice_before_its_first_question(terminal: Any, url: str) -> None:
+    shown = terminal("chat", "--url", url)
+    shown.see("1-2:")
+    shown.type("2")
+    shown.see("1-2: 2")
+    shown.press("enter")
+    shown.see("^org/headers")
+    shown.see("^>")
+    shown.press("ctrl-d")
+    assert shown.end() == 0
+
+
+@pytest.mark.parametrize("command", [("ask", "Hi"), ("chat",), ("doctor",)])
+def test_ctrl_c_leaves_the_choice_at_once(
+    terminal: Any, url: str, command: tuple[str, ...]
+) -> None:
+    shown = terminal(*command, "--url", url)
+    shown.see("1-2:")
+    shown.press("ctrl-c")
+    assert shown.end() == 130
+
+
 def test_a_chat_format_that_is_named_needs_no_model(run: Any, url: str) -> None:
     result = run("ask", "--url", url, "--chat-format", "chatml", "Hi")
     assert "does not say which model" not in result.err
