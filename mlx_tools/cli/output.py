@@ -196,10 +196,11 @@ def wrap_line(text: str, columns: int | None, indent: str = "") -> str:
 def join_columns(head: str, text: str, columns: int | None) -> str:
     """Return a row of a list: a head in columns, and a text wrapped beside it.
 
-    The text goes below the head if there is too little room.
+    The text goes below the head if there is too little room, for all of it or for a word.
     """
     used = cells(head) + 1
-    if columns is None or columns - used >= _ROOM:
+    word = max(map(cells, text.split()), default=0)
+    if columns is None or columns - used >= max(_ROOM, word):
         return wrap_line(f"{head} {text}", columns, " " * used)
     if used + cells(text) <= columns:
         return f"{head} {text}"

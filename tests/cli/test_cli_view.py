@@ -296,6 +296,7 @@ def test_what_is_before_a_text_stays_before_it() -> None:
         ("name  read", "two words", 16, "name  read\n    two words"),
         ("name", words, 35, f"name {words}"),
         ("name", f"{words}, all day", 35, f"name {words},\n     all day"),
+        ("name", f"/{'x' * 30}", 35, f"name\n    /{'x' * 30}"),  # a path to copy stays whole
     ):
         assert join_columns(head, text, columns) == row
 
