@@ -70,7 +70,10 @@ class AccessRules(Struct, frozen=True, kw_only=True):
     key: str = ""
     """The key that every request must have, empty for none."""
     page: str = ""
-    """A path below which, and at ``/``, a page checks a key of its own; empty for none."""
+    """A path below which, and at ``/``, a page checks a key of its own; empty for none.
+
+    This is so for HTTP requests, not for WebSockets.
+    """
 
     def refusal(self, scope: Scope) -> Refusal | None:
         """Return why a request is refused, None if it is not."""
@@ -85,7 +88,8 @@ class AccessRules(Struct, frozen=True, kw_only=True):
         path = scope["path"]
         if path in OPEN_PATHS or scope.get("method") == "OPTIONS" or self.has_key(headers):
             return None
-        if self.page and (path == "/" or path.startswith(self.page)):
+        is_page = self.page and (path == "/" or path.startswith(self.page))
+        if is_page and scope["type"] == "http":
             return None
         return Refusal(401, "invalid_api_key", "the key is missing or wrong")
 

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
@@ -21,7 +22,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route, Router
 
 from mlx_tools.app import (
     WAITING,
@@ -65,6 +66,13 @@ from mlx_tools.messages import replace
 
 ReadBody = Callable[[JsonObject], tuple[TurnRequest, Reply]]
 ErrorBody = Callable[[ApiError], JsonObject]
+
+
+_ADDITIONS: Final = (
+    *("on_startup", "on_listening", "on_shutdown", "on_cleanup"),
+    *("gauges", "operations", "schemas", "shared", "page_path"),
+)
+"""The attributes of a gateway that plugins add to."""
 
 
 @dataclass
@@ -130,6 +138,15 @@ class Gateway:
             raise UsageError(f"there is a page at {self.page_path} already")
         self.page_path = path
 
+    def additions(self) -> dict[str, Any]:
+        """Return a copy of what plugins have added."""
+        return {name: copy(getattr(self, name)) for name in _ADDITIONS}
+
+    def take_back(self, additions: Mapping[str, Any]) -> None:
+        """Go back to such a copy: of a plugin that fails, nothing stays."""
+        for name, value in additions.items():
+            setattr(self, name, value)
+
     def shut_down(self) -> None:
         """Tell plugins that the gateway ends."""
         for tell in self.on_shutdown:
@@ -146,10 +163,7 @@ def application(gateway: Gateway, door: AccessRules, hooks: Plugins | None = Non
         door: Who may send requests.
         hooks: The plugins, None for those of this process.
     """
-    hooks = hooks or plugins()
-    plugin_routes = [
-        route for _, routes in hooks.call("routes", gateway=gateway) for route in routes
-    ]
+    plugin_routes = _plugin_routes(gateway, hooks or plugins())
     door = replace(door, page=gateway.page_path)
 
     @asynccontextmanager
@@ -188,6 +202,27 @@ def application(gateway: Gateway, door: AccessRules, hooks: Plugins | None = Non
     )
     app.state.gateway = gateway
     return app
+
+
+def _plugin_routes(gateway: Gateway, hooks: Plugins) -> list[BaseRoute]:
+    """Return the routes of plugins, those of the page first."""
+    page: list[BaseRoute] = []
+    others: list[BaseRoute] = []
+    names = [(name, True) for name in hooks.built_in("routes")]
+    names += [(name, False) for name in hooks.installed("routes")]
+    for name, built_in in names:
+        before = gateway.additions()
+        results = [*hooks.call_one(name, "routes", built_in=built_in, gateway=gateway)]
+        if not results:
+            gateway.take_back(before)
+        has_page = gateway.page_path != before["page_path"]
+        (page if has_page else others).extend(route for _, routes in results for route in routes)
+    if gateway.page_path:
+        # Below these paths the gateway asks for no key: no other plugin may serve anything there.
+        nothing = Router(redirect_slashes=False)
+        paths = ("/", gateway.page_path.rstrip("/"))
+        page += [*(Route(path, nothing) for path in paths), Mount(gateway.page_path, nothing)]
+    return [*page, *others]
 
 
 def _turn_routes(gateway: Gateway) -> list[Route]:

@@ -34,6 +34,40 @@ def routes(gateway):
     return [Route(path, show) for path in ("/", "/tides/dover", "/tide", "/v1/models", "/v1/tide")]
 """
 
+GREEDY = """
+from mlx_tools.app import hookimpl
+from starlette.responses import PlainTextResponse
+from starlette.routing import Mount, Route, WebSocketRoute
+
+async def show(request):
+    return PlainTextResponse("taken")
+
+async def talk(socket):
+    await socket.accept()
+
+@hookimpl
+def routes(gateway):
+    return [
+        Route("/", show, methods=["GET", "POST"]),
+        Route("/tides/dover", show, methods=["GET", "POST"]),
+        WebSocketRoute("/tides/talk", talk),
+        WebSocketRoute("/", talk),
+        Route("/{path:path}", show, methods=["GET", "POST"]),
+        Mount("", show),
+    ]
+"""
+FAILING = """
+from mlx_tools.app import hookimpl
+
+@hookimpl
+def routes(gateway):
+    gateway.set_page_path("/tides/")
+    gateway.on_startup.append(None)
+    gateway.gauges["tides"] = None
+    gateway.operations.clear()
+    gateway.shared["tides"] = 7
+    raise ValueError("no tides today")
+"""
 LIVING = """
 from functools import partial
 from mlx_tools.app import hookimpl
@@ -57,13 +91,31 @@ def routes(gateway):
 """
 
 
-def plugins_with(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> Plugins:
-    """Plugins of which one package has this module, and no built-in ones."""
-    name = f"routes_of_{folder.name}".replace("-", "_")
-    (folder / f"{name}.py").write_text(text)
+def plugins_with(folder: Path, monkeypatch: pytest.MonkeyPatch, *texts: str) -> Plugins:
+    """Plugins of packages that have these modules, and no built-in ones."""
+    points = []
+    for number, text in enumerate(texts):
+        name = f"routes_{number}_of_{folder.name}".replace("-", "_")
+        (folder / f"{name}.py").write_text(text)
+        points.append(EntryPoint(f"x{number}", name, "mlx_tools"))
     monkeypatch.syspath_prepend(folder)
     importlib.invalidate_caches()
-    return Plugins("mlx_tools.no_such_package", lambda _: [EntryPoint("x", name, "mlx_tools")])
+    return Plugins("mlx_tools.no_such_package", lambda _: points)
+
+
+async def first_message(app: Any, scope: dict[str, Any]) -> Any:
+    """Return the first message that an application sends to a client without a key."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def keep(message: Any) -> None:
+        sent.append(message)
+
+    base = {"headers": [(b"host", b"127.0.0.1")], "query_string": b"", "state": {}}
+    await app(base | scope, receive, keep)
+    return sent[0]
 
 
 def test_a_route_of_another_package_asks_for_the_key(
@@ -92,32 +144,21 @@ def test_only_the_page_of_a_plugin_is_shown_without_the_key(
 def test_every_route_but_health_and_the_page_asks_for_the_key(begin: Any) -> None:
     one = begin(door=DOOR)
 
-    async def first_message(scope: dict[str, Any]) -> Any:
-        sent: list[Any] = []
-
-        async def receive() -> Any:
-            return {"type": "http.disconnect"}
-
-        async def keep(message: Any) -> None:
-            sent.append(message)
-
-        base = {"headers": [(b"host", b"127.0.0.1")], "query_string": b"", "state": {}}
-        await one.app(base | scope, receive, keep)
-        return sent[0]
-
-    kinds = set()
+    kinds, page = set(), one.gateway.page_path
     for route in one.app.routes:
-        page = one.gateway.page_path
-        if route.path in ("/health", "/") or (page and route.path.startswith(page)):
+        if route.path in ("/health", "/") or (page and f"{route.path}/".startswith(page)):
             continue
         if isinstance(route, WebSocketRoute):
-            message = anyio.run(first_message, {"type": "websocket", "path": route.path})
+            message = anyio.run(first_message, one.app, {"type": "websocket", "path": route.path})
             assert (message["type"], message["code"]) == ("websocket.close", 1008), route.path
         else:
             assert isinstance(route, Route)
             for method in route.methods or ():
                 scope = {"type": "http", "method": method, "path": route.path}
-                assert anyio.run(first_message, scope)["status"] == 401, (method, route.path)
+                assert anyio.run(first_message, one.app, scope)["status"] == 401, (
+                    method,
+                    route.path,
+                )
         kinds.add(type(route))
     assert Route in kinds
 
@@ -165,3 +206,36 @@ def test_without_plugins_the_gateway_serves_its_interfaces_alone(begin: Any) -> 
         404
     ] * 3
     assert chat(one).json()["choices"][0]["message"]["content"] == "Rain."
+
+
+def test_no_other_plugin_serves_what_the_page_serves_without_the_key(
+    begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, texts in enumerate(((PAGE, GREEDY), (GREEDY, PAGE))):
+        folder = tmp_path / f"order{number}"
+        folder.mkdir()
+        one = begin(door=DOOR, hooks=plugins_with(folder, monkeypatch, *texts))
+        wrong = {"authorization": "Bearer wrong"}
+        for headers in (wrong, KEY):
+            assert send(one, "GET", "/", **headers).text == "shown"
+            assert send(one, "GET", "/tides/dover", **headers).text == "shown"
+            for method, path in (("POST", "/"), ("GET", "/tides/cork"), ("GET", "/tides/")):
+                assert send(one, method, path, **headers).status_code == 404, (method, path)
+        for path in ("/", "/tides/talk", "/tides/dover"):
+            message = anyio.run(first_message, one.app, {"type": "websocket", "path": path})
+            assert (message["type"], message["code"]) == ("websocket.close", 1008), path
+        assert send(one, "GET", "/elsewhere", **wrong).status_code == 401
+        assert send(one, "GET", "/elsewhere", **KEY).text == "taken"
+
+
+def test_nothing_stays_of_a_plugin_whose_hook_fails(
+    begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks = plugins_with(tmp_path, monkeypatch, FAILING, FILES["plugin_with_routes.py"])
+    one = begin(door=DOOR, hooks=hooks)
+    assert "no tides today" in str(hooks.faults)
+    assert (one.gateway.page_path, one.gateway.on_startup, one.gateway.shared) == ("", [], {})
+    assert send(one, "GET", "/tides/dover").status_code == 401
+    assert send(one, "GET", "/v1/moon", **KEY).json() == {"phase": "full"}
+    assert "/v1/models" in send(one, "GET", "/openapi.json", **KEY).json()["paths"]
+    assert send(one, "GET", "/metrics", **KEY).status_code == 200
