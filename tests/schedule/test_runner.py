@@ -12,7 +12,13 @@ from typing import Any
 import anyio
 import pytest
 
-from mlx_tools.errors import BackendUnreachable, MlxToolsError, ScheduleError, UsageError
+from mlx_tools.errors import (
+    BackendUnreachable,
+    MlxToolsError,
+    ScheduleError,
+    StorageError,
+    UsageError,
+)
 from mlx_tools.plugins.schedule.job_store import Job, JobListing, RunEnd, RunInspection
 from mlx_tools.plugins.schedule.runner import FinishedRun, Runner, settle
 from mlx_tools.plugins.schedule.when import Schedule
@@ -331,6 +337,34 @@ def test_a_run_whose_end_could_not_be_written_down_is_found_by_its_session(world
     assert len(stays(world, naps, told)[1]) == 1
     assert [ended.end for ended in told] == [ANSWERED] * 3  # the first one, too, was told
     assert [run.status for run in world.store.listing()[0].runs] == ["answered"] * 3
+
+
+def test_a_runner_that_stays_outlives_sessions_that_cannot_be_read(world: World) -> None:
+    world.add(when=Schedule("UTC", cron="* * * * *"))
+    world.now += timedelta(minutes=1)
+    world.does(
+        BackendUnreachable("gone"), RunInspection(state="interrupted", was_changed=False), "s-1"
+    )
+    look, away = world.look, True
+
+    def looks(session: str) -> RunInspection:
+        if away:
+            raise StorageError("the database cannot be reached")
+        return look(session)
+
+    def naps(count: int) -> None:
+        nonlocal away
+        if count == 3:
+            assert [ended.run.status for ended in told] == ["in_doubt"]
+            away = False
+            world.does()
+        if len(told) == 2:
+            raise Killed
+
+    world.look = looks  # type: ignore[method-assign]
+    told: list[FinishedRun] = []
+    _, (trouble,) = stays(world, naps, told)
+    assert "cannot be reached" in trouble and world.ran == ["Count."] * 2
 
 
 def test_a_runner_that_is_ended_while_the_store_is_locked_ends(world: World) -> None:

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
@@ -37,6 +38,7 @@ from mlx_tools.errors import (
     EXIT_STOPPED,
     EXIT_USAGE,
     ScheduleError,
+    StorageError,
     TranscriptError,
     UsageError,
 )
@@ -53,6 +55,7 @@ from mlx_tools.plugins.schedule.jobs import job_store
 from mlx_tools.plugins.schedule.runner import FinishedRun, Runner, settle
 from mlx_tools.plugins.schedule.when import parse_when
 from mlx_tools.policy import Policy
+from mlx_tools.store import SessionStore
 from mlx_tools.toolbox import find_local_zone, find_zone
 from mlx_tools.transcript import ExecutionRecord
 
@@ -82,8 +85,9 @@ JobId = Annotated[
 @app.command(name="list")
 def list_jobs(as_lines: options.AsJsonLines = False) -> None:
     """List the jobs, those that are due next first, and what came of them."""
-    store = job_store(kept_sessions())
-    settle(store, look)
+    sessions = kept_sessions()
+    store = job_store(sessions)
+    settle(store, partial(look, sessions))
     listing = store.listing()
     for listed in listing:
         if as_lines:
@@ -174,7 +178,7 @@ def run(
     # Python's own handler: so that is set here.
     sigterm = inputs.handle_signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     sigint = inputs.handle_signal(signal.SIGINT, signal.default_int_handler)
-    with sigterm, sigint, Runner(job_store(kept_sessions()), run_job, look) as runner:
+    with sigterm, sigint, _runner() as runner:
         try:
             if loop:
                 _note("each job runs when it is due; Ctrl-C ends this")
@@ -192,8 +196,13 @@ def run(
 
 async def run_due() -> None:
     """Run the jobs that are due now, for a worker."""
-    with Runner(job_store(kept_sessions()), run_job, look) as runner:
+    with _runner() as runner:
         await runner.run_due(lambda ended: _tell(ended, as_lines=False))
+
+
+def _runner() -> Runner:
+    sessions = kept_sessions()
+    return Runner(job_store(sessions), run_job, partial(look, sessions))
 
 
 @app.command()
@@ -316,14 +325,19 @@ async def run_job(job: Job, on_start: Callable[[str], None]) -> RunEnd:
         await registry.aclose()
 
 
-def look(session: str) -> RunInspection:
-    """Return the state of a run's session, by its transcript."""
-    store = kept_sessions()
+def look(store: SessionStore, session: str) -> RunInspection:
+    """Return the state of a run's session, by its transcript.
+
+    Raises:
+        StorageError: the sessions cannot be read just now.
+    """
     if store.size(session) < 0:
         return RunInspection(state="missing")
     listed = store.describe(session)
     try:
         records = store.records(session)
+    except StorageError:
+        raise
     except TranscriptError as error:
         return RunInspection(state="damaged", reason=str(error))
     changed = any(isinstance(record, ExecutionRecord) and record.mutates for record in records)

@@ -16,7 +16,13 @@ from typing import Final
 
 import anyio
 
-from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MlxToolsError, ScheduleError
+from mlx_tools.errors import (
+    EXIT_OK,
+    EXIT_STOPPED,
+    MlxToolsError,
+    ScheduleError,
+    StorageError,
+)
 from mlx_tools.messages import replace
 from mlx_tools.plugins.schedule.job_store import (
     Job,
@@ -42,7 +48,10 @@ StartRun = Callable[[Job, OnBegin], Awaitable[RunEnd]]
 """Runs a job. Raises an `MlxToolsError` if that is not possible."""
 
 InspectSession = Callable[[str], RunInspection]
-"""Returns the state of a session that no runner uses."""
+"""Returns the state of a session that no runner uses.
+
+Raises a `StorageError` if the sessions cannot be read just now.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +152,16 @@ class Runner:
             recorded_run = replace(run, session=session)
 
         end, fault, code = None, None, EXIT_STOPPED
+        unread: ScheduleError | None = None
         try:
             end = await self.start(job, on_begin)
             status, reason, code = end.status, end.reason, end.exit_code
         except Exception as error:  # a fault of ours, too, ends this run and no other
-            status = "in_doubt" if _inspect_run(self.look, recorded_run).was_changed else "failed"
+            try:
+                was_changed = _inspect_run(self.look, recorded_run).was_changed
+            except ScheduleError as away:
+                was_changed, unread = True, away
+            status = "in_doubt" if was_changed else "failed"
             if isinstance(error, MlxToolsError):
                 reason, code = str(error), error.exit_code
             else:
@@ -159,6 +173,8 @@ class Runner:
         final_run = replace(recorded_run, status=status, reason=reason[:500], ended_at=self.now())
         finished_run = FinishedRun(run=final_run, job=job, end=end, fault=fault, exit_code=code)
         try:
+            if unread is not None:
+                raise unread  # not recorded: the next runner finds it by its session
             # Recorded first: if the process ends here, the run is not made again.
             self.store.settle(recorded_run, status, reason)
             if status == "failed":
@@ -185,8 +201,19 @@ def _settle(store: JobStore, look: InspectSession, run: JobRun) -> None:
 
 
 def _inspect_run(look: InspectSession, run: JobRun) -> RunInspection:
-    """Return the state of the run's session; without one nothing can have happened."""
-    return look(run.session) if run.session else RunInspection(state="empty", was_changed=False)
+    """Return the state of the run's session; without one nothing can have happened.
+
+    Raises:
+        ScheduleError: the sessions cannot be read just now.
+    """
+    if not run.session:
+        return RunInspection(state="empty", was_changed=False)
+    try:
+        return look(run.session)
+    except StorageError as error:
+        raised = ScheduleError(error.message, hint=error.hint)
+        raised.passing = True
+        raise raised from None
 
 
 def _find_status(run: JobRun, inspection: RunInspection) -> tuple[RunStatus | None, str]:
