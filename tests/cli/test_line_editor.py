@@ -161,14 +161,20 @@ def test_a_long_paste_is_shown_by_its_size_and_read_whole(line: Open) -> None:
     screen.see("line 119\n  , and why[?]$")
 
 
-def test_a_tab_or_an_editor_unfolds_a_long_paste(line: Open, tmp_path: Path) -> None:
-    program = tmp_path / "editor"
+def editor(folder: Path, old: str, new: str) -> str:
+    """An editor that replaces a text in each file that it is given."""
+    program = folder / "editor"
+    changed = f"file.read_text().replace({old!r}, {new!r})"
     program.write_text(
         f"#!{sys.executable}\nimport pathlib, sys\nfile = pathlib.Path(sys.argv[-1])\n"
-        "file.write_text(file.read_text().replace('line 7\\n', 'line seven\\n'))\n"
+        f"file.write_text({changed})\n"
     )
     program.chmod(0o755)
-    screen = line(VISUAL=str(program))
+    return str(program)
+
+
+def test_a_tab_or_an_editor_unfolds_a_long_paste(line: Open, tmp_path: Path) -> None:
+    screen = line(VISUAL=editor(tmp_path, "line 7\n", "line seven\n"))
     screen.paste(LONG)
     screen.see(r"> \[120 lines pasted\]$")
     screen.type("\x1be")
@@ -247,13 +253,7 @@ def test_the_history_is_bounded(line: Open, tmp_path: Path) -> None:
 
 
 def test_an_editor_changes_the_text(line: Open, tmp_path: Path) -> None:
-    program = tmp_path / "editor"
-    program.write_text(
-        f"#!{sys.executable}\nimport pathlib, sys\nfile = pathlib.Path(sys.argv[-1])\n"
-        "file.write_text(file.read_text().replace('wrong', 'right'))\n"
-    )
-    program.chmod(0o755)
-    screen = line(VISUAL=str(program))
+    screen = line(VISUAL=editor(tmp_path, "wrong", "right"))
     screen.type("all wrong")
     screen.see("all wrong")
     screen.type("\x18\x05")
