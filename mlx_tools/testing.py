@@ -326,23 +326,30 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")
         self.end_headers()
         self.close_connection = True
+        unsent = b""
         try:
             for choice in _deltas(completion) if chat else _texts(completion):
-                self._data({"choices": [{"finish_reason": None} | choice]})
-                time.sleep(completion.delay)
-            if completion.finish_reason is None:
-                return
-            end: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
-            self._data({"choices": [end | {"finish_reason": completion.finish_reason}]})
-            if completion.usage is not None:
-                self._data({"choices": [], "usage": completion.usage})
-            self.wfile.write(b"data: [DONE]\n\n")
+                self.wfile.write(unsent)
+                unsent = _event({"choices": [{"finish_reason": None} | choice]})
+                if completion.delay:
+                    self.wfile.write(unsent)
+                    unsent = b""
+                    time.sleep(completion.delay)
+            if completion.finish_reason is not None:
+                end: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
+                unsent += _event({"choices": [end | {"finish_reason": completion.finish_reason}]})
+                if completion.usage is not None:
+                    unsent += _event({"choices": [], "usage": completion.usage})
+                unsent += b"data: [DONE]\n\n"
+            # The end comes with the last piece: a client whose message is whole waits only a moment
+            # for the usage, and a busy machine may stop this thread for longer.
+            self.wfile.write(unsent)
         except OSError:  # the client has read enough
             return
 
-    def _data(self, value: Any) -> None:
-        self.wfile.write(b"data: " + json.dumps(value).encode() + b"\n\n")
-        self.wfile.flush()
+
+def _event(value: Any) -> bytes:
+    return b"data: " + json.dumps(value).encode() + b"\n\n"
 
 
 def _pieces(text: str, size: int) -> list[str]:

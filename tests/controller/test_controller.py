@@ -356,10 +356,10 @@ def test_a_server_that_does_not_say_what_it_serves_takes_no_more_than_the_total_
 def test_loading_a_model_takes_none_of_the_total_time() -> None:
     class Loaded(ScriptedBackend):
         async def start(self) -> None:
-            await skip(15)
+            await skip(1500)
 
         async def complete(self, request):  # type: ignore[no-untyped-def]
-            await skip(11)
+            await skip(1100)
             async for chunk in super().complete(request):
                 yield chunk
 
@@ -367,8 +367,8 @@ def test_loading_a_model_takes_none_of_the_total_time() -> None:
         limits = Limits(total_timeout=seconds)
         return await Controller(Loaded(answer("3")), limits=limits).run("One?")
 
-    assert run(main, 12).status == "answered"
-    stopped = run(main, 10)
+    assert run(main, 1200).status == "answered"
+    stopped = run(main, 1000)
     assert isinstance(stopped, Stopped) and stopped.reason == "total_timeout"
     assert stopped.exit_code == 1
 

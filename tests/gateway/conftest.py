@@ -22,6 +22,7 @@ from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.gateway.server import Gateway, application
 from mlx_tools.gateway.turn import TurnRunner
+from mlx_tools.gateway.turn_stream import Clock
 from mlx_tools.policy import Limits
 from mlx_tools.prompt import NAMED_FORMATS, ChatFormat
 from mlx_tools.store import load_words
@@ -158,6 +159,7 @@ def begin(
             [].append,
             now=lambda: 1_700_000_000.0,
             new_id=lambda: f"{next(numbers):08x}",
+            clock=Clock(now=lambda: 0.0),  # no stop of this process is taken for a silence
         )
         prepared = prepare(gateway, most)
         app = application(gateway, door or AccessRules(), hooks)
