@@ -37,7 +37,7 @@ from mlx_tools.tools import (
     execute,
 )
 from tests.ports import free_port
-from tests.waiting import EXPIRES, wait_until
+from tests.waiting import EXPIRES, HANG, wait_until
 
 T = TypeVar("T")
 SCRIPT = str(Path(__file__).with_name("mcp_stranger.py"))
@@ -144,7 +144,12 @@ def stranger_of(request: pytest.FixtureRequest, home: Path) -> Iterator[Callable
         yield make
 
 
-def test_a_server_starts_when_it_is_first_needed_and_ends_with_us(home: Path) -> None:
+def test_a_server_starts_when_it_is_first_needed_and_ends_with_us(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However long it takes to say that it has ended, it is not killed before.
+    monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", HANG)
+    monkeypatch.setattr("mlx_tools.plugins.mcp.client.END_SECONDS", HANG)
     stranger = Stranger(home, "plain")
     assert stranger.calls() == []
     assert stranger.heard == []
