@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
@@ -26,6 +28,19 @@ def wait_until(happens: Callable[[], Any], what: str = "") -> Any:
         assert time.monotonic() < end, what or f"{inspect.getsource(happens).strip()} did not come"
         time.sleep(PAUSE)
     return result
+
+
+def set_time_back(path: Path, before: os.stat_result) -> None:
+    """Give a changed file the time of modification that it had before.
+
+    Its time of change is another one even where the system counts such times in steps of 10 ms.
+    """
+
+    def is_another() -> bool:
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        return path.stat().st_ctime_ns != before.st_ctime_ns
+
+    wait_until(is_another)
 
 
 async def moment() -> None:

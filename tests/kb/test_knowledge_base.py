@@ -23,6 +23,7 @@ from tests.examples import FEW
 from tests.forked import forks
 from tests.kb.shelf import TEXTS, paths
 from tests.tools.file_calls import written
+from tests.waiting import set_time_back
 
 KILLED = Path(__file__).with_name("killed_add.py")
 
@@ -87,11 +88,12 @@ def test_a_change_whose_time_was_set_back_is_seen(
     base: KnowledgeBase, folder: Path, time: int | None
 ) -> None:
     path = folder / "tea.md"
-    before = time or path.stat().st_mtime_ns
-    os.utime(path, ns=(before, before))
+    modified = time or path.stat().st_mtime_ns
+    os.utime(path, ns=(modified, modified))
+    before = path.stat()
     base.add([folder])
     path.write_text(TEXTS["tea.md"].replace("water", "broth"))
-    os.utime(path, ns=(before, before))
+    set_time_back(path, before)
     assert base.add([folder]).changed_files == 1 and paths(base, "broth") == ["tea.md"]
 
 

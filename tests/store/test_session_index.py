@@ -18,6 +18,7 @@ from mlx_tools.transcript.records import AnswerRecord, UserRecord
 from tests.controller.full_disk import file_size_limit
 from tests.controller.sessions import header
 from tests.tables import table
+from tests.waiting import set_time_back
 
 ASKED, ANSWERED = UserRecord(content="what?"), AnswerRecord(turn=1, content="that")
 
@@ -226,7 +227,7 @@ def test_a_transcript_that_was_changed_by_hand_is_read_again(tmp_path: Path) -> 
     path = store.path(session)
     before = path.stat()
     path.write_text(path.read_text().replace("final_answer", "final_amswer"))
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    set_time_back(path, before)
     assert store.describe(session).status.state == "damaged"
 
 
