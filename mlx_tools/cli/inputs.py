@@ -72,6 +72,8 @@ def read_text(path: Path | None = None) -> str:
 
 
 _FILE_NAME: Final = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
+_LIKE_A_PATH: Final = re.compile(r"[\w./~-]*(?:/[\w.-]+|\.\w{1,5})")
+"""In a typed line; pasted code has such words that mean something else."""
 _END_MARKS: Final = ".,;:!?)"
 """Marks that end a sentence rather than a file's name."""
 
@@ -85,7 +87,7 @@ def with_files(question: str) -> tuple[str, int]:
     Returns the question, and how many characters were added.
 
     Raises `UsageError` for a file that is private, too large or no text, and for a folder. What
-    names no file is left as it is.
+    names no file is left as it is; a note says so of what looks like a path.
     """
     texts = {}
     for quoted, bare in _FILE_NAME.findall(question):
@@ -93,6 +95,8 @@ def with_files(question: str) -> tuple[str, int]:
         paths = [path for path in map(expand_user, filter(None, names)) if file_exists(path)]
         if paths:
             texts[str(paths[0])] = _file_text(paths[0])
+        elif "\n" not in question and (quoted or _LIKE_A_PATH.fullmatch(names[-1])):
+            note(f"there is no file {in_words(names[-1])}: the question was sent as it stands")
     added = "".join(f"\n\n{path}:\n{text}" for path, text in texts.items())
     for path, text in texts.items():
         note(f"with the {len(text):,} characters of {path}")

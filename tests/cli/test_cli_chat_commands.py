@@ -17,11 +17,13 @@ from mlx_tools.cli.chat import banner
 from mlx_tools.cli.chat import say as say_in
 from mlx_tools.cli.chat_commands import COMMANDS, copy, run_slash_command
 from mlx_tools.cli.chat_commands import completions as suggestions
+from mlx_tools.cli.inputs import with_files
 from mlx_tools.cli.talk import ChatSession
 from mlx_tools.errors import BackendUnreachable, MlxToolsError, UsageError
 from mlx_tools.messages import ToolSpec, replace
 from mlx_tools.testing import ScriptedServer, answer, call
 from mlx_tools.transcript import ApprovalRecord
+from tests.tables import table
 
 Say = Callable[..., Any]
 
@@ -120,6 +122,18 @@ def test_a_file_that_a_question_names_goes_with_it(say: Say, home: Path) -> None
     assert "plan.md:\nBed 2: kale" in prompt and "two words.txt:\nBed 3: beans" in prompt
     assert prompt.count("Bed 2: kale") == 1 and "@nobody" in prompt
     assert "with the 12 characters of plan.md" in result.err
+    assert "there is no file" not in result.err
+
+
+@table("name", ["plan.mf", "notes/plan.md,", '"two words.txt"', "~/nothing/a"])
+def test_a_path_of_no_file_is_told(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    question = f"What is in @{name}"
+    assert with_files(question) == (question, 0)
+    path = name.strip(',"')
+    assert f"there is no file {path}: the question was sent as" in capsys.readouterr().err
+    for other in ("me@plan.mf", "@nobody", "@app.get('/a/b')", f"{question}\nas above"):
+        assert with_files(other) == (other, 0)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_word_too_long_for_a_files_name_is_part_of_the_question(say: Say) -> None:
