@@ -348,7 +348,9 @@ def handle_os_error(error: OSError) -> int:
     if isinstance(error, BrokenPipeError) or any(map(_is_gone, range(3))):
         return EXIT_STOPPED
     prefix = f"{error.filename}: " if error.filename else ""
-    complain(f"{prefix}{error.strerror or error}")
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    hint = " (free some space, also where the output goes)" if is_full else ""
+    complain(f"{prefix}{error.strerror or error}{hint}")
     return EXIT_USAGE
 
 

@@ -205,6 +205,7 @@ def test_a_full_disk_behind_standard_output_is_one_line(
     with full.open("w") as out:
         done = subprocess.run([*PROGRAM, *command], stdout=out, stderr=subprocess.PIPE)
     assert done.returncode == 2 and done.stderr.count(b"\n") == 1
+    assert b"free some space" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["--help", "--version"])
