@@ -217,7 +217,7 @@ def _brief(text: str) -> str:
 
 def banner(talk: ChatSession) -> Iterator[str]:
     """Yield the first lines of a chat: the model, its folders and tools."""
-    size = talk.controller.context
+    size = talk.context
     yield (talk.model or "a model without a name") + (
         f", {size:,} tokens of context" if size else ""
     )

@@ -159,6 +159,13 @@ class ChatSession:
         """The model's name, None if unknown."""
         return self.controller.settings.model
 
+    @property
+    def context(self) -> int | None:
+        """The size of the model's context in tokens, None if unknown."""
+        is_saved = self.conversation.is_begun and not self._changes_model
+        saved = self.conversation.session_state.header.context if is_saved else None
+        return self.controller.context or saved
+
     def status_text(self) -> str:
         """Return the model, how full its context is, and its speed, as far as known."""
         return self._status.text()

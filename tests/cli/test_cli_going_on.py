@@ -279,9 +279,11 @@ def test_resuming_a_session_that_has_ended_goes_on_in_chat_at_a_terminal(
 def test_chat_has_decided_what_waits_before_it_listens(run: Any, terminal: Any, home: Path) -> None:
     root = home / "root"
     root.mkdir()
-    with ScriptedServer(MAKE, answer("made"), answer("more")) as server:
+    script = (MAKE, answer("made"), answer("more"))
+    with ScriptedServer(*script, context=16_000) as server:
         asked(run, server, "--root", str(root), "--tools", "create_file", code=4)
         screen = terminal("chat", "-c")
+        screen.see("16,000 tokens of context")
         screen.see("note.txt")
         screen.type("y")
         screen.see("made ^>$")
