@@ -326,3 +326,13 @@ def test_a_walk_ends_after_so_many_entries_whatever_they_are(tmp_path: Path) -> 
     ]
     assert found[0] == [] and len(found[1]) == 1 and found[3] == [f"{n}.md" for n in (1, 2, 3, 4)]
     assert found[2] == ["1.md", "2.md", "3.md"]
+
+
+def test_a_file_that_is_gone_meanwhile_hides_no_other(tmp_path: Path) -> None:
+    written(tmp_path, {"1.md": "", "2.md": "", "3.md": "", "below/4.md": ""})
+    told: list[str] = []
+    found = []
+    for file in walk_files(WalkStart.from_path(tmp_path), lambda path, why: told.append(why)):
+        found.append(file.parts[-1])
+        (tmp_path / "2.md").unlink(missing_ok=True)
+    assert found == ["1.md", "3.md", "4.md"] and told == []

@@ -165,7 +165,10 @@ def walk_files(
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(entry.name)
                     elif entry.is_file(follow_symlinks=False):
-                        status = entry.stat(follow_symlinks=False)
+                        try:
+                            status = entry.stat(follow_symlinks=False)
+                        except FileNotFoundError:
+                            continue  # gone meanwhile
                         yield WalkedFile(
                             start, (*parts, entry.name), status.st_size, make_stamp(status)
                         )
