@@ -362,7 +362,16 @@ def test_a_server_that_dies_is_started_once_more(home: Path) -> None:
     stranger = Stranger(home, "dies")
     said = [*map(refusal, stranger.calls("one", "two", "three"))]
     assert stranger.heard == ["started", "started"]
-    assert "ended twice" in said[2]
+    assert "failed twice in a row; it is tried again in" in said[2]
+
+
+def test_a_server_that_failed_twice_is_tried_again_after_a_while(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlx_tools.plugins.mcp.client.PAUSE_SECONDS", 0.0)
+    stranger = Stranger(home, "dies")
+    said = [*map(refusal, stranger.calls("one", "two", "three"))]
+    assert stranger.heard == ["started"] * 3 and "twice" not in said[2]
 
 
 def test_one_that_answers_in_between_may_end_as_often_as_that(home: Path) -> None:

@@ -15,8 +15,10 @@ import contextlib
 import functools
 import json
 import logging
+import math
 import os
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -68,8 +70,9 @@ START_SECONDS: Final = 30.0
 END_SECONDS: Final = 5.0
 """Seconds that a server has to end."""
 _MAX_STARTS: Final = 2
-"""Starts of a server that did not answer in between: one that ends twice in a row would end again.
-"""
+"""Starts of a server that did not answer in between: one that fails twice would fail again."""
+PAUSE_SECONDS: Final = 60.0
+"""Seconds after which such a server is tried once more: a gateway runs for days."""
 _SESSION_ENDED: Final = "Session terminated"
 """The SDK's message if a server over HTTP no longer knows the connection."""
 _MAX_FAST_STREAMS: Final = 20
@@ -159,6 +162,7 @@ class _McpServer:
         self._stop = asyncio.Event()
         self._client: mcp.Client | None = None
         self._starts = 0
+        self._started_at = 0.0
         self._stale = False
         self._fault = ""
         self._lock = asyncio.Lock()
@@ -217,8 +221,12 @@ class _McpServer:
         # Calls of one turn run together: without the lock each would start the server.
         async with self._lock:
             if self._client is None or self._task is None or self._task.done():
-                if self._starts >= _MAX_STARTS:
-                    raise McpServerFailed(f"the server {self.source.name} ended twice")
+                seconds_left = self._started_at + PAUSE_SECONDS - time.monotonic()
+                if self._starts >= _MAX_STARTS and seconds_left > 0:
+                    raise McpServerFailed(
+                        f"the server {self.source.name} failed twice in a row; "
+                        f"it is tried again in {math.ceil(seconds_left)} s"
+                    )
                 client = await self._start()
             else:
                 client = self._client
@@ -233,6 +241,7 @@ class _McpServer:
         The SDK must exit a context in the task that entered it.
         """
         self._starts += 1
+        self._started_at = time.monotonic()
         self._client, self._fault = None, ""
         self._stop = asyncio.Event()
         ready: asyncio.Future[mcp.Client] = asyncio.get_running_loop().create_future()
