@@ -147,6 +147,31 @@ def test_what_changed_is_shown_before_it_counts(run: Run, home: Path, zoo: Zoo) 
     assert run("tools", "show", "zoo__find").code == 2
 
 
+def test_an_operation_that_is_gone_is_a_change_that_is_agreed_to(
+    run: Run, home: Path, zoo: Zoo
+) -> None:
+    document = home / "zoo.json"
+    first = ("--operation", "find", "--operation", "feed", "--writes", "find")
+    write(document, zoo)
+    assert run("tools", "bind", str(document), "--name", "zoo", *first, "--yes").code == 0
+    value = json.loads(document.read_text())
+    item = value["paths"]["/animals/{id}"]
+    get, post = item.pop("get"), item.pop("post")
+    item["post"] = post
+    document.write_text(json.dumps(value))
+    again = run("tools", "bind", "zoo", "--yes")
+    assert again.code == 0 and "1 operation bound" in again.err
+    item["get"] = get
+    document.write_text(json.dumps(value))
+    assert "2 that may write" in run("tools", "bind", "zoo", "--yes").err  # as it was agreed to
+    item.clear()
+    document.write_text(json.dumps(value))
+    assert "there is no operation 'find'" in run("tools", "bind", "zoo", "--yes").err
+    value["paths"] = {}
+    document.write_text(json.dumps(value))
+    assert "has no operations" in run("tools", "bind", "zoo", "--yes").err
+
+
 def test_every_operation_and_host_is_shown_before_a_yes(run: Run, home: Path, zoo: Zoo) -> None:
     elsewhere = {"servers": [{"url": "https://other.test/api"}]}
     paths: dict[str, Any] = {f"/animals/{n}/{'x' * 300}": {"get": {}} for n in range(50)}

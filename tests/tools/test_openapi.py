@@ -153,6 +153,24 @@ def test_an_operation_that_cannot_be_a_tool_says_why(operation: dict[str, Any], 
     assert why in refused.message
 
 
+def test_one_part_that_is_described_wrongly_costs_no_other() -> None:
+    paths = {
+        "/a": {"get": {"responses": {}, "security": [{"key": []}]}},
+        "/b": {"$ref": "other.yaml#/b"},
+        "/c": {"$ref": "#/openapi"},
+    }
+    key = {"type": "apiKey", "in": "header", "name": "X-Key"}
+    schemes = {"key": key, "other": {"$ref": "other.yaml#/o"}, "none": 7}
+    tools = _tools(paths, components={"securitySchemes": schemes})
+    assert isinstance(tools["get /a"], BoundTool)
+    outside, wrong = tools["/b"], tools["/c"]
+    assert isinstance(outside, OperationRefused) and "points outside" in outside.message
+    assert isinstance(wrong, OperationRefused) and "described wrongly" in wrong.message
+    more: Any
+    for more in ("https://zoo.test", [None], [{"url": "x", "variables": 1}], 7):
+        assert read_document(_document(paths, servers=more), "zoo.json").server == ""
+
+
 def test_yaml_is_read_as_json_would_say_it() -> None:
     text = (
         "openapi: 3.1.0\ninfo: {title: no, version: 2024-01-01}\n"

@@ -80,12 +80,15 @@ def bind(
     )
     stricter = {*(writes or ()), *(old_source.location["writes"] if old_source is not None else ())}
     candidates = list(parsed.operations())
-    tools = [
-        operation
-        for _, operation in _select_operations(candidates, patterns)
-        if isinstance(operation, BoundTool)
-    ]
-    _refuse_unknown(stricter, [tool.name for tool in tools], "--writes")
+    if not candidates:
+        raise UsageError(f"{location} has no operations", hint="give another document")
+    # Of what was agreed to before, an operation may be gone: the changes show that.
+    _refuse_unmatched(operations or (), candidates)
+    selected = _select_operations(candidates, patterns)
+    if not selected:
+        _refuse_unmatched(patterns, candidates)
+    tools = [operation for _, operation in selected if isinstance(operation, BoundTool)]
+    _refuse_unknown(writes or (), [tool.name for tool in tools], "--writes")
     title = (parsed.title or Path(location).stem).lower()
     default_name = re.sub(r"[^a-z0-9]+", "-", title).strip("-")[:31].strip("-") or "api"
     source = BoundSource(
@@ -96,7 +99,7 @@ def bind(
         digest=parsed.digest,
         tools=tuple(with_effects(tool, tool.name in stricter) for tool in tools),
     )
-    lines = [*_describe_source(source, _select_operations(candidates, patterns))]
+    lines = [*_describe_source(source, selected)]
     if old_source is not None:
         unchanged = TextLine("Nothing changed since it was agreed to.", "bold")
         lines += [*diff_sources(old_source, source)] or [unchanged]
@@ -175,16 +178,15 @@ def _place(
 Operations = Sequence[tuple[str, BoundTool | OperationRefused]]
 
 
-def _select_operations(candidates: Operations, patterns: Sequence[str]) -> Operations:
-    """Return the operations that the patterns match.
-
-    Raises:
-        UsageError: a pattern matches none.
-    """
+def _refuse_unmatched(patterns: Sequence[str], candidates: Operations) -> None:
+    """Raise UsageError if a pattern matches no operation."""
     names = [name for name, _ in candidates]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             _refuse_unknown([pattern], names, "--operation")
+
+
+def _select_operations(candidates: Operations, patterns: Sequence[str]) -> Operations:
     return [
         candidate
         for candidate in candidates
@@ -192,9 +194,7 @@ def _select_operations(candidates: Operations, patterns: Sequence[str]) -> Opera
     ]
 
 
-def _refuse_unknown(
-    requested_names: Sequence[str] | set[str], names: Sequence[str], noun: str
-) -> None:
+def _refuse_unknown(requested_names: Sequence[str], names: Sequence[str], noun: str) -> None:
     for name in requested_names:
         if name not in names:
             hint = did_you_mean(name, names)

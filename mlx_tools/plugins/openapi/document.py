@@ -7,6 +7,7 @@ differently from JSON Schema 2020-12 is converted. Nothing here uses the network
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
@@ -77,7 +78,14 @@ class OpenApiDocument(Struct, frozen=True):
         """
         taken: set[str] = set()
         for path, item in self._root_object("paths").items():
-            item = self._follow(item) if isinstance(item, Mapping) else {}
+            try:
+                item = self._follow(item) if isinstance(item, Mapping) else {}
+            except ToolDefinitionError as error:
+                yield str(path), OperationRefused(error.message)
+                continue
+            if not isinstance(item, Mapping):
+                yield str(path), OperationRefused("it is described wrongly")
+                continue
             for method in METHODS:
                 operation = item.get(method)
                 if not isinstance(operation, Mapping):
@@ -101,12 +109,19 @@ class OpenApiDocument(Struct, frozen=True):
     @property
     def server(self) -> str:
         """The address of the first server with a complete one, else empty."""
-        return next(iter(self._read_servers(self.value.get("servers"))), "")
+        try:
+            return next(iter(self._read_servers(self.value.get("servers"))), "")
+        except _DOCUMENT_ERRORS:
+            return ""
 
     def secrets(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the security schemes by name."""
-        schemes = self._root_object("components", "securitySchemes")
-        return {name: self._follow(scheme) for name, scheme in schemes.items()}
+        schemes = {}
+        for name, scheme in self._root_object("components", "securitySchemes").items():
+            with contextlib.suppress(ToolDefinitionError):
+                if isinstance(followed := self._follow(scheme), Mapping):
+                    schemes[name] = followed
+        return schemes
 
     def _root_object(self, *keys: str) -> Mapping[str, Any]:
         value: Any = self.value
