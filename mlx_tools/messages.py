@@ -27,6 +27,11 @@ _BREAKS: Final = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "\x85\u2
 """Characters that some readers take for the end of a line, and their JSON escapes."""
 
 
+_line: Final = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":")
+).encode  # `json.dumps` would make an encoder each time
+
+
 def json_line(value: Any) -> str:
     """Return one line of JSON as text for UTF-8.
 
@@ -36,7 +41,7 @@ def json_line(value: Any) -> str:
     Raises:
         ValueError: a number that JSON does not have.
     """
-    line = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    line = _line(value)
     if line.isascii():
         return line
     try:

@@ -102,6 +102,8 @@ class ErrorMappingBackend:
     backend: Backend
     received_any: bool = False
     """True once any text, or any likelihood, has come."""
+    on_text: Callable[[], None] | None = None
+    """Called once, when the first text of all has come."""
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
         """Complete as the backend does.
@@ -135,6 +137,9 @@ class ErrorMappingBackend:
                         hint="yield mlx_tools.Chunk(text), the last with a finish_reason",
                     )
                 self.received_any = self.received_any or bool(chunk.text or chunk.scores)
+                if chunk.text and self.on_text is not None:
+                    on_text, self.on_text = self.on_text, None
+                    on_text()
                 yield chunk
         except Exception as error:
             raise_as_own(error, f"backend {name}")

@@ -161,6 +161,10 @@ _FIELDS: Final = frozenset((b"data", b"event", b"id", b"retry"))
 """
 
 
+_WHOLE_EVENTS: Final = re.compile(rb"(?:data: [^\r\n]*+\n\n)++")
+"""Events of one line of data each: nearly all pieces that servers send. They are read in one go."""
+
+
 class EventReader:
     """Cuts a stream into the data of its events, in bounded memory.
 
@@ -191,6 +195,12 @@ class EventReader:
         piece = b"\n\n" if piece is None else piece
         if not piece:
             return
+        is_between = not (self._open or self._data or self._after_cr)
+        if is_between and len(piece) <= MAX_EVENT and _WHOLE_EVENTS.fullmatch(piece):
+            self._first = False
+            for event in piece[:-2].split(b"\n\n"):
+                yield self._decode(event[6:])
+            return
         begin = 1 if self._after_cr and piece[:1] == b"\n" else 0
         self._after_cr = piece.endswith(b"\r")  # its line feed may be still to come
         for line in piece[begin:].splitlines(keepends=True):
@@ -208,12 +218,7 @@ class EventReader:
         name, colon, value = line.partition(b":")
         if not line and self._data:
             data, self._data, self._size = b"\n".join(self._data), [], 0
-            try:
-                yield data.decode("utf-8")
-            except UnicodeDecodeError:
-                raise self._broken_stream(
-                    "an event is not UTF-8, or ends within a character"
-                ) from None
+            yield self._decode(data)
         elif name == b"data":
             self._data.append(value.removeprefix(b" "))
             self._size += len(value) + 1  # an empty line takes room too
@@ -221,6 +226,12 @@ class EventReader:
         elif line and name not in _FIELDS and not (colon and not name):  # a comment: a keep-alive
             shown = line[:60].decode("utf-8", "backslashreplace")
             raise self._broken_stream(f"{shown!r} is no line of an event stream")
+
+    def _decode(self, data: bytes) -> str:
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError:
+            raise self._broken_stream("an event is not UTF-8, or ends within a character") from None
 
     def _check(self, size: int, part: str) -> None:
         if size > MAX_EVENT:
@@ -273,6 +284,8 @@ def without_surrogates(text: str) -> str:
 
     Pairs are joined, a lone surrogate becomes U+FFFD.
     """
+    if text.isascii():
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -449,7 +462,7 @@ class Collector:
         if text and "\ud800" <= text[-1] <= "\udbff":
             text, self._high = text[:-1], text[-1]
         text = without_surrogates(text)
-        size = len(text.encode())
+        size = len(text) if text.isascii() else len(text.encode())
         self._bytes += size
         check_size(self._retained_bytes(), self._max_tokens, self._address)
         return text, size

@@ -142,12 +142,15 @@ class StopTexts:
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = tuple(filter(None, texts))
+        self._first_characters = frozenset(text[0] for text in self._texts)
         self.stop_text = self.text_after = self.pending_text = ""
 
     def feed(self, text: str, *, is_last: bool = False) -> str:
         """Take in more text; return it up to a stop text. ``is_last``: no more comes."""
         if self.stop_text:
             return ""
+        if not self.pending_text and self._first_characters.isdisjoint(text):
+            return text  # most pieces: no stop text stands or begins in them
         whole = self.pending_text + text
         at = [(place, stop) for stop in self._texts if (place := whole.find(stop)) >= 0]
         if at:
@@ -188,6 +191,8 @@ class PlainText:
 
     def take_thought(self) -> str:
         """Return more of the thought, each time what has come since."""
+        if self._thought_sent == len(self._thought):
+            return ""
         pieces, self._thought_sent = self._thought[self._thought_sent :], len(self._thought)
         return "".join(pieces)
 
@@ -197,6 +202,8 @@ class PlainText:
 
     def feed(self, text: str, *, is_last: bool = False) -> str:
         """Take in more of the turn; return the answer's text. ``is_last``: no more comes."""
+        if self._speaks and not self._trims:
+            return self._ends.feed(text, is_last=is_last)
         if not self._speaks and self._thinks is None:
             self._is_started += text
             bare = self._is_started.lstrip()

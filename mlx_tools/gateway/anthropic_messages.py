@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
@@ -39,6 +40,7 @@ from mlx_tools.gateway.request import (
     CallAdded,
     ClientCall,
     ClientMessage,
+    EventTemplate,
     JsonObject,
     Reply,
     Role,
@@ -395,7 +397,14 @@ class MessagesReply:
 
 
 def _delta(index: int, kind: str, **fields: str) -> str:
-    return _event("content_block_delta", index=index, delta={"type": kind, **fields})
+    ((name, text),) = fields.items()
+    return _delta_template(index, kind, name).with_text(text)
+
+
+@lru_cache(maxsize=256)
+def _delta_template(index: int, kind: str, name: str) -> EventTemplate:
+    event, delta = "content_block_delta", {"type": kind, name: EventTemplate.CHANGES}
+    return EventTemplate({"type": event, "index": index, "delta": delta}, event)
 
 
 def _event(kind: str, **fields: Any) -> str:

@@ -39,6 +39,7 @@ from mlx_tools.gateway.request import (
     CallAdded,
     ClientCall,
     ClientMessage,
+    EventTemplate,
     JsonObject,
     Role,
     SentCalls,
@@ -357,6 +358,7 @@ class ChatReply:
         self._same, self.streamed, self._usage = same, body.stream is True, body.wants_usage
         self._sent_calls = SentCalls()
         self._tools = ClientTools() if tools is None else tools
+        self._templates: dict[str | tuple[int, str], EventTemplate] = {}
 
     def begin(self) -> Iterator[str]:
         yield self._chunk({"role": "assistant", "content": ""})
@@ -364,9 +366,9 @@ class ChatReply:
     def tell(self, event: TurnEvent) -> Iterator[str]:
         match event:
             case TextAdded(text=text):
-                yield self._chunk({"content": text})
+                yield self._text_chunk("content", text)
             case ThoughtAdded(text=text):
-                yield self._chunk({"reasoning_content": text})
+                yield self._text_chunk("reasoning_content", text)
             case CallAdded():
                 self._sent_calls.begin(event.name)
                 call = {"index": event.index} | self._call(event.id, event.name, "")
@@ -420,8 +422,7 @@ class ChatReply:
         """Send a piece of a call's arguments, or of a custom tool's text."""
         if piece:
             self._sent_calls.add(index, piece)
-            told = {"input" if kind == "custom" else "arguments": piece}
-            yield self._chunk({"tool_calls": [{"index": index, kind: told}]})
+            yield self._text_chunk((index, kind), piece)
 
     def _is_custom(self, index: int) -> bool:
         """Return whether a call that was begun is of a custom tool."""
@@ -436,10 +437,29 @@ class ChatReply:
         function = {"name": tool.name, "arguments": arguments}
         return {"id": id_, "type": "function", "function": function}
 
+    def _text_chunk(self, place: str | tuple[int, str], text: str) -> str:
+        """Return the chunk with more of a text: of a field, or of a call by its number and kind."""
+        template = self._templates.get(place)
+        if template is None:
+            delta: JsonObject
+            if isinstance(place, str):
+                delta = {place: EventTemplate.CHANGES}
+            else:
+                index, kind = place
+                changing = {"input" if kind == "custom" else "arguments": EventTemplate.CHANGES}
+                delta = {"tool_calls": [{"index": index, kind: changing}]}
+            template = self._templates[place] = EventTemplate(self._chunk_data(delta))
+        return template.with_text(text)
+
     def _chunk(self, delta: JsonObject, finish: str | None = None, **fields: Any) -> str:
+        return server_sent(self._chunk_data(delta, finish, **fields))
+
+    def _chunk_data(
+        self, delta: JsonObject, finish: str | None = None, **fields: Any
+    ) -> JsonObject:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         more: JsonObject = {"usage": None} if self._usage else {}
-        return server_sent(self._object([choice], **more, **fields))
+        return self._object([choice], **more, **fields)
 
     def _object(
         self, choices: list[JsonObject], kind: str = "chat.completion.chunk", **fields: Any

@@ -338,6 +338,22 @@ def server_sent(data: Mapping[str, Any], kind: str = "") -> str:
     return f"{named}data: {json_line(data)}\n\n"
 
 
+class EventTemplate:
+    """A server-sent event of which one text changes; the rest of it is written once.
+
+    ``data`` has `CHANGES` in the place of that text, and behind it nothing that a client wrote.
+    """
+
+    CHANGES: Final = "\x00"
+
+    def __init__(self, data: Mapping[str, Any], kind: str = "") -> None:
+        self._head, _, self._tail = server_sent(data, kind).rpartition(json_line(self.CHANGES))
+
+    def with_text(self, text: str) -> str:
+        """Return the event with this text."""
+        return f"{self._head}{json_line(text)}{self._tail}"
+
+
 class Reply(Protocol):
     """The answer of one interface to one request.
 

@@ -8,7 +8,7 @@ a call goes on from what was told of it.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +18,6 @@ import anyio
 
 from mlx_tools.backends import (
     Backend,
-    Chunk,
     CompletionRequest,
     ErrorMappingBackend,
     TokenCounter,
@@ -100,24 +99,6 @@ _BEGINNING_LEFT_OUT: Final = "the last message as the beginning of the answer"
 
 
 @dataclass
-class _AnnouncedBackend:
-    """A backend that says when the first text of a turn has come."""
-
-    backend: Backend
-    emit: Emit
-    has_begun: bool = False
-
-    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
-        """Complete as the backend does."""
-        async with aclosing(ErrorMappingBackend(self.backend).complete(request)) as chunks:
-            async for chunk in chunks:
-                if chunk.text and not self.has_begun:
-                    self.has_begun = True
-                    self.emit(FirstToken())
-                yield chunk
-
-
-@dataclass
 class TurnRunner:
     """A model that turns are asked of."""
 
@@ -170,7 +151,7 @@ class TurnRunner:
 
         ``new_id`` gives ids for calls. Raises `ApiError`, whatever went wrong.
         """
-        backend = _AnnouncedBackend(self.backend, emit)
+        backend = ErrorMappingBackend(self.backend, on_text=lambda: emit(FirstToken()))
         try:
             with AWAKE, anyio.fail_after(self.limits.total_timeout):
                 if request.prompt is not None:
@@ -184,7 +165,7 @@ class TurnRunner:
             raise as_api_error(error) from error
 
     async def _pass_on(
-        self, backend: Backend, request: TurnRequest, prompt: str, emit: Emit
+        self, backend: ErrorMappingBackend, request: TurnRequest, prompt: str, emit: Emit
     ) -> TurnDone:
         """Let the model go on from the bytes of a prompt."""
         sampling = dict(request.sampling)
@@ -201,7 +182,7 @@ class TurnRunner:
         stops, said, usage, pieces = StopTexts(request.stop), list[str](), Usage(), 0
         finish: FinishReason = "stop"
         scores: list[tuple[TokenScore, ...]] = []
-        async with aclosing(ErrorMappingBackend(backend).complete(asked)) as chunks:
+        async with aclosing(backend.complete(asked)) as chunks:
             async for chunk in chunks:
                 pieces += bool(chunk.text)
                 scores += chunk.scores
@@ -238,7 +219,7 @@ class TurnRunner:
         request: TurnRequest,
         emit: Emit,
         new_id: Callable[[], str],
-        backend: Backend | None = None,
+        backend: ErrorMappingBackend | None = None,
     ) -> _TurnInProgress:
         """The turn that a client asks for, its conversation folded. Raises `ApiError`."""
         begun = partial(
@@ -247,7 +228,7 @@ class TurnRunner:
             request,
             emit,
             new_id,
-            ErrorMappingBackend(backend or self.backend),
+            backend or ErrorMappingBackend(self.backend),
         )
         return await in_thread_if_large(request.size, begun)
 
