@@ -438,7 +438,7 @@ class ChatReply:
         return {"id": id_, "type": "function", "function": function}
 
     def _text_chunk(self, place: str | tuple[int, str], text: str) -> str:
-        """Return the chunk with more of a text: of a field, or of a call by its number and kind."""
+        """Return the chunk with more text of a field, or of a call (number and kind)."""
         template = self._templates.get(place)
         if template is None:
             delta: JsonObject
