@@ -18,9 +18,7 @@ from mlx_tools.policy import check_presets
 from mlx_tools.store import Root, RootName, supported
 from mlx_tools.tools import (
     Registry,
-    Tool,
     ToolOffer,
-    disable_tool,
     find_entry_points,
     read_artifact,
     tool_search,
@@ -119,8 +117,9 @@ def add_builtin(registry: Registry, request: ToolRequest) -> None:
         for _, made in hooks.call_one(name, "tools", built_in=True, request=request):
             for tool in made:
                 registry.provide(tool)
-    for tool in _core_tools(request):  # last: a model should see what does the work first
-        registry.provide(tool)
+    # The core's are last: a model should see what does the work first.
+    registry.provide(tool_search())
+    registry.provide(read_artifact())
     registry.offers = lambda: [*find_entry_points(), *plugin_tools(hooks, request)]
 
 
@@ -156,26 +155,6 @@ def added_offers(request: ToolRequest) -> list[ToolOffer]:
         for name in hooks.built_in("offers")
         for _, offers in hooks.call_one(name, "offers", built_in=True, request=request)
         for offer in offers
-    ]
-
-
-def _core_tools(request: ToolRequest) -> list[Tool]:
-    """Return the tools of the core."""
-    from mlx_tools.toolbox import create_file
-    from mlx_tools.toolbox.edit_file import edit_file
-    from mlx_tools.toolbox.file_access import file_access
-    from mlx_tools.toolbox.search_files import search_files
-
-    open_roots, no_files = request.roots, request.no_files
-    writable = any(root.writable for root in open_roots)
-    no_edits = no_files or (None if writable else "no folder was named with :rw (--root DIR:rw)")
-    return [
-        disable_tool(file_access(open_roots), no_files),
-        disable_tool(create_file(open_roots), no_files),
-        disable_tool(edit_file(open_roots), no_edits),
-        disable_tool(search_files(open_roots), no_files),
-        tool_search(),
-        read_artifact(),
     ]
 
 

@@ -51,13 +51,11 @@ from mlx_tools.cli.output import (
 )
 from mlx_tools.cli.saved_sessions import kept_sessions, resolve_session
 from mlx_tools.cli.talk import ChatSession, folders
-from mlx_tools.cli.undoing import tell_undone, undo_steps
 from mlx_tools.errors import UsageError, did_you_mean
 from mlx_tools.messages import ToolSpec, json_line, replace
 from mlx_tools.paths import expand_user, file_exists
 from mlx_tools.policy import FUNCTIONS, always_asks, find_denial
 from mlx_tools.store import RootName, load_words
-from mlx_tools.toolbox import Undo
 from mlx_tools.tools import BoundSource, BoundSources, ToolError
 from mlx_tools.transcript import (
     AnswerRecord,
@@ -666,16 +664,18 @@ def copy(text: str, environ: Mapping[str, str]) -> str:
     return "by the terminal, where it lets programs do so"
 
 
+class UndoNames(Struct, frozen=True):
+    """The names of the plugin ``files`` that a chat uses."""
+
+    undo_question: Callable[[Sequence[str], str], bool]
+
+
 def _undo(talk: ChatSession, _: str) -> None:
-    store, present = kept_sessions(), talk.conversation.session
-    for session in reversed(talk.sessions):
-        with Undo(store, session, session_id=present) as undoing:
-            if steps := undoing.steps(of_question=True):
-                hint = f"mlx-tools undo {session} --yes"
-                with talk.turns.keyboard():
-                    tell_undone(undo_steps(undoing, steps, hint=hint) or ())
-                return
-    note("nothing that this talk changed can be undone")
+    files = plugins().exports("files", UndoNames)
+    with talk.turns.keyboard():
+        found = files.undo_question(talk.sessions, talk.conversation.session)
+    if not found:
+        note("nothing that this talk changed can be undone")
 
 
 def _steps(talk: ChatSession, words: str) -> str:

@@ -32,7 +32,6 @@ COMMANDS: Final[Mapping[str, str]] = {
     "store": "Copy sessions, jobs and all else between files and a database.",
     "serve": "Serve your model to agents, editors and other programs.",
     "approvals": "List, add and revoke approvals that hold for many calls.",
-    "undo": "Take back what a session's calls changed.",
     "stats": "Count questions, calls and how they ended.",
     "golden": "Record runs, replay them, and check them on real models.",
     "models": "List, fetch, find and serve models.",

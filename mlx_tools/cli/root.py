@@ -55,7 +55,6 @@ from mlx_tools.macos import raise_open_files
 _CONTEXT = {"help_option_names": ["--help", "-h"]}
 
 _FILES = {
-    "undo": "sessions",
     "approvals": "approval_templates",
     "propose": "parse",
     "store": "sessions",

@@ -1,7 +1,7 @@
-"""`mlx-tools sessions`, `mlx-tools undo` and `mlx-tools store`.
+"""`mlx-tools sessions` and `mlx-tools store`.
 
-They list, show, continue and remove sessions, undo what a session's calls changed, and copy all
-that is stored between files and a database.
+They list, show, continue and remove sessions, and copy all that is stored between files and a
+database.
 """
 
 from __future__ import annotations
@@ -35,11 +35,9 @@ from mlx_tools.cli.output import (
 )
 from mlx_tools.cli.root import fails_as_json
 from mlx_tools.cli.saved_sessions import kept_sessions
-from mlx_tools.cli.undoing import tell_undone, undo_steps
-from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, TranscriptError, UsageError
+from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.paths import expand_user
 from mlx_tools.store import (
-    LAST,
     CopyReport,
     ListedSession,
     SessionStatus,
@@ -48,11 +46,9 @@ from mlx_tools.store import (
     copy_store,
     to_json,
 )
-from mlx_tools.toolbox import Undo, find_outermost, find_undoable
 from mlx_tools.transcript import PREVIEW_CHARS, Record
 
 app = typer.Typer(add_completion=False)
-undo_app = typer.Typer(add_completion=False)
 store_app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 DEFAULT_LIMIT: Final = 50
@@ -237,38 +233,6 @@ def _sum(sessions: Sequence[ListedSession]) -> str:
 def _now() -> datetime:
     """Return the time in this machine's zone."""
     return datetime.now().astimezone()
-
-
-# --- undo ---------------------------------------------------------------------------------------
-
-
-@undo_app.command()
-def undo(session: SessionId = LAST, yes: Yes = False, as_json: AsJson = False) -> int:
-    """Undo the changes of a session that are still as it left them, the newest first."""
-    store, requested = kept_sessions(), session
-    session = store.find(requested)
-    session = find_outermost(store, session) if requested == LAST else session
-    with Undo(store, session) as undoing:
-        steps = undoing.steps()
-        steps_done = undo_steps(undoing, steps, yes=yes, hint="--yes undoes what can be undone")
-    if steps_done is None:
-        return EXIT_OK
-    undone = sum(step.status == "undone" for step in steps_done)
-    refused = len(steps_done) - undone
-    if as_json:
-        changes = [step.to_json() for step in steps_done]
-        print_json({"session": session, "changes": changes, "undone": undone, "refused": refused})
-    else:
-        tell_undone(steps_done)
-        if not steps_done:
-            undoable_session = find_undoable(store)
-            hint = (
-                f"; mlx-tools undo {undoable_session} would" if undoable_session is not None else ""
-            )
-            note(f"the session {session} left nothing that can be undone{hint}")
-    if refused:
-        complain(f"{count_noun(refused, 'change')} of {len(steps_done)} could not be undone")
-    return EXIT_STOPPED if refused else EXIT_OK
 
 
 # --- the store ---------------------------------------------------------------------------------

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mlx_tools.app import builtin_tools
+from msgspec import Struct
+
+from mlx_tools.app import builtin_tools, plugins
 from mlx_tools.backends import ModelFiles, find_chat_format
 from mlx_tools.controller import Complete, Session, preface_of
 from mlx_tools.decoding import ConstrainedTurn, SampleTokens, ScoreTokens
@@ -39,7 +41,6 @@ from mlx_tools.prompt import (
 )
 from mlx_tools.protocol import canonical
 from mlx_tools.store import RootName
-from mlx_tools.toolbox import file_access_spec
 from mlx_tools.tools import Finder, ToolResult
 from mlx_tools.transcript import (
     CallRecord,
@@ -108,11 +109,17 @@ def specs_today(golden: Golden) -> Mapping[str, ToolSpec]:
     )
 
 
+class FileSpecs(Struct, frozen=True):
+    """The names of the plugin ``files`` that a replay uses."""
+
+    file_access_spec: Callable[..., ToolSpec]
+
+
 @functools.cache
 def _builtin_specs(*, writable: bool) -> Mapping[str, ToolSpec]:
     specs = builtin_tools().all_specs()
-    if writable:
-        spec = file_access_spec(writable=True)
+    if writable and "files" in plugins().names():
+        spec = plugins().exports("files", FileSpecs).file_access_spec(writable=True)
         specs[spec.name] = spec
     return specs
 

@@ -289,7 +289,7 @@ class Change(Struct, frozen=True, kw_only=True):
 class UndoStore:
     """Old contents of files that the calls of one session replaced or deleted.
 
-    `mlx_tools.toolbox.restore` puts them back. Each blob is a line of JSON that describes the
+    the plugin ``files`` puts them back. Each blob is a line of JSON that describes the
     change, and the old content after it. The blob is on disk before the change is made.
     """
 

@@ -10,7 +10,7 @@ from typing import Final
 from mlx_tools.tools import ToolError
 from mlx_tools.unseen import FOR_MODELS, FOR_PEOPLE, escape_unseen
 
-MAX_BYTES: Final = 1_000_000
+MAX_TEXT_BYTES: Final = 1_000_000
 """Bytes that are read of a file and that may be written. Both are the same, so what was written can
 be
 read back completely."""
@@ -97,9 +97,9 @@ def encode_text(content: object) -> bytes:
         fault, raw = "half a character (a lone surrogate)", b""
     if fault is not None:
         raise ToolError(f"the content holds {fault}", code="invalid_arguments")
-    if len(raw) > MAX_BYTES:
+    if len(raw) > MAX_TEXT_BYTES:
         raise ToolError(
-            f"the content has {len(raw)} bytes, and a file may be written with {MAX_BYTES}",
+            f"the content has {len(raw)} bytes, and a file may be written with {MAX_TEXT_BYTES}",
             code="payload_too_large",
         )
     return raw

@@ -246,7 +246,7 @@ def _tools() -> Iterator[Mutation]:
     yield _made(
         "tools",
         "tools/create-file-effects",
-        "mlx_tools/toolbox/file_access.py",
+        "mlx_tools/plugins/files/access.py",
         'EFFECTS: Final[Effects] = frozenset(("write",))',
         'EFFECTS: Final[Effects] = frozenset(("read", "write"))',
         knows("create_file"),

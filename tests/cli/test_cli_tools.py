@@ -18,10 +18,10 @@ def test_the_list_for_people_is_a_line_a_tool(run: Any) -> None:
     result = run("tools", "list")
     assert [line.split()[0] for line in result.out.splitlines()] == [
         *("calculator", "clock", "format_xml", "run_command"),
+        *("file_access", "create_file", "edit_file", "search_files"),
         *("query_knowledge_base", "list_corpora", "notes_create", "notes_search"),
         *("translate", "describe_image", "transcribe_audio"),
         *("schedule_task", "fetch_url", "web_search"),
-        *("file_access", "create_file", "edit_file", "search_files"),
         *("tool_search", "read_artifact"),
     ]
 

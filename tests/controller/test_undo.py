@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
 from mlx_tools.errors import TranscriptError
+from mlx_tools.plugins.files.restore import Undo, UndoStep, find_outermost, find_undoable
 from mlx_tools.policy import Policy
 from mlx_tools.store.artifacts import UNDO_FOLDER, Change, Sweeper, UndoStore
 from mlx_tools.store.changes import MAX_KEPT_BYTES
 from mlx_tools.store.session_folder import TranscriptStore
 from mlx_tools.store.session_store import SessionFiles
-from mlx_tools.toolbox.restore import Undo, UndoStep, find_outermost, find_undoable
 from mlx_tools.tools import ToolContext, ToolResult, execute
 from mlx_tools.transcript.records import Header, NestedRecord, UserRecord
 from tests.controller.full_disk import file_size_limit
@@ -335,7 +335,7 @@ def test_two_processes_do_not_undo_the_same(place: Place) -> None:
     code = (
         "import sys, pathlib\n"
         "from mlx_tools.store.session_folder import TranscriptStore\n"
-        "from mlx_tools.toolbox.restore import Undo\n"
+        "from mlx_tools.plugins.files.restore import Undo\n"
         "folder = TranscriptStore(pathlib.Path(sys.argv[1]))\n"
         "try:\n    Undo(folder, sys.argv[2]).__enter__()\n"
         "except Exception as error:\n    print(error)\n"

@@ -111,6 +111,7 @@ def test_ask_chat_golden_and_the_gateway_do_without_all_of_them(tmp_path: Path) 
         assert done.returncode == 0, done.stderr
     with ScriptedServer() as server:
         address = ("--url", server.url, "--root", str(tmp_path))
-        typed = run(folder, "mlx_tools", "chat", *address, stdin="!git status\n")
+        typed = run(folder, "mlx_tools", "chat", *address, stdin="!git status\n/undo\n")
     assert "nothing ran: there is no tool run_command here" in typed.stderr
+    assert "this needs the plugin files, which is not here" in typed.stderr
     check_tests(folder, plugins().names(), ("golden_transcripts", *CORE, *APPLICATIONS))

@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
+from mlx_tools.plugins.files import Undo
+from mlx_tools.plugins.files.edit import MAX_EDITED_BYTES
+from mlx_tools.plugins.files.text_edit import edit_text
 from mlx_tools.store import TranscriptStore
-from mlx_tools.toolbox import Undo
-from mlx_tools.toolbox.edit_file import MAX_EDITED_BYTES
-from mlx_tools.toolbox.text_edit import edit_text
 from mlx_tools.tools import Registry, Tool, ToolContext, ToolError
 from mlx_tools.transcript import Header
 from tests.tables import table

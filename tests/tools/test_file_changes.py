@@ -17,7 +17,7 @@ from mlx_tools.controller import call_tool
 from mlx_tools.policy import Policy
 from mlx_tools.store.changes import MAX_NEW_FOLDERS, NameTaken, link_new, place_of, write_file
 from mlx_tools.store.roots import PathAbsent, Root, RootName, private_part
-from mlx_tools.toolbox.text_files import MAX_BYTES
+from mlx_tools.toolbox.text_files import MAX_TEXT_BYTES
 from mlx_tools.tools import Registry, ToolError
 from mlx_tools.tools.context import CONTEXT, ToolContext
 from tests.tools.file_calls import SECRET, done, names, refusal, run, tree, written
@@ -318,9 +318,12 @@ def test_only_what_can_be_read_back_is_written(
     for text in ("\ud800", "a\udfff", "a\0b", "\ufeffa"):
         code, message = refusal(files, operation, "n.txt", text)
         assert code == "invalid_arguments" and "content holds" in message
-    assert refusal(files, operation, "n.txt", "é" * (MAX_BYTES // 2 + 1))[0] == "payload_too_large"
+    assert (
+        refusal(files, operation, "n.txt", "é" * (MAX_TEXT_BYTES // 2 + 1))[0]
+        == "payload_too_large"
+    )
     assert tree(folder) == before
-    largest = "x" * MAX_BYTES
+    largest = "x" * MAX_TEXT_BYTES
     done(files, operation, "n.txt", largest)
     assert done(files, "read", "n.txt") == largest
 

@@ -38,10 +38,10 @@ def rename(old: str, new: str) -> None:
 
 EVERY = [
     *("calculator", "clock", "format_xml", "run_command"),
+    *("file_access", "create_file", "edit_file", "search_files"),
     *("query_knowledge_base", "list_corpora", "notes_create", "notes_search"),
     *("translate", "describe_image", "transcribe_audio"),
     *("schedule_task", "fetch_url", "web_search"),
-    *("file_access", "create_file", "edit_file", "search_files"),
     *("tool_search", "read_artifact"),
 ]
 EXTRA = {"web_search", "describe_image", "transcribe_audio"}

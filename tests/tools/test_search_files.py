@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
+from mlx_tools.plugins.files.line_pattern import LinePattern
+from mlx_tools.plugins.files.search import MAX_RESULTS, search_files
 from mlx_tools.store import Root, RootName
 from mlx_tools.toolbox.ignore_rules import IgnoreRules, is_ignored
-from mlx_tools.toolbox.line_pattern import LinePattern
-from mlx_tools.toolbox.search_files import MAX_RESULTS, search_files
 from mlx_tools.toolbox.tree_walk import MAX_DEPTH
 from mlx_tools.tools import ToolContext
 from mlx_tools.tools.context import CONTEXT

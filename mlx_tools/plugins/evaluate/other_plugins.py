@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from mlx_tools.app import plugins
-from mlx_tools.store import FileFormat, Tables
+from mlx_tools.store import FileFormat, Root, Tables
 from mlx_tools.tools import Tool
 
 
@@ -20,6 +20,14 @@ class BasicsNames(Struct, frozen=True):
     calculator: Callable[[], Tool]
     clock: Callable[..., Tool]
     format_xml: Callable[[], Tool]
+
+
+class FilesNames(Struct, frozen=True):
+    """The names of the plugin ``files``."""
+
+    create_file: Callable[[Sequence[Root]], Tool]
+    file_access: Callable[[Sequence[Root]], Tool]
+    search_files: Callable[[Sequence[Root]], Tool]
 
 
 class KnowledgeFile(Protocol):
@@ -99,6 +107,15 @@ def basics() -> BasicsNames:
         UsageError: the plugin is not here.
     """
     return plugins().exports("basics", BasicsNames)
+
+
+def files() -> FilesNames:
+    """Return the names of ``files``.
+
+    Raises:
+        UsageError: the plugin is not here.
+    """
+    return plugins().exports("files", FilesNames)
 
 
 def kb() -> KbNames:

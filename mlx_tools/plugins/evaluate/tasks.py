@@ -34,7 +34,6 @@ from mlx_tools.plugins.evaluate.other_plugins import StoredJobs
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.protocol import canonical
 from mlx_tools.store import Root, RootName, TranscriptStore
-from mlx_tools.toolbox import create_file
 from mlx_tools.tools import Registry
 from mlx_tools.transcript import Answered, Finished, FormatBroken, Outcome, Stopped
 
@@ -329,17 +328,15 @@ class World:
 
     def registry(self) -> Registry:
         """Return the built-in tools that need no network and start no program, all real."""
-        from mlx_tools.toolbox.file_access import file_access
-        from mlx_tools.toolbox.search_files import search_files
         from mlx_tools.tools import read_artifact
 
         roots = [Root(RootName.parse(self.root))]
-        basics = other_plugins.basics()
+        basics, files = other_plugins.basics(), other_plugins.files()
         kb, schedule = other_plugins.kb(), other_plugins.schedule()
         notes = kb.Notes(self._notes, lambda: self._now)
         jobs = schedule.Jobs(store=self._store(), zone=lambda: self._zone, now=self.now)
         tools = [basics.calculator(), basics.clock(lambda: self._now, local=self._now.tzinfo)]
-        tools += [file_access(roots), create_file(roots), search_files(roots)]
+        tools += [files.file_access(roots), files.create_file(roots), files.search_files(roots)]
         tools += [basics.format_xml(), read_artifact()]
         if self._task.corpora:
             tools += kb.Knowledge(self._knowledge).tools()

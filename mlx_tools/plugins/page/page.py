@@ -394,7 +394,7 @@ class Page:
         undo = functools.partial(undo_rows, self._runs.sessions, session, act=act)
         try:
             rows = await anyio.to_thread.run_sync(undo)
-        except TranscriptError as error:
+        except (TranscriptError, UsageError) as error:
             problem = str(error)
         states = [row["status"] for row in rows]
         undone = states.count("undone")

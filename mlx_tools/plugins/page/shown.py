@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from mlx_tools.app import ReportStep, as_json, build_steps, escape_invisible
+from mlx_tools.app import ReportStep, as_json, build_steps, escape_invisible, plugins
 from mlx_tools.controller import ApprovalRequest
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.gateway import ApiError, TurnRunner, json_object
@@ -22,7 +22,6 @@ from mlx_tools.plugins.page.shown_sessions import PageSessions
 from mlx_tools.plugins.page.turns import TurnView, turns_of
 from mlx_tools.policy import Policy
 from mlx_tools.store import ListedSession, SessionStatus, SessionStore, session_status, to_json
-from mlx_tools.toolbox import Undo, UndoStep
 from mlx_tools.tools import Registry
 from mlx_tools.transcript import (
     Header,
@@ -222,12 +221,18 @@ def _begin(records: Sequence[Record], start: int | None) -> int:
     return begin
 
 
+class ChangesNames(Struct, frozen=True):
+    """The names of the plugin ``files`` that the page uses."""
+
+    Undo: Callable[[SessionStore, str], Any]
+
+
 def undo_rows(store: SessionStore, session: str, *, act: bool) -> list[dict[str, str]]:
     """Return the changes of a session, and undo them with ``act``.
 
-    Raises `TranscriptError` where the session is in use.
+    Raises `TranscriptError` where the session is in use, and `UsageError` without the plugin files.
     """
-    with Undo(store, session) as undoing:
+    with plugins().exports("files", ChangesNames).Undo(store, session) as undoing:
         steps = undoing.steps()
         if act:
             steps = [undoing.undo(step) if step.status == "due" else step for step in steps]
@@ -244,7 +249,7 @@ _WORDS: Final = {
 }
 
 
-def _in_words(step: UndoStep) -> str:
+def _in_words(step: Any) -> str:
     """Return in words what becomes of a file, or why it stays."""
     if step.status == "refused":
         return f"stays as it is: {step.reason}"

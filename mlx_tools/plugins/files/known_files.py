@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mlx_tools.messages import replace
 from mlx_tools.store import Root
-from mlx_tools.toolbox.text_files import one_line
+from mlx_tools.toolbox import one_line
 from mlx_tools.tools import current_context
 from mlx_tools.transcript import FileView
 

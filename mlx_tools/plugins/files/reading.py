@@ -9,22 +9,26 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from mlx_tools.macos import permission_hint
+from mlx_tools.plugins.files.known_files import count_lines, note_lines
+from mlx_tools.plugins.files.path_globs import expand_glob
 from mlx_tools.store import (
-    PathAbsent,
     PathPatterns,
-    PathRefused,
-    PathUnlisted,
     Root,
-    WrongFileKind,
     check_patterns,
     state_of,
 )
-from mlx_tools.toolbox.file_names import Place, did_you_mean, escape_path, find_equal_names
-from mlx_tools.toolbox.known_files import count_lines, note_lines
-from mlx_tools.toolbox.path_globs import expand_glob
-from mlx_tools.toolbox.text_files import MAX_BYTES, decode_text, guess_kind, one_line, read_up_to
-from mlx_tools.toolbox.tree_walk import Entry, TreeWalk
+from mlx_tools.toolbox import (
+    MAX_TEXT_BYTES,
+    Entry,
+    TreeWalk,
+    decode_text,
+    escape_path,
+    guess_kind,
+    one_line,
+    open_first,
+    read_up_to,
+    tool_errors,
+)
 from mlx_tools.tools import ToolError, current_context
 
 MAX_ENTRIES: Final = 1_000
@@ -49,8 +53,8 @@ class FileReader:
     def read(self, path: str, from_line: int | None = None, lines: int | None = None) -> str:
         """Return the text of a file, or some of its lines, counted from 1; else its kind.
 
-        Without numbers a text is returned completely, up to `MAX_BYTES`, or up to the last line
-        that the model can see. For a part, a notice says which lines of how many it has.
+        Without numbers a text is returned completely, up to `MAX_TEXT_BYTES`, or up to the last
+        line that the model can see. For a part, a notice says which lines of how many it has.
         """
         fd, root, names = open_first(self._roots, path, Root.open_file)
         try:
@@ -60,7 +64,7 @@ class FileReader:
             os.close(fd)
         size, room = max(size, len(content)), current_context().shown_chars
         is_whole = from_line is None and lines is None and room is None
-        max_bytes = MAX_BYTES if is_whole else MAX_BYTES_BY_LINES
+        max_bytes = MAX_TEXT_BYTES if is_whole else MAX_BYTES_BY_LINES
         is_cut = len(content) > max_bytes
         try:
             text = decode_text(content[:max_bytes], path, whole=not is_cut)
@@ -203,48 +207,6 @@ def parse_patterns(patterns: Sequence[str], argument: str) -> PathPatterns:
     return PathPatterns(patterns)
 
 
-def open_below(roots: Sequence[Root], path: str) -> int:
-    """Open a file in the first root that has something at the path. Raises ToolError."""
-    return open_first(roots, path, Root.open_file)[0]
-
-
-def open_first(
-    roots: Sequence[Root], path: str, open_path: Callable[[Root, Sequence[str]], int]
-) -> tuple[int, Root, Sequence[str]]:
-    """Open a path in the first root that has it; return descriptor, root and names.
-
-    If none has it, but one entry is equal (`find_equal_names`), that one is opened.
-
-    Raises:
-        ToolError: nothing is there, or it may not be opened.
-    """
-    fault: Exception | None = None
-    absent: list[Place] = []
-    for root in roots:
-        try:
-            parts = root.split(path)
-            if parts is not None:
-                absent.append((root, parts))
-                return open_path(root, parts), root, parts
-        except (PathUnlisted, WrongFileKind, PathAbsent) as error:  # another root may have it
-            fault = error if fault is None or isinstance(fault, PathAbsent) else fault
-        except PathRefused as error:
-            raise ToolError(str(error), code="not_allowed") from None
-    if isinstance(fault, PathUnlisted):
-        raise ToolError(str(fault), code="not_allowed")
-    if isinstance(fault, PathAbsent):
-        for root, requested in absent:
-            names = find_equal_names(root, requested)
-            if names is not None:
-                with tool_errors("it cannot be opened"):
-                    root.split("/".join(names))  # refuses private names
-                    return open_path(root, names), root, names
-        raise ToolError(f"{fault}{did_you_mean(absent)}")
-    if fault is not None:
-        raise ToolError(str(fault))
-    raise ToolError("the path lies outside the folders that may be seen", code="not_allowed")
-
-
 def _format_entries(
     root: Root, ancestors: Sequence[str], entries: Iterable[os.DirEntry[str]]
 ) -> Iterator[str]:
@@ -261,22 +223,3 @@ def _format_entries(
         names = (*ancestors, entry.name)
         if root.patterns.match(names) or (mark == "/" and root.patterns.match_below(names)):
             yield one_line(entry.name) + mark
-
-
-@contextlib.contextmanager
-def tool_errors(error_context: str = "the file cannot be changed") -> Iterator[None]:
-    """Translate exceptions of walks and changes to errors that a model reads.
-
-    ``error_context`` is put before the system's messages.
-    """
-    try:
-        yield
-    except PathRefused as error:
-        raise ToolError(str(error), code="not_allowed") from None
-    except (WrongFileKind, PathAbsent) as error:
-        raise ToolError(str(error)) from None
-    except OSError as error:
-        hint = permission_hint(error, error.filename or ".")
-        raise ToolError(
-            f"{error_context}: {error.strerror}{f' ({hint})' if hint else ''}"
-        ) from None

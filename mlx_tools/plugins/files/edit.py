@@ -10,11 +10,11 @@ from typing import Any, Final
 from msgspec import Struct
 
 from mlx_tools.messages import Effects
+from mlx_tools.plugins.files.access import Changes
+from mlx_tools.plugins.files.known_files import count_lines, note_edited
+from mlx_tools.plugins.files.text_edit import MAX_RESULT_CHARS, EditResult, edit_text
 from mlx_tools.store import PathRefused, Root, WrongFileKind, open_present, state_of, write_file
-from mlx_tools.toolbox.file_access import Changes
-from mlx_tools.toolbox.known_files import count_lines, note_edited
-from mlx_tools.toolbox.text_edit import MAX_RESULT_CHARS, EditResult, edit_text
-from mlx_tools.toolbox.text_files import decode_text, one_line, read_up_to
+from mlx_tools.toolbox import decode_text, one_line, read_up_to
 from mlx_tools.tools import Preview, Tool, ToolError, current_context, load_words
 
 EFFECTS: Final[Effects] = frozenset(("read", "write"))

@@ -10,12 +10,11 @@ from typing import Any, Final
 
 from mlx_tools.macos import is_dataless
 from mlx_tools.messages import Effects
+from mlx_tools.plugins.files.line_pattern import LinePattern
+from mlx_tools.plugins.files.path_globs import expand_glob
+from mlx_tools.plugins.files.reading import parse_patterns
 from mlx_tools.store import PathAbsent, PathPatterns, PathRefused, Root, WrongFileKind
-from mlx_tools.toolbox.file_reading import open_first, parse_patterns, tool_errors
-from mlx_tools.toolbox.line_pattern import LinePattern
-from mlx_tools.toolbox.path_globs import expand_glob
-from mlx_tools.toolbox.text_files import one_line
-from mlx_tools.toolbox.tree_walk import Entry, TreeWalk
+from mlx_tools.toolbox import Entry, TreeWalk, one_line, open_first, tool_errors
 from mlx_tools.tools import Tool, Words, current_context, load_words
 
 EFFECTS: Final[Effects] = frozenset(("read",))

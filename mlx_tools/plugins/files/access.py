@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from mlx_tools.messages import Effects, ToolSpec, replace
+from mlx_tools.plugins.files.known_files import make_warning, note_written
+from mlx_tools.plugins.files.reading import FileReader
 from mlx_tools.store import (
     ABSENT,
     MAX_KEPT_BYTES,
@@ -30,15 +32,17 @@ from mlx_tools.store import (
     state_of,
     write_file,
 )
-from mlx_tools.toolbox.file_names import did_you_mean, escape_path, find_equal_names
-from mlx_tools.toolbox.file_reading import FileReader, tool_errors
-from mlx_tools.toolbox.known_files import make_warning, note_written
-from mlx_tools.toolbox.text_diff import TextDiff, unified_diff
-from mlx_tools.toolbox.text_files import (
+from mlx_tools.toolbox import (
+    TextDiff,
     decode_text,
+    did_you_mean,
     encode_text,
+    escape_path,
+    find_equal_names,
     one_line,
     read_up_to,
+    tool_errors,
+    unified_diff,
 )
 from mlx_tools.tools import (
     EffectsBy,

@@ -1,0 +1,110 @@
+"""`mlx-tools undo`, and what `/undo` in a chat shares with it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import typer
+
+from mlx_tools.cli import inputs
+from mlx_tools.cli.call_text import in_words
+from mlx_tools.cli.options import AsJson, Yes
+from mlx_tools.cli.output import complain, count_noun, note, print_json, print_text
+from mlx_tools.cli.saved_sessions import kept_sessions
+from mlx_tools.cli.sessions import SessionId
+from mlx_tools.errors import EXIT_OK, EXIT_STOPPED
+from mlx_tools.plugins.files.restore import Undo, UndoStep, find_outermost, find_undoable
+from mlx_tools.store import LAST
+
+app = typer.Typer(add_completion=False)
+
+_DO: Final = {
+    "restore": ("restore", "restored"),
+    "bring_back": ("bring back", "brought back"),
+    "remove": ("remove", "removed"),
+}
+
+
+@app.command()
+def undo(session: SessionId = LAST, yes: Yes = False, as_json: AsJson = False) -> int:
+    """Undo the changes of a session that are still as it left them, the newest first."""
+    store, requested = kept_sessions(), session
+    session = store.find(requested)
+    session = find_outermost(store, session) if requested == LAST else session
+    with Undo(store, session) as undoing:
+        steps = undoing.steps()
+        steps_done = _undo_steps(undoing, steps, yes=yes, hint="--yes undoes what can be undone")
+    if steps_done is None:
+        return EXIT_OK
+    undone = sum(step.status == "undone" for step in steps_done)
+    refused = len(steps_done) - undone
+    if as_json:
+        changes = [step.to_json() for step in steps_done]
+        print_json({"session": session, "changes": changes, "undone": undone, "refused": refused})
+    else:
+        _tell_undone(steps_done)
+        if not steps_done:
+            undoable_session = find_undoable(store)
+            hint = (
+                f"; mlx-tools undo {undoable_session} would" if undoable_session is not None else ""
+            )
+            note(f"the session {session} left nothing that can be undone{hint}")
+    if refused:
+        complain(f"{count_noun(refused, 'change')} of {len(steps_done)} could not be undone")
+    return EXIT_STOPPED if refused else EXIT_OK
+
+
+def undo_question(sessions: Sequence[str], present: str) -> bool:
+    """Undo what the last question of a chat changed, as far as the user agrees.
+
+    Args:
+        sessions: the sessions of the chat, the newest last.
+        present: the session that this process uses.
+
+    Returns:
+        False if there is nothing to undo.
+    """
+    store = kept_sessions()
+    for session in reversed(sessions):
+        with Undo(store, session, session_id=present) as undoing:
+            if steps := undoing.steps(of_question=True):
+                hint = f"mlx-tools undo {session} --yes"
+                _tell_undone(_undo_steps(undoing, steps, hint=hint) or ())
+                return True
+    return False
+
+
+def _undo_steps(
+    undoing: Undo, steps: Sequence[UndoStep], *, yes: bool = False, hint: str
+) -> list[UndoStep] | None:
+    """Undo the changes that the user agrees to; return what became of each.
+
+    None if that is not wanted. Raises `UsageError` with the ``hint`` where nobody can be asked.
+    """
+    due = count_noun(sum(step.status == "due" for step in steps), "change")
+    if not yes and any(step.status == "due" for step in steps):
+        for step in steps:
+            print(_change(step), file=sys.stderr)
+        alone, undone = f"{due} would be undone, and ", "nothing was undone"
+        if not inputs.confirm(
+            f"Undo {due}?", yes, warning=undone, no_terminal_hint=alone, hint=hint
+        ):
+            return None
+    return [undoing.undo(step) if step.status == "due" else step for step in steps]
+
+
+def _tell_undone(steps: Iterable[UndoStep]) -> None:
+    """Print what became of changes."""
+    for step in steps:
+        print_text(_change(step))
+
+
+def _change(step: UndoStep) -> str:
+    """One line for a step: what will become of the file, or what has."""
+    will, did = _DO[step.action]
+    path = in_words(step.change.path)
+    if step.status == "refused":
+        return f"cannot {will} {path}: {in_words(step.reason)}"
+    return f"{did if step.status == 'undone' else will} {path}"
