@@ -312,7 +312,7 @@ class Plugins:
         results: list[Any] = []
         with self._report(name, hook, built_in=built_in):
             parts, faults = usable_parts(hook, self._call_plugin(plugin, hook, arguments))
-            results.append(self._guard_parts(name, hook, parts))
+            results.append(self._guard_parts(name, hook, parts, built_in=built_in))
             if faults:
                 self._leave_out(name, hook, "; ".join(faults))
         yield from ((name, result) for result in results)
@@ -397,11 +397,10 @@ class Plugins:
             where = f"{hook}: " if hook else ""
             self._leave_out(name, hook, f"{where}{describe(error)}")
 
-    def _guard_parts(self, name: str, hook: str, parts: Any) -> Any:
+    def _guard_parts(self, name: str, hook: str, parts: Any, *, built_in: bool) -> Any:
         """Return the parts with functions that name the plugin if they fail."""
-        guard = functools.partial(
-            guard_part, name, hook, refuse=functools.partial(self.refuse, name)
-        )
+        refuse = functools.partial(self.refuse, name)
+        guard = functools.partial(guard_part, name, hook, refuse=refuse, built_in=built_in)
         if isinstance(parts, dict):
             return {key: guard(part) for key, part in parts.items()}
         return [guard(part) for part in parts]

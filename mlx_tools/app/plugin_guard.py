@@ -18,7 +18,7 @@ Refuse = Callable[[str], None]
 """Reports that a part of the plugin is left out, with the reason."""
 
 
-def guard_part(plugin: str, hook: str, part: Any, refuse: Refuse) -> Any:
+def guard_part(plugin: str, hook: str, part: Any, refuse: Refuse, *, built_in: bool = False) -> Any:
     """Return a part of a hook's result whose functions name the plugin if they fail.
 
     Args:
@@ -26,14 +26,16 @@ def guard_part(plugin: str, hook: str, part: Any, refuse: Refuse) -> Any:
         hook: the hook.
         part: a usable part of the result.
         refuse: called for what can be left out instead.
+        built_in: True for a plugin of our own, whose backends are taken as they are.
     """
     if hook == "backends":
-        return _guard(plugin, "its backend cannot be made", part, _check_backend)
+        make = _guard(plugin, "its backend cannot be made", part, _check_backend)
+        return make if built_in else _guard_backend(plugin, make)
     if isinstance(part, SourceMaker):
         return replace(
             part,
             make_more=part.make_more and _left_out(part.make_more, refuse),
-            close=part.close and _left_open(part.close, refuse),
+            close=part.close and tolerate_async(part.close, refuse, "sources: close"),
         )
     guarded = {
         name: _guard(plugin, f"{hook}: {name}", function, check)
@@ -117,18 +119,66 @@ def _left_out(make: Callable[[Any], Any], refuse: Refuse) -> Callable[[Any], lis
     return make_more
 
 
-def _left_open(
-    close: Callable[[], Awaitable[None]], refuse: Refuse
+def tolerate_async(
+    function: Callable[[], Awaitable[Any]], refuse: Refuse, place: str
 ) -> Callable[[], Awaitable[None]]:
-    """Return a function that closes, after which others go on if it fails."""
+    """Return the function such that a failure of it is reported, and all goes on."""
 
-    async def close_all() -> None:
+    async def call() -> None:
         try:
-            await close()
+            await function()
         except (Exception, SystemExit) as error:  # somebody else's code: nothing is known of it
-            refuse(f"sources: close: {describe(error)}")
+            refuse(f"{place}: {describe(error)}")
 
-    return close_all
+    return call
+
+
+def tolerate(
+    function: Callable[..., Any], refuse: Refuse, place: str, fallback: Any = None
+) -> Callable[..., Any]:
+    """Return the function such that a failure is reported, and gives ``fallback``."""
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except (Exception, SystemExit) as error:  # somebody else's code: nothing is known of it
+            refuse(f"{place}: {describe(error)}")
+            return fallback
+
+    return call
+
+
+class PluginBackend:
+    """A backend of a plugin; whatever else than a completion fails names the plugin.
+
+    Failures of completions are translated where they are asked for.
+    """
+
+    def __init__(self, plugin: str, backend: Any) -> None:
+        names = {"_plugin": plugin, "_backend": backend}
+        names["name_in_errors"] = f"{type(backend).__name__} of the plugin {plugin}"
+        self.__dict__.update(names)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._backend, name)
+        if name not in ("health", "models", "start", "aclose") or not callable(value):
+            return value
+
+        async def call(*arguments: Any, **options: Any) -> Any:
+            with name_plugin(self._plugin, f"{name} of its backend"):
+                return await value(*arguments, **options)
+
+        return call
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._backend, name, value)
+
+
+def _guard_backend(plugin: str, make: Callable[..., Any]) -> Callable[..., PluginBackend]:
+    def call(*arguments: Any, **options: Any) -> PluginBackend:
+        return PluginBackend(plugin, make(*arguments, **options))
+
+    return call
 
 
 def _check_backend(value: Any) -> str | None:

@@ -111,7 +111,7 @@ class ErrorMappingBackend:
         Raises:
             BackendError: the backend raised an error, or did not yield chunks.
         """
-        name = type(self.backend).__name__
+        name = _name_of(self.backend)
         chunks: Any = None
         try:
             chunks = self.backend.complete(request)
@@ -150,6 +150,12 @@ class ErrorMappingBackend:
                 _log.debug("the stream of %s was not closed: %s", name, type(error).__name__)
 
 
+def _name_of(backend: Backend) -> str:
+    """Return the name of a backend in a message: of its own, or its class's."""
+    name = read_attribute(backend, "name_in_errors")
+    return name if isinstance(name, str) else type(backend).__name__
+
+
 async def complete_one(backend: Backend, timeout: float) -> None:
     """Complete one token within ``timeout`` seconds.
 
@@ -172,7 +178,7 @@ async def start_backend(backend: Backend) -> None:
         try:
             await start()
         except Exception as error:
-            raise_as_own(error, f"backend {type(backend).__name__}")
+            raise_as_own(error, f"backend {_name_of(backend)}")
 
 
 def raise_as_own(error: Exception, name: str) -> NoReturn:

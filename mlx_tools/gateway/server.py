@@ -36,6 +36,8 @@ from mlx_tools.app import (
     listen,
     plugins,
     read_headers,
+    tolerate,
+    tolerate_async,
 )
 from mlx_tools.errors import MlxToolsError, StorageError, UsageError
 from mlx_tools.gateway.admission import Admission
@@ -215,6 +217,8 @@ def _plugin_routes(gateway: Gateway, hooks: Plugins) -> list[BaseRoute]:
         results = [*hooks.call_one(name, "routes", built_in=built_in, gateway=gateway)]
         if not results:
             gateway.take_back(before)
+        elif not built_in:
+            _guard_additions(gateway, before, partial(hooks.refuse, name))
         has_page = gateway.page_path != before["page_path"]
         (page if has_page else others).extend(route for _, routes in results for route in routes)
     if gateway.page_path:
@@ -223,6 +227,30 @@ def _plugin_routes(gateway: Gateway, hooks: Plugins) -> list[BaseRoute]:
         paths = ("/", gateway.page_path.rstrip("/"))
         page += [*(Route(path, nothing) for path in paths), Mount(gateway.page_path, nothing)]
     return [*page, *others]
+
+
+def _guard_additions(
+    gateway: Gateway, old_additions: Mapping[str, Any], refuse: Callable[[str], None]
+) -> None:
+    """Report what a package has added if it fails; the gateway goes on.
+
+    Args:
+        gateway: the gateway.
+        old_additions: its additions without the plugin.
+        refuse: reports a failure.
+    """
+    guards: dict[str, Callable[..., Any]] = {
+        "on_startup": tolerate_async,
+        "on_cleanup": tolerate_async,
+        "on_listening": tolerate,
+        "on_shutdown": tolerate,
+    }
+    for place, guard in guards.items():
+        functions, size = getattr(gateway, place), len(old_additions[place])
+        functions[size:] = [guard(function, refuse, place) for function in functions[size:]]
+    for what, load in gateway.gauges.items():
+        if old_additions["gauges"].get(what) is not load:
+            gateway.gauges[what] = tolerate(load, refuse, "gauges", {})
 
 
 def _turn_routes(gateway: Gateway) -> list[Route]:

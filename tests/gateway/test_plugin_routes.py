@@ -239,3 +239,43 @@ def test_nothing_stays_of_a_plugin_whose_hook_fails(
     assert send(one, "GET", "/v1/moon", **KEY).json() == {"phase": "full"}
     assert "/v1/models" in send(one, "GET", "/openapi.json", **KEY).json()["paths"]
     assert send(one, "GET", "/metrics", **KEY).status_code == 200
+
+
+FAILING_LATER = """
+from mlx_tools.app import hookimpl
+
+def fail(*arguments):
+    raise LookupError("no tide")
+
+async def fail_later():
+    fail()
+
+@hookimpl
+def routes(gateway):
+    gateway.on_startup.append(fail_later)
+    gateway.on_cleanup += [fail_later, fail]
+    gateway.on_listening.append(fail)
+    gateway.on_shutdown += [fail, 7]
+    gateway.gauges["tides"] = fail
+    return []
+"""
+
+
+def test_what_a_plugin_adds_to_the_gateway_is_left_out_if_it_fails(
+    begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks = plugins_with(tmp_path, monkeypatch, FAILING_LATER)
+    one = begin(hooks=hooks)
+    assert send(one, "GET", "/metrics").status_code == 200
+    one.gateway.shut_down()
+    for tell in one.gateway.on_listening:
+        tell("http://127.0.0.1:1/")
+
+    async def live() -> None:
+        async with one.app.router.lifespan_context(one.app):
+            pass
+
+    anyio.run(live)
+    places = ("on_startup", "on_cleanup", "on_listening", "on_shutdown", "gauges")
+    (faults,) = hooks.faults.values()
+    assert [place for place in places if f"{place}: " not in faults] == []

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from mlx_tools.app import Plugins, SessionTable, SourceMaker, StoreKind, ToolRequest
-from mlx_tools.errors import PluginError, UsageError
+from mlx_tools.backends import CompletionRequest, ErrorMappingBackend
+from mlx_tools.errors import BackendBroken, PluginError, UsageError
 from mlx_tools.plugins.schedule import SCHEDULE
 from mlx_tools.tools import ToolOffer, tool
 from tests.plugins.test_hooks import make_plugins
@@ -114,6 +115,41 @@ class OddBackend:
 def test_a_result_that_cannot_be_used_names_the_plugin(use: Any, value: Any) -> None:
     with pytest.raises(PluginError, match="the plugin moon failed: "):
         use(giving(value))
+
+
+class MoonBackend:
+    kind, model, forbidden_tokens, address = "native", "moon", (), "moon"
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.fails = True
+
+    async def complete(self, request: Any) -> Any:
+        yield 7
+        raise LookupError("no moon")
+
+    async def health(self, timeout: float = 5.0) -> str:
+        if self.fails:
+            raise LookupError("no moon")
+        return f"{timeout:g} s"
+
+    models = start = aclose = health
+
+
+def test_functions_of_a_backend_name_the_plugin() -> None:
+    backend = one_part("backends", {"moon": MoonBackend})("moon:http://127.0.0.1:1", None)
+    for name in ("health", "models", "start", "aclose"):
+        with pytest.raises(PluginError, match=f"the plugin moon failed: {name} of its backend: "):
+            asyncio.run(getattr(backend, name)())
+    backend.fails = False  # as it is set from outside
+    assert asyncio.run(backend.health(timeout=2.0)) == "2 s" and not hasattr(backend, "context")
+    assert (backend.kind, backend.model, backend.forbidden_tokens) == ("native", "moon", ())
+    with pytest.raises(BackendBroken, match="backend MoonBackend of the plugin moon"):
+        asyncio.run(complete_all(backend))
+
+
+async def complete_all(backend: Any) -> None:
+    async for _ in ErrorMappingBackend(backend).complete(CompletionRequest(prompt="x")):
+        pass
 
 
 # --- what is left out instead ---------------------------------------------------------------------
