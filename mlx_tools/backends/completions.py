@@ -175,6 +175,9 @@ class CompletionsBackend:
         self.model = model
         self.completes = True
         """False if the server is known to have a chat interface only."""
+        self.known_model: str | None = None
+        """The name in the server's list of the model that it was found to run, None if unknown."""
+        self._was_lost = False  # the server has failed since its list was read
         self.forbidden_tokens = check_token_ids(forbidden_tokens)
         self._headers = _headers(api_key, headers)
         self._client = client
@@ -226,23 +229,46 @@ class CompletionsBackend:
         if request.top_logprobs:
             yield await self._score_completion(request, limits)
             return
-        async with self._start_response(request, limits) as start:
-            # Some servers ignore `stream` and answer with one object.
-            if start.whole:
-                yield (await self._read_whole(start, request)).chunk
-                return
-            collector = self._collector(request)
-            data: bytes | None = start.first
-            while True:
-                for text in collector.feed(data):
-                    yield Chunk(text)
-                if collector.done:
-                    # Only a connection whose answer was read to the end can be used again.
-                    await start.drain()
-                if collector.done or data is None:
-                    break
-                data = await _next(start, collector)
-            yield collector.last()
+        if self._was_lost:
+            await self._check_model()
+        try:
+            async with self._start_response(request, limits) as start:
+                # Some servers ignore `stream` and answer with one object.
+                if start.whole:
+                    yield (await self._read_whole(start, request)).chunk
+                    return
+                collector = self._collector(request)
+                data: bytes | None = start.first
+                while True:
+                    for text in collector.feed(data):
+                        yield Chunk(text)
+                    if collector.done:
+                        # Only a connection whose answer was read to the end can be used again.
+                        await start.drain()
+                    if collector.done or data is None:
+                        break
+                    data = await _next(start, collector)
+                yield collector.last()
+        except (BackendUnreachable, BackendBroken):
+            self._was_lost = True
+            raise
+
+    async def _check_model(self) -> None:
+        """Check that a server that failed has the same model as before.
+
+        The prompts are in the chat format of the model that was found; another one misreads it.
+
+        Raises:
+            BackendUnreachable: it lists other models.
+        """
+        listed, known = await self.models(), self.known_model
+        if listed and known is not None and known not in listed:
+            raise BackendUnreachable(
+                f"the server at {self.address} has other models now: {list_names(listed)}, "
+                f"and no more {known}",
+                hint="/model NAME goes on with one in chat; else start mlx-tools again",
+            )
+        self._was_lost = not listed
 
     async def ask_whole(
         self, request: CompletionRequest, limits: Deadlines | None = None, **options: Any

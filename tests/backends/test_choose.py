@@ -6,15 +6,17 @@ import asyncio
 import json
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, aclosing
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from mlx_tools.app import backend_makers
 from mlx_tools.backends import (
     DEFAULT_MODEL,
+    CompletionRequest,
     CompletionsBackend,
     ModelMissing,
     SelectedBackend,
@@ -29,11 +31,13 @@ from mlx_tools.backends.models.listing import known_model
 from mlx_tools.errors import (
     EXIT_BACKEND,
     EXIT_USAGE,
+    BackendBroken,
     BackendRefused,
     BackendUnreachable,
     UsageError,
 )
 from mlx_tools.plugins.local import LocalBackend
+from mlx_tools.testing import Completion, ScriptedServer
 from tests.backends.asking import ask
 from tests.backends.loopback import Connection, Server, answers, likelihoods, says, serving
 
@@ -438,3 +442,29 @@ def test_a_repository_of_that_name_is_another_model() -> None:
     assert known_model("someone/smollm2-135m") is None
     assert known_model("/srv/someone/smollm2-135m/") == DEFAULT_MODEL
     assert known_model("smollm2-135m-4bit-tuned") is None
+
+
+def test_a_server_that_failed_and_has_another_model_then_is_not_asked() -> None:
+    request = CompletionRequest(prompt="Hi", max_tokens=9)
+
+    async def text(backend: Any) -> str:
+        async with aclosing(backend.complete(request)) as chunks:
+            return "".join([chunk.text async for chunk in chunks])
+
+    async def asks(server: ScriptedServer) -> None:
+        backend = (await choose_backend(url=server.url)).backend
+        assert await text(backend) == "one"
+        with pytest.raises(BackendBroken):
+            await text(backend)
+        server.models = ("second",)
+        for _ in range(2):
+            with pytest.raises(BackendUnreachable, match="other models now: second, and no") as e:
+                await text(backend)
+            assert "/model NAME" in str(e.value.hint)
+        server.models = ("second", "first")
+        assert await text(backend) == "two"
+        await backend.aclose()
+
+    broken = Completion("ha", finish_reason=None)
+    with ScriptedServer("one", broken, "two", model="first") as server:
+        anyio.run(asks, server)
