@@ -380,6 +380,10 @@ def _usage(message: str, error: Exception) -> str:
             advice = f": one of {', '.join(command.list_commands(context))}"
         elif "|" in values:
             advice = f": one of {values.replace('|', ', ')}"
+    elif line.startswith("no such command") and hasattr(command, "list_commands"):
+        # the closest word may do something else: remove is not resume
+        line = line.partition(". ")[0]
+        advice = f": one of {', '.join(command.list_commands(context))}"
     elif line.startswith("no such option") and any(option.nargs == -1 for option in command.params):
         advice = "; put words that start with - after --"
     return f"{line}{advice} (see: {path} --help)"

@@ -195,6 +195,12 @@ def test_a_reader_that_goes_away_is_no_error(home: Path) -> None:
     assert error == b"" and process.returncode == 1
 
 
+def test_an_unknown_command_of_a_group_lists_what_there_is(run: Any) -> None:
+    result = run("sessions", "remove")
+    assert result.code == 2 and "resume?" not in result.error
+    assert "no such command 'remove': one of list, show, resume, delete, prune (see:" in result.err
+
+
 @pytest.mark.parametrize("command", [("config", "show"), ("--help",), ("--version",)])
 def test_a_full_disk_behind_standard_output_is_one_line(
     home: Path, command: tuple[str, ...]
