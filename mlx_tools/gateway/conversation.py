@@ -434,6 +434,8 @@ class ConversationFold:
 
 def pair_results(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
     """The messages with each result behind its call; one without a call is the user's."""
+    if not any(message.calls or message.role == "tool" for message in messages):
+        return [*messages]
     return _told_strays(_merge_calls(messages))
 
 
