@@ -67,6 +67,12 @@ def test_a_run_waits_for_a_worker_and_goes_on_as_its_client_decides(settled: Any
     assert worker.wait() == 0
 
 
+def test_a_worker_that_says_that_it_works_ends_in_order(settled: Any) -> None:
+    worker = settled().worker()
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait() == 0
+
+
 def test_a_run_whose_worker_is_killed_is_gone_on_with_by_another(settled: Any) -> None:
     house = settled(Completion(answer("word " * 2000), size=5, delay=0.05), answer("done"))
     first = house.worker()

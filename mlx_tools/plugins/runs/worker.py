@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from itertools import groupby
 from operator import itemgetter
@@ -253,18 +253,21 @@ async def work(options: RunOptions, note: Note, run_due: Callable[[], Awaitable[
         slots, queues = own.concurrency, (*names, DEFAULT)
         worker = RunWorker(execution, execution.queue, slots, queues, run_due, note)
         webhooks.wake(execution.rows)
-        note(f"runs of {', '.join(names)} are done here, {own.concurrency} at once")
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_stop_at_signals, worker, note)
-            await worker.serve()
-            tasks.cancel_scope.cancel()
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            # Only now: whoever reads it may end this at once.
+            note(f"runs of {', '.join(names)} are done here, {own.concurrency} at once")
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_stop_at_signals, worker, signals, note)
+                await worker.serve()
+                tasks.cancel_scope.cancel()
     finally:
         await webhooks.aclose()
         await models.aclose()
 
 
-async def _stop_at_signals(worker: RunWorker, note: Note) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for _ in signals:
-            note("ends when its runs have ended, or gives them to another worker")
-            worker.stop()
+async def _stop_at_signals(
+    worker: RunWorker, signals: AsyncIterator[signal.Signals], note: Note
+) -> None:
+    async for _ in signals:
+        note("ends when its runs have ended, or gives them to another worker")
+        worker.stop()
