@@ -45,10 +45,16 @@ CONFIGURED: Final = {
 def take_aside(environ: MutableMapping[str, str] = os.environ) -> dict[str, str]:
     """Replace the person's home and settings by empty ones; return what says where theirs are.
 
-    A process that a test run started finds this done: it has the same home.
+    A process that a test run started finds this done: it has the same home. Only each worker of
+    pytest has one of its own: another one's tests would find what its tests leave there.
     """
     if PERSON in environ:
         theirs: dict[str, str] = json.loads(environ[PERSON])
+        own = f"mlx-tools-home-{environ.get('PYTEST_XDIST_WORKER', '')}"
+        if "PYTEST_XDIST_WORKER" in environ and Path(environ["HOME"]).name != own:
+            place = Path(environ["HOME"], own)
+            place.mkdir(exist_ok=True)
+            environ["HOME"] = str(place)
         return theirs
     theirs = {name: environ[name] for name in CACHES if name in environ}
     for name in [*filter(is_personal, environ)]:

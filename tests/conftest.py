@@ -7,11 +7,13 @@ import fcntl
 import gc
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,6 +97,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker("heavy")
     items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
+    verdict_folder()  # before a test sets variables
+
+
+@cache
+def verdict_folder() -> Path:
+    """Return the folder in which the package records what a server at an address can do."""
+    from mlx_tools.paths import state_dir
+
+    return state_dir() / "verdicts"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Forget what is recorded of a server: that of a later test may have its address."""
+    if verdict_folder().exists():
+        shutil.rmtree(verdict_folder())
 
 
 @pytest.fixture(scope="session")

@@ -40,6 +40,16 @@ def test_what_is_a_persons_is_taken_aside_once() -> None:
     assert take_aside(environ) == theirs and environ == once
 
 
+def test_each_worker_has_a_home_of_its_own(tmp_path: Path) -> None:
+    homes = set()
+    for worker in ("gw0", "gw1"):
+        environ = {PERSON: "{}", "HOME": str(tmp_path), "PYTEST_XDIST_WORKER": worker}
+        for _ in range(2):  # what a worker starts has its home
+            take_aside(environ)
+            homes.add(environ["HOME"])
+    assert len(homes) == 2 and all(Path(home).is_dir() for home in homes)
+
+
 @pytest.mark.parametrize(
     ("there", "workers"),
     [pytest.param(True, ("-n", "1"), marks=pytest.mark.heavy), (False, ())],

@@ -147,8 +147,18 @@ def test_there_are_more_than_a_thousand_different_paths(tmp_path: Path) -> None:
     ],
 )
 def test_no_path_touches_anything_outside_its_root(
-    place: Path, operation: str, mode: str, each: int
+    place: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    operation: str,
+    mode: str,
+    each: int,
 ) -> None:
+    # Other tests write into the home and the folder that they all have.
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
     root = hostile_tree(place)
     files = builtin_tools([f"{root}:{mode}"])
     tool = files.get("create_file" if operation == "create" else "file_access")
