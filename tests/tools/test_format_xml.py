@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from xml.etree import ElementTree
 
 import pytest
@@ -96,7 +97,8 @@ def test_nothing_is_expanded_and_nothing_fetched(text: str) -> None:
 @pytest.fixture
 def most(monkeypatch: pytest.MonkeyPatch) -> int:
     """Characters that a result may have here."""
-    monkeypatch.setattr("mlx_tools.plugins.basics.format_xml.MAX_CHARS", 100_000)
+    module = import_module(format_document.__module__)  # the tool has the module's name
+    monkeypatch.setattr(module, "MAX_CHARS", 100_000)
     return 100_000
 
 
