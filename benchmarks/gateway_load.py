@@ -5,6 +5,10 @@ LiteLLM's proxy before it, each one process on loopback, and asks each with the 
 stream. Added is what a client waits longer than at the scripted server itself. Then the gateway
 alone: its memory over many requests, and its slots after clients that go away at random.
 
+``--beside FOLDER`` measures the gateway of another checkout of this project in turns with this
+one's, and prints this one's times as multiples of that one's: whole is how long an answer takes,
+processor the time of the gateway's process for one.
+
 LiteLLM is installed into an environment of its own, ``benchmarks/.venv-gateway``, at the version of
 gateway_peers.txt. The figures go to ``benchmarks/gateway_load.json``.
 """
@@ -155,9 +159,13 @@ def process(
 
 
 @contextlib.contextmanager
-def gateway(url: str, folder: Path, chat_format: str = "chatml") -> Iterator[tuple[str, int]]:
+def gateway(
+    url: str, folder: Path, chat_format: str = "chatml", checkout: Path = ROOT
+) -> Iterator[tuple[str, int]]:
+    """The gateway of a checkout before a model server: its address and its process."""
     port = free_port()
     environ = {
+        "PYTHONPATH": str(checkout),
         "MLX_TOOLS_GATEWAY_CONCURRENCY": "1000",
         **{f"XDG_{name}_HOME": str(folder) for name in ("CONFIG", "STATE", "DATA")},
     }
@@ -226,20 +234,46 @@ async def ask(client: httpx.AsyncClient, url: str, number: int, tools: bool) -> 
     return came
 
 
-async def crowd(url: str, clients: int, tools: bool) -> dict[str, float]:
+async def crowd(url: str, clients: int, tools: bool, pid: int = 0) -> dict[str, float]:
     """So many clients at once, one after the other within a second; medians in milliseconds."""
 
-    async def later(number: int) -> list[float]:
+    async def later(number: int) -> tuple[list[float], float]:
         await asyncio.sleep(number / clients)
-        return await ask(client, url, number, tools)
+        began = time.perf_counter()
+        return await ask(client, url, number, tools), time.perf_counter() - began
 
     async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None), timeout=300) as client:
         await ask(client, url, -1, tools)
-        came = await asyncio.gather(*(later(number) for number in range(clients)))
+        spent = processor_seconds(pid) if pid else 0.0
+        answers = await asyncio.gather(*(later(number) for number in range(clients)))
+        spent = processor_seconds(pid) - spent if pid else 0.0
+    came = [times for times, _ in answers]
     assert all(len(one) == TOKENS for one in came), {len(one) for one in came}
     first = statistics.median(one[0] for one in came)
     token = statistics.median((one[-1] - one[0]) / (len(one) - 1) for one in came)
-    return {"first_ms": round(first * 1000, 1), "token_ms": round(token * 1000, 2)}
+    row = {"first_ms": round(first * 1000, 1), "token_ms": round(token * 1000, 2)}
+    row["whole_ms"] = round(statistics.median(seconds for _, seconds in answers) * 1000, 1)
+    return row | ({"processor_ms": round(spent / clients * 1000, 2)} if pid else {})
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time of a process, all its threads'. Linux only."""
+    # The clock that Linux gives each process; what /proc says is exact to 10 ms only.
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+def in_rounds(
+    servers: dict[str, tuple[str, bool, int]], clients: int, rounds: int
+) -> dict[str, dict[str, float]]:
+    """Ask all servers in turns, some rounds; return the median of each number of each server."""
+    rows: dict[str, list[dict[str, float]]] = {name: [] for name in servers}
+    for _ in range(rounds):
+        for name, (url, tools, pid) in servers.items():
+            rows[name].append(asyncio.run(crowd(url, clients, tools, pid)))
+    return {
+        name: {key: round(statistics.median(row[key] for row in found), 2) for key in found[0]}
+        for name, found in rows.items()
+    }
 
 
 async def many(url: str, requests: int, pid: int) -> list[dict[str, int]]:
@@ -299,26 +333,44 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--leaving", type=int, default=2_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--beside", type=Path, help="another checkout, to compare with")
+    parser.add_argument("--no-litellm", action="store_true")
     parser.add_argument("--upstream", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.upstream:
         upstream(given.upstream)
         return
-    peers()
+    if not given.no_litellm:
+        peers()
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, __file__, "--upstream", str(port)]
     found: dict[str, Any] = {"machine": f"{platform.machine()}, {os.cpu_count()} cores"}
     with tempfile.TemporaryDirectory() as name, process(command, f"{url}/health", {}):
         folder = Path(name)
-        with gateway(url, folder) as (ours, pid), litellm(url, folder) as (theirs, _):
+        with contextlib.ExitStack() as stack:
+            ours, pid = stack.enter_context(gateway(url, folder))
+            servers = {
+                "direct": (url, False, 0),
+                "gateway": (ours, False, pid),
+                "gateway, with a tool": (ours, True, pid),
+            }
+            if given.beside:
+                other = stack.enter_context(gateway(url, folder / "beside", checkout=given.beside))
+                servers["other gateway"] = (other[0], False, other[1])
+                servers["other gateway, with a tool"] = (other[0], True, other[1])
+            if not given.no_litellm:
+                theirs, _ = stack.enter_context(litellm(url, folder))
+                servers["litellm"] = (theirs, False, 0)
             for clients in (1, given.clients):
-                row = {"direct": asyncio.run(crowd(url, clients, tools=False))}
-                row["gateway"] = asyncio.run(crowd(ours, clients, tools=False))
-                row["gateway, with a tool"] = asyncio.run(crowd(ours, clients, tools=True))
-                row["litellm"] = asyncio.run(crowd(theirs, clients, tools=False))
-                found[f"{clients} clients"] = row
-                print(json.dumps(row), flush=True)
+                row = in_rounds(servers, clients, given.rounds)
+                own = {name: row[name] for name in row if not name.startswith("other ")}
+                found[f"{clients} clients"] = own
+                for name, numbers in row.items():
+                    beside = row.get(f"other {name}", {})
+                    times = {key: round(numbers[key] / beside[key], 2) for key in beside}
+                    print(clients, name, json.dumps(numbers), times or "", flush=True)
         with gateway(url, folder) as (ours, pid):
             found["clients that leave"] = asyncio.run(leaving(ours, given.leaving))
             print(json.dumps(found["clients that leave"]), flush=True)

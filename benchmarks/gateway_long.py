@@ -16,13 +16,21 @@ import json
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-from gateway_load import HERE, WEATHER, free_port, gateway, litellm, peers, process
+from gateway_load import (
+    HERE,
+    WEATHER,
+    free_port,
+    gateway,
+    litellm,
+    peers,
+    process,
+    processor_seconds,
+)
 
 RESULTS = HERE / "gateway_long.json"
 WORDS = "I looked at the notes and wrote down what I found in them. " * 8
@@ -54,12 +62,6 @@ def bare_starlette() -> Iterator[tuple[str, int]]:
     command = [sys.executable, __file__, "--bare", str(port)]
     with process(command, f"http://127.0.0.1:{port}/health", {}) as one:
         yield f"http://127.0.0.1:{port}", one.pid
-
-
-def processor_seconds(pid: int) -> float:
-    """Return the processor time of a process, all its threads'."""
-    # The clock that Linux gives each process; what /proc says is exact to 10 ms only.
-    return time.clock_gettime((~pid << 3) | 2)
 
 
 class Conversation:

@@ -24,16 +24,21 @@ def figures() -> str:
     load, cache = _kept("gateway_load.json"), _kept("gateway_cache.json")
     counts = [key for key in load if key.endswith(" clients")]
     heads = "".join(f" {name.partition(' ')[0]} at once |" for name in counts)
+    # Older results have no time of the whole answer.
+    has_whole = all("whole_ms" in row for count in counts for row in load[count].values())
+    keys, words = ["first_ms", "token_ms"], "to the first token and between tokens"
+    if has_whole:
+        keys, words = [*keys, "whole_ms"], "to the first token, between tokens, and in all"
     lines = [
         f"`python benchmarks/gateway_load.py`, on {load['machine']}, with so many clients at once: "
-        "medians in ms, to the first token and between tokens.",
+        f"medians in ms, {words}.",
         "",
         f"| asked |{heads}",
         f"| --- |{' --- |' * len(counts)}",
     ]
     for name in load[counts[0]]:
         rows = [load[count][name] for count in counts]
-        cells = "".join(f" {row['first_ms']:g}, {row['token_ms']:g} |" for row in rows)
+        cells = "".join(f" {', '.join(f'{row[key]:g}' for key in keys)} |" for row in rows)
         lines.append(f"| {name} |{cells}")
     first, last, left = load["memory"][0], load["memory"][-1], load["clients that leave"]
     told = (
