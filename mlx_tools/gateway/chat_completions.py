@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
+from msgspec import Meta, Struct, ValidationError, convert
 from pydantic import Field, WrapValidator
 
 from mlx_tools.backends import MAX_SCORES, TokenScore
@@ -135,13 +136,20 @@ _ROLES: Final[Mapping[str, Role]] = {
 }
 
 
+class TextMessage(Struct, forbid_unknown_fields=True):
+    """A message that is a role and a text, as most are."""
+
+    role: Literal["system", "developer", "user", "assistant", "function"]
+    content: str
+
+
+_TextMessages = Annotated[list[TextMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+
+
 def _read_text_message(
     value: Any, read_model: Callable[[Any], ChatMessage]
 ) -> ChatMessage | ClientMessage:
-    """Read a message that is a role and a text, as most are, without pydantic.
-
-    A long conversation has hundreds, and they come again with each request.
-    """
+    """Read a message that is a role and a text without pydantic."""
     if type(value) is dict and len(value) == 2:
         role, content = value.get("role"), value.get("content")
         if type(role) is str and type(content) is str and role in _ROLES and role != "tool":
@@ -151,6 +159,20 @@ def _read_text_message(
 
 ReadMessage = Annotated[ChatMessage, WrapValidator(_read_text_message)]
 """A message as its model or, if it is a role and a text, as it is read."""
+
+
+def _read_text_messages(
+    value: Any, read_models: Callable[[Any], list[ChatMessage | ClientMessage]]
+) -> list[ChatMessage | ClientMessage]:
+    """Read messages that are all a role and a text, in one go.
+
+    A long conversation has hundreds, and they come again with each request.
+    """
+    try:
+        texts = convert(value, _TextMessages)
+    except ValidationError:
+        return read_models(value)
+    return [ClientMessage(_ROLES[message.role], message.content) for message in texts]
 
 
 class StreamOptions(Body):
@@ -179,7 +201,11 @@ class OpenAiBody(SamplingBody):
 class ChatBody(OpenAiBody):
     """The fields that have a meaning here; all others are kept apart."""
 
-    messages: Annotated[list[ReadMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    messages: Annotated[
+        list[ReadMessage],
+        Field(min_length=1, max_length=MAX_MESSAGES),
+        WrapValidator(_read_text_messages),
+    ]
     tools: Annotated[list[ChatTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: str | JsonObject | None = None
     parallel_tool_calls: bool | None = None
