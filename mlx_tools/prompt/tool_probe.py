@@ -372,7 +372,9 @@ class _Learner:
 
     def _before_arguments(self, text: str, dialect: Dialect | None) -> str:
         """The text between a call's name and its arguments."""
-        before = text[: text.index(_CALLS[0].key)]
+        before, key, _ = text.partition(_CALLS[0].key)
+        if not key:
+            raise ToolsUnknown("its template does not write the names of a call's arguments")
         if dialect is None or dialect.body in ("json", "named_json"):
             brace = before.rfind("{")
             if brace < 0 or before[brace + 1 :].strip(' \n"'):

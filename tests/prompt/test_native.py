@@ -151,6 +151,7 @@ def test_templates_without_tools_say_so() -> None:
         ("loop.index0 == 0", "raise_exception('No tools!')", "refuses it: No tools!"),
         ("'\\n</tool_response>'", "'\\n</tool_response>' + message.content|upper", "no fixed form"),
         ("{%- for tool in tools %}", "{%- for tool in tools[:2] %}", "no fixed form"),
+        ("tool_call.arguments | tojson", "tool_call.arguments.values()|join", "does not write the"),
     ],
 )
 def test_what_cannot_be_learnt_is_told_with_its_reason(old: str, new: str, reason: str) -> None:
