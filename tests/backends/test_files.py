@@ -124,12 +124,19 @@ def test_the_vocabulary_is_not_decoded(tmp_path: Path) -> None:
     [
         *(("tokenizer", t) for t in ("", "{", "[]", '{"a"', '{"a":1', "{" * 5000)),
         *(("tokenizer", t) for t in ('{"added_tokens": [}', '{"post_processor":]}')),
+        ("tokenizer", '{"post_processor": {"type": "Sequence", "processors": 7}}'),
         *(("tokenizer_config", t) for t in ("", "{}}", "[1]", "[" * 100_000)),
     ],
 )
 def test_a_broken_file_is_named(tmp_path: Path, file: str, text: str) -> None:
     with pytest.raises(ModelError, match=rf"{file}\.json"):
         read(tmp_path, **{f"{file}_json": text})
+
+
+def test_a_number_that_no_token_has_is_left_out(tmp_path: Path) -> None:
+    decoder = {"9" * 5_000: {"content": "x"}, "7": {"content": "y"}}
+    text = json.dumps({"added_tokens_decoder": decoder})
+    assert read(tmp_path, tokenizer_config_json=text).added_tokens == {"y": 7}
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:

@@ -107,6 +107,8 @@ INDEX = json.dumps({"weight_map": {"x": "model-1.safetensors", "y": "model-2.saf
         WHOLE | {"config.json": '{"model_type": 3}'},
         WHOLE | {"model.safetensors.index.json": INDEX, "model-1.safetensors": "x"},
         WHOLE | {"model.safetensors.index.json": "{}"},
+        WHOLE | {"model.safetensors.index.json": '{"weight_map": {"x": []}}'},
+        WHOLE | {"model.safetensors.index.json": json.dumps({"weight_map": {"x": "x" * 300}})},
     ],
 )
 def test_what_mlx_lm_could_not_load_is_not_listed(

@@ -85,7 +85,11 @@ def read_model_files(path: Path, name: str | None = None) -> ModelFiles:
     if tokenizer is None:  # only a sentencepiece model: the Llama family's rule
         adds_bos = bool(settings.get("add_bos_token", bos is not None))
     else:
-        adds_bos = any(token == bos for token in _leading(tokenizer.get("post_processor")))
+        try:
+            adds_bos = any(token == bos for token in _leading(tokenizer.get("post_processor")))
+        except (AttributeError, TypeError) as error:
+            unknown = ValueError("its post_processor has an unknown form")
+            raise _unreadable(path / "tokenizer.json", unknown) from error
     generation = _load(path / "generation_config.json") or {}
     ends = generation.get("eos_token_id") or config.get("eos_token_id")
     numbers = ends if isinstance(ends, list) else [ends]
@@ -147,7 +151,7 @@ def _added_tokens(
     pairs += [(token.get("id"), token) for token in items if isinstance(token, dict)]
     tokens = {}
     for number, token in pairs:
-        if isinstance(token, dict) and re.fullmatch(r"[0-9]+", str(number)):
+        if isinstance(token, dict) and re.fullmatch(r"[0-9]{1,10}", str(number)):
             tokens[int(number)] = (_text(token) or "", bool(token.get("special")))
     return dict(sorted(tokens.items()))
 

@@ -124,8 +124,9 @@ def _has_weights(snapshot: Path) -> bool:
     index = snapshot / "model.safetensors.index.json"
     if index.is_file():
         places = _object(index).get("weight_map")
-        names = set(places.values()) if isinstance(places, dict) else set()
-        return bool(names) and all((snapshot / str(name)).is_file() for name in names)
+        names = set(map(str, places.values())) if isinstance(places, dict) else set()
+        # Path.is_file raises an error for a long name.
+        return bool(names) and all(os.path.isfile(snapshot / name) for name in names)  # noqa: PTH113
     files = list(snapshot.glob("model*.safetensors"))
     return bool(files) and all(path.is_file() for path in files)
 
