@@ -54,6 +54,11 @@ def test_a_server_is_added_used_changed_and_removed(
     assert run(*call, "--approve", "always").out == "hi\n"
     assert run("mcp", "test", "there", "--reads", "echo", "--yes").code == 0
     assert run(*call).out == "hi\n"
+    value = json.loads(kept.read_text())
+    value["at"]["reads"] = ["echo", "gone"]  # a tool that it had when it was agreed to
+    kept.write_text(json.dumps(value))
+    assert run("mcp", "test", "there", "--yes").code == 0
+    assert "has no tool 'gone'" in run("mcp", "test", "there", "--reads", "gone", "--yes").err
     assert run("mcp", "remove", "there", "--yes").code == 0
     assert run("mcp", "list").out == ""
 
@@ -82,10 +87,17 @@ def test_servers_of_other_programs_are_imported(run: Run, home: Path, command: l
     file = home / ".cursor" / "mcp.json"
     file.parent.mkdir()
     broken = {"command": "/no/such/command"}
-    file.write_text(json.dumps({"mcpServers": {"one": entry, "bad": broken, "a__b": entry}}))
+    old = {"url": "https://h.test/sse", "type": "sse"}
+    servers = {"old": old, "odd": 7, "one": entry, "bad": broken, "a__b": entry}
+    file.write_text(json.dumps({"mcpServers": servers}))
+    damaged = home / ".claude.json"
+    damaged.write_text("{")
     imported = run("mcp", "import", "--yes")
     assert imported.code == 0
-    assert f"Cursor, {file}: 3 servers" in imported.err
+    assert f"note: Claude Code: {damaged}: " in imported.err
+    assert f"Cursor, {file}: 5 servers" in imported.err
+    assert "old: the entry: it speaks the older transport (SSE)" in imported.err
+    assert "odd: the entry: it is no object" in imported.err
     assert "error: bad: the server bad failed" in imported.err
     assert "'a__b' cannot name a source of tools" in imported.err
     assert "1 server added" in imported.err

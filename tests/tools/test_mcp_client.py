@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,7 +23,7 @@ from mlx_tools.controller.approver import confirm_action
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ALL_EFFECTS, replace
 from mlx_tools.plugins.mcp.client import McpClients, fetch_offer, may_ask_at, mcp_read, read_answer
-from mlx_tools.plugins.mcp.places import mask_place, read_servers
+from mlx_tools.plugins.mcp.places import mask_place, read_place, read_servers
 from mlx_tools.plugins.mcp.sign_in import PORT, sign_in
 from mlx_tools.testing import ScriptedApprover
 from mlx_tools.tools import (
@@ -477,21 +477,25 @@ def test_it_ends_with_us_however_we_end(home: Path) -> None:
 def test_places_are_read_as_other_programs_write_them() -> None:
     desktop = {"mcpServers": {"a": {"command": "x", "args": ["-y"], "env": {"K": "secret"}}}}
     code = {"servers": {"b": {"type": "http", "url": "https://h/mcp?k=secret"}}}
-    (place,) = read_servers(desktop, "f").values()
+    (entry,) = read_servers(desktop, "f").values()
+    place = read_place(entry, "f")
     assert place == {"command": ["x", "-y"], "env": {"K": "secret"}, "cwd": None}
     assert mask_place(place) == "x -y with K"
-    (place,) = read_servers(code, "f").values()
-    assert "secret" not in mask_place(place)
-    wrong: list[Mapping[str, Any]] = [
+    (entry,) = read_servers(code, "f").values()
+    assert "secret" not in mask_place(read_place(entry, "f"))
+    with pytest.raises(UsageError, match=r"^f"):
+        read_servers({}, "f")
+    wrong: list[Any] = [
+        7,
         {},
-        {"mcpServers": {"a": {}}},
-        {"mcpServers": {"a": {"command": "x", "args": "y"}}},
-        {"mcpServers": {"a": {"url": "ftp://x"}}},
-        {"mcpServers": {"a": {"command": "x", "env": {"a": 1}}}},
+        {"command": "x", "args": "y"},
+        {"url": "ftp://x"},
+        {"url": "https://h/sse", "type": "sse"},
+        {"command": "x", "env": {"a": 1}},
     ]
-    for value in wrong:
+    for entry in wrong:
         with pytest.raises(UsageError, match=r"^f"):
-            read_servers(value, "f")
+            read_place(entry, "f")
 
 
 @pytest.mark.parametrize(

@@ -101,14 +101,20 @@ def import_servers(
         raise UsageError("no other program keeps servers here", hint="name a FILE")
     existing, added = set(BoundSources().names()), 0
     for program, path in files:
-        servers = _servers_in(path) if file else _servers_of(path)
+        try:
+            servers = _servers_in(path)
+        except UsageError as error:
+            if file is not None:
+                raise
+            note(f"{program}: {error}")
+            continue
         note(f"{program}, {path}: {count_noun(len(servers), 'server')}")
-        for name, place in servers.items():
+        for name, entry in servers.items():
             if name in existing:
                 note(f"{name} is here already")
                 continue
             try:
-                added += _agree(name, place, (), yes)
+                added += _agree(name, read_place(entry, "the entry"), (), yes)
             except (UsageError, ToolError) as error:
                 complain(f"{name}: {error}")
                 continue
@@ -153,6 +159,8 @@ def test(name: ServerName, reads: Reads = None, yes: Yes = False) -> int:
     """Connect to a server, show what changed, and ask whether you agree."""
     source = _source(name)
     offer = _inspect_source(source)
+    # Of what was agreed to before, a tool may be gone: the changes show that.
+    _check_reads(name, offer, reads or ())
     agreed = _agreed_to(source, offer, reads or source.location.get("reads", ()))
     changes = list(diff_sources(source, agreed))
     if not changes:
@@ -244,6 +252,7 @@ def _agree(name: str, place: Mapping[str, Any], reads: Sequence[str], yes: bool)
     if not confirm("Connect to it?", yes):
         return False
     offer = _inspect_source(source)
+    _check_reads(name, offer, reads)
     source = _agreed_to(source, offer, reads)
     show_all(_describe_server(source, offer.hints, offer.refused_tools))
     if not confirm(f"Add {name}?", yes):
@@ -280,17 +289,17 @@ def _sign_in(page: str) -> None:
     webbrowser.open(page)
 
 
-def _agreed_to(source: BoundSource, offer: ServerOffer, reads: Sequence[str]) -> BoundSource:
-    """Return the source as a person would agree to it.
-
-    Raises:
-        UsageError: a pattern matches no tool.
-    """
+def _check_reads(server: str, offer: ServerOffer, reads: Sequence[str]) -> None:
+    """Raise UsageError if a pattern matches no tool."""
     names = [tool.name for tool in offer.tools]
     for pattern in reads:
         if not any(fnmatchcase(name, pattern) for name in names):
             hint = did_you_mean(pattern, names)
-            raise UsageError(f"--reads: {source.name} has no tool {pattern!r}", hint=hint)
+            raise UsageError(f"--reads: {server} has no tool {pattern!r}", hint=hint)
+
+
+def _agreed_to(source: BoundSource, offer: ServerOffer, reads: Sequence[str]) -> BoundSource:
+    """Return the source as a person would agree to it."""
     tools = tuple(
         replace(tool, effects=("network", "read"))
         if any(fnmatchcase(tool.name, pattern) for pattern in reads)
@@ -351,21 +360,13 @@ def _source(name: str) -> BoundSource:
     return source
 
 
-def _servers_in(path: Path) -> Mapping[str, Mapping[str, Any]]:
+def _servers_in(path: Path) -> Mapping[str, Any]:
     """Return the servers in a file.
 
     Raises:
         UsageError: there are none.
     """
     return read_servers(parse_json(strip_comments(read_text(path)), str(path)), str(path))
-
-
-def _servers_of(path: Path) -> Mapping[str, Mapping[str, Any]]:
-    """Return the servers in another program's file; empty if there are none."""
-    try:
-        return _servers_in(path)
-    except UsageError:
-        return {}
 
 
 def _pairs(pairs: Sequence[str] | None, option: str) -> dict[str, str]:

@@ -38,15 +38,15 @@ def strip_comments(text: str) -> str:
     return _LAST_COMMAS.sub(blank, _COMMENTS.sub(blank, text))
 
 
-def read_servers(value: Any, name: str) -> dict[str, Mapping[str, Any]]:
-    """Return the place of each server in the JSON of a file.
+def read_servers(value: Any, name: str) -> dict[str, Any]:
+    """Return the entry of each server in the JSON of a file, for `read_place`.
 
     Args:
         value: the JSON.
         name: the name of the file in messages.
 
     Raises:
-        UsageError: it names no servers, or one has no place.
+        UsageError: it names no servers.
     """
     servers = None
     if isinstance(value, Mapping):
@@ -55,7 +55,7 @@ def read_servers(value: Any, name: str) -> dict[str, Mapping[str, Any]]:
             servers = servers or entry.get("mcpServers") or entry.get("servers")
     if not isinstance(servers, Mapping):
         raise UsageError(f"{name}: it names no servers", hint='they stand under "mcpServers"')
-    return {str(key): read_place(entry, f"{name}: {key}") for key, entry in servers.items()}
+    return {str(key): entry for key, entry in servers.items()}
 
 
 def read_place(entry: Any, name: str) -> Mapping[str, Any]:
