@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from xml.etree import ElementTree
 
 import pytest
@@ -10,18 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
-from mlx_tools.plugins.basics.format_xml import MAX_DEPTH, format_document
-from mlx_tools.tools import ToolResult
+from mlx_tools.plugins.basics.format_xml import MAX_DEPTH, format_document, format_xml
+from mlx_tools.tools import Tool, ToolResult
 from tests.tables import table
 from tests.tools.file_calls import executed
 
+MOST = 100_000
+"""Characters that a result of `SHORT` may have."""
+SHORT = format_xml(MOST)
 
-def formatted(text: str) -> ToolResult:
-    return executed(builtin_tools().get("format_xml"), content=text)
+
+def formatted(text: str, tool: Tool | None = None) -> ToolResult:
+    return executed(tool or builtin_tools().get("format_xml"), content=text)
 
 
-def fault(text: str) -> str:
-    result = formatted(text)
+def fault(text: str, tool: Tool | None = None) -> str:
+    result = formatted(text, tool)
     assert result.error is not None
     assert result.error.code == "tool_error"
     return result.error.message
@@ -94,29 +97,21 @@ def test_nothing_is_expanded_and_nothing_fetched(text: str) -> None:
     assert fault(text).startswith("a document type (<!DOCTYPE …>) is not taken")
 
 
-@pytest.fixture
-def most(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Characters that a result may have here."""
-    module = import_module(format_document.__module__)  # the tool has the module's name
-    monkeypatch.setattr(module, "MAX_CHARS", 100_000)
-    return 100_000
-
-
-def test_depth_and_length_are_limited(most: int) -> None:
+def test_depth_and_length_are_limited() -> None:
     deep = "<a>" * MAX_DEPTH + "</a>" * MAX_DEPTH
     assert formatted(deep).error is None
     assert fault(f"<a>{deep}</a>") == f"elements stand more than {MAX_DEPTH} levels deep"
     assert "levels deep" in fault("<a>" * 10_000)
     wide = "<a>" * 190 + "<b/>" * 500 + "</a>" * 190
-    assert fault(wide) == f"the formatted text would have more than {most} characters"
-    assert "more than" in fault(f"<a>{'&gt;' * (most // 4 + 1)}</a>")
+    assert fault(wide, SHORT) == f"the formatted text would have more than {MOST} characters"
+    assert "more than" in fault(f"<a>{'&gt;' * (MOST // 4 + 1)}</a>", SHORT)
 
 
-def test_what_will_be_too_long_is_not_read_to_its_end(most: int) -> None:
-    endless = f"<a>{'<b/>' * (most // 2)}<b"
-    assert fault(endless) == f"the formatted text would have more than {most} characters"
-    layout = f"<a>{' ' * most}<b></b>{' ' * most}</a>"
-    assert formatted(layout).content == "<a>\n  <b/>\n</a>"
+def test_what_will_be_too_long_is_not_read_to_its_end() -> None:
+    endless = f"<a>{'<b/>' * (MOST // 2)}<b"
+    assert fault(endless, SHORT) == f"the formatted text would have more than {MOST} characters"
+    layout = f"<a>{' ' * MOST}<b></b>{' ' * MOST}</a>"
+    assert formatted(layout, SHORT).content == "<a>\n  <b/>\n</a>"
 
 
 TEXT = st.text(

@@ -315,7 +315,8 @@ call = '{"type":"tool_call","name":"area","arguments":{"width":3.5,"height":4}}'
 backend = ScriptedBackend(call, '{"type":"final_answer","content":"14"}')
 outcome = Controller(backend, tools=[area], policy=Policy(allow=["area"])).run_sync("How large?")
 assert outcome.answer == "14"
-print([name for name in sys.modules if name.startswith("mlx_tools.toolbox")])
+rooms = ("mlx_tools.toolbox", "mlx_tools.plugins")
+print([name for name in sys.modules if name.startswith(rooms)])
 """
 
 

@@ -23,15 +23,15 @@ Kind = Literal["element", "text", "layout", "line"]
 """The kind of content in an element; a comment or an instruction is a line."""
 
 
-def format_xml() -> Tool:
-    """Return the tool.
+def format_xml(max_chars: int = MAX_CHARS) -> Tool:
+    """Return the tool, whose results have at most ``max_chars`` characters.
 
     A document type is refused, so there are no entities to expand and no other files to read. Depth
     and length are limited.
     """
     return Tool(
         load_words(NAME).spec(frozenset(("read",))),
-        lambda given: format_document(str(given["content"])),
+        lambda given: format_document(str(given["content"]), max_chars),
     )
 
 
@@ -39,7 +39,7 @@ def _make_error(kind: str, **facts: Any) -> ToolError:
     return ToolError(load_words(NAME).notices[kind].format(**facts))
 
 
-def format_document(text: str) -> str:
+def format_document(text: str, max_chars: int = MAX_CHARS) -> str:
     """Return the document with each element on a line. Raises ToolError."""
     text = text.removeprefix("\ufeff")
     stripped = text.lstrip()  # nothing may stand before a declaration, and nobody means what does
@@ -47,7 +47,7 @@ def format_document(text: str) -> str:
         data = stripped.encode()
     except UnicodeEncodeError:
         raise _make_error("unreadable") from None
-    document = _Document(data)
+    document = _Document(data, max_chars)
     try:
         document.parser.Parse(data, True)
     except expat.ExpatError as error:
@@ -60,8 +60,8 @@ def format_document(text: str) -> str:
     size = 0
     for depth, line in document.lines:
         size += len(_INDENT) * depth + len(line) + 1
-        if size > MAX_CHARS:
-            raise _make_error("long", most=MAX_CHARS)
+        if size > max_chars:
+            raise _make_error("long", most=max_chars)
         lines.append(_INDENT * depth + line)
     return "\n".join(lines)
 
@@ -85,9 +85,9 @@ class _Document:
     writes for layout. An element with text in it, or with only blanks, stays on one line.
     """
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, max_chars: int) -> None:
         self.lines: list[tuple[int, str]] = []
-        self._data = data
+        self._data, self._max_chars = data, max_chars
         self._pieces: list[str] = []  # of which an element on one line is made
         self._open: list[_Element] = []
         self._cdata: list[str] | None = None
@@ -119,8 +119,8 @@ class _Document:
             self._size += len(text)
         if self._open:
             self._open[-1].kinds.add(kind)
-        if self._size > MAX_CHARS:
-            raise _make_error("long", most=MAX_CHARS)
+        if self._size > self._max_chars:
+            raise _make_error("long", most=self._max_chars)
 
     def _refuse(self, *_: Any) -> None:
         raise _make_error("doctype")
