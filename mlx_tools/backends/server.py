@@ -165,6 +165,10 @@ class ServerBackend:
                 return
             except BackendError as error:
                 if not await self._has_died(client, error):
+                    if running is not None and isinstance(error, BackendTimeout):
+                        running.keeps_log = True
+                        hint = f"the machine may be busy: ask again; its log: {running.log}"
+                        raise BackendTimeout(error.message, hint=hint) from error
                     raise
                 process = running if isinstance(error, BackendBroken | DiedAtWork) else None
                 failure = process.end_at_work(error) if process is not None else None
@@ -241,7 +245,7 @@ class ServerBackend:
     async def _stop(self, *, keep_log: bool = False) -> None:
         running, self._running = self._running, None
         if running is not None:
-            keep_log = keep_log or running.exit_code is not None
+            keep_log = keep_log or running.keeps_log or running.exit_code is not None
             await running.client.aclose()
             running.stop()
             if not keep_log:  # it ended as it should: nobody needs its log
@@ -362,6 +366,8 @@ class ServerProcess:
             f"http://127.0.0.1:{self.port}", headers={"Origin": self.origin}
         )
         self.log = log
+        self.keeps_log = False
+        """True if an error has named the log."""
         arguments = server_arguments(model, self.port, self.origin, options)
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:

@@ -62,6 +62,8 @@ class Handler(BaseHTTPRequestHandler):
         if asked and fault("hangs"):
             state["status"] = "unavailable"
             time.sleep(600)
+        if asked and fault("slow"):
+            time.sleep(600)
         if asked and fault("drops"):
             return
         if asked and fault("fails"):

@@ -177,6 +177,20 @@ def test_a_thread_that_dies_behind_a_live_server_is_told_while_the_request_waits
         assert ask(server)[0].startswith("pid") and server.pid != first
 
 
+@pytest.mark.heavy
+def test_a_server_of_ours_that_is_too_slow_keeps_its_log_and_the_error_names_it(
+    model: Path,
+) -> None:
+    with backend(model, "slow") as server:
+        asyncio.run(server.start())
+        first = server.pid
+        with pytest.raises(BackendTimeout) as caught:
+            ask(server, timeout=0.5)
+        assert server.pid == first
+    (log,) = (model.parent / "logs").iterdir()  # though the server ended as it should
+    assert str(log) in str(caught.value.hint) and "ask again" in str(caught.value.hint)
+
+
 def test_options_of_the_user_take_the_place_of_those_from_memory_and_weights(model: Path) -> None:
     options = ["--kv-bits", "8", "--prompt-cache-bytes=77"]
     made = memory_options(model, 16 * 10**9)
