@@ -235,6 +235,8 @@ def to_hashable(value: Any) -> Any:
 
     Values that JSON Schema calls equal have equal ones.
     """
+    if type(value) is str:
+        return value
     if value is None or isinstance(value, (str, int, float)):
         return ("constant", value) if value is None or isinstance(value, bool) else value
     if isinstance(value, (dict, Mapping)):

@@ -55,15 +55,15 @@ class RunHistory(Struct):
 
     def fault(self, call: CallRecord) -> ErrorInfo | None:
         """Return the error of the same call before, None if it had a result."""
-        return self.faults.get((call.name, to_hashable(call.arguments)))
+        # Arguments may be long, and most runs have no fault to look up.
+        return self.faults.get((call.name, to_hashable(call.arguments))) if self.faults else None
 
     def end(self, call: CallRecord, error: ErrorInfo | None) -> None:
         """Record how a call ended; a reminder says nothing new."""
-        key = call.name, to_hashable(call.arguments)
-        if error is None:
-            self.faults.pop(key, None)
-        elif error.code != "repeated_call":
-            self.faults[key] = error
+        if error is None and self.faults:
+            self.faults.pop((call.name, to_hashable(call.arguments)), None)
+        elif error is not None and error.code != "repeated_call":
+            self.faults[call.name, to_hashable(call.arguments)] = error
 
     def add(self, name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> int:
         """Add a call. Return how often it was made without a change in between.
@@ -167,7 +167,7 @@ class SessionHistory(Struct):
         They are those of this tool, as it is now, with these arguments, in this session or in the
         one that it runs within. None if nobody allowed any.
         """
-        binding = spec.consent_binding(arguments)
+        binding = spec.consent_binding(arguments) if self.consents else None
         record = None if binding is None else self.consents.get((spec.name, to_hashable(binding)))
         shared = None if self.shared is None else self.shared(spec, arguments)
         if record is None or record.tool != spec.digest():

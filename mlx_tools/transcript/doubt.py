@@ -90,7 +90,7 @@ class UnknownEnds(Struct):
         """Record how a call ended if it was started, and add those of nested runs."""
         if was_started and record.error is not None and record.error.code == IN_DOUBT:
             self.begin(call)
-        elif was_started:
+        elif was_started and self.calls:
             self.calls.pop((call.name, to_hashable(call.arguments)), None)
         for inner in record.unknown_ends:
             self.begin(inner)
