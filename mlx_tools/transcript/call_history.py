@@ -60,9 +60,10 @@ class RunHistory(Struct):
 
     def end(self, call: CallRecord, error: ErrorInfo | None) -> None:
         """Record how a call ended; a reminder says nothing new."""
-        if error is None and self.faults:
-            self.faults.pop((call.name, to_hashable(call.arguments)), None)
-        elif error is not None and error.code != "repeated_call":
+        if error is None:
+            if self.faults:
+                self.faults.pop((call.name, to_hashable(call.arguments)), None)
+        elif error.code != "repeated_call":
             self.faults[call.name, to_hashable(call.arguments)] = error
 
     def add(self, name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> int:
