@@ -70,7 +70,7 @@ class Stranger:
         self.sources = BoundSources(home / "bound")
         self.source = BoundSource(name="there", kind="mcp", location=at, tools=(ECHO,))
         self.sources.save(self.source)
-        self.more = more
+        self.more = {"seconds": HANG} | more  # it starts in a second; a busy machine takes longer
 
     def with_clients(self, use: Callable[[McpClients], Awaitable[T]]) -> T:
         """Return the result of a use, after which the connections are ended."""
@@ -84,7 +84,7 @@ class Stranger:
 
         return asyncio.run(run())
 
-    def calls(self, *texts: str, timeout: float = 60, **context: Any) -> list[ToolResult]:
+    def calls(self, *texts: str, timeout: float = HANG, **context: Any) -> list[ToolResult]:
         """The results of calls one after the other, through one connection."""
 
         async def use(clients: McpClients) -> list[ToolResult]:
