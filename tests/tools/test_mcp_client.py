@@ -24,7 +24,7 @@ from mlx_tools.errors import UsageError
 from mlx_tools.messages import ALL_EFFECTS, replace
 from mlx_tools.plugins.mcp.client import McpClients, fetch_offer, may_ask_at, mcp_read, read_answer
 from mlx_tools.plugins.mcp.places import mask_place, read_place, read_servers
-from mlx_tools.plugins.mcp.sign_in import PORT, sign_in
+from mlx_tools.plugins.mcp.sign_in import sign_in
 from mlx_tools.testing import ScriptedApprover
 from mlx_tools.tools import (
     BoundSource,
@@ -505,11 +505,16 @@ def test_places_are_read_as_other_programs_write_them() -> None:
         ("error=access_denied&error_description=no%0Athanks", "was refused: no"),
     ],
 )
-def test_a_page_may_lead_back_before_whatever_showed_it_is_done(query: str, said: str) -> None:
+def test_a_page_may_lead_back_before_whatever_showed_it_is_done(
+    query: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()  # its own is one that the system may have given to another program
+    monkeypatch.setattr("mlx_tools.plugins.mcp.sign_in.PORT", port)
+
     def show(page: str) -> None:
-        with socket.create_connection(("127.0.0.1", PORT)) as other:  # who says nothing
+        with socket.create_connection(("127.0.0.1", port)) as other:  # who says nothing
             other.sendall(b"GET\r\n")
-        urllib.request.urlopen(f"http://127.0.0.1:{PORT}/callback?{query}", timeout=60).close()
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/callback?{query}", timeout=60).close()
 
     async def signed_in() -> str:
         context = sign_in("https://there.example/mcp", "there", show).context
