@@ -94,6 +94,8 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as heavy all tests that need a PostgreSQL server, and put the longest files first."""
     for item in items:
+        if os.environ["HOME"] in item.nodeid:  # each worker has another, and all must collect alike
+            raise pytest.UsageError(f"the name of a test holds a folder: {item.nodeid}")
         if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker("heavy")
     items.sort(key=lambda item: not item.nodeid.startswith(FIRST))

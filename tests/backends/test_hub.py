@@ -70,13 +70,13 @@ def put(
         ({"HUGGINGFACE_HUB_CACHE": "/c", "HF_HOME": "/b"}, "/c"),
         ({"HF_HOME": "/b", "XDG_CACHE_HOME": "/d"}, "/b/hub"),
         ({"XDG_CACHE_HOME": "/d"}, "/d/huggingface/hub"),
-        ({}, str(Path.home() / ".cache/huggingface/hub")),
+        ({}, "~/.cache/huggingface/hub"),
     ],
 )
 def test_the_cache_is_where_the_hugging_face_libraries_look(
     environ: dict[str, str], folder: str
 ) -> None:
-    assert str(hub_cache_dir(environ)) == folder
+    assert hub_cache_dir(environ) == Path(folder).expanduser()
 
 
 def test_whole_models_are_listed_by_name_with_their_size(environ: dict[str, str]) -> None:
