@@ -21,7 +21,7 @@ from mlx_tools.tools import Progress, ToolContext, ToolResult, execute
 from tests.examples import FEW
 from tests.folders.tool_folders import make_folder
 from tests.processes import is_alive
-from tests.waiting import until, wait_until
+from tests.waiting import HANG, until, wait_until
 
 LEFT = """
 import os, subprocess, sys, time
@@ -44,7 +44,7 @@ def children(folder):
 
 
 def call(folder: Path, arguments: dict[str, Any] | None = None, **more: Any) -> ToolResult:
-    seconds = more.pop("timeout", 60)
+    seconds = more.pop("timeout", HANG)
     context = ToolContext(**more)
     return asyncio.run(execute(load_tool(folder), arguments or {}, context, timeout=seconds))
 
