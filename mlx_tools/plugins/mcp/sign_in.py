@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from mcp.client.auth import OAuthClientProvider
     from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
-PORT: Final = 33_418
+PORT: Final = 28_418
 """The port on loopback to which the page leads back. It is fixed, since servers hold a client to
-the address that it registered."""
+the address that it registered. Linux from 32,768 and macOS from 49,152 on give ports to other
+connections, which could have this one at the moment."""
 _REDIRECT: Final = f"http://127.0.0.1:{PORT}/callback"
 _MAX_BYTES: Final = 100_000
 _SECONDS: Final = 300.0
