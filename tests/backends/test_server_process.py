@@ -36,7 +36,7 @@ from tests.backends.asking import ask, collect
 from tests.forked import forks
 from tests.processes import is_alive
 from tests.tables import table
-from tests.waiting import HANG, until, wait_until
+from tests.waiting import EXPIRES, HANG, until, wait_until
 
 FAKE = Path(__file__).with_name("fake_mlx_server.py")
 
@@ -185,7 +185,7 @@ def test_a_server_of_ours_that_is_too_slow_keeps_its_log_and_the_error_names_it(
         asyncio.run(server.start())
         first = server.pid
         with pytest.raises(BackendTimeout) as caught:
-            ask(server, timeout=0.5)
+            ask(server, timeout=EXPIRES)
         assert server.pid == first
     (log,) = (model.parent / "logs").iterdir()  # though the server ended as it should
     assert str(log) in str(caught.value.hint) and "ask again" in str(caught.value.hint)

@@ -141,7 +141,7 @@ def test_functions_of_a_backend_name_the_plugin() -> None:
         with pytest.raises(PluginError, match=f"the plugin moon failed: {name} of its backend: "):
             asyncio.run(getattr(backend, name)())
     backend.fails = False  # as it is set from outside
-    assert asyncio.run(backend.health(timeout=2.0)) == "2 s" and not hasattr(backend, "context")
+    assert asyncio.run(backend.health(timeout=7.0)) == "7 s" and not hasattr(backend, "context")
     assert (backend.kind, backend.model, backend.forbidden_tokens) == ("native", "moon", ())
     with pytest.raises(BackendBroken, match="backend MoonBackend of the plugin moon"):
         asyncio.run(complete_all(backend))
