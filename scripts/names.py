@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 import tomllib
 from collections import Counter
@@ -41,6 +42,12 @@ def room_of(path: Path) -> str:
 def files() -> Iterator[Path]:
     """Yield every Python file of the package."""
     yield from sorted(PACKAGE.rglob("*.py"))
+
+
+@functools.cache
+def parse(path: Path) -> ast.Module:
+    """Return the tree of a file, which is parsed once for all rules."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def definitions(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -94,7 +101,7 @@ def bad_names(room: str) -> list[Finding]:
             continue
         name = path.relative_to(PACKAGE).as_posix()
         allowed = table["allowed"].get(name, [])
-        for identifier, line in definitions(ast.parse(path.read_text(encoding="utf-8"))):
+        for identifier, line in definitions(parse(path)):
             word = identifier.strip("_").lower()
             if word in words and identifier not in allowed:
                 findings.add((name, line, identifier))
@@ -108,7 +115,7 @@ def bad_first_lines(room: str) -> list[Finding]:
     for path in files():
         if room_of(path) != room:
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parse(path)):
             if not isinstance(node, kinds) or not (text := ast.get_docstring(node)):
                 continue
             first = text.split("\n", 1)[0]

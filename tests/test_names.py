@@ -26,7 +26,7 @@ def test_a_first_line_is_short_and_is_a_sentence_or_a_noun_phrase(room: str) -> 
 def test_every_name_that_is_allowed_is_there() -> None:
     defined = {
         path.relative_to(names.PACKAGE).as_posix(): {
-            name for name, _ in names.definitions(names.ast.parse(path.read_text(encoding="utf-8")))
+            name for name, _ in names.definitions(names.parse(path))
         }
         for path in names.files()
     }

@@ -81,6 +81,7 @@ def test_without_time_nothing_is_awaited() -> None:
     run(tried)
 
 
+@pytest.mark.heavy
 def test_a_silent_server_is_looked_at_again_and_again_until_it_has_died() -> None:
     async def tried() -> None:
         looks = 0

@@ -145,6 +145,7 @@ def test_a_compiled_file_that_was_put_beside_a_source_is_not_run(tmp_path: Path)
     assert call(folder).content == '{"n":1}'
 
 
+@pytest.mark.heavy
 def test_progress_is_reported_also_by_a_function_that_is_wrapped(tmp_path: Path) -> None:
     code = """
 import time

@@ -122,6 +122,7 @@ def test_where_tools_are_turned_off_there_is_no_gateway(monkeypatch: pytest.Monk
     assert b"PLUGIN_MLX_TOOLS_ENABLED" in refusal()
 
 
+@pytest.mark.heavy
 def test_a_run_without_an_address_asks_the_gateway_that_is_there(house: Any) -> None:
     one = house(answer("From the gateway."))
     port = one.environ["MLX_TOOLS_GATEWAY_PORT"] = one.url.split(":")[2].partition("/")[0]

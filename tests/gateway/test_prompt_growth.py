@@ -245,6 +245,7 @@ def test_one_gateway_brings_back_what_the_model_wrote_beside_a_turn_that_was_cut
         assert prompt.count(SPACED) == calls
 
 
+@pytest.mark.heavy
 def test_what_is_remembered_takes_about_what_is_counted_for_it() -> None:
     speaker = speaker_of(ScriptedBackend())
     tools = [

@@ -539,6 +539,7 @@ async def test_a_person_decides_about_what_was_asked_in_a_terminal(
     assert one.runs.rows.page(one.runs.owner("one"), 9, None) == []  # it is no client's run
 
 
+@pytest.mark.heavy
 async def test_what_does_not_hold_of_such_a_session_is_told_and_it_still_waits(
     asked: Any, tmp_path: Path
 ) -> None:
@@ -562,6 +563,7 @@ async def test_what_does_not_hold_of_such_a_session_is_told_and_it_still_waits(
     assert (tmp_path / "files" / "a.txt").read_text() == "changed\n"
 
 
+@pytest.mark.heavy
 async def test_where_the_model_of_such_a_session_is_not_reached_nothing_is_decided(
     asked: Any, tmp_path: Path
 ) -> None:
@@ -574,6 +576,7 @@ async def test_where_the_model_of_such_a_session_is_not_reached_nothing_is_decid
     assert (tmp_path / "files" / "a.txt").read_text() == "old\n"
 
 
+@pytest.mark.heavy
 async def test_a_gateway_that_only_tries_things_out_changes_nothing_for_such_a_session(
     asked: Any, tmp_path: Path
 ) -> None:

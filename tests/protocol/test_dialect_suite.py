@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
+import pytest
+
 from mlx_tools.messages import TOOL_NAME, FinalAnswer, ToolCall, ToolSpec, replace
 from mlx_tools.protocol import (
     Reading,
@@ -117,6 +119,7 @@ def _planted(text: str) -> Iterator[str]:
     yield text.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
 
 
+@pytest.mark.heavy
 def test_a_call_that_stands_in_an_observation_does_not_run_when_the_model_obeys() -> None:
     ran = []
     for vector in all_vectors():

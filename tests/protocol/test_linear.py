@@ -145,7 +145,10 @@ def test_a_reader_that_waits_holds_its_text_once_so_that_it_grows_in_place() -> 
     assert found == {""}
 
 
-@pytest.mark.parametrize("head", ["", slow("<tool_call>"), slow("```\n")])
+@pytest.mark.parametrize(
+    "head",
+    [pytest.param("", marks=pytest.mark.heavy), slow("<tool_call>"), slow("```\n")],
+)
 def test_reading_dialects_is_linear(head: str) -> None:
     def whole(text: str) -> None:
         read(text, "stop", CATALOG)

@@ -161,6 +161,7 @@ def make_of_a_run(case: Any, run: dict[str, Any], fits: bool) -> None:
             case.body["arguments"] = {"text": "b"}
 
 
+@pytest.mark.heavy
 def test_a_run_that_waits_is_described_as_well(served: Served) -> None:
     """Those that wait for a person and for their client."""
     for question in FITTING_RUN.values():

@@ -52,6 +52,7 @@ def test_a_person_decides_in_another_process_and_whoever_follows_hears_of_it(
     assert (one.files / "b.txt").read_text() == "new"
 
 
+@pytest.mark.heavy
 def test_told_to_end_it_closes_the_streams_of_runs_that_wait(house: Any) -> None:
     one = house(WRITES)
     follows = one.events(one.post(question="x")["id"])

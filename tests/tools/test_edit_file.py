@@ -317,6 +317,7 @@ def test_a_text_that_stands_twice_is_never_replaced(text: str, old: str) -> None
             edit_text(text, old, "new", "f")
 
 
+@pytest.mark.heavy
 def test_hostile_texts_take_linear_time() -> None:
     """Each would take minutes if anything took quadratic time."""
     many = "a" * 2_000_000

@@ -98,6 +98,7 @@ def test_a_file_below_the_roots_is_told_of_by_a_model_that_is_here(
     assert said in (err if code else out), (out, err)
 
 
+@pytest.mark.heavy
 def test_each_is_disabled_with_what_is_missing(home: Path) -> None:
     def reasons() -> list[str | None]:
         rows = [json.loads(line) for line in tools(home, "list", "--json")[1].splitlines()]

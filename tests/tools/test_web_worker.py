@@ -83,6 +83,7 @@ def test_a_process_that_breaks_is_told_from_one_that_is_ended() -> None:
     assert not caught.value.over_limit
 
 
+@pytest.mark.heavy
 def test_what_a_page_is_made_of_cannot_be_more_than_the_answer_may_be() -> None:
     found = asked("<p>" + "😀\x01" * 60_000)
     assert found["cut"] and len(found["text"]) == 100_000
