@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +110,26 @@ async def ended(one: Any, run: str) -> None:
 async def rested(one: Any, run: str) -> dict[str, Any]:
     await ended(one, run)
     return (await one.client.get(f"/v1/runs/{run}")).json()
+
+
+async def copy_as_killed(state: Path, killed: Path) -> None:
+    """Copy what a kill would leave of a state that is in use.
+
+    No transaction is under way meanwhile, and a file that is replaced may be gone.
+    """
+
+    def copy(source: str, target: str) -> None:
+        with suppress(FileNotFoundError):
+            shutil.copy2(source, target)
+
+    def lock_and_copy() -> None:
+        with ExitStack() as stack:
+            for path in state.rglob("*.sqlite"):
+                rows = sqlite3.connect(path, timeout=HANG, isolation_level=None)
+                stack.enter_context(closing(rows)).execute("BEGIN IMMEDIATE")
+            shutil.copytree(state, killed, copy_function=copy)
+
+    await anyio.to_thread.run_sync(lock_and_copy)
 
 
 def deciding(begin: Any, *scripts: Any) -> Any:

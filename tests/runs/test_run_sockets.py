@@ -6,7 +6,6 @@ import base64
 import hashlib
 import hmac
 import json
-import shutil
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -25,7 +24,7 @@ from mlx_tools.messages import json_line
 from mlx_tools.plugins.runs.rows import Hook
 from mlx_tools.plugins.runs.webhooks import Webhooks
 from mlx_tools.testing import answer, call
-from tests.runs.conftest import KEY, ask, deciding, ended, rested, waiting
+from tests.runs.conftest import KEY, ask, copy_as_killed, deciding, ended, rested, waiting
 
 pytestmark = pytest.mark.anyio
 
@@ -257,7 +256,7 @@ async def test_what_is_owed_is_told_by_the_next_gateway_also_of_a_run_that_broke
     body = {"question": "y", "webhook": f"{hooked.origin}/"}
     broken = (await one.client.post("/v1/runs", json=body)).json()
     await anyio.wait_all_tasks_blocked()
-    shutil.copytree(tmp_path / "state", tmp_path / "killed")
+    await copy_as_killed(tmp_path / "state", tmp_path / "killed")
     await one.runs.aclose()
     two = begin(state="killed")
     two.runs.execution.webhooks = Webhooks({hooked.origin: SECRET}, lambda: 2_000.0)

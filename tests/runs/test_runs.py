@@ -18,7 +18,16 @@ from mlx_tools.messages import ToolSpec, json_line
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.tools import Preview
 from mlx_tools.tools.host_tools import read_artifact
-from tests.runs.conftest import ask, deciding, ended, queued, rested, transcript_of, waiting
+from tests.runs.conftest import (
+    ask,
+    copy_as_killed,
+    deciding,
+    ended,
+    queued,
+    rested,
+    transcript_of,
+    waiting,
+)
 from tests.waiting import HANG, until
 
 pytestmark = pytest.mark.anyio
@@ -608,7 +617,7 @@ async def test_what_was_at_work_when_the_server_was_killed_is_found_and_made_no_
     one.tools.hold = hold
     await decide(one, made, "approve")
     await begun.wait()
-    shutil.copytree(tmp_path / "state", tmp_path / "killed")
+    await copy_as_killed(tmp_path / "state", tmp_path / "killed")
     await one.runs.aclose()
     two = begin(answer("done"), state="killed", file='[gateway]\napprovals = "client"\n')
     found = await rested(two, made["id"])
@@ -627,7 +636,7 @@ async def test_what_was_asked_of_the_model_when_the_server_was_killed_is_found_a
     one.speaker.backend = waiting(anyio.Event(), "never")
     made = [await queued(one) for _ in range(3)]
     await anyio.wait_all_tasks_blocked()
-    shutil.copytree(tmp_path / "state", tmp_path / "killed")
+    await copy_as_killed(tmp_path / "state", tmp_path / "killed")
     await one.runs.aclose()
     two = begin(answer("again"), answer("begun"), state="killed")
     for run in made:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.transcript import ExecutionRecord
 from tests.controller.sessions import cut_after
-from tests.runs.conftest import ask, deciding, rested, transcript_of
+from tests.runs.conftest import ask, copy_as_killed, deciding, rested, transcript_of
 
 pytestmark = pytest.mark.anyio
 
@@ -95,7 +94,7 @@ async def test_a_call_that_was_approved_when_the_server_was_killed_waits_again(
     await rested(one, made["id"])
     path = transcript_of(one, made["id"])
     cut_after(path, next(n for n, r in enumerate(load(path)) if isinstance(r, ExecutionRecord)))
-    shutil.copytree(tmp_path / "state", tmp_path / "killed")
+    await copy_as_killed(tmp_path / "state", tmp_path / "killed")
     await one.runs.aclose()
     two = begin(answer("done"), state="killed", file=DECIDES)
     found = await rested(two, made["id"])
