@@ -116,7 +116,7 @@ def test_files_go_into_postgresql_and_back_byte_for_byte(
     made = filled(first)
     there = run("store", "copy", str(home / "a"), address)
     assert there.code == 0 and there.err == ""
-    assert "3 used approvals, 2 rows of schedule, 3 rows of runs to postgresql:" in there.out
+    assert "3 used approvals, 3 rows of runs, 2 rows of schedule to postgresql:" in there.out
     assert "postgres@" not in there.out  # who is let in is nobody else's to read
     back = run("store", "copy", address, str(home / "b"))
     assert back.code == 0 and "copied 3 sessions" in back.out and "3 used approvals" in back.out
