@@ -20,6 +20,12 @@ from tests.tables import table
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture
+def anyio_backend() -> str:
+    """The event loop of tests that are coroutines."""
+    return "asyncio"
+
+
 @tool(effects={"read"})
 def look() -> str:
     """Looks."""
