@@ -45,6 +45,8 @@ JOBS: Final = 2
 """Copies at a time by default: tests of processes and sockets slow each other down."""
 MOST_SECONDS: Final = 600
 """After this time a test run is ended. A mutation that makes a test wait for ever is noticed."""
+MOST_SECONDS_OF_ALL: Final = 3600
+"""After this time the run of all tests without a mutation is ended; other work slows it down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,8 +193,8 @@ class TestRunner:
         """End the process."""
         self._worker.communicate()
 
-    def run(self, tests: Sequence[str]) -> tuple[int, str]:
-        """Run tests until one fails; return pytest's exit code and what failed."""
+    def run(self, tests: Sequence[str], seconds: int = MOST_SECONDS) -> tuple[int, str]:
+        """Run tests until one fails or time is over; return the exit code and what failed."""
         assert self._worker.stdin is not None and self._worker.stdout is not None
         output = self.tree.folder.with_suffix(".log")
         options = ("-x", "-m", "not slow", "-p", "no:cacheprovider", "--tb=no", "-rfE")
@@ -200,13 +202,13 @@ class TestRunner:
         job = {
             "arguments": [*options, "-W", quiet, *tests],
             "output": str(output),
-            "seconds": MOST_SECONDS,
+            "seconds": seconds,
         }
         self._worker.stdin.write(f"{json.dumps(job)}\n")
         self._worker.stdin.flush()
         code = int(self._worker.stdout.readline() or "-9")
         if code == -signal.SIGALRM:
-            return 1, f"no end within {MOST_SECONDS} s"
+            return 1, f"no end within {seconds} s"
         said = output.read_text(encoding="utf-8", errors="replace")
         lines = [line for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))]
         return code, lines[0].split(" ", 1)[1][:200] if lines else said[-300:].strip()
@@ -433,7 +435,7 @@ def try_code(chosen: Sequence[CodeMutation], folder: Path, jobs: int) -> list[Te
     def share(part: int) -> Callable[[Tree], None]:
         def task(tree: Tree) -> None:
             with closing(TestRunner(tree)) as runner:
-                code, failed = runner.run(tests[part::jobs] or tests)
+                code, failed = runner.run(tests[part::jobs] or tests, MOST_SECONDS_OF_ALL)
                 if code:
                     raise RuntimeError(f"without any mutation this fails: {failed}")
                 for mutation in chosen[part::jobs]:
