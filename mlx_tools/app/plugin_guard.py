@@ -10,6 +10,8 @@ import functools
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final
 
+from msgspec import convert, structs
+
 from mlx_tools.app.hook_values import SourceMaker
 from mlx_tools.errors import MlxToolsError, PluginError
 from mlx_tools.messages import replace
@@ -166,7 +168,8 @@ class PluginBackend:
 
         async def call(*arguments: Any, **options: Any) -> Any:
             with name_plugin(self._plugin, f"{name} of its backend"):
-                return await value(*arguments, **options)
+                result = await value(*arguments, **options)
+                return _BACKEND_RESULTS[name](result) if name in _BACKEND_RESULTS else result
 
         return call
 
@@ -187,6 +190,39 @@ def _check_backend(value: Any) -> str | None:
     if value.kind not in ("native", "local", "completions"):
         return f"{type(value).__name__} has the kind {value.kind!r:.40}, which is none"
     return f"{type(value).__name__} has no function {missing[0]}" if missing else None
+
+
+def _as_health(value: Any) -> Any:
+    """Return the result of a backend's ``health``.
+
+    Raises:
+        TypeError: it is no `Health`.
+        ValidationError: a field of it has a wrong type.
+    """
+    from mlx_tools.backends import Health
+
+    if not isinstance(value, Health):
+        raise TypeError(f"it gives {type(value).__name__}, which is no Health")
+    convert(structs.asdict(value), Health)
+    return value
+
+
+def _as_model_names(value: Any) -> tuple[str, ...]:
+    """Return the result of a backend's ``models`` as a tuple.
+
+    Raises:
+        TypeError: it is no list of texts.
+    """
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+        raise TypeError(f"it gives {type(value).__name__}, which is no list of models' names")
+    return tuple(value)
+
+
+_BACKEND_RESULTS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "health": _as_health,
+    "models": _as_model_names,
+}
+"""For functions of a backend, the check of the result."""
 
 
 def _check_store(value: Any) -> str | None:

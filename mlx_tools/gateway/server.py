@@ -7,10 +7,11 @@ import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
+from socket import socket
 from types import FrameType
 from typing import Any, Final
 
@@ -217,8 +218,9 @@ def _plugin_routes(gateway: Gateway, hooks: Plugins) -> list[BaseRoute]:
         results = [*hooks.call_one(name, "routes", built_in=built_in, gateway=gateway)]
         if not results:
             gateway.take_back(before)
-        elif not built_in:
-            _guard_additions(gateway, before, partial(hooks.refuse, name))
+        else:
+            refuse = partial(hooks.refuse, name)
+            _guard_additions(gateway, before, refuse, built_in=built_in)
         has_page = gateway.page_path != before["page_path"]
         (page if has_page else others).extend(route for _, routes in results for route in routes)
     if gateway.page_path:
@@ -230,17 +232,22 @@ def _plugin_routes(gateway: Gateway, hooks: Plugins) -> list[BaseRoute]:
 
 
 def _guard_additions(
-    gateway: Gateway, old_additions: Mapping[str, Any], refuse: Callable[[str], None]
+    gateway: Gateway,
+    old_additions: Mapping[str, Any],
+    refuse: Callable[[str], None],
+    *,
+    built_in: bool,
 ) -> None:
-    """Report what a package has added if it fails; the gateway goes on.
+    """Report what a plugin has added if it fails; the gateway goes on.
 
     Args:
         gateway: the gateway.
         old_additions: its additions without the plugin.
         refuse: reports a failure.
+        built_in: True for a plugin of our own: the gateway does not serve if its start fails.
     """
     guards: dict[str, Callable[..., Any]] = {
-        "on_startup": tolerate_async,
+        **({} if built_in else {"on_startup": tolerate_async}),
         "on_cleanup": tolerate_async,
         "on_listening": tolerate,
         "on_shutdown": tolerate,
@@ -444,7 +451,8 @@ async def serve(options: RunOptions, key: str, note: Note) -> None:
         temperature=options.configuration.settings.model.temperature,
     )
     door = AccessRules(hosts={own.host, *own.hosts}, origins=own.origins, key=key)
-    config = ServerConfig(application(gateway, door), GRACE_SECONDS)
+    app = application(gateway, door)
+    config = ServerConfig(app, GRACE_SECONDS)
     with listen(own.host, own.port) as listening:
         await models.open()
         host, port = listening.getsockname()[:2]
@@ -452,7 +460,8 @@ async def serve(options: RunOptions, key: str, note: Note) -> None:
         note(f"{models.rows()[0]['id']} is served at {address}v1")
         for tell in gateway.on_listening:
             tell(address)
-        await _Server(config, gateway.shut_down).serve(sockets=[listening])
+        lifespan = app.router.lifespan_context(app)
+        await GatewayServer(config, lifespan, gateway.shut_down).serve(sockets=[listening])
 
 
 def http_address(host: str, port: int) -> str:
@@ -460,13 +469,42 @@ def http_address(host: str, port: int) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
-class _Server(uvicorn.Server):
-    """A server that says when it is told to end: what streams without end ends then."""
+class GatewayServer(uvicorn.Server):
+    """A server that opens and closes its application itself.
 
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+    uvicorn would print an exception at the application's start as a traceback.
+
+    Args:
+        config: the settings.
+        lifespan: is open while the server serves. Its exceptions are raised by ``serve``.
+        on_ending: called as soon as it is told to end: what streams without end ends then.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        lifespan: AbstractAsyncContextManager[Any],
+        on_ending: Callable[[], None],
+    ) -> None:
+        config.lifespan = "off"
         super().__init__(config)
-        self._loop, self._on_ready = asyncio.get_running_loop(), on_ready
+        self._loop, self._on_ending = asyncio.get_running_loop(), on_ending
+        self._lifespan, self._open = lifespan, AsyncExitStack()
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        """Open the application, then accept connections."""
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._lifespan)
+            await super().startup(sockets)
+            self._open = stack.pop_all()
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        """End all connections, then close the application unless it is told twice to end."""
+        await super().shutdown(sockets)
+        if not self.force_exit:
+            await self._open.aclose()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._loop.call_soon_threadsafe(self._on_ready)
+        """Tell the application that it is to end."""
+        self._loop.call_soon_threadsafe(self._on_ending)
         super().handle_exit(sig, frame)

@@ -29,9 +29,13 @@ LEFT_OUT = "calculator of the plugin moon is left out: there is a tool calculato
 
 @pytest.fixture(autouse=True)
 def moon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package moon, which has a tool whose name is taken."""
-    module = f"moon_of_{tmp_path.name}".replace("-", "_")
-    site = tmp_path / "site"
+    install_moon(tmp_path, monkeypatch)
+
+
+def install_moon(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the package moon, which has a tool whose name is taken."""
+    module = f"moon_of_{folder.name}".replace("-", "_")
+    site = folder / "site"
     info = site / "moon-1.0.dist-info"
     info.mkdir(parents=True)
     (site / f"{module}.py").write_text(TOOLS)

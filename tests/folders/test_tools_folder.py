@@ -182,6 +182,28 @@ def test_whatever_has_a_tools_name_can_be_removed(
     assert tmp_path.exists()
 
 
+def test_what_is_no_folder_is_listed_and_can_be_removed_by_its_offer(
+    tmp_path: Path, collection: ToolCollection
+) -> None:
+    collection.folder.mkdir(parents=True)
+    odd = collection.folder / "odd"
+    makers = (
+        *(odd.touch, lambda: os.mkfifo(odd)),
+        *(lambda: odd.symlink_to(tmp_path / "gone"), lambda: odd.symlink_to(odd)),
+    )
+    for make in makers:
+        make()
+        (offer,) = folder_offers(collection)
+        with pytest.raises(ToolDefinitionError, match="it is no folder"):
+            offer.load()
+        assert offer.remove is not None
+        assert offer.remove(lambda question: True) == "removed odd"
+        assert names_in(collection.folder) == []
+    for name in (".hidden", "no name of a tool.txt"):
+        (collection.folder / name).touch()
+    assert folder_offers(collection) == []
+
+
 def test_what_cannot_be_removed_or_added_leaves_what_was_there(
     tmp_path: Path, collection: ToolCollection, echo: Path
 ) -> None:

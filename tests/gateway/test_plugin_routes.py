@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from starlette.applications import Starlette
 from starlette.routing import Route, WebSocketRoute
 
-from mlx_tools.app import AccessRules, Plugins
+from mlx_tools.app import AccessRules, Plugins, ServerConfig, listen
 from mlx_tools.errors import UsageError
+from mlx_tools.gateway.server import GRACE_SECONDS, GatewayServer
 from tests.gateway.conftest import chat, send
 from tests.plugins.test_page import FILES
 from tests.tables import table
@@ -22,6 +26,7 @@ DOOR = AccessRules(key="secret")
 PAGE = """
 from mlx_tools.app import hookimpl
 from starlette.responses import PlainTextResponse
+from starlette.applications import Starlette
 from starlette.routing import Route
 
 async def show(request):
@@ -37,6 +42,7 @@ def routes(gateway):
 GREEDY = """
 from mlx_tools.app import hookimpl
 from starlette.responses import PlainTextResponse
+from starlette.applications import Starlette
 from starlette.routing import Mount, Route, WebSocketRoute
 
 async def show(request):
@@ -279,3 +285,62 @@ def test_what_a_plugin_adds_to_the_gateway_is_left_out_if_it_fails(
     places = ("on_startup", "on_cleanup", "on_listening", "on_shutdown", "gauges")
     (faults,) = hooks.faults.values()
     assert [place for place in places if f"{place}: " not in faults] == []
+
+
+# --- the start and the end of the server ----------------------------------------------------------
+
+
+async def serve_with(lifespan: Any) -> None:
+    """Serve an application with this lifespan, and end at once."""
+    with listen("127.0.0.1", 0) as listening:
+        server = GatewayServer(ServerConfig(Starlette(), GRACE_SECONDS), lifespan, lambda: None)
+        server.should_exit = True
+        await server.serve(sockets=[listening])
+
+
+@table("place", ["start", "end"])
+def test_a_failing_start_or_end_of_the_gateway_is_raised_and_not_printed(
+    place: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    steps: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        for step in ("start", "end"):
+            steps.append(step)
+            if step == place:
+                raise LookupError("no tide")
+            if step == "start":
+                yield
+
+    with pytest.raises(LookupError, match="no tide"):
+        anyio.run(serve_with, lifespan())
+    assert steps == ["start", "end"][: len(steps)] and steps[-1] == place
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_of_a_built_in_plugin_only_a_failing_start_ends_the_gateway(
+    begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / f"built_in_of_{tmp_path.name}".replace("-", "_")
+    folder = package / "tides"
+    folder.mkdir(parents=True)
+    for place in (package, folder):
+        (place / "__init__.py").touch()
+    (folder / "routes.py").write_text(FAILING_LATER)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    hooks = Plugins(package.name, lambda _: [])
+    one = begin(hooks=hooks)
+    one.gateway.shut_down()
+    for tell in one.gateway.on_listening:
+        tell("http://127.0.0.1:1/")
+
+    async def live() -> None:
+        async with one.app.router.lifespan_context(one.app):
+            pass
+
+    with pytest.raises(LookupError, match="no tide"):
+        anyio.run(live)
+    places = ("on_cleanup", "on_listening", "on_shutdown")
+    assert [place for place in places if f"{place}: " not in hooks.faults["tides"]] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.app import build_steps
+from mlx_tools.errors import UsageError
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.plugins.page.session_titles import MAX_TITLE, SessionTitles
 from mlx_tools.plugins.page.turns import turns_of
@@ -220,6 +222,18 @@ def test_titles_are_short_lines_and_a_damaged_file_has_none(tmp_path: Path) -> N
     assert titles.all() == {"a": "two lines", "b": "x" * MAX_TITLE}
     titles.set("a", "")
     assert "a" not in titles.all()
-    for damaged in ("[", "[1]", '{"a": 1}', "[" * 100_000):
-        (tmp_path / "new" / "titles.json").write_text(damaged)
+    for damaged in ("[", "[1]", '{"a": 1}', '{"a": "x", "b": 1}', "[" * 100_000, "", "\xff"):
+        (path := tmp_path / "new" / "titles.json").write_text(damaged, encoding="latin-1")
         assert titles.all() == {}
+        with pytest.raises(UsageError, match="cannot be read"):
+            titles.set("c", "New")
+        assert path.read_text(encoding="latin-1") == damaged
+
+
+def test_no_title_makes_the_file_larger_than_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "titles.json"
+    path.write_text(json.dumps({"a": "x" * ((8 << 20) - 20)}))
+    titles = SessionTitles(path)
+    with pytest.raises(UsageError, match="larger than 8 MB"):
+        titles.set("b", "y" * MAX_TITLE)
+    assert titles.all().keys() == {"a"}

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from mlx_tools.app import Plugins, SessionTable, SourceMaker, StoreKind, ToolRequest
-from mlx_tools.backends import CompletionRequest, ErrorMappingBackend
+from mlx_tools.backends import CompletionRequest, ErrorMappingBackend, Health
 from mlx_tools.errors import BackendBroken, PluginError, UsageError
 from mlx_tools.plugins.schedule import SCHEDULE
 from mlx_tools.tools import ToolOffer, tool
 from tests.plugins.test_hooks import make_plugins
+from tests.tables import table
 
 
 class TextlessError(Exception):
@@ -127,12 +128,19 @@ class MoonBackend:
         yield 7
         raise LookupError("no moon")
 
-    async def health(self, timeout: float = 5.0) -> str:
+    async def health(self, timeout: float = 5.0) -> Health:
+        await self.start()
+        return Health("ok", f"{timeout:g} s")
+
+    async def models(self) -> list[str]:
+        await self.start()
+        return ["full", "new"]
+
+    async def start(self) -> None:
         if self.fails:
             raise LookupError("no moon")
-        return f"{timeout:g} s"
 
-    models = start = aclose = health
+    aclose = start
 
 
 def test_functions_of_a_backend_name_the_plugin() -> None:
@@ -141,10 +149,30 @@ def test_functions_of_a_backend_name_the_plugin() -> None:
         with pytest.raises(PluginError, match=f"the plugin moon failed: {name} of its backend: "):
             asyncio.run(getattr(backend, name)())
     backend.fails = False  # as it is set from outside
-    assert asyncio.run(backend.health(timeout=7.0)) == "7 s" and not hasattr(backend, "context")
+    assert asyncio.run(backend.health(timeout=7.0)).detail == "7 s"
+    assert asyncio.run(backend.models()) == ("full", "new") and not hasattr(backend, "context")
     assert (backend.kind, backend.model, backend.forbidden_tokens) == ("native", "moon", ())
     with pytest.raises(BackendBroken, match="backend MoonBackend of the plugin moon"):
         asyncio.run(complete_all(backend))
+
+
+RESULTS: dict[str, list[Any]] = {
+    "health": [None, True, "ok", {"status": "ok"}, Health("fine"), Health("ok", None)],  # type: ignore[arg-type]
+    "models": [None, 7, "moon", {"moon": 1}, [7], ["moon", None]],
+}
+
+
+@table(("name", "value"), [(name, value) for name, values in RESULTS.items() for value in values])
+def test_a_result_of_a_backend_that_cannot_be_used_names_the_plugin(name: str, value: Any) -> None:
+    class OddResult(MoonBackend):
+        async def give(self, *_: Any) -> Any:
+            return value
+
+        health = models = give
+
+    backend = one_part("backends", {"moon": OddResult})("moon:http://127.0.0.1:1", None)
+    with pytest.raises(PluginError, match=f"the plugin moon failed: {name} of its backend: "):
+        asyncio.run(getattr(backend, name)())
 
 
 async def complete_all(backend: Any) -> None:

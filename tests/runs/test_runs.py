@@ -15,9 +15,11 @@ from mlx_tools import Tool
 from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.messages import ToolSpec, json_line
+from mlx_tools.plugins.runs.execution import RunExecution
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.tools import Preview
 from mlx_tools.tools.host_tools import read_artifact
+from tests.cli.test_cli_plugin_tools import LEFT_OUT, install_moon
 from tests.runs.conftest import (
     ask,
     copy_as_killed,
@@ -798,3 +800,16 @@ async def test_events_are_told_in_one_form_that_no_reader_of_lines_breaks(begin:
     for line in lines:
         assert json_line(json.loads(line[6:])) == line[6:]
     assert "\N{GRINNING FACE}" in response.text and "\\u2028" in response.text
+
+
+async def test_a_tool_that_is_left_out_is_noted_once(
+    begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_moon(tmp_path, monkeypatch)
+    one, notes = begin(policy__allow="calculator"), list[str]()
+    gateway = one.gateway
+    parts = gateway.configuration, gateway.models, notes.append, one.runs.execution.webhooks
+    execution = RunExecution(*parts)
+    for _ in range(2):
+        await execution.make_registry(None).aclose()
+    assert notes == [LEFT_OUT]

@@ -72,16 +72,14 @@ def _yaml() -> Any:
 
 def _edit(text: str, path: Path, value: Any) -> str:
     node, used = _yaml().compose(text), 0
-    parent_column = 0
     for step in path:
         inner = _member(node, step)
         if inner is None:
             break
-        parent_column = node.start_mark.column
         node, used = inner, used + 1
     rest = path[used:]
     if not rest:
-        return _replace_node(text, node, value, parent_column)
+        return _replace_node(text, node, value)
     if isinstance(rest[0], int):
         return _append_item(text, node, put_value(_empty(rest), (0, *rest[1:]), value)[0])
     end = len(text.rstrip())
@@ -100,7 +98,7 @@ def _member(node: Any, step: str | int) -> Any:
     return next((inner for key, inner in members if key.value == step), None)
 
 
-def _replace_node(text: str, node: Any, value: Any, parent_column: int) -> str:
+def _replace_node(text: str, node: Any, value: Any) -> str:
     start, end = node.start_mark.index, _content_end(node)
     if node.id == "scalar":
         return text[:start] + _scalar(value) + text[end:]

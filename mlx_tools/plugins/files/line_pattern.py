@@ -10,9 +10,6 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-MAX_PATTERN_CHARS: Final = 1_000
-"""Characters of the longest pattern."""
-
 _LINE_STEPS: Final = 10_000_000  # characters times size of the pattern: half a second at worst
 _PIECE_STEPS: Final = 1_000_000  # for several lines at once: others get their turn in between
 _MIN_CHARS: Final = 2_000

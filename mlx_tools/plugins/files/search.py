@@ -68,7 +68,7 @@ class _Search:
         self._deadline = clock() + seconds_allowed
         self._room = self._context.shown_chars
         self._results: list[str] = []
-        self._files = self._cut_lines = self._unreadable = 0
+        self._files = self._unreadable = 0
         self._is_over = False  # so that a further match is not shown
         self._is_late = False
 
@@ -163,8 +163,6 @@ class _Search:
         head = f"{one_line(shown)}:{number}: "
         room = max(MAX_RESULT_CHARS - len(head), _MIN_TEXT)
         result = head + (line if len(line) <= room else self._cut_excerpt(line, room))
-        if len(line) > self._pattern.max_line_chars:
-            self._cut_lines += 1
         if self._room is not None:
             self._room -= len(result) + 1
         # Some 300 characters stay for the remarks.

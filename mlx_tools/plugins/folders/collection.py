@@ -20,7 +20,7 @@ from mlx_tools.errors import (
     translate_os_error,
 )
 from mlx_tools.messages import ALIASES, TOOL_NAME, replace
-from mlx_tools.paths import data_dir, private_dir, read_data
+from mlx_tools.paths import data_dir, folder_exists, private_dir, read_data
 from mlx_tools.plugins.folders.definition import ToolFolder, read_folder, write_files
 from mlx_tools.process import clean
 from mlx_tools.tools import LOCK_SECONDS, OFF_REASON, UserChoices, UserChoicesFile
@@ -29,6 +29,7 @@ UNTRUSTED_REASON: Final = "it is not trusted yet (mlx-tools tools trust {name})"
 CHANGED_REASON: Final = (
     "its files have changed since they were added: check them (mlx-tools tools trust {name})"
 )
+NO_FOLDER_REASON: Final = "it is no folder (mlx-tools tools remove {name})"
 MISSING_REASON: Final = "it needs packages that are not installed: {packages}"
 
 
@@ -110,7 +111,10 @@ class ToolCollection:
         """
         if not TOOL_NAME.fullmatch(name):
             return CollectedTool(clean(name, 64), None, f"{name!r:.80} cannot name a tool")
-        trusted = choices.trusted.get(str(self.folder / name))
+        path = self.folder / name
+        if making is None and os.path.lexists(path) and not folder_exists(path):
+            return CollectedTool(name, None, NO_FOLDER_REASON.format(name=name))
+        trusted = choices.trusted.get(str(path))
         if making is None and trusted is None:
             return CollectedTool(name, None, UNTRUSTED_REASON.format(name=name))
         try:
@@ -280,9 +284,11 @@ def check_folder_name(name: str) -> None:
 
 
 def _may_be_tool(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is a folder, or cannot be looked at."""
+    """Return whether an entry is a folder, has a tool's name, or cannot be looked at."""
+    if entry.name.startswith("."):
+        return False
     try:
-        return not entry.name.startswith(".") and entry.is_dir()
+        return TOOL_NAME.fullmatch(entry.name) is not None or entry.is_dir()
     except OSError:
         return True
 

@@ -28,27 +28,57 @@ class SessionTitles:
     def all(self) -> Mapping[str, str]:
         """Return the titles by session; none if they cannot be read."""
         try:
-            titles = json.loads(read_regular(self._path, _MAX_BYTES))
-        except (OSError, ValueError, RecursionError):
+            return self._read()
+        except UsageError:
             return {}
-        if not isinstance(titles, dict):
-            return {}
-        return {name: title for name, title in titles.items() if isinstance(title, str)}
 
     def set(self, session: str, title: str) -> None:
         """Give a session a title, or take it away where that is empty.
 
+        A file that cannot be read stays as it is: its titles can be restored by hand.
+
         Raises:
-            UsageError: it cannot be written.
+            UsageError: the titles cannot be read or written.
         """
         with self._lock:
-            titles = {**self.all()}
-            titles.pop(session, None)
+            titles = self._read()
+            old_title = titles.pop(session, "")
             if line := " ".join(title.split())[:MAX_TITLE]:
                 titles[session] = line
+            if line == old_title:
+                return
             try:
                 private_dir(self._path.parent)
                 text = json.dumps(titles, ensure_ascii=False, indent=0)
-                write_whole(self._path, text.encode(errors="surrogatepass"))
+                data = text.encode(errors="surrogatepass")
+                write_whole(self._path, data, max_bytes=_MAX_BYTES)
             except OSError as error:
                 raise UsageError(f"{self._path}: {error.strerror or error}") from None
+
+    def _read(self) -> dict[str, str]:
+        """Return the titles by session; none if there is no file.
+
+        Raises:
+            UsageError: the file cannot be read as titles.
+        """
+        try:
+            data = read_regular(self._path, _MAX_BYTES)
+            titles = json.loads(data.decode(errors="surrogatepass"))
+            if not isinstance(titles, dict) or not all(map(_is_text, titles.values())):
+                raise ValueError("it holds no titles by session")
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            fault = error.strerror or str(error)
+        except (ValueError, RecursionError) as error:
+            fault = f"it is damaged: {error}"
+        else:
+            return titles
+        raise UsageError(
+            f"the titles of sessions in {self._path} cannot be read: {fault}",
+            hint="mend the file, or move it away",
+        )
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)

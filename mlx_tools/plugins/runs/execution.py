@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import anyio
 from msgspec import Struct
@@ -64,6 +64,9 @@ from mlx_tools.transcript import (
     is_at_rest,
     outcome_of,
 )
+
+_MAX_NOTED: Final = 100
+"""Lines about tools that are noted at most, so that a changing reason fills no log."""
 
 
 class _ClientToolApprover(Struct, frozen=True):
@@ -127,6 +130,7 @@ class RunExecution:
         self.configuration, self._models = configuration, models
         self._note, self.webhooks = note, webhooks
         self.make_registry = make_registry or self._registry
+        self._noted: set[str] = set()
         self.store = session_store(configuration)
         self.queue = None if self.store.dsn is None else RunQueue(self.store)
         add: Queue = _add_nowhere if self.queue is None else self.queue.add
@@ -230,7 +234,13 @@ class RunExecution:
         configuration = self.configuration
         if roots is not None:
             configuration = configuration.with_options({"tools.roots": roots})
-        return build_registry(configuration, header)
+        return build_registry(configuration, header, self._note_once)
+
+    def _note_once(self, line: str) -> None:
+        """Note a line about the tools, unless an earlier run had it."""
+        if line not in self._noted and len(self._noted) < _MAX_NOTED:
+            self._noted.add(line)
+            self._note(line)
 
     @property
     def roots(self) -> list[RootName]:
