@@ -196,16 +196,17 @@ class _Connection(asyncio.Protocol):
         """Send a request. A connection that breaks off meanwhile may have its response."""
         stream: Any = request.stream
         body = b"".join([part async for part in stream])
-        head = h11.Request(
-            method=request.method, target=request.url.raw_path, headers=request.headers.raw
-        )
         try:
+            head = h11.Request(
+                method=request.method, target=request.url.raw_path, headers=request.headers.raw
+            )
             parts = [self._http.send(head), self._http.send(h11.Data(body)) if body else b""]
             parts.append(self._http.send(h11.EndOfMessage()))
         except h11.LocalProtocolError as error:
             raise httpx.LocalProtocolError(str(error), request=request) from error
         self._transport.writelines([part for part in parts if part])
-        while self._must_wait and not self._is_ended:
+        # A server may refuse a long body by its head, and never read the rest.
+        while self._must_wait and not (self._unread or self._is_ended):
             await self._wait()
 
     async def head(self) -> h11.Response:
@@ -256,6 +257,8 @@ class _Connection(asyncio.Protocol):
         """Make ready for another request; return False if the connection takes none."""
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
             return False
+        if self._transport.get_write_buffer_size():
+            return False  # the server answered without reading all of the request
         is_quiet = not self._http.trailing_data[0] and self.is_quiet
         self._http.start_next_cycle()
         self.idle_since = self._loop.time()

@@ -120,6 +120,40 @@ def test_servers_that_break_off_are_errors_of_httpx(handle: Any, error: Any) -> 
     run(once, asked)
 
 
+def test_a_request_that_cannot_be_sent_is_an_error_of_httpx() -> None:
+    async def asked(client: LoopbackClient, server: Server) -> None:
+        for headers in ({"A": "x\n"}, {"A B": "x"}, {"Content-Length": "1"}):
+            with pytest.raises(httpx.LocalProtocolError):
+                await client.post(server.url, content=b"{}", headers=headers)
+
+    run(chunked(), asked)
+
+
+def test_an_answer_to_the_head_alone_is_read_before_the_body_is_sent() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
+        opened.append(writer)  # and reads no more
+
+    async def asked() -> None:
+        server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with (
+            server,
+            asyncio.timeout(HANG),
+            LoopbackClient(httpx.Timeout(HANG), HANG) as client,
+        ):
+            for _ in range(2):
+                response = await client.post(url, content=bytes(16 << 20))
+                assert (response.status_code, response.content) == (413, b"big")
+            for writer in opened:
+                writer.close()
+
+    opened: list[asyncio.StreamWriter] = []
+    asyncio.run(asked())
+    assert len(opened) == 2
+
+
 def test_a_server_that_is_not_there_is_an_error_of_httpx() -> None:
     async def asked(client: LoopbackClient, server: Server) -> None:
         server.stop()
