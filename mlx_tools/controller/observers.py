@@ -76,30 +76,44 @@ def observe_run(
 def _begin(observer: Observer, transcript: Sequence[Record]) -> RunObserver | None:
     """Return the observer of this run, if there is one."""
     run: RunObserver | None = None
-    with _failures_logged():
+    failures = _Failures(observer)
+    with failures.logged():
         run = observer(transcript)
-    return None if run is None else _GuardedObserver(run)
+    return None if run is None else _GuardedObserver(run, failures)
 
 
 class _GuardedObserver:
     """An observer of a run whose failures are logged."""
 
-    def __init__(self, run: RunObserver) -> None:
-        self._run = run
+    def __init__(self, run: RunObserver, failures: _Failures) -> None:
+        self._run, self._failures = run, failures
 
     def tell(self, event: events.Event) -> None:
-        with _failures_logged():
+        with self._failures.logged():
             self._run.tell(event)
 
     def end(self, error: BaseException | None) -> None:
-        with _failures_logged():
+        with self._failures.logged():
             self._run.end(error)
 
 
-@contextlib.contextmanager
-def _failures_logged() -> Iterator[None]:
-    """Log what an observer raises: no run ends because of one."""
-    try:
-        yield
-    except Exception as error:
-        _log.info("an observer of runs failed: %s", type(error).__name__)
+class _Failures:
+    """The failures of an observer in one run. A warning names it once, for it may fail often."""
+
+    def __init__(self, observer: Observer) -> None:
+        module = getattr(observer, "__module__", "") or ""
+        name = getattr(observer, "__qualname__", "") or type(observer).__qualname__
+        self._name, self._is_known = f"{module}.{name}".lstrip("."), False
+
+    @contextlib.contextmanager
+    def logged(self) -> Iterator[None]:
+        """Log what an observer raises: no run ends because of one."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # somebody else's code: nothing is known of it
+            # Not its text, which may quote an event.
+            kind, level = type(error).__name__, logging.INFO if self._is_known else logging.WARNING
+            _log.log(level, "the observer of runs %s failed: %s", self._name, kind)
+            self._is_known = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -41,8 +42,9 @@ async def ask_within(context: ToolContext) -> str:
 class Recorder:
     """An observer that keeps what it is told; a ``fault`` is raised by that method."""
 
-    def __init__(self, fault: str = "") -> None:
+    def __init__(self, fault: str = "", error: BaseException | None = None) -> None:
         self.fault = fault
+        self.error = error or RuntimeError("no observer today")
         self.runs: list[tuple[str, int]] = []
         self.told: list[str] = []
         self.ends: list[BaseException | None] = []
@@ -64,7 +66,7 @@ class Recorder:
 
     def _fail(self, where: str) -> None:
         if where == self.fault:
-            raise RuntimeError("no observer today")
+            raise self.error
 
 
 def controller_with(*observers: Any, script: Sequence[Any]) -> Controller:
@@ -101,15 +103,19 @@ async def test_a_run_within_a_call_is_observed_too() -> None:
 
 
 @table("fault", ["begin", "tell", "end"])
+@table("error", [RuntimeError(), SystemExit(3), asyncio.CancelledError(), GeneratorExit()])
 def test_no_fault_of_an_observer_reaches_the_run(
-    fault: str, caplog: pytest.LogCaptureFixture
+    fault: str, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
-    faulty, sound = Recorder(fault), Recorder()
+    caplog.clear()
+    faulty, sound = Recorder(fault, error), Recorder()
     script = (call("look"), answer("Done."))
     controller = controller_with(faulty.begin, sound.begin, script=script)
     assert controller.run_sync("Hello?").answer == "Done."
-    assert "RuntimeError" in caplog.text
+    (warning,) = [one for one in caplog.records if one.levelno == logging.WARNING]
+    assert warning.getMessage() == (
+        f"the observer of runs {__name__}.Recorder.begin failed: {type(error).__name__}"
+    )
     assert len(sound.told) > 3 and sound.ends == [None]
     assert faulty.told == ([] if fault == "begin" else sound.told)
     assert faulty.ends == ([] if fault == "begin" else [None])
