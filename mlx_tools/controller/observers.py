@@ -98,7 +98,7 @@ class _GuardedObserver:
 
 
 class _Failures:
-    """The failures of an observer in one run. A warning names it once, for it may fail often."""
+    """The failures of an observer in one run: a warning names it, once."""
 
     def __init__(self, observer: Observer) -> None:
         module = getattr(observer, "__module__", "") or ""
