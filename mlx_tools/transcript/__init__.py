@@ -1,9 +1,16 @@
 """Records, outcomes, events and metrics of a session, as values. Pure."""
 
-from mlx_tools.transcript.call_history import Consents, RunHistory, SessionHistory
+from mlx_tools.transcript.call_history import (
+    Consents,
+    RunHistory,
+    SessionHistory,
+    UnknownEnds,
+    calls_in_doubt,
+    in_doubt_after,
+    unknown_ends_of,
+)
 from mlx_tools.transcript.chat_messages import observation_text, tool_call
 from mlx_tools.transcript.counters import Counters, CounterSum, count
-from mlx_tools.transcript.doubt import UnknownEnds, calls_in_doubt, in_doubt_after, unknown_ends_of
 from mlx_tools.transcript.endings import EMPTY_ANSWER, STOP_WORDS, cut_in_words, stopped_in_words
 from mlx_tools.transcript.events import (
     AnswerPiece,

@@ -1,21 +1,31 @@
-"""The calls of a run and of its session, as far as they decide about later ones."""
+"""The calls of a session, and their part in decisions about later ones.
+
+A call is *in doubt* if it was started, can change things, and has no known end, whatever ended its
+run: Ctrl-C, a time limit, a cancellation, a crash or a lost database. A person decides about it
+before the session goes on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from msgspec import Struct, field
 
 from mlx_tools.messages import ALL_EFFECTS, Effects, ErrorInfo, ToolSpec, replace
-from mlx_tools.policy import RateCounts
+from mlx_tools.policy import IN_DOUBT, RateCounts
 from mlx_tools.schema import to_hashable
-from mlx_tools.transcript.doubt import UnknownEnds
 from mlx_tools.transcript.records import (
     ApprovalRecord,
     CallRecord,
+    DecisionRecord,
+    EditRecord,
+    ExecutionRecord,
     FileView,
     ObservationRecord,
+    Record,
+    RepairRecord,
+    StartedCall,
 )
 from mlx_tools.transcript.sources import NumberedSource, sources_in
 
@@ -25,6 +35,126 @@ _RAN: Final = ("tool_error", "timeout")
 Consents = Callable[[ToolSpec, Mapping[str, Any]], "Effects | None"]
 """The effects that a person allowed for the rest of a session, for calls of a tool with these
 arguments; None where nobody did."""
+
+
+# --- the calls of some records ------------------------------------------------------------------
+
+
+class CallCourse(Struct):
+    """The course of a call, as its records tell it."""
+
+    record: CallRecord
+    arguments: Mapping[str, Any]
+    repairs: list[str] = field(default_factory=list)
+    was_started: bool = False
+    in_doubt: bool = False
+    repeats_doubt: bool = False
+    """The call is the same as one whose end is unknown."""
+    end: ObservationRecord | None = None
+    error: ErrorInfo | None = None
+
+
+def calls_in(records: Iterable[Record]) -> dict[str, CallCourse]:
+    """Return the calls by key."""
+    calls: dict[str, CallCourse] = {}
+    for record in records:
+        if isinstance(record, CallRecord):
+            calls[record.call] = CallCourse(record, record.arguments)
+            continue
+        call = calls.get(getattr(record, "call", None) or "")
+        if call is None:
+            continue
+        call.in_doubt = in_doubt_after(record, call.in_doubt)
+        match record:
+            case DecisionRecord() if record.rule == IN_DOUBT:
+                call.repeats_doubt = True
+            case RepairRecord():
+                call.repairs.append(record.name)
+            case EditRecord():
+                call.arguments, call.repeats_doubt = record.arguments, False
+            case ExecutionRecord():
+                call.was_started = True
+            case ObservationRecord():
+                call.end, call.error = record, record.error
+    return calls
+
+
+# --- calls in doubt ------------------------------------------------------------------------------
+
+
+def in_doubt_after(record: Record, was_in_doubt: bool) -> bool:
+    """Return True if a call is in doubt after one of its records.
+
+    Args:
+        record: the record.
+        was_in_doubt: True if the call was in doubt before it.
+    """
+    match record:
+        case ExecutionRecord():
+            return was_in_doubt or record.mutates
+        case ObservationRecord():
+            return False
+    return was_in_doubt
+
+
+def calls_in_doubt(records: Iterable[Record]) -> tuple[str, ...]:
+    """Return the keys of a session's calls in doubt, in the order of their starts."""
+    doubts: dict[str, None] = {}
+    for record in records:
+        if isinstance(record, ExecutionRecord | ObservationRecord):
+            if in_doubt_after(record, record.call in doubts):
+                doubts[record.call] = None
+            else:
+                doubts.pop(record.call, None)
+    return tuple(doubts)
+
+
+def unknown_ends_of(records: Iterable[Record]) -> tuple[StartedCall, ...]:
+    """Return the calls of a session, nested runs included, whose end is unknown."""
+    ends, calls, started = UnknownEnds(), dict[str, CallRecord](), set[str]()
+    for record in records:
+        match record:
+            case CallRecord():
+                calls[record.call] = record
+            case EditRecord():
+                calls[record.call] = replace(calls[record.call], arguments=record.arguments)
+            case ExecutionRecord() if record.mutates:
+                started.add(record.call)
+                ends.begin(calls[record.call])
+            case ObservationRecord():
+                ends.end(calls[record.call], record, was_started=record.call in started)
+    return tuple(ends.calls.values())
+
+
+class UnknownEnds(Struct):
+    """The calls, by name and arguments, that were started and whose end is unknown.
+
+    A call stays here after a person gave it up: a person is asked about the same call again,
+    whatever the session allows. It leaves once the same call has ended.
+    """
+
+    calls: dict[tuple[str, Any], StartedCall] = field(default_factory=dict)
+
+    def holds(self, name: str, arguments: Mapping[str, Any]) -> bool:
+        """Return True if such a call would repeat one whose end is unknown."""
+        return (name, to_hashable(arguments)) in self.calls if self.calls else False
+
+    def begin(self, call: CallRecord | StartedCall) -> None:
+        """Add a call that was started and can change things."""
+        key = call.name, to_hashable(call.arguments)
+        self.calls[key] = StartedCall(call.name, call.arguments)
+
+    def end(self, call: CallRecord, record: ObservationRecord, *, was_started: bool) -> None:
+        """Record how a call ended if it was started, and add those of nested runs."""
+        if was_started and record.error is not None and record.error.code == IN_DOUBT:
+            self.begin(call)
+        elif was_started and self.calls:
+            self.calls.pop((call.name, to_hashable(call.arguments)), None)
+        for inner in record.unknown_ends:
+            self.begin(inner)
+
+
+# --- what calls come to ---------------------------------------------------------------------------
 
 
 class RunHistory(Struct):

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Self
 
 from msgspec import Struct, convert, field, to_builtins
 
-from mlx_tools.messages import ErrorInfo
-from mlx_tools.policy import IN_DOUBT
-from mlx_tools.transcript.doubt import in_doubt_after
+from mlx_tools.transcript.call_history import calls_in
 from mlx_tools.transcript.records import (
+    REQUESTING_RECORDS,
     AnswerRecord,
-    CallRecord,
-    CompactedRecord,
     CompletionRecord,
     CorrectionRecord,
-    DecisionRecord,
-    EditRecord,
-    ExecutionRecord,
-    MendRecord,
-    ObservationRecord,
     PauseRecord,
     Record,
     RepairRecord,
     StoppedRecord,
-    SummaryRecord,
     UserRecord,
     at_rest,
+    count_mends,
 )
 
 
@@ -181,51 +173,3 @@ def _ends(records: Sequence[Record]) -> dict[str, int]:
             case _:
                 ends["unfinished"] += 1
     return dict(ends)
-
-
-def count_mends(records: Iterable[Record]) -> int:
-    """Return the number of places where a turn was mended; quotes cost no request."""
-    return sum(isinstance(r, MendRecord) and r.kind != "quote" for r in records)
-
-
-REQUESTING_RECORDS = (CompletionRecord, SummaryRecord, CompactedRecord)
-"""The records of requests to the model."""
-
-
-class CallCourse(Struct):
-    """The course of a call, as its records tell it."""
-
-    record: CallRecord
-    arguments: Mapping[str, Any]
-    repairs: list[str] = field(default_factory=list)
-    was_started: bool = False
-    in_doubt: bool = False
-    repeats_doubt: bool = False
-    """The call is the same as one whose end is unknown."""
-    end: ObservationRecord | None = None
-    error: ErrorInfo | None = None
-
-
-def calls_in(records: Iterable[Record]) -> dict[str, CallCourse]:
-    """Return the calls by key."""
-    calls: dict[str, CallCourse] = {}
-    for record in records:
-        if isinstance(record, CallRecord):
-            calls[record.call] = CallCourse(record, record.arguments)
-            continue
-        call = calls.get(getattr(record, "call", None) or "")
-        if call is None:
-            continue
-        call.in_doubt = in_doubt_after(record, call.in_doubt)
-        match record:
-            case DecisionRecord() if record.rule == IN_DOUBT:
-                call.repeats_doubt = True
-            case RepairRecord():
-                call.repairs.append(record.name)
-            case EditRecord():
-                call.arguments, call.repeats_doubt = record.arguments, False
-            case ExecutionRecord():
-                call.was_started = True
-            case ObservationRecord():
-                call.end, call.error = record, record.error
-    return calls

@@ -18,16 +18,11 @@ from mlx_tools.errors import (
     TranscriptError,
 )
 from mlx_tools.messages import Usage, total_usage
+from mlx_tools.transcript.call_history import CallCourse, calls_in
 from mlx_tools.transcript.chat_messages import chat_messages
-from mlx_tools.transcript.counters import (
-    REQUESTING_RECORDS,
-    CallCourse,
-    Counters,
-    calls_in,
-    count,
-    count_mends,
-)
+from mlx_tools.transcript.counters import Counters, count
 from mlx_tools.transcript.records import (
+    REQUESTING_RECORDS,
     AnswerRecord,
     CompactedRecord,
     CompletionRecord,
@@ -40,6 +35,7 @@ from mlx_tools.transcript.records import (
     StoppedRecord,
     UserRecord,
     at_rest,
+    count_mends,
 )
 from mlx_tools.transcript.sources import NumberedSource, cited_sources, sources_in
 
@@ -331,7 +327,9 @@ def outcome_of_run(
                 bare_text=last.bare_text,
                 truncated=last.truncated,
                 call_like=last.call_like,
-                truncated_by=_cut_by(last),
+                truncated_by=("repetition" if last.repeated else "length")
+                if last.truncated
+                else None,
                 **common,
             )
         case PauseRecord():
@@ -343,12 +341,6 @@ def outcome_of_run(
     if unfinished:
         return Unfinished(**common)
     raise TranscriptError("the run has not come to rest")
-
-
-def _cut_by(answer: AnswerRecord) -> Literal["length", "repetition"] | None:
-    if not answer.truncated:
-        return None
-    return "repetition" if answer.repeated else "length"
 
 
 def context_used(run: Sequence[Record]) -> int | None:

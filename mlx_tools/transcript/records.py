@@ -613,6 +613,9 @@ Record = (
     | StoppedRecord
 )
 
+REQUESTING_RECORDS: Final = (CompletionRecord, SummaryRecord, CompactedRecord)
+"""The records of requests to the model."""
+
 for _kind in get_args(Record):
     _kind.type = _kind.__struct_config__.tag
 
@@ -664,3 +667,8 @@ def is_at_rest(records: Sequence[Record]) -> bool:
     """Return True if the last question has come to rest."""
     asked = any(isinstance(record, UserRecord) for record in records)
     return asked and isinstance(at_rest(records), AnswerRecord | PauseRecord | StoppedRecord)
+
+
+def count_mends(records: Iterable[Record]) -> int:
+    """Return the number of places where a turn was mended; quotes cost no request."""
+    return sum(isinstance(r, MendRecord) and r.kind != "quote" for r in records)
