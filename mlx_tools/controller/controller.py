@@ -523,7 +523,7 @@ class Controller:
                 # Listed, but disabled: a model that calls it is told why, and not that there is no
                 # such tool.
                 disabled[READER] = artifacts_off_reason()
-            context = self._run_context or _outermost(self.settings.cache)
+            context = self._run_context or RunContext(reads=ReadCallCache(self.settings.cache))
             parts = ConversationParts(
                 inputs=SessionInputs(
                     specs=specs,
@@ -541,7 +541,7 @@ class Controller:
                 templates=self._templates,
                 secret=secret,
                 now=self._now,
-                nested=_NestedSessions(self),
+                controller=self,
                 context=context,
                 observers=self._observers,
             )
@@ -691,26 +691,3 @@ class Controller:
             shortlist_request=opening.request,
         )
         return replace(header, seal=seal(self._store.secret, "header", to_json(header)))
-
-
-class _NestedSessions:
-    """Opens the sessions of runs within calls, for an outer run's controller."""
-
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
-
-    async def create(self, run: NestedRun) -> Conversation:
-        return await self._controller.nested(run).conversation()
-
-    async def reopen(self, run: NestedRun, session: str) -> Conversation:
-        return await self._controller.nested(run).reopen(session)
-
-    def read(self, session: str) -> Sequence[Record]:
-        return self._controller.records_of(session)
-
-
-def _outermost(cache: CacheScope) -> RunContext:
-    """The context of a run that stands in no call."""
-    return RunContext(
-        parent="", depth=0, consents=None, unknown_ends=None, reads=ReadCallCache(cache)
-    )

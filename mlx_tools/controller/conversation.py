@@ -25,18 +25,16 @@ from mlx_tools.controller.approver import (
     answers_of,
 )
 from mlx_tools.controller.completer import Completer
-from mlx_tools.controller.context import ContextWindow
-from mlx_tools.controller.driver import Driver, DriverParts
+from mlx_tools.controller.context import ContextWindow, PromptCounter
+from mlx_tools.controller.driver import Driver, DriverParts, RunClock
 from mlx_tools.controller.earlier import PriorConversation
-from mlx_tools.controller.nested import NestedRuns, NestedSessions, RunContext
+from mlx_tools.controller.nested import CallEnd, NestedRuns, OuterController, RunContext
 from mlx_tools.controller.observers import Observer, observe_run
 from mlx_tools.controller.outputs import Outputs
-from mlx_tools.controller.run_clock import RunClock
 from mlx_tools.controller.session import Complete, Session, Step
 from mlx_tools.controller.state import SessionInputs
 from mlx_tools.controller.summaries import Summariser
-from mlx_tools.controller.token_count import PromptCounter
-from mlx_tools.controller.tool_runner import CallEnd, RegistryRunner
+from mlx_tools.controller.tool_runner import RegistryRunner
 from mlx_tools.controller.writer import Emit, SessionWriter
 from mlx_tools.errors import (
     EXIT_STOPPED,
@@ -82,8 +80,8 @@ class ConversationParts(Struct, frozen=True, kw_only=True):
     """The key that seals what a person said."""
     now: Callable[[], datetime]
     """The wall clock, in UTC."""
-    nested: NestedSessions
-    """Opens the sessions of runs within calls."""
+    controller: OuterController
+    """Makes the controllers of runs within calls."""
     context: RunContext
     """The run that this one stands in."""
     observers: Sequence[Observer]
@@ -100,7 +98,12 @@ class _OpenSession:
         self.writer = SessionWriter(session, files.transcript, secret=parts.secret, now=parts.now)
         self.outputs = Outputs(session, files.artifacts, at_home=True)
         self.nested = NestedRuns(
-            self.writer, self.outputs, parts.approver, clock, parts.nested, parts.context
+            self.writer,
+            self.outputs,
+            parts.approver,
+            clock.person_waits,
+            parts.controller,
+            parts.context,
         )
         self.approvals = CallApprovals(
             self.writer,
@@ -113,7 +116,7 @@ class _OpenSession:
         counter = PromptCounter(
             session, TokenCounter(lambda: find_model_folder(parts.backend, session.header.model))
         )
-        summariser = Summariser(backend, session, self.outputs, counter)
+        summariser = Summariser(backend, session, self.outputs, counter.fits)
         self.window = ContextWindow(session, self.outputs, files.artifacts, counter, summariser)
         runner = RegistryRunner(
             self.writer,
@@ -256,11 +259,11 @@ class Conversation:
         if tool_choice is not None:
             tool_choice = self._check_tool_choice(tool_choice)
         live = self._open_for(question, tool_choice, untyped_suffix_chars)
-        with self._observe_run(emit):
-            self._append_question(question, tool_choice, untyped_suffix_chars)
+        with observe_run(self._parts.observers, live.writer, emit):
+            self._append_question(live, question, tool_choice, untyped_suffix_chars)
             with self._resumable():
                 await live.driver.drive()
-        return self._outcome()
+        return self._outcome(live)
 
     async def take_turn(self, question: str) -> None:
         """Let the model write one turn in answer to a question; run nothing of it.
@@ -272,8 +275,8 @@ class Conversation:
         """
         live = self._open_for(question, None, 0)
         seconds = live.session.limits.total_timeout
-        with self._observe_run(None):
-            self._append_question(question, None, 0)
+        with observe_run(self._parts.observers, live.writer):
+            self._append_question(live, question, None, 0)
             with live.clock.limit(seconds) as scope:
                 await live.driver.take_turn()
         if scope.cancelled_caught:
@@ -302,14 +305,16 @@ class Conversation:
         # Only where no call is in doubt: `undecided` has refused that already.
         if self._live is not None and self.session_state.state in _ANSWERING:
             self.driver.break_off(KeyboardInterrupt())  # a crash broke the last question off
-        self._begin(question, tool_choice)
-        return self._open
+        return self._begin(question, tool_choice)
 
     def _append_question(
-        self, question: str, tool_choice: str | None, untyped_suffix_chars: int
+        self,
+        live: _OpenSession,
+        question: str,
+        tool_choice: str | None,
+        untyped_suffix_chars: int,
     ) -> None:
         """Begin a run with its question."""
-        live = self._open
         # Whole outputs of the last question are released now: an outcome holds its own.
         live.outputs.begin()
         self._parts.context.reads.begin()
@@ -353,7 +358,7 @@ class Conversation:
         answers = answers_of(approvals, sure)
         # Ids of nested calls hold a slash; their own sessions check these answers once more.
         within = {key: answers.pop(key) for key in tuple(answers) if "/" in key}
-        with self._observe_run(emit):
+        with observe_run(self._parts.observers, live.writer, emit):
             live.outputs.begin()
             live.approvals.check_nested_answers(within)
             live.approvals.check_answers(answers, self.policy)
@@ -373,7 +378,7 @@ class Conversation:
                         end = CallEnd(results[call.call])
                         await live.driver.observe(call, end, mutates=False)
                 await live.driver.drive()
-        return self._outcome()
+        return self._outcome(live)
 
     async def waiting(self) -> list[tuple[ApprovalRequest, bool]]:
         """The calls that wait while the session is paused, as they would run now.
@@ -409,7 +414,7 @@ class Conversation:
         paused = session.state is State.PAUSED
         if session.state in _ANSWERING and (self._is_cancelled or not paused):
             live.driver.break_off(KeyboardInterrupt())
-        return self._outcome()
+        return self._outcome(live)
 
     async def decide(self, emit: Emit | None = None) -> Outcome:
         """Ask a person about calls in doubt, and run what is approved.
@@ -418,14 +423,14 @@ class Conversation:
         asked. The outcome is `Paused` if nobody decided.
         """
         live = self._open
-        with self._observe_run(emit):
+        with observe_run(self._parts.observers, live.writer, emit):
             live.outputs.begin()
             with self._resumable():
                 self._append_resumed()
                 await self._write_read()
                 await live.approvals.decide_again()
                 await live.driver.drive(_asks_model)
-        return self._outcome()
+        return self._outcome(live)
 
     async def _write_read(self) -> None:
         """Write down what follows from the last completion."""
@@ -440,7 +445,9 @@ class Conversation:
         """
         if self.session_state.question != question:
             raise UsageError("it asks something else than when it was made before")
-        return self._outcome() if self._has_ended else await self.resume(approvals)
+        if self._has_ended:
+            return self._outcome(self._open)
+        return await self.resume(approvals)
 
     @property
     def _has_ended(self) -> bool:
@@ -493,18 +500,9 @@ class Conversation:
         assert isinstance(event, events.Compacted)
         return event
 
-    @contextlib.contextmanager
-    def _observe_run(self, emit: Emit | None) -> Iterator[None]:
-        """Tell ``emit`` and the observers of a run's events while it lasts."""
-        if emit is not None and not callable(emit):
-            raise wrong_argument("emit", emit, "give a function that takes an event")
-        writer, observers = self._open.writer, self._parts.observers
-        with observe_run(observers, self.files.transcript, emit) as writer.emit:
-            yield
-
-    def _outcome(self) -> Outcome:
-        outputs = self._open.outputs
-        session = self.session_state
+    def _outcome(self, live: _OpenSession) -> Outcome:
+        """Return the outcome of the last question."""
+        session, outputs = live.session, live.outputs
         outcome = outcome_of_run(
             session.header,
             last_run(self.files.transcript),
@@ -516,22 +514,21 @@ class Conversation:
         thoughts = [r.reasoning for r in outcome.records if isinstance(r, CompletionRecord)]
         return replace(outcome, reasoning_artifact=outputs.keep_thoughts(thoughts))
 
-    def _begin(self, question: str, tool_choice: str | None = None) -> None:
+    def _begin(self, question: str, tool_choice: str | None = None) -> _OpenSession:
         """Write down the header of a new session, and what was said before it."""
-        carries = bool(self.earlier.records)
-        if self._live is None:
+        carries, live = bool(self.earlier.records), self._live
+        if live is None:
             first = self.earlier.question if carries else None
             assert self.begin is not None
             header = self.begin(first or question, tool_choice)
             session = Session(header, self._parts.inputs)
             # On disk before the session exists for anybody: an unwritten header has no session.
             self.files.transcript.append(header)
-            self._live = _OpenSession(session, self.files, self._parts)
-            self._live.driver.is_cancelled = self._is_cancelled
-        if self.begin is None or self.session_state.question or not carries:
-            return
-        live, artifacts = self._live, self.files.artifacts
-        clean = live.outputs.clean
+            self._live = live = _OpenSession(session, self.files, self._parts)
+            live.driver.is_cancelled = self._is_cancelled
+        if self.begin is None or live.session.question or not carries:
+            return live
+        clean, artifacts = live.outputs.clean, self.files.artifacts
         if artifacts is not None:
             for key, text in self.earlier.kept_artifacts():
                 artifacts.add(clean(text), key)
@@ -539,6 +536,7 @@ class Conversation:
         # Each record is folded before the next is made: the keys of calls go on behind it.
         for record in islice(self.earlier.prior_messages(live.session, clean), there, None):
             live.writer.append(record)  # those that are there were written before the disk was full
+        return live
 
     def _append_resumed(self) -> None:
         """Write down that this process goes on with the session, and under which policy."""

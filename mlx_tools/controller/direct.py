@@ -23,9 +23,8 @@ from mlx_tools.controller.approver import (
 )
 from mlx_tools.controller.completer import Completer
 from mlx_tools.controller.context import FittedStep
-from mlx_tools.controller.driver import Driver, DriverParts
+from mlx_tools.controller.driver import Driver, DriverParts, RunClock
 from mlx_tools.controller.outputs import Outputs
-from mlx_tools.controller.run_clock import RunClock
 from mlx_tools.controller.session import Complete, Session, Step
 from mlx_tools.controller.state import CallState
 from mlx_tools.controller.tool_runner import CallEnd, RegistryRunner

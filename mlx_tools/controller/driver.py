@@ -8,7 +8,9 @@ in the parts that are plugged into it (`DriverParts`), and in when they want it 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from time import monotonic
 from typing import Final, Literal, Protocol
 
@@ -19,10 +21,10 @@ from msgspec import Struct
 from mlx_tools.controller.approver import ApprovalOutdated, Approver, StepApprover
 from mlx_tools.controller.completer import CompletionResult
 from mlx_tools.controller.context import FittedStep
+from mlx_tools.controller.nested import CallEnd
 from mlx_tools.controller.outputs import Outputs
-from mlx_tools.controller.run_clock import RunClock
 from mlx_tools.controller.session import Ask, Complete, Execute, Idle, Step, Write
-from mlx_tools.controller.tool_runner import CallEnd, ToolRunner
+from mlx_tools.controller.tool_runner import ToolRunner
 from mlx_tools.controller.turn import decision_record, not_started, refusal, refusal_by
 from mlx_tools.controller.writer import Emit, SessionWriter
 from mlx_tools.errors import (
@@ -139,6 +141,36 @@ class CallDecisions(Protocol):
         ...
 
 
+class RunClock:
+    """The time that a run may take, which stands still while a person is asked."""
+
+    def __init__(self) -> None:
+        self._scope: anyio.CancelScope | None = None
+
+    @contextmanager
+    def limit(self, seconds: float) -> Iterator[anyio.CancelScope]:
+        """End the work in this context after so many seconds.
+
+        The scope says whether it was ended.
+        """
+        with anyio.move_on_after(seconds) as scope:
+            self._scope = scope
+            yield scope
+
+    @contextmanager
+    def person_waits(self) -> Iterator[None]:
+        """While a person is asked, the run's time stands still."""
+        scope = self._scope or anyio.CancelScope()
+        began, deadline = anyio.current_time(), scope.deadline
+        # Not cancelled and begun again: the work in the scope goes on, and only its end moves.
+        scope.deadline = math.inf
+        try:
+            yield
+        finally:
+            # By the loop's clock, which does not jump when the system's is set.
+            scope.deadline = deadline + anyio.current_time() - began
+
+
 class BegunCall(Struct, frozen=True):
     """A call that was written down as begun."""
 
@@ -163,11 +195,6 @@ class DriverParts(Struct, frozen=True, kw_only=True):
     """The conversation is long: steps are worked out in a thread, so that others are served."""
 
 
-def never(step: Step) -> bool:
-    """Drive a session until it rests."""
-    return False
-
-
 # --- the driver -----------------------------------------------------------------------------------
 
 
@@ -182,7 +209,7 @@ class Driver:
         """Whoever breaks the run off wants no more of it."""
         self._waiting_for: Literal["", "backend", "tool"] = ""
 
-    async def drive(self, stop_before: Callable[[Step], bool] = never) -> None:
+    async def drive(self, stop_before: Callable[[Step], bool] | None = None) -> None:
         """Take steps until the run rests, within its time, and record how it ended.
 
         Args:
@@ -223,23 +250,21 @@ class Driver:
         finally:
             parts.runner.end()
 
-    async def take_steps(self, stop_before: Callable[[Step], bool] = never) -> Step:
+    async def take_steps(self, stop_before: Callable[[Step], bool] | None = None) -> Step:
         """Take steps until the session rests. Return the step that is next then.
 
         ``stop_before`` returns True for a step that is not to be taken.
         """
         while True:
-            step = await self._next_step()
-            if isinstance(step, Idle) or stop_before(step):
+            # Folding and rendering a long transcript takes tens of milliseconds, in which nobody is
+            # served.
+            if self.parts.in_thread:
+                step = await anyio.to_thread.run_sync(self.session.next_step)
+            else:
+                step = self.session.next_step()
+            if isinstance(step, Idle) or (stop_before is not None and stop_before(step)):
                 return step
             await self.take(step)
-
-    async def _next_step(self) -> Step:
-        # Folding and rendering a long transcript takes tens of milliseconds, in which nobody is
-        # served.
-        if self.parts.in_thread:
-            return await anyio.to_thread.run_sync(self.session.next_step)
-        return self.session.next_step()
 
     async def take_turn(self) -> None:
         """Let the model write one turn, and record what follows from it; run nothing.
@@ -263,17 +288,18 @@ class Driver:
             case Write(records):
                 # Records of a turn are written as they are; only at the step limit may a person add
                 # steps.
-                if not await self._extend():
+                if not (self.session.at_step_limit and await self._extend()):
                     await parts.approvals.write(records)
             case Complete():
                 await self._complete(step)
             case Execute(calls):
                 self._waiting_for = "tool"
-                await (self._call(calls[0]) if len(calls) == 1 else self._call_all(calls))
+                one = len(calls) == 1
+                within = await (self._call(calls[0]) if one else self._call_all(calls))
                 self._waiting_for = ""
                 # All calls of the turn have run that can: a person is asked once about all that is
                 # left.
-                if within := parts.runner.waiting():
+                if within:
                     await parts.approvals.pause(current.calls_needing_decision(), within)
             case Ask():
                 self._waiting_for = ""
@@ -308,7 +334,7 @@ class Driver:
     async def _extend(self) -> bool:
         """Ask the approver, at the limit of steps, for more; return whether it gave some."""
         asker = self.parts.approver
-        if not self.session.at_step_limit or not isinstance(asker, StepApprover):
+        if not isinstance(asker, StepApprover):
             return False
         with self.parts.clock.person_waits():
             more = await asker.more_steps(self.session.iterations)
@@ -392,7 +418,7 @@ class Driver:
         written = await parts.completer.complete(step, writer.emit)
         record = written.record(
             step,
-            self.session.last_prompt,
+            str(self.session.sent_prompt),
             duration_ms=round((monotonic() - began) * 1000),
             recorded_at=writer.timestamp(),
         )
@@ -407,14 +433,15 @@ class Driver:
 
     # --- calls ---
 
-    async def _call_all(self, calls: Sequence[CallRecord]) -> None:
-        """Make several calls, those that only read in parallel.
+    async def _call_all(self, calls: Sequence[CallRecord]) -> tuple[PendingCall, ...]:
+        """Make several calls, those that only read in parallel; return like `_call`.
 
         The first exception ends the others and is raised; where something cannot be written down,
         what runs meanwhile may come to its end.
         """
         limiter, one_change = anyio.CapacityLimiter(self.session.limits.parallel), anyio.Lock()
         problems: list[Exception] = []
+        waiting: dict[str, tuple[PendingCall, ...]] = {}
 
         async def limited(call: CallRecord) -> None:
             # Changes are made one after the other, in call order: a later one may build on an
@@ -424,7 +451,7 @@ class Driver:
                 if problems:
                     return
                 try:
-                    await self._call(call)
+                    waiting[call.call] = await self._call(call)
                 except Exception as error:
                     problems.append(error)
                     # With a full disk no start can be recorded either: what runs may end, nothing
@@ -441,13 +468,22 @@ class Driver:
         # errors.
         if problems:
             raise problems[0]
+        return tuple(one for call in calls for one in waiting[call.call])
 
-    async def _call(self, call: CallRecord) -> None:
-        """Make a call, if it may still start."""
+    async def _call(self, call: CallRecord) -> tuple[PendingCall, ...]:
+        """Make a call, if it may still start.
+
+        Returns:
+            The calls of runs within it that wait for a person.
+        """
         begun = await self.begin_call(call)
-        if begun is not None:
-            end = await self.parts.runner.run(call, begun.expected_state)
+        if begun is None:
+            return ()
+        end = await self.parts.runner.run(call, begun.expected_state)
+        # Whatever it returned, it is made again once a person has decided.
+        if not end.waiting:
             await self.observe(call, end, mutates=begun.mutates)
+        return end.waiting
 
     async def begin_call(self, call: CallRecord) -> BegunCall | None:
         """Begin a call: the one place where a tool starts, whoever drives the session.
@@ -481,8 +517,6 @@ class Driver:
 
     async def observe(self, call: CallRecord, end: CallEnd, *, mutates: bool) -> None:
         """Write down how a call ended."""
-        if end.waits:
-            return  # whatever it returned: it is made again once a person has decided
         outputs, spent = self.parts.outputs, end.nested_turns
         if self.session.header.long_observations == "summary" and not mutates:
             # What a call has changed is written down at once, before a model is asked anything.

@@ -10,8 +10,8 @@ crash: each run within it is gone on with where it was, and nothing in it happen
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from typing import Final, Protocol
 
 import anyio
@@ -26,12 +26,11 @@ from mlx_tools.controller.approver import (
     ask_approver,
 )
 from mlx_tools.controller.outputs import Outputs
-from mlx_tools.controller.run_clock import RunClock
 from mlx_tools.controller.writer import SessionWriter
 from mlx_tools.errors import BackendError, MlxToolsError, StorageError, UsageError
 from mlx_tools.messages import replace
 from mlx_tools.policy import Limits, Policy, restriction
-from mlx_tools.tools import ReadCallCache, ToolContext, ToolError
+from mlx_tools.tools import ReadCallCache, ToolContext, ToolError, ToolResult
 from mlx_tools.transcript import (
     Answered,
     CallRecord,
@@ -59,13 +58,13 @@ calls such a tool once more. What goes deeper is a model that calls itself."""
 class RunContext(Struct, frozen=True, kw_only=True):
     """The place of a run within a call of another session: what it shares with that."""
 
-    parent: str
-    """The other session and the call, as the header names them."""
-    depth: int
+    parent: str = ""
+    """The other session and the call, as the header names them; empty for a run of its own."""
+    depth: int = 0
     """How many runs stand around this one."""
-    consents: Consents | None
+    consents: Consents | None = None
     """What a person allowed for the rest of the other session."""
-    unknown_ends: UnknownEnds | None
+    unknown_ends: UnknownEnds | None = None
     """The calls of the other session whose end nobody knows."""
     reads: ReadCallCache
     """The answers of its calls that only read."""
@@ -94,20 +93,42 @@ class NestedConversation(Protocol):
     def close(self) -> None: ...
 
 
-class NestedSessions(Protocol):
-    """Opens the sessions of runs within calls."""
+class NestedController(Protocol):
+    """The controller of a run within a call."""
 
-    async def create(self, run: NestedRun, /) -> NestedConversation:
-        """Open a new session for a run."""
+    async def conversation(self) -> NestedConversation:
+        """Open a new session for the run."""
         ...
 
-    async def reopen(self, run: NestedRun, session: str, /) -> NestedConversation:
-        """Open the session of a run again. Raises `NoQuestion` if nothing was asked in it."""
+    async def reopen(self, session: str, /) -> NestedConversation:
+        """Open the session of the run again. Raises `NoQuestion` if nothing was asked in it."""
         ...
 
-    def read(self, session: str, /) -> Sequence[Record]:
+
+class OuterController(Protocol):
+    """The controller of a session: it makes those of the runs within its calls."""
+
+    def nested(self, run: NestedRun, /) -> NestedController:
+        """Return the controller of a run."""
+        ...
+
+    def records_of(self, session: str, /) -> Sequence[Record]:
         """Return the records of a session, none if it is gone."""
         ...
+
+
+class CallEnd(Struct, frozen=True):
+    """The end of a call."""
+
+    result: ToolResult
+    nested_turns: int = 0
+    """Completions that runs within the call took."""
+    unknown_ends: tuple[StartedCall, ...] = ()
+    """Calls of runs within it whose end nobody knows."""
+    waiting: tuple[PendingCall, ...] = ()
+    """Calls of runs within it that wait for a person: it is made again once they have decided."""
+    problem: StorageError | None = None
+    """The reason why something of a run within it could not be written down."""
 
 
 class _CallRuns(Struct):
@@ -133,8 +154,8 @@ class NestedRuns:
         writer: SessionWriter,
         outputs: Outputs,
         approver: Approver,
-        clock: RunClock,
-        sessions: NestedSessions,
+        person_waits: Callable[[], AbstractContextManager[None]],
+        controller: OuterController,
         context: RunContext,
     ) -> None:
         self.answers: Mapping[str, ApprovalAnswer] = {}
@@ -143,8 +164,8 @@ class NestedRuns:
         self._session = writer.session
         self._outputs = outputs
         self._approver = approver
-        self._clock = clock
-        self._sessions = sessions
+        self._person_waits = person_waits  # stops the time of the run meanwhile
+        self._controller = controller
         self._context = context
         # They share one budget of completions: what one run takes, the next does not have.
         self._one_run = anyio.Lock()
@@ -154,7 +175,7 @@ class NestedRuns:
         """Return whether a call in one of these runs, or within it, is in doubt."""
         left = [*sessions]
         for session in left:
-            records = self._sessions.read(session)
+            records = self._controller.records_of(session)
             if calls_in_doubt(records):
                 return True
             ended = {one.call for one in records if isinstance(one, ObservationRecord)}
@@ -162,33 +183,24 @@ class NestedRuns:
             left += [one.session for one in nested if one.call not in ended]
         return False
 
-    def unknown_ends(self, call: str) -> tuple[StartedCall, ...]:
-        """Return the calls in the runs within a call whose end nobody knows."""
-        if not self._session.history.unknown_ends.calls:
-            return ()
-        sessions = self._session.current.calls[call].nested.values()
-        return tuple(
-            one for session in sessions for one in unknown_ends_of(self._sessions.read(session))
-        )
-
     def begin(self, call: str) -> None:
         """Begin a call, perhaps once more: what its runs have spent stays spent."""
         if call in self._calls:
             self._calls[call] = _CallRuns(spent=self._calls[call].spent)
 
-    def call_end(self, call: str) -> tuple[int, tuple[PendingCall, ...], StorageError | None]:
-        """Return the completions that the runs of a call took, and their loose ends.
-
-        These are the pending calls in them, and what could not be recorded of them.
-        """
+    def end(self, call: str, result: ToolResult) -> CallEnd:
+        """Return the end of a call, with what its runs took and left open."""
+        unknown_ends: list[StartedCall] = []
+        if self._session.history.unknown_ends.calls:
+            for session in self._session.current.calls[call].nested.values():
+                unknown_ends += unknown_ends_of(self._controller.records_of(session))
         runs = self._calls.get(call, _CallRuns())
-        return sum(runs.spent.values()), runs.waiting, runs.problem
-
-    def waiting(self) -> tuple[PendingCall, ...]:
-        """The calls that wait in runs within open calls."""
-        open_calls = self._session.current.open_calls
-        return tuple(
-            one for key, runs in self._calls.items() if key in open_calls for one in runs.waiting
+        return CallEnd(
+            result,
+            nested_turns=sum(runs.spent.values()),
+            unknown_ends=tuple(unknown_ends),
+            waiting=runs.waiting,
+            problem=runs.problem,
         )
 
     async def requests(self) -> list[ApprovalRequest]:
@@ -216,7 +228,7 @@ class NestedRuns:
         It is opened under the policy that it was begun with.
         """
         header = next(
-            (one for one in self._sessions.read(session) if isinstance(one, Header)), None
+            (one for one in self._controller.records_of(session) if isinstance(one, Header)), None
         )
         if header is None:
             raise UsageError(f"the session {session} is gone")
@@ -224,7 +236,7 @@ class NestedRuns:
         # A transcript names its nested sessions; one that was put in must not be run from here.
         if header.parent != f"{self._session.header.session}/{name}":
             raise UsageError(f"the session {session} is not one of this call")
-        return await self._sessions.reopen(run, session)
+        return await self._controller.nested(run).reopen(session)
 
     async def ask(
         self, call: CallRecord, context: ToolContext, question: str, tools: Sequence[str] | None
@@ -284,7 +296,9 @@ class NestedRuns:
         spec = session.specs.get(call.name)
         # Pausing within it would leave a call that has begun to change things, and cannot go on.
         once = spec is None or spec.mutates(call.arguments)  # such a call is not made again
-        approver = _OuterApprover(self._approver, self._clock, context, name, call.name, once)
+        approver = _OuterApprover(
+            self._approver, self._person_waits, context, name, call.name, once
+        )
         run = self._run(self._policy(tools), approver, f"{session.header.session}/{name}")
         begun = session.current.calls[call.call].nested.get(number)
         if begun is not None:
@@ -310,7 +324,7 @@ class NestedRuns:
         if left < 1:
             raise ToolError("no completions are left for a run within", code="iteration_limit")
         run = replace(run, limits=replace(session.limits, max_iterations=left))
-        conversation = await self._sessions.create(run)
+        conversation = await self._controller.nested(run).conversation()
         try:
             record = NestedRecord(call=call.call, run=number, session=conversation.session)
             # Before its first question: a crash after it finds the run again by this record.
@@ -358,7 +372,7 @@ class NestedRuns:
         if os.sep in session:
             raise UsageError(f"{session!r} is no session")
         try:
-            conversation = await self._sessions.reopen(run, session)
+            conversation = await self._controller.nested(run).reopen(session)
         except NoQuestion:
             return None
         try:
@@ -382,7 +396,7 @@ class _OuterApprover(Struct, frozen=True):
     """
 
     approver: Approver
-    clock: RunClock
+    person_waits: Callable[[], AbstractContextManager[None]]
     context: ToolContext
     prefix: str
     name: str
@@ -394,7 +408,7 @@ class _OuterApprover(Struct, frozen=True):
             for r in requests
         ]
         # A person takes as long as they take: neither the tool's time limit nor the run's goes on.
-        with self.context.person_waits(), self.clock.person_waits():
+        with self.context.person_waits(), self.person_waits():
             answers = await ask_approver(self.approver, shown)
         nobody = ApprovalAnswer(False, "nobody was there to approve it")
         return [nobody if self.must_decide and a.approved is None else a for a in answers]

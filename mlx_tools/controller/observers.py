@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from mlx_tools.controller.writer import Emit
+from mlx_tools.controller.writer import Emit, SessionWriter
+from mlx_tools.errors import wrong_argument
 from mlx_tools.transcript import Record, events
 
 _log = logging.getLogger(__name__)
@@ -38,22 +39,25 @@ observed.
 
 @contextlib.contextmanager
 def observe_run(
-    observers: Sequence[Observer], transcript: Sequence[Record], emit: Emit | None
-) -> Iterator[Emit | None]:
-    """Observe one run while the context lasts.
+    observers: Sequence[Observer], writer: SessionWriter, emit: Emit | None = None
+) -> Iterator[None]:
+    """Tell of the events of one run while the context lasts.
 
     Args:
         observers: the observers that are there.
-        transcript: the records of the session.
+        writer: writes the records of the run, and tells of its events.
         emit: the caller's function for events, which comes after the observers.
 
-    Yields:
-        The function that takes the events, None if nobody does.
+    Raises:
+        UsageError: ``emit`` is no function.
     """
-    begun = (_begin(observer, transcript) for observer in observers)
+    if emit is not None and not callable(emit):
+        raise wrong_argument("emit", emit, "give a function that takes an event")
+    begun = (_begin(observer, writer.transcript) for observer in observers)
     watching = [run for run in begun if run is not None]
+    writer.emit = emit
     if not watching:
-        yield emit
+        yield
         return
 
     def tell(event: events.Event) -> None:
@@ -62,9 +66,10 @@ def observe_run(
         if emit is not None:
             emit(event)
 
+    writer.emit = tell
     failure: BaseException | None = None
     try:
-        yield tell
+        yield
     except BaseException as error:
         failure = error
         raise

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from mlx_tools.controller.result import settle_result
 from mlx_tools.controller.state import OF_A_CALL, CallState, SessionInputs, SessionState, Turn
-from mlx_tools.controller.turn import follow, is_over_turn_limit, refusal
+from mlx_tools.controller.turn import follow, refusal
 from mlx_tools.errors import MlxToolsError, TranscriptError
 from mlx_tools.messages import ErrorInfo, FinishReason, Strategy, ToolSpec, replace
 from mlx_tools.policy import Policy
@@ -404,8 +404,10 @@ class Session(SessionState):
         state = self.current.calls[record.call]
         self.history.unknown_ends.end(state.record, record, was_started=state.was_started)
         self.run_history.end(state.record, record.error)
-        # It was never looked at, so making it again in the next turn is no repetition.
-        if is_over_turn_limit(state, record):
+        # Its turn had made all calls that it may, and nothing decided about it. It was never looked
+        # at, so making it again in the next turn is no repetition.
+        is_over = record.error is not None and record.error.code == "rate_limited"
+        if is_over and state.decision is None:  # a policy's rate limit ends a call by a decision
             self.run_history.forget(state.record)
         search, ran = self._take_in(record, self.run_history)
         self.run_history.acted |= ran and (not search or record.name == self.tool_choice)
@@ -543,12 +545,15 @@ class Session(SessionState):
         native = self._asks_natively(choice)
         is_one = choice in self.specs or choice == self.result_name
         thinking = self.prompt.thought_open and self._thought(prefix) is None
+        # One more than may run is read, so that the model is told about it.
+        most = self.limits.max_calls_per_turn
+        most = 1 if is_one or most == 1 else most + 1
         return ReadingRules(
             style="jsonl" if native else self.header.style,
             server_split_calls=native,
             prefix=prefix,
             in_thought=thinking and not native,
-            max_calls=1 if is_one else self._max_calls,
+            max_calls=most,
             tool_choice=choice,
             mutates=self._mutates,
             reasoning_markers=self.reasoning_markers,
@@ -558,15 +563,6 @@ class Session(SessionState):
             ends=self.chat_format.turn_ends,
             result=self.result_name,
         )
-
-    @property
-    def _max_calls(self) -> int:
-        """The most calls of a turn that are read: one more than may run.
-
-        So the model is told about it.
-        """
-        most = self.limits.max_calls_per_turn
-        return most if most == 1 else most + 1
 
     def _mutates(self, name: str, arguments: Mapping[str, object]) -> bool:
         if name == self.result_name:

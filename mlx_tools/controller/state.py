@@ -187,10 +187,12 @@ class SessionInputs(Struct, frozen=True, kw_only=True):
 
 
 class SentPrompt:
-    """The prompt of the last completion, of which a record has only what is new.
+    """The prompt of the last completion, empty while it is unknown.
 
-    It is put together when it is wanted: for each completion of a long transcript that would copy
-    all of it.
+    A record has only what is new of it.
+
+    The text is put together when it is asked for: each completion of a long transcript would
+    else copy all of it.
     """
 
     def __init__(self) -> None:
@@ -260,9 +262,12 @@ class SessionState:
         self.neutraliser = self.prompt.neutraliser
         permitted = {n: s for n, s in self.specs.items() if can_be_allowed(self.policy, s)}
         self.known_tools = KnownTools(header, permitted, Finder)
-        self.result = _result_tool(header, self.words)
+        self.result: ResultTool | None = None
         """The tool whose call is the answer, where that has to fit a schema. The model knows it as
         it knows the others; nobody else does."""
+        if header.output_schema is not None:
+            names = {str(tool.get("name")) for tool in header.tools}
+            self.result = result_tool(header.output_schema, names, self.words)
         self.result_name = "" if self.result is None else self.result.spec.name
         # --- what happened ---
         asked = (said.get("content", "") for said in header.history if said.get("role") == "user")
@@ -367,15 +372,3 @@ class SessionState:
         return (own is not None and own.in_doubt) or self.history.unknown_ends.holds(
             call.name, call.arguments
         )
-
-    @property
-    def last_prompt(self) -> str:
-        """The prompt of the last completion, empty where it is unknown."""
-        return str(self.sent_prompt)
-
-
-def _result_tool(header: Header, words: PromptWords) -> ResultTool | None:
-    if header.output_schema is None:
-        return None
-    names = {str(tool.get("name")) for tool in header.tools}
-    return result_tool(header.output_schema, names, words)

@@ -21,7 +21,6 @@ from mlx_tools.backends import ErrorMappingBackend
 from mlx_tools.controller.completer import CHARS_PER_TOKEN, request_for
 from mlx_tools.controller.outputs import Outputs
 from mlx_tools.controller.session import Session
-from mlx_tools.controller.token_count import PromptCounter
 from mlx_tools.errors import BackendError
 from mlx_tools.messages import Usage, total_usage
 from mlx_tools.prompt import Prompt, stems
@@ -72,12 +71,12 @@ class Summariser:
         backend: ErrorMappingBackend,
         session: Session,
         outputs: Outputs,
-        counter: PromptCounter,
+        fits: Callable[[str, int], bool],
     ) -> None:
         self._backend = backend
         self._session = session
         self._outputs = outputs
-        self._counter = counter
+        self._fits = fits  # whether a prompt and so many tokens fit the context
         # Calls run in parallel, and a local server has one model: one summary at a time.
         self._one_summary = anyio.Lock()
 
@@ -101,7 +100,7 @@ class Summariser:
                 tell(number / len(parts))
                 asked = {"question": question, "name": call.name, "text": part.text}
                 prompt = self._prompt(words.text("summary.request", **asked))
-                if not self._counter.fits(prompt, _tokens(room)):
+                if not self._fits(prompt, _tokens(room)):
                     continue
                 usages.append(Usage())
                 try:
@@ -143,7 +142,7 @@ class Summariser:
             prompts = [
                 self._prompt(words.text("compaction.request", text=part.text)) for part in parts
             ]
-            if all(self._counter.fits(prompt, _tokens(room)) for prompt in prompts):
+            if all(self._fits(prompt, _tokens(room)) for prompt in prompts):
                 break
             # Parts are halved until prompt and summary fit: how many characters a token has is
             # unknown.

@@ -6,33 +6,16 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Protocol
 
-from msgspec import Struct
-
 from mlx_tools.controller.approver import Approver, confirm_action
-from mlx_tools.controller.nested import NestedRuns
+from mlx_tools.controller.nested import CallEnd, NestedRuns
 from mlx_tools.controller.outputs import Outputs
 from mlx_tools.controller.writer import SessionWriter
-from mlx_tools.errors import StorageError
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import Decision
 from mlx_tools.prompt import is_on_demand, is_reader
 from mlx_tools.store import SessionFiles
-from mlx_tools.tools import Progress, ReadCallCache, Registry, ToolContext, ToolResult
-from mlx_tools.transcript import CallRecord, PendingCall, StartedCall, events
-
-
-class CallEnd(Struct, frozen=True):
-    """The end of a call."""
-
-    result: ToolResult
-    nested_turns: int = 0
-    """Completions that runs within the call took."""
-    unknown_ends: tuple[StartedCall, ...] = ()
-    """Calls of runs within it whose end nobody knows."""
-    waits: bool = False
-    """A call of a run within it waits for a person: it is made again once they have decided."""
-    problem: StorageError | None = None
-    """The reason why something of a run within it could not be written down."""
+from mlx_tools.tools import Progress, ReadCallCache, Registry, ToolContext
+from mlx_tools.transcript import CallRecord, events
 
 
 class ToolRunner(Protocol):
@@ -56,10 +39,6 @@ class ToolRunner(Protocol):
 
     async def run(self, call: CallRecord, expected_state: str | None, /) -> CallEnd:
         """Run the call. ``expected_state`` is the state that it was approved on."""
-        ...
-
-    def waiting(self) -> tuple[PendingCall, ...]:
-        """Return the calls that wait in runs within open calls."""
         ...
 
     def is_in_doubt(self, sessions: Iterable[str], /) -> bool:
@@ -139,20 +118,12 @@ class RegistryRunner:
             timeout=session.limits.tool_timeout,
             clean=self._outputs.clean,
         )
-        if nested is None:
-            return CallEnd(result)
-        # After the call: runs within it may have left calls whose end nobody knows.
-        unknown_ends = nested.unknown_ends(call.call)
-        turns, waiting, problem = nested.call_end(call.call)
-        return CallEnd(result, turns, unknown_ends, bool(waiting), problem)
+        return CallEnd(result) if nested is None else nested.end(call.call, result)
 
     @property
     def _listens(self) -> bool:
         """True if anybody is told how far a call has come."""
         return self._writer.emit is not None
-
-    def waiting(self) -> tuple[PendingCall, ...]:
-        return () if self._nested is None else self._nested.waiting()
 
     def is_in_doubt(self, sessions: Iterable[str]) -> bool:
         return self._nested is not None and self._nested.in_doubt(sessions)

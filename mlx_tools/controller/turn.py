@@ -135,15 +135,6 @@ def _calls(
     return calls + verdicts
 
 
-def is_over_turn_limit(state: CallState, end: ObservationRecord) -> bool:
-    """Return whether a call ended since its turn had made all that it may.
-
-    A policy's rate limits end calls by a decision.
-    """
-    code = end.error.code if end.error is not None else ""
-    return code == "rate_limited" and state.decision is None
-
-
 def decision_on(
     record: CallRecord,
     session: SessionState,

@@ -39,7 +39,6 @@ from mlx_tools.transcript import (
     MendRecord,
     ObservationRecord,
     PauseRecord,
-    PendingCall,
     Record,
     StoppedRecord,
 )
@@ -195,10 +194,6 @@ class RecordedRunner:
     async def run(self, call: CallRecord, expected_state: str | None) -> NoReturn:
         """Fail: no tool runs in a replay."""
         raise AssertionError(f"{call.name} would run")
-
-    def waiting(self) -> tuple[PendingCall, ...]:
-        """Return nothing: what waits in runs within calls is recorded."""
-        return ()
 
     def is_in_doubt(self, sessions: object) -> bool:
         """Return False: the sessions of runs within calls are not here."""

@@ -206,7 +206,7 @@ class _ReplayWriter(SessionWriter):
             recorded_at=record.recorded_at,
             pieces=record.pieces,
         )
-        comparing, prior = self._comparing, self.session.last_prompt
+        comparing, prior = self._comparing, str(self.session.sent_prompt)
         if record.prompt is not None:
             recorded = prior[: record.shared_prefix_chars] + record.prompt
             prompt = prior[: now.shared_prefix_chars] + (now.prompt or "")

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from mlx_tools import Controller, Policy, tool
-from mlx_tools.controller import RunSettings
+from mlx_tools.controller import RunSettings, SessionWriter
 from mlx_tools.controller.observers import observe_run
 from mlx_tools.errors import BackendBroken, UsageError
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.tools import ToolContext
 from mlx_tools.transcript import Header, Record
+from tests.controller.sessions import header, session_of
 from tests.tables import table
 
 pytestmark = pytest.mark.anyio
@@ -133,9 +135,10 @@ def test_without_observers_nothing_stands_between_a_run_and_its_caller() -> None
     def emit(event: Any) -> None:
         """Take an event."""
 
+    writer = SessionWriter(session_of(header()), [], secret=b"", now=lambda: datetime.now(UTC))
     for observers in ([], [lambda transcript: None]):
-        with observe_run(observers, [], emit) as tell:
-            assert tell is emit
+        with observe_run(observers, writer, emit):
+            assert writer.emit is emit
 
 
 @table("observers", [7, ["x"], [None], "ab"])
