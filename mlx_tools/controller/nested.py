@@ -101,7 +101,11 @@ class NestedController(Protocol):
         ...
 
     async def reopen(self, session: str, /) -> NestedConversation:
-        """Open the session of the run again. Raises `NoQuestion` if nothing was asked in it."""
+        """Open the session of the run again.
+
+        Raises:
+            NoQuestion: nothing was asked in it.
+        """
         ...
 
 
