@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mlx_tools.toolbox.text_files import (
         MAX_TEXT_BYTES,
         decode_text,
+        encode_content,
         encode_text,
         guess_kind,
         one_line,
@@ -43,6 +44,7 @@ __getattr__, __dir__ = names_of(
         "text_files": (
             "MAX_TEXT_BYTES",
             "decode_text",
+            "encode_content",
             "encode_text",
             "guess_kind",
             "one_line",

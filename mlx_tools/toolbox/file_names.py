@@ -11,7 +11,7 @@ import itertools
 import os
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -42,27 +42,14 @@ def find_equal_names(
     None if they are these, or if several are equal. With ``partly`` the last ones need not exist:
     as long as there is one equal name, it is used.
     """
-    names: list[str] = []
-    folder = os.dup(root.fd)
-    try:
-        for part in parts:
-            name: str | None = part
-            if status_of(folder, part) is None:
-                equal_entries = [
-                    entry for entry in _list_names(folder) if _entry_form(entry) == _form(part)
-                ]
-                name = equal_entries[0] if len(equal_entries) == 1 else None
-            if name is None:
-                break
-            names.append(name)
-            if len(names) < len(parts):
-                next_folder = root.enter(folder, name)
-                os.close(folder)
-                folder = next_folder
-    except (PathRefused, WrongFileKind, PathAbsent):
-        pass
-    finally:
-        os.close(folder)
+
+    def find(folder: int, part: str) -> str | None:
+        if status_of(folder, part) is not None:
+            return part
+        equal_names = [name for name in _list_names(folder) if _entry_form(name) == _form(part)]
+        return equal_names[0] if len(equal_names) == 1 else None
+
+    names, _ = _walk_names(root, parts, find)
     if partly:
         names += parts[len(names) :]
     return None if len(names) < len(parts) or names == [*parts] else tuple(names)
@@ -133,21 +120,45 @@ def _suggest_elsewhere(root: Root, name: str) -> Iterator[str]:
 
 
 def _find_depth(root: Root, parts: Sequence[str]) -> int:
-    """Return how many of the names exist."""
+    """Return how many of the names exist; all of them if one cannot be entered."""
+
+    def find(folder: int, part: str) -> str | None:
+        return None if status_of(folder, part) is None else part
+
+    names, refused = _walk_names(root, parts, find)
+    return len(parts) if refused else len(names)
+
+
+def _walk_names(
+    root: Root, parts: Sequence[str], find: Callable[[int, str], str | None]
+) -> tuple[list[str], bool]:
+    """Return the names on disk of the first parts.
+
+    Args:
+        root: the root.
+        parts: the names.
+        find: returns the name of a part in an open folder; None ends the walk.
+
+    Returns:
+        The names, and True if a folder could not be entered.
+    """
+    names: list[str] = []
     folder = os.dup(root.fd)
     try:
-        for depth, part in enumerate(parts):
-            if status_of(folder, part) is None:
-                return depth
-            if depth + 1 < len(parts):
-                next_folder = root.enter(folder, part)
+        for part in parts:
+            name = find(folder, part)
+            if name is None:
+                break
+            names.append(name)
+            if len(names) < len(parts):
+                next_folder = root.enter(folder, name)
                 os.close(folder)
                 folder = next_folder
     except (PathRefused, WrongFileKind, PathAbsent):
-        pass
+        return names, True
     finally:
         os.close(folder)
-    return len(parts)
+    return names, False
 
 
 def _list_names(folder: int) -> Iterator[str]:

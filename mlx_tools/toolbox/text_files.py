@@ -78,30 +78,48 @@ def guess_kind(content: bytes, path: str) -> str:
     return "application/octet-stream" if guess.startswith("text/") or not guess else guess
 
 
-def encode_text(content: object) -> bytes:
-    """Encode a text such that `decode_text` returns the same text.
+def encode_content(content: object) -> bytes:
+    """Encode the whole text of a file such that `decode_text` returns the same text.
 
     Raises:
-        ToolError: it could not be read back as it was.
+        ToolError: it could not be read back as it was, or is too large.
     """
     if not isinstance(content, str):
         raise ToolError("content is missing: the text of the file", code="invalid_arguments")
-    fault = None
-    if "\0" in content:
-        fault = "a NUL character, which no text has"
-    elif content.startswith("\ufeff"):
-        fault = "a byte order mark (U+FEFF) at its start, which is no part of a text"
-    try:
-        raw = content.encode()
-    except UnicodeEncodeError:
-        fault, raw = "half a character (a lone surrogate)", b""
-    if fault is not None:
-        raise ToolError(f"the content holds {fault}", code="invalid_arguments")
+    raw = encode_text(content, "the content")
     if len(raw) > MAX_TEXT_BYTES:
         raise ToolError(
             f"the content has {len(raw)} bytes, and a file may be written with {MAX_TEXT_BYTES}",
             code="payload_too_large",
         )
+    return raw
+
+
+def encode_text(
+    text: str, name: str, encoding: str = "utf-8", *, nul_allowed: bool = False
+) -> bytes:
+    """Encode a text such that `decode_text` returns the same text.
+
+    Args:
+        text: the text.
+        name: the argument that it comes from, for the error.
+        encoding: the encoding.
+        nul_allowed: True for a file that holds NUL characters already.
+
+    Raises:
+        ToolError: it could not be read back as it was.
+    """
+    fault = None
+    if "\0" in text and not nul_allowed:
+        fault = "a NUL character, which no text has"
+    elif text.startswith("\ufeff"):
+        fault = "a byte order mark (U+FEFF) at the start of the file, which is no part of a text"
+    try:
+        raw = text.encode(encoding)
+    except UnicodeEncodeError:
+        fault, raw = "half a character (a lone surrogate)", b""
+    if fault is not None:
+        raise ToolError(f"{name} holds {fault}", code="invalid_arguments")
     return raw
 
 

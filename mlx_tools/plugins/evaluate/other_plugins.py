@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from mlx_tools.app import plugins
 from mlx_tools.store import FileFormat, Root, Tables
 from mlx_tools.tools import Tool
 
@@ -98,39 +97,3 @@ class ScheduleNames(Struct, frozen=True):
     JobStore: Callable[[Tables, Callable[[], bytes], Callable[[], datetime]], StoredJobs]
     Jobs: Callable[..., Any]
     schedule_task: Callable[[Any], Tool]
-
-
-def basics() -> BasicsNames:
-    """Return the names of ``basics``.
-
-    Raises:
-        UsageError: the plugin is not here.
-    """
-    return plugins().exports("basics", BasicsNames)
-
-
-def files() -> FilesNames:
-    """Return the names of ``files``.
-
-    Raises:
-        UsageError: the plugin is not here.
-    """
-    return plugins().exports("files", FilesNames)
-
-
-def kb() -> KbNames:
-    """Return the names of ``kb``.
-
-    Raises:
-        UsageError: the plugin is not here.
-    """
-    return plugins().exports("kb", KbNames)
-
-
-def schedule() -> ScheduleNames:
-    """Return the names of ``schedule``.
-
-    Raises:
-        UsageError: the plugin is not here.
-    """
-    return plugins().exports("schedule", ScheduleNames)

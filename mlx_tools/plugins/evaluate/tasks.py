@@ -23,14 +23,19 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec import Struct, field
 
-from mlx_tools.app import Key, Result, Results, collect, run_all
+from mlx_tools.app import Key, Result, Results, collect, plugins, run_all
 from mlx_tools.backends import Backend
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Controller, RunSettings
 from mlx_tools.errors import BackendError, ConfigError, UsageError
 from mlx_tools.messages import replace
 from mlx_tools.paths import package_file
-from mlx_tools.plugins.evaluate import other_plugins
-from mlx_tools.plugins.evaluate.other_plugins import StoredJobs
+from mlx_tools.plugins.evaluate.other_plugins import (
+    BasicsNames,
+    FilesNames,
+    KbNames,
+    ScheduleNames,
+    StoredJobs,
+)
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.protocol import canonical
 from mlx_tools.store import Root, RootName, TranscriptStore
@@ -320,7 +325,7 @@ class World:
         for corpus, documents in self._task.corpora.items():
             place = self._documents / corpus
             _write_files(place, documents)
-            other_plugins.kb().KnowledgeBase(self._knowledge).add([place], corpus)
+            plugins().exports("kb", KbNames).KnowledgeBase(self._knowledge).add([place], corpus)
 
     def now(self) -> datetime:
         """Return the time of the clock, in UTC."""
@@ -331,8 +336,9 @@ class World:
         from mlx_tools.tools import read_artifact
 
         roots = [Root(RootName.parse(self.root))]
-        basics, files = other_plugins.basics(), other_plugins.files()
-        kb, schedule = other_plugins.kb(), other_plugins.schedule()
+        exports = plugins().exports
+        basics, files = exports("basics", BasicsNames), exports("files", FilesNames)
+        kb, schedule = exports("kb", KbNames), exports("schedule", ScheduleNames)
         notes = kb.Notes(self._notes, lambda: self._now)
         jobs = schedule.Jobs(store=self._store(), zone=lambda: self._zone, now=self.now)
         tools = [basics.calculator(), basics.clock(lambda: self._now, local=self._now.tzinfo)]
@@ -350,7 +356,7 @@ class World:
     def read_final_world(self) -> FinalWorld:
         """Return the world as it is now."""
         seeded = set(self._task.notes)
-        notes = other_plugins.kb().Notes(self._notes).read_all().notes
+        notes = plugins().exports("kb", KbNames).Notes(self._notes).read_all().notes
         jobs = [listing for listing in self._store().listing() if listing.job is not None]
         return FinalWorld(
             _read_files(self.files),
@@ -359,7 +365,7 @@ class World:
         )
 
     def _store(self) -> StoredJobs:
-        schedule = other_plugins.schedule()
+        schedule = plugins().exports("schedule", ScheduleNames)
         tables = self.sessions.tables(schedule.SCHEDULE)
         return schedule.JobStore(tables, lambda: self.sessions.secret, self.now)
 

@@ -36,7 +36,7 @@ from mlx_tools.toolbox import (
     TextDiff,
     decode_text,
     did_you_mean,
-    encode_text,
+    encode_content,
     escape_path,
     find_equal_names,
     one_line,
@@ -134,7 +134,7 @@ class Changes:
 
         A created file must not exist; its folders are created too.
         """
-        content_bytes = None if operation == "delete" else encode_text(content)
+        content_bytes = None if operation == "delete" else encode_content(content)
         new = operation == "create"
         with tool_errors():
             root, parts = self._find(operation, path)
@@ -158,7 +158,7 @@ class Changes:
 
     def preview(self, operation: Operation, path: str, content: object = None) -> Preview:
         """Return the diff that `make` would make; for a deletion the lost content."""
-        new_text = None if operation == "delete" else encode_text(content).decode()
+        new_text = None if operation == "delete" else encode_content(content).decode()
         with tool_errors():
             root, parts = self._find(operation, path)
             shown, paths = self._display_path(root, path), {"path": _find_target(root, parts)}

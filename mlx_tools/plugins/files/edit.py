@@ -14,7 +14,7 @@ from mlx_tools.plugins.files.access import Changes
 from mlx_tools.plugins.files.known_files import count_lines, note_edited
 from mlx_tools.plugins.files.text_edit import MAX_RESULT_CHARS, EditResult, edit_text
 from mlx_tools.store import PathRefused, Root, WrongFileKind, open_present, state_of, write_file
-from mlx_tools.toolbox import decode_text, one_line, read_up_to
+from mlx_tools.toolbox import decode_text, encode_text, one_line, read_up_to
 from mlx_tools.tools import Preview, Tool, ToolError, current_context, load_words
 
 EFFECTS: Final[Effects] = frozenset(("read", "write"))
@@ -50,19 +50,8 @@ class _FileText(Struct, frozen=True):
         Raises:
             ToolError: it could not be read back as it was.
         """
-        fault = None
-        if "\0" in text and "\0" not in self.text:
-            fault = "a NUL character, which no text has"
-        elif text.startswith("\ufeff"):
-            fault = (
-                "a byte order mark (U+FEFF) at the start of the file, which is no part of a text"
-            )
-        try:
-            raw = self.mark + text.encode(self.encoding)
-        except UnicodeEncodeError:
-            fault, raw = "half a character (a lone surrogate)", b""
-        if fault is not None:
-            raise ToolError(f"new holds {fault}", code="invalid_arguments")
+        nul_allowed = "\0" in self.text
+        raw = self.mark + encode_text(text, "new", self.encoding, nul_allowed=nul_allowed)
         if len(raw) > MAX_EDITED_BYTES:
             raise ToolError(
                 f"the edited file would have {len(raw)} bytes, at most {MAX_EDITED_BYTES}",

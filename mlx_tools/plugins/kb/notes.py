@@ -35,7 +35,7 @@ from mlx_tools.store import (
     status_of,
     write_file,
 )
-from mlx_tools.toolbox import decode_text, encode_text, one_line, tool_errors, unified_diff
+from mlx_tools.toolbox import decode_text, encode_content, one_line, tool_errors, unified_diff
 from mlx_tools.tools import Preview, Tool, ToolContext, ToolError, current_context, load_words
 
 ENDING: Final = ".md"
@@ -151,7 +151,7 @@ class Notes:
         heading, created = _make_heading(title), self._now().isoformat(timespec="seconds")
         origin = f"{_SESSION}{context.session}" if context.session else ""
         head = f"---\ncreated: {created}\nby: {_WRITER}{origin}\n---\n\n"
-        raw = encode_text(head + make_body(title, content))
+        raw = encode_content(head + make_body(title, content))
         if self.folder is None:
             raise ToolError(NO_FOLDER)
         with self._open_folder(self.folder, make=True) as root, tool_errors("it cannot be written"):
@@ -336,7 +336,7 @@ def notes_create(notes: Notes) -> Tool:
     def preview(arguments: Mapping[str, Any]) -> Preview:
         name = notes.find_free_name(arguments["title"])
         body = make_body(arguments["title"], arguments["content"])
-        encode_text(body)
+        encode_content(body)
         diff = unified_diff("", body, "/dev/null", name)
         return Preview(diff.text, f"{_NEW}{name}", counts=diff.counts, omitted=diff.omitted)
 
