@@ -20,9 +20,10 @@ if TYPE_CHECKING:
         difference_lines,
         share_differences,
     )
-    from mlx_tools.golden.expect import expectations, outcomes_of
+    from mlx_tools.golden.expect import expectations
     from mlx_tools.golden.file import Golden, find_golden, read_golden, to_text, write_golden
     from mlx_tools.golden.record import CannotSettle, make_golden, settle
+    from mlx_tools.golden.recorded import outcomes_of
     from mlx_tools.golden.replaying import Replay, replay
     from mlx_tools.golden.report import write_report
     from mlx_tools.golden.training import ExportCounts, export_lora
@@ -35,8 +36,9 @@ __getattr__, __dir__ = names_of(
             *("ROOMS", "Difference", "Room", "SharedDifference", "difference_lines"),
             "share_differences",
         ),
-        "expect": ("expectations", "outcomes_of"),
+        "expect": ("expectations",),
         "file": ("Golden", "find_golden", "read_golden", "to_text", "write_golden"),
+        "recorded": ("outcomes_of",),
         "record": ("CannotSettle", "make_golden", "settle"),
         "replaying": ("Replay", "replay"),
         "report": ("write_report",),

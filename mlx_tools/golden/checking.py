@@ -22,9 +22,9 @@ from mlx_tools.controller import (
 )
 from mlx_tools.errors import BackendError, MlxToolsError
 from mlx_tools.golden.difference import ROOMS, Difference, difference_lines
-from mlx_tools.golden.expect import Expectation, expectations, outcomes_of
+from mlx_tools.golden.expect import Expectation, expectations
 from mlx_tools.golden.file import Golden, read_golden
-from mlx_tools.golden.recorded import ToolOutput, recorded_specs, with_calls
+from mlx_tools.golden.recorded import ToolOutput, outcomes_of, recorded_specs, with_calls
 from mlx_tools.golden.replaying import replay
 from mlx_tools.messages import ErrorInfo, ToolSpec, replace
 from mlx_tools.policy import TEMPLATE, Limits, Policy

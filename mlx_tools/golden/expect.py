@@ -7,11 +7,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from mlx_tools.errors import ToolDefinitionError, TranscriptError, UsageError
+from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.golden.difference import Difference
 from mlx_tools.protocol import canonical
 from mlx_tools.schema import CheckTooLong, find_faults, limit_steps, make_validator
-from mlx_tools.transcript import Header, Record, UserRecord, outcome_of
 
 _KEYS: Final = frozenset(("status", "calls", "answer", "reason"))
 _STATUSES: Final = ("answered", "paused", "stopped")
@@ -100,38 +99,6 @@ def expectations(
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True)
-
-
-# --- what the questions came to -----------------------------------------------------------------
-
-_OUTCOME_KEYS: Final = ("status", "answer", "reason", "turns", "sources", "repairs", "strategy")
-_CALL_KEYS: Final = (
-    *("id", "name", "arguments", "status", "repairs"),
-    *("output_size_chars", "error_code", "error_preview"),
-)
-UNFINISHED: Final = "unfinished"
-"""The status of a question that has not come to rest."""
-
-
-def outcomes_of(header: Header, records: Sequence[Record]) -> tuple[Mapping[str, Any], ...]:
-    """Return an object for each question, in their order."""
-    starts = [i for i, record in enumerate(records) if isinstance(record, UserRecord)]
-    ends = [*starts[1:], len(records)]
-    return tuple(
-        _outcome(header, records[start:end]) for start, end in zip(starts, ends, strict=True)
-    )
-
-
-def _outcome(header: Header, run: Sequence[Record]) -> Mapping[str, Any]:
-    try:
-        whole = outcome_of((header, *run)).to_json()
-    except TranscriptError:
-        return {"status": UNFINISHED}
-    calls = [{key: call[key] for key in _CALL_KEYS} for call in whole["calls"]]
-    waiting = [{key: call[key] for key in ("call_id", "name")} for call in whole["pending"]]
-    own = {key: whole[key] for key in _OUTCOME_KEYS if whole[key] not in (None, [], {})}
-    own |= {"mends": whole["mends"]} if whole["mends"] else {}
-    return own | {"calls": calls} | ({"pending": waiting} if waiting else {})
 
 
 # --- matchers ------------------------------------------------------------------------------------

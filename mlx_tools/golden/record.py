@@ -12,9 +12,15 @@ from typing import Any, Final, Literal
 from mlx_tools.backends import ModelFiles
 from mlx_tools.errors import TranscriptError
 from mlx_tools.golden.difference import Difference
-from mlx_tools.golden.expect import UNFINISHED, outcomes_of
 from mlx_tools.golden.file import Golden
-from mlx_tools.golden.recorded import SECRET, effects_of, specs_today, template_of
+from mlx_tools.golden.recorded import (
+    SECRET,
+    UNFINISHED,
+    effects_of,
+    outcomes_of,
+    specs_today,
+    template_of,
+)
 from mlx_tools.golden.replaying import Replay, replay
 from mlx_tools.messages import ToolCall, replace
 from mlx_tools.policy import Policy, can_be_allowed, find_secrets

@@ -1,4 +1,7 @@
-"""A recorded run with today's code: its opening, tools and mended turns."""
+"""A recorded run for today's code: opening, tools, turns, outcomes.
+
+All that the world gave the run comes from its records.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,31 @@ import functools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from msgspec import Struct
 
 from mlx_tools.app import builtin_tools, plugins
 from mlx_tools.backends import ModelFiles, find_chat_format
-from mlx_tools.controller import Complete, Session, preface_of
+from mlx_tools.controller import (
+    CallApprovals,
+    Complete,
+    CompletionResult,
+    FittedStep,
+    Outputs,
+    PauseApprover,
+    RunClock,
+    Session,
+    SessionWriter,
+    mend_points,
+    preface_of,
+    reading_of,
+)
 from mlx_tools.decoding import ConstrainedTurn, SampleTokens, ScoreTokens
-from mlx_tools.errors import ChatFormatError
+from mlx_tools.errors import ChatFormatError, TranscriptError
+from mlx_tools.golden.difference import Comparison, as_text
 from mlx_tools.golden.file import Golden
 from mlx_tools.messages import (
     ALL_EFFECTS,
@@ -26,7 +44,7 @@ from mlx_tools.messages import (
     ToolSpec,
     replace,
 )
-from mlx_tools.policy import SecretSpan, redact
+from mlx_tools.policy import Decision, SecretSpan, redact
 from mlx_tools.prompt import (
     CATALOG_BUDGET,
     ChatFormat,
@@ -39,17 +57,24 @@ from mlx_tools.prompt import (
     is_search,
     parts,
 )
-from mlx_tools.protocol import canonical
-from mlx_tools.store import RootName
-from mlx_tools.tools import Finder, ToolResult
+from mlx_tools.protocol import Reading, canonical
+from mlx_tools.store import ConsumedApprovals, RootName
+from mlx_tools.tools import Finder, Preview, Progress, Registry, ToolResult
 from mlx_tools.transcript import (
+    ApprovalRecord,
     CallRecord,
     CarriedRecord,
+    CompactedRecord,
+    CompletionRecord,
     EditRecord,
+    Header,
     MendRecord,
     ObservationRecord,
+    PauseRecord,
     Record,
+    StoppedRecord,
     UserRecord,
+    outcome_of,
 )
 
 # --- tools, opening, chat format ----------------------------------------------------------------
@@ -337,3 +362,260 @@ class NamedSecrets:
     def holds_placeholder(self, text: str, /) -> bool:
         """Return whether the text holds the placeholder of a secret."""
         return redact.holds_placeholder(text)
+
+
+# --- what the questions came to -----------------------------------------------------------------
+
+_OUTCOME_KEYS: Final = ("status", "answer", "reason", "turns", "sources", "repairs", "strategy")
+_CALL_KEYS: Final = (
+    *("id", "name", "arguments", "status", "repairs"),
+    *("output_size_chars", "error_code", "error_preview"),
+)
+UNFINISHED: Final = "unfinished"
+"""The status of a question that has not come to rest."""
+
+
+def outcomes_of(header: Header, records: Sequence[Record]) -> tuple[Mapping[str, Any], ...]:
+    """Return an object for each question, in their order."""
+    starts = [i for i, record in enumerate(records) if isinstance(record, UserRecord)]
+    ends = [*starts[1:], len(records)]
+    return tuple(
+        _outcome(header, records[start:end]) for start, end in zip(starts, ends, strict=True)
+    )
+
+
+def _outcome(header: Header, run: Sequence[Record]) -> Mapping[str, Any]:
+    try:
+        whole = outcome_of((header, *run)).to_json()
+    except TranscriptError:
+        return {"status": UNFINISHED}
+    calls = [{key: call[key] for key in _CALL_KEYS} for call in whole["calls"]]
+    waiting = [{key: call[key] for key in ("call_id", "name")} for call in whole["pending"]]
+    own = {key: whole[key] for key in _OUTCOME_KEYS if whole[key] not in (None, [], {})}
+    own |= {"mends": whole["mends"]} if whole["mends"] else {}
+    return own | {"calls": calls} | ({"pending": waiting} if waiting else {})
+
+
+# --- the parts of the driver in a replay ----------------------------------------------------------
+#
+# No model is asked, no tool runs, nobody is asked and no clock is read. What was recorded of them
+# is handed to the driver, which does with it what it does in any run.
+
+
+class RunRecords:
+    """The records of a run, and how far a replay of it has come."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.records = records
+        self.position = 0
+
+    def peek(self) -> Record | None:
+        """Return the record that comes next, None at the end."""
+        return self.records[self.position] if self.position < len(self.records) else None
+
+    def peek_completion(self) -> tuple[list[MendRecord], CompletionRecord | None]:
+        """Return the completion that comes next, with its mends.
+
+        It is None if something else comes next, or nobody has the end of it.
+        """
+        mends: list[MendRecord] = []
+        for record in self.records[self.position :]:
+            if not isinstance(record, MendRecord):
+                return mends, record if isinstance(record, CompletionRecord) else None
+            mends.append(record)
+        return mends, None
+
+
+class RecordedWorld:
+    """The model, its context and the tools of a run, as they were recorded.
+
+    Completions are read as today's code reads them. Every prompt fits, but for those for which room
+    was made then. Calls begin that began then; the replay tells how each ended.
+    """
+
+    received_any = True
+    partial = ""
+
+    def __init__(self, session: Session, script: RunRecords, comparing: Comparison) -> None:
+        self._session = session
+        self._script = script
+        self._comparing = comparing
+
+    async def start(self) -> None:
+        """Start nothing."""
+
+    async def complete(self, step: Complete, emit: object) -> CompletionResult:
+        """Return the completion that comes next in the records."""
+        mends, record = self._script.peek_completion()
+        assert record is not None, "the next record is no completion"
+        turn = self._redraw(mends, record, step) if mends else None
+        if record.error is not None:
+            reading = Reading(error=record.error, retained_text=record.retained_text)
+            if not can_produce(self._session.words, record.error):
+                said = record.error.message
+                self._comparing.texts("prompt", "the words of a fault", said, "", record)
+        elif turn is not None:
+            reading = turn.reading
+        else:
+            reading = reading_of(record, replace(step.rules, prefix=record.prefix))
+        if record.error is None:
+            reading = self._session.settle_reading(reading, record)
+        own = reading.reasoning
+        return CompletionResult(
+            thought=record.reasoning.removesuffix(own) if step.thought is not None else "",
+            prefix=record.prefix,
+            text=record.text,
+            finish_reason=record.finish_reason,
+            usages=[record.usage],
+            closed_early=record.closed_early,
+            requests=record.requests,
+            reading=reading,
+            mends=() if turn is None else tuple(turn.mends),
+            mended_messages=record.mended_messages if turn is None else turn.mended_messages,
+            repeated=record.repeated if turn is None else turn.repeated,
+        )
+
+    def _redraw(
+        self, mends: Sequence[MendRecord], record: CompletionRecord, step: Complete
+    ) -> ConstrainedTurn:
+        """The turn of a completion that was mended, written once more.
+
+        The model's draws are served as they were recorded. The text that each goes on from, and
+        the text in place of what does not fit, are compared.
+        """
+        if not (record.prompt or "").endswith(step.rules.prefix):  # the host began it otherwise
+            step = replace(step, rules=replace(step.rules, prefix=record.prefix))
+        turn, texts_before = replay_completion(step, mends, record.text, record.finish_reason)
+        texts = (
+            text + mend.replacement
+            for mend, (text, _) in zip(mends, mend_points(mends), strict=True)
+        )
+        for number, was in enumerate(("", *texts)):
+            pending = number and mends[number - 1].restarted and not mends[number - 1].replacement
+            if was != (now := texts_before.get(number, was)) and not pending:
+                what = f"the prompt of the draw before mend {number + 1}"
+                prompt = step.prompt
+                self._comparing.texts("reading", what, prompt + was, prompt + now, record)
+                break
+        if turn.mends != [*mends]:
+            was, now = ("\n".join(map(as_text, made)) for made in (mends, turn.mends))
+            self._comparing.texts("reading", "the mends", was, now, record)
+        self._comparing.texts("reading", "the mended text", record.text, turn.text, record)
+        was = "filled" if record.error is None else record.error.code
+        self._comparing.texts("reading", "how the turn ends", was, _end_of(turn), record)
+        return turn
+
+    async def fit(self, step: Complete) -> FittedStep | CompactedRecord | StoppedRecord:
+        """Return what was recorded in place of the step, if that was not sent."""
+        record = self._script.peek()
+        return record if isinstance(record, CompactedRecord) else FittedStep(step)
+
+    async def count_sent(self, step: FittedStep, record: CompletionRecord) -> int | None:
+        """Return the tokens that were counted then."""
+        _, completion = self._script.peek_completion()
+        return None if completion is None else completion.context
+
+    def begin(self) -> None:
+        """Begin a run."""
+
+    def end(self) -> None:
+        """End it."""
+
+    def spec_of(self, call: CallRecord) -> ToolSpec:
+        """Return the recorded tool, or one that may do anything if none was recorded."""
+        return self._session.specs.get(call.name) or ToolSpec(call.name, effects=ALL_EFFECTS)
+
+    def denial_of(self, call: CallRecord) -> Decision | None:
+        """Return None: the call began."""
+        return None
+
+    async def run(self, call: CallRecord, expected_state: str | None) -> NoReturn:
+        """Fail: no tool runs in a replay."""
+        raise AssertionError(f"{call.name} would run")
+
+    def is_in_doubt(self, sessions: object) -> bool:
+        """Return False: the sessions of runs within calls are not here."""
+        return False
+
+    def report(self, call: CallRecord, progress: Progress) -> None:
+        """Tell nobody."""
+
+
+def _end_of(turn: ConstrainedTurn) -> str:
+    """The way in which a mended turn ended, in a word."""
+    if turn.unfilled:
+        return "unfilled"
+    if turn.pending_request is not None:
+        return "goes on"
+    error = turn.reading.error
+    return error.code if error is not None and error.code == "unknown_tool" else "filled"
+
+
+class RecordedArtifacts:
+    """Stands for the store of artifacts: an output was kept if it was kept then."""
+
+    keep_all = True
+
+    def __init__(self, script: RunRecords) -> None:
+        self._script = script
+
+    def add(self, text: str, key: str = "") -> str | None:
+        """Return the id that the output had, None if it was not kept."""
+        record = self._script.peek()
+        return record.artifact if isinstance(record, ObservationRecord) else None
+
+    def sweep(self) -> None:
+        """Do nothing: there is nothing to remove."""
+
+
+_NO_TOOLS: Final = Registry(())
+
+
+class RecordedApprovals(CallApprovals):
+    """Decides as today; what a person said, and what they were shown, is recorded."""
+
+    def __init__(self, writer: SessionWriter, outputs: Outputs, script: RunRecords) -> None:
+        super().__init__(
+            writer,
+            _NO_TOOLS,
+            outputs,
+            approver=PauseApprover(),
+            templates=None,
+            consumed_approvals=ConsumedApprovals(),
+        )
+        self._script = script
+
+    async def write(self, records: Sequence[Record]) -> None:
+        """Hand records on; what a dry run would have changed comes from the world."""
+        self._writer.append_all(records)
+
+    async def preview(self, call: CallRecord) -> Preview:
+        """Return the fault of a call that could only fail, as it was recorded."""
+        record = self._script.peek()
+        if isinstance(record, ObservationRecord) and record.call == call.call:
+            return Preview("", "", error=record.error)
+        return Preview("", "")
+
+    async def ask(self, calls: Sequence[CallRecord]) -> None:
+        """Write down what is asked; nobody answers."""
+        await self.pause(calls)
+
+    async def pause(self, calls: Sequence[CallRecord], nested_calls: object = ()) -> list[Any]:
+        """Write down what is asked."""
+        keys = tuple(call.call for call in calls)
+        self._writer.append(PauseRecord(calls=keys, digests=("",) * len(keys), expires_at=""))
+        return []
+
+    async def consume_approval(self, call: CallRecord, approval: ApprovalRecord) -> None:
+        """Take the approval as given: the call began."""
+
+    async def check_template(self, call: CallRecord, rule: str) -> None:
+        """Take the template as covering the call: it began."""
+
+
+class StoppedClock(RunClock):
+    """No time passes in a replay."""
+
+    @contextmanager
+    def person_waits(self) -> Iterator[None]:
+        yield

@@ -2,7 +2,7 @@
 
 The records say what the world did: questions, completions, results, a person's answers. The driver
 of every run takes the steps, with parts that hand this out in place of a model, tools and a person
-(`mlx_tools.golden.recorded_parts`). Each record that it would write is compared with the one that
+(`mlx_tools.golden.recorded`). Each record that it would write is compared with the one that
 was recorded, and the recorded one is folded: so a difference is told once, in the room where it
 arises, and does not show again in all that follows from it.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from msgspec import Struct
 
@@ -21,6 +21,7 @@ from mlx_tools.controller import (
     Complete,
     Driver,
     DriverParts,
+    Outputs,
     PauseApprover,
     Session,
     SessionWriter,
@@ -40,26 +41,22 @@ from mlx_tools.golden.difference import (
     find_following,
     text,
 )
-from mlx_tools.golden.expect import outcomes_of
 from mlx_tools.golden.file import Golden
 from mlx_tools.golden.recorded import (
     NamedSecrets,
+    RecordedApprovals,
+    RecordedArtifacts,
+    RecordedWorld,
+    RunRecords,
+    StoppedClock,
     ToolOutput,
     chat_format_today,
     opening_today,
+    outcomes_of,
     recorded_specs,
     result_of,
     specs_today,
     tool_output,
-)
-from mlx_tools.golden.recorded_parts import (
-    RecordedApprovals,
-    RecordedCompleter,
-    RecordedOutputs,
-    RecordedRunner,
-    RecordedWindow,
-    RunRecords,
-    StoppedClock,
 )
 from mlx_tools.messages import ErrorInfo, ToolCall, replace
 from mlx_tools.policy import BUILTIN, TEMPLATE, can_be_preapproved
@@ -286,11 +283,12 @@ class _Replayer:
             finder=NamedSecrets(golden.golden.named_values),
         )
         self._writer = writer = _ReplayWriter(session, self._script, self._comparing)
-        outputs = RecordedOutputs(session, self._script)
+        outputs = Outputs(session, cast(Any, RecordedArtifacts(self._script)))
+        world = RecordedWorld(session, self._script, self._comparing)
         parts = DriverParts(
-            completer=RecordedCompleter(session, self._script, self._comparing),
-            window=RecordedWindow(self._script),
-            runner=RecordedRunner(session),
+            completer=world,
+            window=world,
+            runner=world,
             approvals=RecordedApprovals(writer, outputs, self._script),
             approver=PauseApprover(),
             outputs=outputs,
