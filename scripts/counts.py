@@ -7,7 +7,9 @@
 A *class name used twice* is one that two modules define; a *file name that recurs* one that two
 folders of the package have (``__init__.py`` aside). A walk counts the functions and files of the
 package that something goes through, and the pairs of functions in two files of which one calls the
-other, when it is done the second time. A driver is a function that takes a session's steps in a
+other, when it is done the second time. It begins once the controller, the server or the transcript
+is there; what stands for a model (``testing.py``) is no part of it, and a function without a name
+is a part of the one that it stands in. A driver is a function that takes a session's steps in a
 loop; before, the replayer's and the direct call's had no such loop, and are counted by hand.
 What an addition touches is `scripts/additions.py`'s, and what takes time the benchmarks'.
 """
@@ -43,8 +45,10 @@ BEFORE: Final = {
 """What this script counted before the rooms were put in order."""
 
 WALKED: Final = """
-import sys
+import contextlib, os, sys, tempfile
 from pathlib import Path
+import anyio
+import mlx_tools
 from mlx_tools import Controller, Policy, RunSettings, tool
 from mlx_tools.backends import TokenCounter
 from mlx_tools.gateway.conversation import PromptProfile
@@ -55,22 +59,23 @@ from mlx_tools.policy import Limits
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import load_words
 from mlx_tools.testing import ScriptedBackend
-import anyio
+
+PACKAGE = os.path.dirname(mlx_tools.__file__) + os.sep
+CALL = '{"type":"tool_call","name":"area","arguments":{"width":3.5,"height":4}}'
+ANSWER = '{"type":"final_answer","content":"14"}'
 
 @tool(effects={"read"})
 def area(width: float, height: float) -> float:
     "Area of a rectangle."
     return width * height
 
-CALL = '{"type":"tool_call","name":"area","arguments":{"width":3.5,"height":4}}'
-ANSWER = '{"type":"final_answer","content":"14"}'
-
-def ask():
-    backend = ScriptedBackend(CALL, ANSWER)
+def ask(counted):
     policy = Policy(allow=["area"])
-    return Controller(backend, tools=[area], policy=policy).run_sync("How large?")
+    controller = Controller(ScriptedBackend(CALL, ANSWER), tools=[area], policy=policy)
+    with counted:
+        controller.run_sync("How large?")
 
-def serve():
+def serve(counted):
     form = NAMED_FORMATS["chatml"]
     settings = RunSettings(chat_format=form, style="jsonl", model="m")
     profile = PromptProfile(
@@ -78,38 +83,86 @@ def serve():
     )
     runner = TurnRunner(ScriptedBackend(CALL), profile, Limits(), TokenCounter())
     request = TurnRequest(messages=(ClientMessage("user", "How large?"),), tools=(area.spec,))
-    anyio.run(runner.run, request, lambda event: None, lambda: "call_1")
+    with counted:
+        anyio.run(runner.run, request, lambda event: None, lambda: "call_1")
 
-def again():
-    replay(read_golden(Path("golden_transcripts/approvals/always-asked.jsonl")))
+def call(counted):
+    from mcp import Client
+    from mlx_tools.app import RunOptions, config
+    from mlx_tools.cli.call_text import in_message, in_words
+    try:
+        from mlx_tools.plugins.mcp.delegation import Delegation
+        from mlx_tools.plugins.mcp.elicitation import ApprovalText
+        from mlx_tools.plugins.mcp.mcp_server import McpServer
+    except ImportError:  # as they were before there were plugins
+        from mlx_tools.mcp.delegation import Delegation
+        from mlx_tools.mcp.elicitation import ApprovalText
+        from mlx_tools.mcp.mcp_server import McpServer
+    options = {"backend.url": "http://127.0.0.1:9", "policy.preset": "readonly_basic"}
+    run = RunOptions(configuration=config.load(options=options))
+    delegation = Delegation(run, lambda profile: run.configuration, lambda text: None)
+    server = McpServer(delegation, ApprovalText(in_message, in_words), True).server()
 
-for work in (ask, serve, again):
-    work()
-    seen, crossings = set(), set()
+    async def ask_server():
+        async with Client(server) as client:
+            with counted:
+                await client.call_tool("calculator", {"expression": "3.5 * 4"})
 
-    def note(frame, event, _):
-        caller, code = frame.f_back, frame.f_code
-        if event != "call" or "mlx_tools" not in code.co_filename:
+    anyio.run(ask_server)
+
+def again(counted):
+    golden = read_golden(Path("golden_transcripts/approvals/always-asked.jsonl"))
+    with counted:
+        replay(golden)
+
+def named(code):
+    # A function without a name belongs to the one that it stands in.
+    place, name = code.co_filename, code.co_qualname
+    while name.rpartition(".")[2].startswith("<"):
+        name = name.rpartition(".")[0].removesuffix(".<locals>")
+    return place, name
+
+class Walk:
+    def __init__(self):
+        self.functions, self.crossings = set(), set()
+
+    def __enter__(self):
+        sys.setprofile(self.note)
+
+    def __exit__(self, *failure):
+        sys.setprofile(None)
+
+    def note(self, frame, event, _):
+        if event != "call" or not self.is_counted(frame):
             return
-        seen.add((code.co_filename, code.co_qualname))
-        if caller is None or "mlx_tools" not in caller.f_code.co_filename:
-            return
-        if caller.f_code.co_filename != code.co_filename:
-            crossings.add((caller.f_code.co_qualname, code.co_qualname))
+        function = named(frame.f_code)
+        self.functions.add(function)
+        if self.is_counted(frame.f_back):
+            caller = named(frame.f_back.f_code)
+            if caller[0] != function[0]:
+                self.crossings.add((caller, function))
 
-    sys.setprofile(note)
-    work()
-    sys.setprofile(None)
-    named = {one for one in seen if "<" not in one[1].rpartition(".")[2]}
-    print(len(named), len({file for file, _ in named}), len(crossings))
+    def is_counted(self, frame):
+        file = "" if frame is None else frame.f_code.co_filename
+        return file.startswith(PACKAGE) and file != PACKAGE + "testing.py"
+
+with tempfile.TemporaryDirectory() as home:
+    os.environ["HOME"] = home
+    for work in (ask, serve, call, again):
+        work(contextlib.nullcontext())
+        walk = Walk()
+        work(walk)
+        files = {file for file, _ in walk.functions}
+        print(len(walk.functions), len(files), len(walk.crossings))
 """
 
 WALKS: Final = (
     "a question with one call",
     "a turn of the gateway with one call",
+    "a call of one tool by way of MCP",
     "a replay of a golden transcript with one call",
 )
-WALKS_BEFORE: Final = ("299 / 48 / 197", "210 / 37 / 132", "202 / 30 / 144")
+WALKS_BEFORE: Final = ("289 / 47 / 187", "207 / 34 / 130", "141 / 34 / 87", "195 / 27 / 141")
 SIZES_BEFORE: Final = ("25,176 / 77", "20,946 / 74", "0 / 0", "37,439 / 142")
 """What this script counted of walks and rooms before there was one driver."""
 

@@ -31,10 +31,8 @@ if TYPE_CHECKING:
     from mlx_tools.controller.controller import Controller, RunSettings, check_output_schema
     from mlx_tools.controller.conversation import Conversation
     from mlx_tools.controller.direct import DirectCall, call_tool
-    from mlx_tools.controller.driver import Driver, DriverParts, RunClock
+    from mlx_tools.controller.driver import CallEnd, Driver, DriverParts, RunClock
     from mlx_tools.controller.earlier import PriorConversation, prior_from_messages, turn_of
-    from mlx_tools.controller.nested import CallEnd
-    from mlx_tools.controller.observers import Observer, RunObserver
     from mlx_tools.controller.outputs import Outputs, cleaner, preface_of, shorten
     from mlx_tools.controller.session import (
         Ask,
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
     )
     from mlx_tools.controller.state import SessionInputs, Turn
     from mlx_tools.controller.turn import decision_on, not_started, refusal_by
-    from mlx_tools.controller.writer import Emit, SessionWriter
+    from mlx_tools.controller.writer import Emit, Observer, RunObserver, SessionWriter
 
 __getattr__, __dir__ = names_of(
     globals(),
@@ -73,14 +71,12 @@ __getattr__, __dir__ = names_of(
         "controller": ("Controller", "RunSettings", "check_output_schema"),
         "direct": ("DirectCall", "call_tool"),
         "conversation": ("Conversation",),
-        "driver": ("Driver", "DriverParts", "RunClock"),
+        "driver": ("CallEnd", "Driver", "DriverParts", "RunClock"),
         "earlier": ("PriorConversation", "prior_from_messages", "turn_of"),
-        "observers": ("Observer", "RunObserver"),
         "outputs": ("Outputs", "cleaner", "preface_of", "shorten"),
         "session": ("Ask", "Complete", "Execute", "Session", "Step", "Write", "reading_of"),
         "state": ("SessionInputs", "Turn"),
-        "nested": ("CallEnd",),
-        "writer": ("Emit", "SessionWriter"),
+        "writer": ("Emit", "Observer", "RunObserver", "SessionWriter"),
         "turn": ("decision_on", "not_started", "refusal_by"),
     },
 )

@@ -44,10 +44,10 @@ from mlx_tools.controller.earlier import (
     prior_from_messages,
     prior_from_session,
 )
-from mlx_tools.controller.nested import NestedRun, RunContext
-from mlx_tools.controller.observers import Observer
 from mlx_tools.controller.session import Session
 from mlx_tools.controller.state import SessionInputs
+from mlx_tools.controller.tool_runner import NestedRun, RunContext
+from mlx_tools.controller.writer import Observer
 from mlx_tools.errors import (
     ToolDefinitionError,
     UsageError,

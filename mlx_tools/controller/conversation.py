@@ -26,16 +26,19 @@ from mlx_tools.controller.approver import (
 )
 from mlx_tools.controller.completer import Completer
 from mlx_tools.controller.context import ContextWindow, PromptCounter
-from mlx_tools.controller.driver import Driver, DriverParts, RunClock
+from mlx_tools.controller.driver import CallEnd, Driver, DriverParts, RunClock
 from mlx_tools.controller.earlier import PriorConversation
-from mlx_tools.controller.nested import CallEnd, NestedRuns, OuterController, RunContext
-from mlx_tools.controller.observers import Observer, observe_run
 from mlx_tools.controller.outputs import Outputs
-from mlx_tools.controller.session import Complete, Session, Step
+from mlx_tools.controller.session import Complete, Session
 from mlx_tools.controller.state import SessionInputs
 from mlx_tools.controller.summaries import Summariser
-from mlx_tools.controller.tool_runner import RegistryRunner
-from mlx_tools.controller.writer import Emit, SessionWriter
+from mlx_tools.controller.tool_runner import (
+    NestedRuns,
+    OuterController,
+    RegistryRunner,
+    RunContext,
+)
+from mlx_tools.controller.writer import Emit, Observer, SessionWriter, observe_run
 from mlx_tools.errors import (
     EXIT_STOPPED,
     BackendTimeout,
@@ -422,20 +425,24 @@ class Conversation:
         No model is asked. The question that they belong to is left as it is: the next one can be
         asked. The outcome is `Paused` if nobody decided.
         """
-        live = self._open
+        live, session = self._open, self.session_state
+
+        def asks_model() -> bool:
+            return session.state is State.COMPLETING and isinstance(session.next_step(), Complete)
+
         with observe_run(self._parts.observers, live.writer, emit):
             live.outputs.begin()
             with self._resumable():
                 self._append_resumed()
                 await self._write_read()
                 await live.approvals.decide_again()
-                await live.driver.drive(_asks_model)
+                await live.driver.drive(asks_model)
         return self._outcome(live)
 
     async def _write_read(self) -> None:
         """Write down what follows from the last completion."""
         session = self.session_state
-        await self.driver.take_steps(lambda step: session.state is not State.READING)
+        await self.driver.take_steps(lambda: session.state is not State.READING)
 
     async def go_on(self, question: str, approvals: Approvals) -> Outcome:
         """Go on with a session in which this question was asked.
@@ -599,10 +606,6 @@ class Conversation:
             if error.cure:
                 error.hint = f"{error.cure}, then: mlx-tools sessions resume {self.files.session}"
             raise
-
-
-def _asks_model(step: Step) -> bool:
-    return isinstance(step, Complete)
 
 
 async def _streamed(answer: Callable[[Emit], Awaitable[Outcome]]) -> AsyncGenerator[events.Event]:

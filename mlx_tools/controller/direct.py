@@ -23,11 +23,11 @@ from mlx_tools.controller.approver import (
 )
 from mlx_tools.controller.completer import Completer
 from mlx_tools.controller.context import FittedStep
-from mlx_tools.controller.driver import Driver, DriverParts, RunClock
+from mlx_tools.controller.driver import CallEnd, Driver, DriverParts, RunClock
 from mlx_tools.controller.outputs import Outputs
-from mlx_tools.controller.session import Complete, Session, Step
-from mlx_tools.controller.state import CallState
-from mlx_tools.controller.tool_runner import CallEnd, RegistryRunner
+from mlx_tools.controller.session import Complete, Session
+from mlx_tools.controller.state import CallState, SessionInputs
+from mlx_tools.controller.tool_runner import RegistryRunner
 from mlx_tools.controller.writer import SessionWriter
 from mlx_tools.errors import BackendBroken
 from mlx_tools.messages import ErrorInfo, ToolCall, replace
@@ -47,6 +47,7 @@ from mlx_tools.transcript import (
     ObservationRecord,
     Record,
     RepairRecord,
+    State,
     UserRecord,
 )
 
@@ -137,8 +138,11 @@ async def call_tool(
         limits=(limits or Limits()).to_json(),
     )
     direct = _DirectSession(
-        Session.from_header(
-            header, specs=registry.specs(), words=load_words(), disabled=dict(registry.disabled)
+        Session(
+            header,
+            SessionInputs(
+                specs=registry.specs(), words=load_words(), disabled=dict(registry.disabled)
+            ),
         ),
         SessionFiles(session, _CallLog(record), undo=undo),
         registry,
@@ -228,7 +232,7 @@ class _DirectSession:
         try:
             # Until a model would be asked: there is none, so the call and its approval are all
             # there is.
-            await self._driver.take_steps(_asks_model)
+            await self._driver.take_steps(lambda: session.state is State.COMPLETING)
         finally:
             self._runner.end()
         state = session.current.calls[_CALL]
@@ -271,10 +275,6 @@ class _DirectSession:
             return replace(done, status="denied", error=ErrorInfo("denied", reason))
         is_limit = error.code == "payload_too_large"
         return replace(done, status="denied" if is_limit else "error", error=error)
-
-
-def _asks_model(step: Step) -> bool:
-    return isinstance(step, Complete)
 
 
 class _DirectRunner(RegistryRunner):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic
 from typing import Final, Literal, Protocol
@@ -21,10 +21,8 @@ from msgspec import Struct
 from mlx_tools.controller.approver import ApprovalOutdated, Approver, StepApprover
 from mlx_tools.controller.completer import CompletionResult
 from mlx_tools.controller.context import FittedStep
-from mlx_tools.controller.nested import CallEnd
 from mlx_tools.controller.outputs import Outputs
 from mlx_tools.controller.session import Ask, Complete, Execute, Idle, Step, Write
-from mlx_tools.controller.tool_runner import ToolRunner
 from mlx_tools.controller.turn import decision_record, not_started, refusal, refusal_by
 from mlx_tools.controller.writer import Emit, SessionWriter
 from mlx_tools.errors import (
@@ -35,8 +33,8 @@ from mlx_tools.errors import (
     StorageError,
     TranscriptError,
 )
-from mlx_tools.messages import replace
-from mlx_tools.policy import TEMPLATE
+from mlx_tools.messages import ToolSpec, replace
+from mlx_tools.policy import TEMPLATE, Decision
 from mlx_tools.process import AWAKE
 from mlx_tools.tools import Preview, Progress, ToolResult
 from mlx_tools.transcript import (
@@ -48,6 +46,7 @@ from mlx_tools.transcript import (
     ExtendedRecord,
     PendingCall,
     Record,
+    StartedCall,
     State,
     StoppedRecord,
     SummaryRecord,
@@ -96,6 +95,52 @@ class Summaries(Protocol):
         self, call: CallRecord, text: str, tell: Callable[[float], None], /
     ) -> SummaryRecord:
         """Return the record of the summary. ``tell`` is told how far it has come, 0 to 1."""
+        ...
+
+
+class CallEnd(Struct, frozen=True):
+    """The end of a call."""
+
+    result: ToolResult
+    nested_turns: int = 0
+    """Completions that runs within the call took."""
+    unknown_ends: tuple[StartedCall, ...] = ()
+    """Calls of runs within it whose end nobody knows."""
+    waiting: tuple[PendingCall, ...] = ()
+    """Calls of runs within it that wait for a person: it is made again once they have decided."""
+    problem: StorageError | None = None
+    """The reason why something of a run within it could not be written down."""
+
+
+class ToolRunner(Protocol):
+    """Runs calls that were let through."""
+
+    def begin(self) -> None:
+        """Begin a run."""
+        ...
+
+    def end(self) -> None:
+        """End the run: nothing may be called any more."""
+        ...
+
+    def spec_of(self, call: CallRecord, /) -> ToolSpec:
+        """Return the tool of a call, as it is now."""
+        ...
+
+    def denial_of(self, call: CallRecord, /) -> Decision | None:
+        """Return why the call may not start after all; None if it may."""
+        ...
+
+    async def run(self, call: CallRecord, expected_state: str | None, /) -> CallEnd:
+        """Run the call. ``expected_state`` is the state that it was approved on."""
+        ...
+
+    def is_in_doubt(self, sessions: Iterable[str], /) -> bool:
+        """Return whether a call of these sessions, of runs within a call, is in doubt."""
+        ...
+
+    def report(self, call: CallRecord, progress: Progress, /) -> None:
+        """Tell how far a call has come."""
         ...
 
 
@@ -209,11 +254,11 @@ class Driver:
         """Whoever breaks the run off wants no more of it."""
         self._waiting_for: Literal["", "backend", "tool"] = ""
 
-    async def drive(self, stop_before: Callable[[Step], bool] | None = None) -> None:
+    async def drive(self, is_over: Callable[[], bool] | None = None) -> None:
         """Take steps until the run rests, within its time, and record how it ended.
 
         Args:
-            stop_before: returns True for a step before which the run breaks off.
+            is_over: returns True once the run is to be broken off.
         """
         session, parts = self.session, self.parts
         try:
@@ -222,8 +267,7 @@ class Driver:
             # The clock starts once the server is up: loading a model is no part of a question's
             # time.
             with parts.clock.limit(session.limits.total_timeout) as scope, AWAKE:
-                # Something else than rest ended the steps: ``stop_before`` broke the run off.
-                if not isinstance(await self.take_steps(stop_before), Idle):
+                if not await self.take_steps(is_over):
                     self.break_off(KeyboardInterrupt())
             # The calls first: their ends are records of a turn, which may not follow the end of the
             # run.
@@ -250,21 +294,24 @@ class Driver:
         finally:
             parts.runner.end()
 
-    async def take_steps(self, stop_before: Callable[[Step], bool] | None = None) -> Step:
-        """Take steps until the session rests. Return the step that is next then.
+    async def take_steps(self, is_over: Callable[[], bool] | None = None) -> bool:
+        """Take steps until the session rests, or ``is_over`` returns True.
 
-        ``stop_before`` returns True for a step that is not to be taken.
+        Returns:
+            True if the session rests.
         """
-        while True:
+        # Asked before a step is worked out: that of a completion renders the whole prompt.
+        while is_over is None or not is_over():
             # Folding and rendering a long transcript takes tens of milliseconds, in which nobody is
             # served.
             if self.parts.in_thread:
                 step = await anyio.to_thread.run_sync(self.session.next_step)
             else:
                 step = self.session.next_step()
-            if isinstance(step, Idle) or (stop_before is not None and stop_before(step)):
-                return step
+            if isinstance(step, Idle):
+                return True
             await self.take(step)
+        return False
 
     async def take_turn(self) -> None:
         """Let the model write one turn, and record what follows from it; run nothing.
@@ -275,7 +322,7 @@ class Driver:
         await self.parts.completer.start()
         turn = self.session.turn
 
-        def is_over(step: Step) -> bool:
+        def is_over() -> bool:
             return self.session.turn > turn and self.session.state is not State.READING
 
         with AWAKE:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from msgspec import Struct, field
 
@@ -298,23 +298,6 @@ class SessionState:
         self.told_to_finish = False
         self.corrected_call_like = False
         """The model was just told that its text looks like a call."""
-
-    @classmethod
-    def from_header(
-        cls, header: Header, *, specs: Mapping[str, ToolSpec], words: PromptWords, **inputs: Any
-    ) -> Self:
-        """The state of a session of which only the header is written.
-
-        Args:
-            header: the first record of the session.
-            specs: the tools that exist now, by name.
-            words: the texts that a model reads.
-            **inputs: the other fields of `SessionInputs`.
-
-        Raises:
-            TranscriptError: the header holds what no header can hold.
-        """
-        return cls(header, SessionInputs(specs=specs, words=words, **inputs))
 
     def copy(self) -> Self:
         """A session that can be gone on with while this one stays."""

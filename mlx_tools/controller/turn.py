@@ -97,15 +97,16 @@ def _calls(
         )
         repairs = call.call.repairs
         calls += (record, *(RepairRecord(turn=turn, name=r, call=record.call) for r in repairs))
-        spec = session.specs.get(record.name)
+        spec, repeated = session.specs.get(record.name), False
         times = history.add(record.name, record.arguments, spec)
-        served = history.may_serve_again(record, spec)
-        told = run.repeat_count(record) > 1 if served else run.reminded
-        # What only reads may be asked once more, since its result may have left the prompt.
-        repeated = times > 2 if served else times > 1
-        if repeated and told:
-            # The whole turn ends here: decisions on its other calls would lead to nothing.
-            return [*calls, StoppedRecord(reason="repeated_call")]
+        if times > 1:
+            served = history.may_serve_again(record, spec)
+            # What only reads may be asked once more, since its result may have left the prompt.
+            repeated = times > 2 or not served
+            told = run.repeat_count(record) > 1 if served else run.reminded
+            if repeated and told:
+                # The whole turn ends here: decisions on its other calls would lead to nothing.
+                return [*calls, StoppedRecord(reason="repeated_call")]
         most = session.limits.max_calls_per_turn
         over = number - session.calls_made > most
         # Before anything else: an error of a call that may not be made would only distract.

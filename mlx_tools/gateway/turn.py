@@ -28,6 +28,7 @@ from mlx_tools.controller import (
     Completer,
     CompletionResult,
     Session,
+    SessionInputs,
     request_for,
     to_chat_request,
 )
@@ -291,7 +292,7 @@ class _TurnInProgress:
         )
         header = runner.profile.header(request, limits)
         specs = {spec.name: spec for spec in request.tools}
-        session = Session.from_header(header, specs=specs, words=runner.profile.words)
+        session = Session(header, SessionInputs(specs=specs, words=runner.profile.words))
         self._conversed = ConversationFold(session, runner.memory, runner.beginnings)
         self._conversed.fold(request.conversation, request.size)
         # Characters of which the next step has not been worked out before.

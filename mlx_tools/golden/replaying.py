@@ -24,6 +24,7 @@ from mlx_tools.controller import (
     Outputs,
     PauseApprover,
     Session,
+    SessionInputs,
     SessionWriter,
     Turn,
     Write,
@@ -275,13 +276,13 @@ class _Replayer:
         changed = messages is not None and messages != word_files()[MESSAGES]
         self._comparing = Comparison(words_changed=changed)
         self._script = RunRecords(golden.records)
-        self._session = session = Session.from_header(
-            golden.header,
+        inputs = SessionInputs(
             specs=self._specs,
             words=words,
             disabled=golden.golden.disabled,
             finder=NamedSecrets(golden.golden.named_values),
         )
+        self._session = session = Session(golden.header, inputs)
         self._writer = writer = _ReplayWriter(session, self._script, self._comparing)
         outputs = Outputs(session, cast(Any, RecordedArtifacts(self._script)))
         world = RecordedWorld(session, self._script, self._comparing)

@@ -277,9 +277,9 @@ class Prompt:
         form = () if record.forged else self._asked_form(record.error)
         self._open.notes += (note, *form)
 
-    def _asked_form(self, error: ErrorInfo | None) -> tuple[str, ...]:
+    def _asked_form(self, error: ErrorInfo) -> tuple[str, ...]:
         """Return the lines that show the form of the call at fault, none if unknown."""
-        if error is None or not error.form:
+        if not error.form:
             return ()
         form = neutralise_turn(error.form, self._style, self.neutraliser, self._native)
         return self._plain(self._words.form_introduction(error.form)), form
@@ -333,11 +333,13 @@ class Prompt:
                 return
         else:
             for record, given in results:
+                form: tuple[str, ...] = ()
                 error = record.shown_error
-                error = None if error is None else self._advised(error)
+                if error is not None:
+                    error = self._advised(error)
+                    form = self._asked_form(error)
                 observed = ToolObservation(record.name, record.content, error=error, id=given)
-                lines.append(self._json_in(write_observation(observed, self._style)))
-                lines += self._asked_form(error)
+                lines += (self._json_in(write_observation(observed, self._style)), *form)
         lines = [*lines, *turn.notes] or [self._plain(self._words.texts["turns.go_on"])]
         before, after = self._format.user
         opened = native is not None and not self._is_started  # the template's opening does it

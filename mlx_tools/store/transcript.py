@@ -58,29 +58,25 @@ def _defaults(cls: type[Struct]) -> tuple[tuple[str, str, Any], ...]:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Struct):
-        return _object(value)
+        return to_json(value)
     return [_plain(item) for item in value] if type(value) is tuple else value
 
 
-def _object(value: Struct) -> dict[str, Any]:
-    tag = value.__struct_config__.tag
-    out: dict[str, Any] = {} if tag is None else {"type": tag}
-    for name, key, default in _defaults(type(value)):
-        own = getattr(value, name)
-        # The identity check spares a comparison of large mappings with their shared defaults.
-        if own is default:
-            continue
-        if own != default or type(own) is not type(default):
-            out[key] = own if type(own) in _SCALARS else _plain(own)
-    return out
+def to_json(record: Struct) -> dict[str, Any]:
+    """Return a record, or a value in one, as a JSON object.
 
-
-def to_json(record: Record) -> dict[str, Any]:
-    """Return a record as a JSON object.
-
-    ``type`` comes first, then every field that is not at its default.
+    ``type`` comes first in a record, then every field that is not at its default.
     """
-    return _object(record)
+    tag = record.__struct_config__.tag
+    out: dict[str, Any] = {} if tag is None else {"type": tag}
+    for name, key, default in _defaults(type(record)):
+        value = getattr(record, name)
+        # The identity check spares a comparison of large mappings with their shared defaults.
+        if value is default:
+            continue
+        if value != default or type(value) is not type(default):
+            out[key] = value if type(value) in _SCALARS else _plain(value)
+    return out
 
 
 def from_json(value: Any) -> Record:

@@ -12,7 +12,7 @@ import pytest
 
 from mlx_tools import Controller, Policy, tool
 from mlx_tools.controller import RunSettings, SessionWriter
-from mlx_tools.controller.observers import observe_run
+from mlx_tools.controller.writer import observe_run
 from mlx_tools.errors import BackendBroken, UsageError
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.tools import ToolContext
