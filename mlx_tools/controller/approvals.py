@@ -94,6 +94,8 @@ class CallApprovals:
 
         Only calls that are asked about for what they may do are covered.
         """
+        if self._templates is None:
+            return False
         found = False
         for call in calls:
             state = self._session.current.calls[call.call]

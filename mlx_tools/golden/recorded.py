@@ -359,9 +359,7 @@ class NamedSecrets:
                 found.append(SecretSpan(kind, start, start + len(name)))
         return found
 
-    def holds_placeholder(self, text: str, /) -> bool:
-        """Return whether the text holds the placeholder of a secret."""
-        return redact.holds_placeholder(text)
+    holds_placeholder = staticmethod(redact.holds_placeholder)
 
 
 # --- what the questions came to -----------------------------------------------------------------

@@ -383,7 +383,7 @@ class _Replayer:
             self._session.check(record)
             position = self._script.position
             if position in self._writer.compared:
-                self._session.apply(record)
+                self._session.fold(record)
                 self._script.position += 1
                 continue
             await self._take(record)
