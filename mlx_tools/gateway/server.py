@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import secrets
 import time
@@ -34,6 +35,7 @@ from mlx_tools.app import (
     Refusal,
     RunOptions,
     ServerConfig,
+    describe,
     listen,
     plugins,
     read_headers,
@@ -216,6 +218,9 @@ def _plugin_routes(gateway: Gateway, hooks: Plugins) -> list[BaseRoute]:
     for name, built_in in names:
         before = gateway.additions()
         results = [*hooks.call_one(name, "routes", built_in=built_in, gateway=gateway)]
+        if results and not built_in and (fault := _addition_fault(gateway, before)):
+            hooks.refuse(name, f"routes: {fault}")
+            results = []
         if not results:
             gateway.take_back(before)
         else:
@@ -229,6 +234,23 @@ def _plugin_routes(gateway: Gateway, hooks: Plugins) -> list[BaseRoute]:
         paths = ("/", gateway.page_path.rstrip("/"))
         page += [*(Route(path, nothing) for path in paths), Mount(gateway.page_path, nothing)]
     return [*page, *others]
+
+
+def _addition_fault(gateway: Gateway, old_additions: Mapping[str, Any]) -> str | None:
+    """Return why the additions of a plugin cannot be used, None if they can.
+
+    Args:
+        gateway: the gateway.
+        old_additions: its additions without the plugin.
+    """
+    for name, old in old_additions.items():
+        if not isinstance(value := getattr(gateway, name), type(old)):
+            return f"{name} is {type(value).__name__} now, and was {type(old).__name__}"
+    try:
+        json.dumps(openapi_document(gateway.operations, gateway.schemas))
+    except Exception as error:  # somebody else's values: nothing is known of them
+        return f"its operations or schemas cannot be described: {describe(error)}"
+    return None
 
 
 def _guard_additions(
@@ -257,7 +279,12 @@ def _guard_additions(
         functions[size:] = [guard(function, refuse, place) for function in functions[size:]]
     for what, load in gateway.gauges.items():
         if old_additions["gauges"].get(what) is not load:
-            gateway.gauges[what] = tolerate(load, refuse, "gauges", {})
+            gateway.gauges[what] = tolerate(partial(_counts, load), refuse, "gauges", {})
+
+
+def _counts(load: Callable[[], Mapping[str, int]]) -> dict[str, int]:
+    """Return the numbers of a plugin's gauges, by their names."""
+    return {str(name): int(count) for name, count in load().items()}
 
 
 def _turn_routes(gateway: Gateway) -> list[Route]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import EntryPoint
@@ -247,6 +248,30 @@ def test_nothing_stays_of_a_plugin_whose_hook_fails(
     assert send(one, "GET", "/metrics", **KEY).status_code == 200
 
 
+UNUSABLE = {
+    "gateway.gauges = None": "gauges is NoneType",
+    "gateway.on_startup = 7": "on_startup is int",
+    "gateway.page_path = None": "page_path is NoneType",
+    "gateway.operations.append(7)": "operations or schemas cannot be described: AttributeError",
+    "gateway.schemas['Tides'] = object()": "operations or schemas cannot be described: TypeError",
+    "gateway.schemas = {(): {}}": "operations or schemas cannot be described: ",
+}
+
+
+@table("addition, fault", UNUSABLE.items())
+def test_of_a_plugin_whose_additions_cannot_be_used_nothing_stays(
+    addition: str, fault: str, begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = FILES["plugin_with_routes.py"].replace("    return", f"    {addition}\n    return")
+    folder = Path(tempfile.mkdtemp(dir=tmp_path))
+    hooks = plugins_with(folder, monkeypatch, text, FILES["plugin_with_routes.py"])
+    one = begin(hooks=hooks)
+    (told,) = hooks.faults.values()
+    assert told.startswith("routes: ") and fault in told
+    for path in ("/openapi.json", "/metrics", "/v1/moon"):
+        assert send(one, "GET", path).status_code == 200, path
+
+
 FAILING_LATER = """
 from mlx_tools.app import hookimpl
 
@@ -263,6 +288,7 @@ def routes(gateway):
     gateway.on_listening.append(fail)
     gateway.on_shutdown += [fail, 7]
     gateway.gauges["tides"] = fail
+    gateway.gauges |= {"ebb": lambda: 7, "flood": lambda: {"active": None}}
     return []
 """
 
