@@ -22,12 +22,16 @@ if TYPE_CHECKING:
 
 
 def with_value(text: str, key: str, value: Any) -> str:
-    """Return a text with a setting's dotted ``key`` set to ``value``; None removes it.
+    """Return the text of the user's file with a setting changed.
+
+    Args:
+        text: the text.
+        key: the setting's dotted name.
+        value: its value; None removes it.
 
     Raises:
         ConfigError: the text is not TOML, or writes the value in a form that cannot be changed
-            without
-            changing another.
+            without changing another.
     """
     if text.startswith(BYTE_ORDER_MARK):
         return BYTE_ORDER_MARK + with_value(text[1:], key, value)
@@ -52,11 +56,12 @@ def with_value(text: str, key: str, value: Any) -> str:
         if dict(flatten(tomllib.loads(edited))) == expected:
             return edited
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"not TOML: {error}", hint="mlx-tools config edit") from None
+        where = f"{user_path()}: not TOML: {error}"
+        raise ConfigError(where, hint="mlx-tools config edit") from None
     except (TOMLKitError, AttributeError, TypeError, RecursionError):
         pass
     raise ConfigError(
-        f"the file says {key} in a form that only an editor can change",
+        f"{user_path()} says {key} in a form that only an editor can change",
         hint="mlx-tools config edit",
     )
 

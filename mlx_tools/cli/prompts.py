@@ -16,7 +16,7 @@ from mlx_tools.cli.output import note, print_json, print_text
 from mlx_tools.errors import UsageError, did_you_mean
 from mlx_tools.paths import config_dir, private_dir, read_regular, write_whole
 
-app = typer.Typer(add_completion=False, no_args_is_help=True)
+app = typer.Typer(add_completion=False)
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _SUFFIX: Final = ".md"
@@ -52,7 +52,8 @@ class NamedPrompts:
         except FileNotFoundError:
             raise self._unknown(name) from None
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise UsageError(f"{path} cannot be read: {reason}") from None
 
     def write(self, name: str, text: str) -> Path:
         """Write a prompt's text, and return its file.
@@ -66,7 +67,7 @@ class NamedPrompts:
             private_dir(self._folder)
             write_whole(path, f"{text.rstrip()}\n".encode(), max_bytes=MAX_BYTES)
         except OSError as error:
-            raise UsageError(f"{path}: {error.strerror or error}") from None
+            raise UsageError(f"{path} cannot be written: {error.strerror or error}") from None
         return path
 
     def remove(self, name: str) -> None:
@@ -81,7 +82,7 @@ class NamedPrompts:
         except FileNotFoundError:
             raise self._unknown(name) from None
         except OSError as error:
-            raise UsageError(f"{path}: {error.strerror or error}") from None
+            raise UsageError(f"{path} cannot be removed: {error.strerror or error}") from None
 
     def _unknown(self, name: str) -> UsageError:
         hint = did_you_mean(name, self.names(), "mlx-tools prompts list") or None

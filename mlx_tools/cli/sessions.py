@@ -49,7 +49,7 @@ from mlx_tools.store import (
 from mlx_tools.transcript import PREVIEW_CHARS, Record
 
 app = typer.Typer(add_completion=False)
-store_app = typer.Typer(add_completion=False, no_args_is_help=True)
+store_app = typer.Typer(add_completion=False)
 
 DEFAULT_LIMIT: Final = 50
 _DAY: Final = 86_400.0

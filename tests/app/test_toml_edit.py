@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.app import with_value
+from mlx_tools.app.config import user_path
 from mlx_tools.errors import ConfigError
 
 MINE = '''\
@@ -95,8 +96,9 @@ def test_it_goes_where_it_would_be_looked_for(text: str, wanted: str) -> None:
 
 @pytest.mark.parametrize("text", ["model = 7\n", "seed ="])
 def test_what_only_an_editor_can_change_is_left_to_it(text: str) -> None:
-    with pytest.raises(ConfigError, match="mlx-tools config edit"):
+    with pytest.raises(ConfigError, match="mlx-tools config edit") as raised:
         with_value(text, "model.seed", 8)
+    assert str(user_path()) in raised.value.message
 
 
 def test_every_character_of_a_text_comes_back() -> None:

@@ -17,6 +17,7 @@ from mlx_tools.cli import root
 from mlx_tools.cli.command_table import list_commands
 from mlx_tools.errors import BackendUnreachable, UsageError
 from mlx_tools.testing import Completion, ScriptedServer, answer
+from tests.tables import table
 from tests.waiting import HANG, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -249,13 +250,23 @@ def test_ctrl_c_within_an_import_ends_with_130(home: Path) -> None:
     assert (done.returncode, done.stderr) == (130, "mlx-tools: interrupted: by Ctrl-C\n")
 
 
-@pytest.mark.parametrize("group", ["tools", "kb", "schedule", "sessions", "golden", "models"])
-def test_a_group_without_a_command_says_which_there_are(run: Any, group: str) -> None:
+GROUPS = [
+    *(("tools", "list"), ("kb", "list"), ("schedule", "list"), ("sessions", "list")),
+    *(("golden", "run"), ("models", "list"), ("store", "copy"), ("prompts", "list")),
+    *(("mcp", "list"), ("config", "show"), ("approvals", "list"), ("eval", "tasks")),
+]
+
+
+@table("group, command", GROUPS)
+def test_a_group_without_a_command_says_which_there_are(run: Any, group: str, command: str) -> None:
     result = run(group)
     assert (result.code, result.out) == (2, "")
     assert result.error.startswith("mlx-tools: error: missing command: one of ")
-    assert " list" in result.error or " run" in result.error
+    assert f" {command}" in result.error
     assert result.error.endswith(f"(see: mlx-tools {group} --help)")
+
+
+def test_a_missing_option_says_which_values_there_are(run: Any) -> None:
     assert "one of openai, anthropic, mcp" in run("tools", "export").error
 
 

@@ -19,6 +19,16 @@ def rows(run: Run, *options: str) -> dict[str, dict[str, object]]:
     return {row["name"]: row for row in run("tools", "list", "--json", *options).lines}
 
 
+def test_a_new_tool_that_cannot_be_noted_down_leaves_no_folder(run: Run, home: Path) -> None:
+    lock = home / "data" / ".tools.json.lock"
+    lock.mkdir(parents=True)
+    failed = run("tools", "new", "counter")
+    assert failed.code == 2 and "tools.json cannot be written" in failed.error
+    assert not Path("counter").exists()
+    lock.rmdir()
+    assert run("tools", "new", "counter").code == 0
+
+
 @pytest.mark.heavy
 def test_a_new_tool_passes_its_own_test_is_added_and_called(run: Run, home: Path) -> None:
     made = run("tools", "new", "counter")

@@ -5,6 +5,7 @@ A folder's own description is shown before it is added, and nothing in it is run
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -44,7 +45,11 @@ def new(name: Annotated[str, argument("NAME", "The tool.")]) -> None:
     """
     _refuse_taken(name, load_tools().all_specs())
     folder = write_template(Path(), name)
-    ToolCollection().make(name, folder)
+    try:
+        ToolCollection().make(name, folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)  # it is used by nobody, and holds the name
+        raise
     print_text(str(folder), exact=True)
     call = f"""mlx-tools tools call {name} '{{"text": "a b"}}' --tools {name}"""
     note(f"try it: pytest {name}; or: {call}")
