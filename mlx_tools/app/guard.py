@@ -157,12 +157,15 @@ def listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(2048)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # no name of a host has such characters
         listener.close()
-        message = f"{host}:{port}: {error.strerror or error}"
-        hint = "name another port with --port; 0 takes a free one"
-        if error.errno == errno.EADDRINUSE:
+        number = getattr(error, "errno", None)
+        hint = "name an address of this machine with --host"
+        if number in (errno.EADDRINUSE, errno.EACCES):
+            hint = "name another port with --port; 0 takes a free one"
+        if number == errno.EADDRINUSE:
             hint = f"does it run already? else {hint}"
+        message = f"{host}:{port}: {getattr(error, 'strerror', None) or error}"
         raise UsageError(message, hint=hint) from None
     return listener
 

@@ -197,6 +197,7 @@ def test_a_get_is_said_to_write(run: Run, home: Path, zoo: Zoo) -> None:
     ("arguments", "said"),
     [
         (["nothing.json"], "No such file"),
+        (["http://a..b"], "http://a..b: "),
         (["--operation", "fnd"], "did you mean find?"),
         (["--writes", "nothing"], "there is no operation 'nothing'"),
         (["--secret", "other=env:A"], "there is key"),

@@ -180,7 +180,18 @@ def test_an_unknown_client_and_an_odd_address_are_refused(run: Any, home: Path) 
     for words in (("connect", "emacs"), ("connect",)):
         result = run(*words)
         assert result.code == 2 and "codex" in result.err
-    assert run("connect", "pi", "--url", "ftp://x").code == 2
+    odd = (
+        "ftp://x",
+        "http://[::1",
+        "http://h:abc",
+        "http://u:pw@h",
+        "http://h/?x",
+        "http://h\nX: y",
+    )
+    for url in (*odd, "ollama:http://h"):
+        result = run("connect", "pi", "--url", url)
+        assert (result.code, result.out) == (2, "") and "address" in result.error, url
+        assert "internal error" not in result.error and "pw" not in result.error
     result = run("connect", "open-webui", "--url", NOBODY, "--write")
     assert result.code == 2 and "variables" in result.err
 

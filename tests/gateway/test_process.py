@@ -15,9 +15,11 @@ import pytest
 
 from mlx_tools.app import listen
 from mlx_tools.cli.serve import _flags
+from mlx_tools.errors import UsageError
 from mlx_tools.testing import Completion, answer
 from tests.forked import forks
 from tests.gateway.processes import request
+from tests.tables import table
 from tests.waiting import wait_until
 
 LONG = answer("word " * 2000)
@@ -96,6 +98,13 @@ def test_a_port_that_is_taken_is_told_and_what_to_do() -> None:
         port = str(taken.getsockname()[1])
         said = refusal("--port", port)
     assert b"does it run already? else name another port with --port" in said
+
+
+@table("host", ["192.0.2.1", "\u00e9.."])
+def test_a_host_that_is_not_this_machine_is_told_and_what_to_do(host: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        listen(host, 0)
+    assert raised.value.hint == "name an address of this machine with --host"
 
 
 @pytest.mark.parametrize("text", ["", "two words", "two\nlines\n", "umläut"])

@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
-from urllib.parse import urlsplit
 
 import typer
 from msgspec import Struct
 
 from mlx_tools.app import config
+from mlx_tools.backends import parse_address
 from mlx_tools.cli.options import AsJson, argument, option
 from mlx_tools.cli.output import note, print_json, print_text
 from mlx_tools.errors import ConfigError, UsageError
@@ -109,13 +109,16 @@ def connect(
 
 
 def _target(url: str | None) -> tuple[GatewayTarget, bool]:
-    """The gateway to connect to, and True if it answers."""
+    """Return the gateway to connect to, and True if it answers.
+
+    Raises:
+        UsageError: this is no address of a gateway.
+    """
     gateway = config.load().settings.gateway
-    address = url or f"http://{_host_text(gateway.host)}:{gateway.port}"
-    parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"{address[:200]!r} is no address", hint="such as http://127.0.0.1:8321")
-    address = address.rstrip("/").removesuffix("/v1").rstrip("/")
+    named = parse_address(url or f"http://{_host_text(gateway.host)}:{gateway.port}")
+    if named.interface:
+        raise UsageError(f"{url} is the address of no gateway", hint=f"--url {named}")
+    address = str(named)
     key = gateway.api_key or ""
     context, is_running = _look(address, key)
     variable = "MLX_TOOLS_GATEWAY_API_KEY" if key else ""
@@ -138,7 +141,7 @@ def _look(address: str, key: str) -> tuple[int | None, bool]:
         )
         rows = response.json().get("data") if response.status_code == 200 else None
         context = rows[0].get("context_length") if rows else None
-    except (httpx.HTTPError, ValueError, AttributeError, LookupError, TypeError):
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, AttributeError, LookupError, TypeError):
         return None, False
     return (context if type(context) is int and context > 0 else None), rows is not None
 

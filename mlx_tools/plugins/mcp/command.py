@@ -247,8 +247,8 @@ def _agree(name: str, place: Mapping[str, Any], reads: Sequence[str], yes: bool)
     Return True if added.
     """
     source = BoundSource(name=name, kind="mcp", location=place)
-    print_place = TextLine(f"{name} is started as: {in_words(mask_place(place))}", "bold")
-    show_all([print_place])
+    verb = "is reached at" if "url" in place else "is started as"
+    show_all([TextLine(f"{name} {verb}: {in_words(mask_place(place))}", "bold")])
     if not confirm("Connect to it?", yes):
         return False
     offer = _inspect_source(source)

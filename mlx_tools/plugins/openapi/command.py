@@ -142,7 +142,8 @@ def _bytes(place: str) -> bytes:
                 if len(data) > MAX_BYTES:
                     raise UsageError(f"{place}: larger than {MAX_BYTES >> 20} MB")
             return bytes(data)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+        # a UnicodeError: no name of a host has such parts
         raise UsageError(f"{place}: {error}") from None
 
 
