@@ -157,7 +157,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(2048)
-    except (OSError, UnicodeError) as error:  # no name of a host has such characters
+    except (OSError, TypeError) as error:  # a TypeError: no host can have such a name
         listener.close()
         number = getattr(error, "errno", None)
         hint = "name an address of this machine with --host"
