@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, closing
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from types import NoneType
 from typing import Annotated, Any, Final, Literal, Protocol, TypeVar, get_args, get_origin
@@ -47,7 +47,7 @@ from mlx_tools.controller.earlier import (
 from mlx_tools.controller.session import Session
 from mlx_tools.controller.state import SessionInputs
 from mlx_tools.controller.tool_runner import NestedRun, RunContext
-from mlx_tools.controller.writer import Observer
+from mlx_tools.controller.writer import WALL_CLOCK, Observer
 from mlx_tools.errors import (
     ToolDefinitionError,
     UsageError,
@@ -93,7 +93,6 @@ from mlx_tools.transcript import (
 
 T = TypeVar("T")
 
-_WALL_CLOCK: Final = partial(datetime.now, UTC)
 _SCHEMA: Final = "give a JSON Schema (2020-12), an object"
 
 _MEASURED_SETTINGS: Final = frozenset(
@@ -261,7 +260,7 @@ class Controller:
         templates: Templates | None = None,
         configured_policy: Policy | None = None,
         observers: Iterable[Observer] = (),
-        now: Callable[[], datetime] = _WALL_CLOCK,
+        now: Callable[[], datetime] = WALL_CLOCK,
         run_context: RunContext | None = None,
     ) -> None:
         self.backend = as_backend(backend)
@@ -630,7 +629,9 @@ class Controller:
         if self._cached_setup is None or self._cached_setup[0] != (*key, specs):
             frame = Frame(
                 words=words,
-                tools=tuple(s for s in self._permitted() if not is_on_demand(s)),
+                tools=tuple(
+                    s for s in specs.values() if can_be_allowed(policy, s) and not is_on_demand(s)
+                ),
                 neutraliser=Neutraliser(setup.chat_format.control_tokens),
                 style=setup.decided.style,
                 native=setup.chat_format.tools,

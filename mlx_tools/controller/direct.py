@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, Literal, NoReturn
 
 import anyio
 import anyio.to_thread
 from msgspec import Struct
 
-from mlx_tools.backends import Chunk, CompletionRequest, ErrorMappingBackend
 from mlx_tools.controller.approvals import CallApprovals
 from mlx_tools.controller.approver import (
     ApprovalAnswer,
@@ -21,14 +20,13 @@ from mlx_tools.controller.approver import (
     Templates,
     ask_approver,
 )
-from mlx_tools.controller.completer import Completer
 from mlx_tools.controller.context import FittedStep
 from mlx_tools.controller.driver import CallEnd, Driver, DriverParts, RunClock
 from mlx_tools.controller.outputs import Outputs
 from mlx_tools.controller.session import Complete, Session
 from mlx_tools.controller.state import CallState, SessionInputs
 from mlx_tools.controller.tool_runner import RegistryRunner
-from mlx_tools.controller.writer import SessionWriter
+from mlx_tools.controller.writer import WALL_CLOCK, SessionWriter
 from mlx_tools.errors import BackendBroken
 from mlx_tools.messages import ErrorInfo, ToolCall, replace
 from mlx_tools.parsing import loads
@@ -80,10 +78,6 @@ class DirectCall(Struct, frozen=True):
     """The change that it would make, if it waits or a dry run left it out."""
 
 
-def _wall_clock() -> datetime:
-    return datetime.now(UTC)
-
-
 async def call_tool(
     registry: Registry,
     policy: Policy,
@@ -95,7 +89,7 @@ async def call_tool(
     record: Callable[[Record], None] = lambda record: None,
     session: str = "",
     secret: bytes = b"",
-    now: Callable[[], datetime] = _wall_clock,
+    now: Callable[[], datetime] = WALL_CLOCK,
     on_progress: OnProgress | None = None,
     undo: UndoStore | None = None,
     templates: Templates | None = None,
@@ -209,9 +203,10 @@ class _DirectSession:
         self._runner = _DirectRunner(
             writer, registry, files, outputs, approver, ReadCallCache(), on_progress=on_progress
         )
+        no_model = _NoModel()
         parts = DriverParts(
-            completer=Completer(ErrorMappingBackend(_NoModel()), session),
-            window=_NoWindow(),
+            completer=no_model,
+            window=no_model,
             runner=self._runner,
             approvals=self._approvals,
             approver=approver,
@@ -312,18 +307,21 @@ class _WithoutEdits:
 
 
 class _NoModel:
-    """Stands for the backend: nothing is ever completed."""
+    """Stands for the model and its context: nothing is ever completed."""
 
-    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
+    received_any = False
+    partial = ""
+
+    async def start(self) -> None:
+        """Start nothing."""
+
+    async def fit(self, step: Complete) -> NoReturn:
+        """Fail: the driver stops before a model would be asked."""
         raise BackendBroken("there is no model in a direct call")
-        yield Chunk()
 
-
-class _NoWindow:
-    """Stands for the context of a model."""
-
-    async def fit(self, step: Complete) -> FittedStep:
-        return FittedStep(step)
+    async def complete(self, step: Complete, emit: object) -> NoReturn:
+        """Fail as `fit` does."""
+        await self.fit(step)
 
     async def count_sent(self, step: FittedStep, record: CompletionRecord) -> None:
-        return None
+        """Count nothing."""

@@ -12,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
-from typing import Protocol
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final, Protocol
 
 from mlx_tools.controller.session import Session
 from mlx_tools.errors import wrong_argument
@@ -22,6 +23,9 @@ from mlx_tools.protocol import Reading
 from mlx_tools.transcript import Record, events
 
 _log = logging.getLogger(__name__)
+
+WALL_CLOCK: Final = partial(datetime.now, UTC)
+"""The wall clock, as the default of those that take a clock."""
 
 Emit = Callable[[events.Event], None]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
 
@@ -11,18 +11,13 @@ from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALIASES, loose_name
 from mlx_tools.schema import (
     CheckTooLong,
-    coerce,
-    find_faults,
-    fits_plainly,
-    limit_steps,
-    make_validator,
+    check_arguments,
     read_properties,
     read_required,
 )
 
 Catalog = Mapping[str, Mapping[str, Any]]
 
-_MOST_FAULTS: Final = 40
 _MOST_NAME: Final = 200
 _LONG_NAME: Final = 6  # a name of so many characters is found within a word as well
 _LEAST_NEAR: Final = 3  # characters of a name that can be told although one is wrong
@@ -42,26 +37,6 @@ def without_prefixes(name: str) -> Iterator[str]:
         yield name
         prefix = _PREFIX.match(name)
         name = name[prefix.end() :] if prefix is not None else ""
-
-
-def check_arguments(
-    arguments: Mapping[str, Any], parameters: Mapping[str, Any]
-) -> tuple[dict[str, Any], tuple[str, ...], Sequence[Any]]:
-    """Return the arguments as a tool takes them, the coercions, and the faults.
-
-    Raises `ToolDefinitionError`, `CheckTooLong` or `RecursionError` if they cannot be checked.
-    """
-    given = dict(arguments)
-    # Most calls fit as they are; then no validator is built, which takes milliseconds.
-    if fits_plainly(given, parameters):
-        return given, (), ()
-    with limit_steps():
-        validator = make_validator(parameters)
-        found = find_faults(validator, given, _MOST_FAULTS)
-        mended, coercions = coerce(validator, given) if found else (given, ())
-        if coercions:
-            found = find_faults(validator, mended, _MOST_FAULTS)
-    return mended, coercions, found
 
 
 class ToolCatalog:

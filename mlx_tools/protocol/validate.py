@@ -23,12 +23,12 @@ from mlx_tools.messages import (
     own_name,
     replace,
 )
-from mlx_tools.protocol.catalog import check_arguments
 from mlx_tools.protocol.echo import echo_keys
 from mlx_tools.protocol.reading import Reading
 from mlx_tools.schema import (
     MAX_MESSAGE_CHARS,
     CheckTooLong,
+    check_arguments,
     format_path,
     join_faults,
 )

@@ -29,6 +29,7 @@ from mlx_tools.schema.sample import sample_arguments
 from mlx_tools.schema.validator import (
     MAX_MESSAGE_CHARS,
     CheckTooLong,
+    check_arguments,
     coerce,
     find_faults,
     find_other_case,

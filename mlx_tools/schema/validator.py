@@ -29,6 +29,9 @@ schema must not hold up the event loop."""
 _STEPS_OF: Final = {"$ref": 10, "$dynamicRef": 10}
 """The cost of a keyword if it is not 1: these take so much longer than others."""
 
+_MAX_REPORTED_FAULTS: Final = 40
+"""Faults of one call that are reported. A choice: a model reads a few of them."""
+
 _steps: ContextVar[list[int]] = ContextVar("steps")
 
 
@@ -129,6 +132,26 @@ def fits(value: Any, parameters: Mapping[str, Any]) -> bool:
 
 
 # --- keywords ---------------------------------------------------------------------------------
+
+
+def check_arguments(
+    arguments: Mapping[str, Any], parameters: Mapping[str, Any]
+) -> tuple[dict[str, Any], tuple[str, ...], Sequence[Any]]:
+    """Return the arguments as a tool takes them, the coercions, and the faults.
+
+    Raises `ToolDefinitionError`, `CheckTooLong` or `RecursionError` if they cannot be checked.
+    """
+    given = dict(arguments)
+    # Most calls fit as they are; then no validator is built, which takes milliseconds.
+    if fits_plainly(given, parameters):
+        return given, (), ()
+    with limit_steps():
+        validator = make_validator(parameters)
+        found = find_faults(validator, given, _MAX_REPORTED_FAULTS)
+        mended, coercions = coerce(validator, given) if found else (given, ())
+        if coercions:
+            found = find_faults(validator, mended, _MAX_REPORTED_FAULTS)
+    return mended, coercions, found
 
 
 @cache

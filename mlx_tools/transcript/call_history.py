@@ -278,7 +278,8 @@ class SessionHistory(Struct):
             spec: the tool, None if it is unknown.
             run: the history of the run.
         """
-        self.sources.update(sources_in(record))
+        if record.sources:
+            self.sources.update(sources_in(record))
         self.files.update((view.file, view) for view in record.files)
         ran = record.error is None or record.error.code in _RAN
         run.answered |= ran
