@@ -84,7 +84,8 @@ class Mutation:
     """A small change of the code or of its words.
 
     ``old``, which stands in ``file`` once, becomes ``new``. ``room`` is where the difference must
-    be found, and nowhere else; ``hits`` are the transcripts that must fail, all others must not,
+    be found, and nowhere else but in the rooms ``follows``: a call that is no longer asked about
+    also ends the run otherwise. ``hits`` are the transcripts that must fail, all others must not,
     and ``who`` says in words which these are.
     """
 
@@ -95,6 +96,7 @@ class Mutation:
     room: Room
     hits: Holds
     who: str
+    follows: tuple[Room, ...] = ()
 
 
 def has(*features: str) -> Holds:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from mlx_tools.golden import Room
 from mlx_tools.policy import is_glob
@@ -114,7 +114,13 @@ MESSAGES = (
         "repeated",
         "You made this very call before; its",
         "You made this same call before; its",
-        "made this very call",
+        "made this very call before; its",
+    ),
+    (
+        "made-before",
+        "and no call has changed",
+        "and nothing has changed",
+        "and no call has changed",
     ),
     ("iteration-limit", "No more tool calls.", "No tool calls now.", "No more tool calls."),
     ("in-doubt", "Nobody knows whether", "It is not known whether", "Nobody knows whether"),
@@ -852,7 +858,18 @@ def _policy() -> Iterator[Mutation]:
             "those that make a call again",
         ),
     ):
-        yield _made("policy", f"policy/{name}", file, old, new, hits, who)
+        follows = FOLLOWS.get(name, ())
+        yield _made("policy", f"policy/{name}", file, old, new, hits, who, follows=follows)
+
+
+FOLLOWS: Final[Mapping[str, tuple[Room, ...]]] = {
+    "ask-effects": ("outcome",),
+    "network-after-read": ("outcome",),
+    "unclean": ("outcome",),
+    "repeated": ("tools",),
+}
+"""The further rooms in which a change of policy shows: a run that does not stop to ask ends
+otherwise, and a call that is not seen to come again has the plain output."""
 
 
 def _by(rule: str) -> str:

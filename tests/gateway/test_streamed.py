@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.backends import Chunk
-from mlx_tools.gateway.answer_sender import StopTexts
+from mlx_tools.gateway.answer_sender import AnswerSender, StopTexts
 from mlx_tools.gateway.request import ApiError, ClientMessage, TextAdded, TurnEvent, TurnRequest
 from mlx_tools.messages import TOOL_NAME, ToolSpec
 from mlx_tools.protocol import DEFAULT_REASONING_MARKERS
@@ -154,3 +154,23 @@ def test_of_stop_texts_that_overlap_the_one_that_is_whole_first_ends_the_text() 
             assert (told, stops.stop_text, stops.pending_text) == (said, stop, ""), (texts, size)
             if size == len(whole):
                 assert stops.text_after == rest
+
+
+@pytest.mark.parametrize(
+    ("is_seen", "said", "whole", "text"),
+    [
+        (True, "Rome is", "Paris it is.", "Rome is\n\nParis it is."),
+        (True, "First.\n\nRome is", "Rome is it.", "First.\n\nRome is it."),
+        (True, "Rome is", "Rome is it.", "Rome is it."),
+        (False, "Rome is", "Paris it is.", "Paris it is."),
+    ],
+)
+def test_text_that_a_client_has_seen_stays_when_the_whole_is_another(
+    is_seen: bool, said: str, whole: str, text: str
+) -> None:
+    emitted: list[str] = []
+    answer = AnswerSender((), emitted.append, is_seen=is_seen)
+    answer.say(said)
+    answer.say_remainder(whole)
+    assert answer.text == text
+    assert not is_seen or "".join(emitted) == text
