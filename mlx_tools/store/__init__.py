@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mlx_tools.lazy import names_of
 from mlx_tools.paths import read_data
-from mlx_tools.store.access_list import ConsumedApprovals, RunPermit, fingerprints
+from mlx_tools.store.access_list import ConsumedApprovals, RunPermit, StoredRunPermit, fingerprints
 from mlx_tools.store.artifacts import ArtifactStore, BlobStore, Change, UndoStore
 from mlx_tools.store.changes import (
     ABSENT,

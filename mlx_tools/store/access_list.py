@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -30,36 +31,18 @@ _MAX_WATCHED_BYTES: Final = 4_000_000
 class RunPermit:
     """The access list of the runs of one session: what a run began with.
 
-    A run writes down the policy, the tools and the configuration that it began with. Before each
-    call the list is read back, and held to what is so now. A list that is not there, cannot be read
-    or says anything else lets no call run: it can take access away, and never give it.
-
-    It is a kill switch, where it is kept: whoever deletes it stops the run from calling anything
-    more. What is read there must be, byte for byte, what this run wrote. A run that was killed
-    leaves its list; the next one of the session writes a new one. ``watched`` are the places of
-    configuration files, each with what was there when the configuration was read (`fingerprints`).
+    Before each call the list is held to what is so now. One that is not there, or says anything
+    else, lets no call run: it can take access away, and never give it. ``watched`` are the places
+    of configuration files, each with what was there when the configuration was read
+    (`fingerprints`).
     """
 
     watched: Mapping[str, str] = field(default_factory=dict)
     _tools: Mapping[str, str] | None = field(default=None, init=False)
-    _list_bytes: bytes = field(default=b"", init=False)
 
     def begin(self, session: str, policy_hash: str, specs: Iterable[ToolSpec]) -> None:
-        """Write the list of a run that begins. Raise `StorageError` if that fails."""
-        # No call may run while the list on disk and the one in memory are not the same.
-        self._tools = None
-        tools = {spec.name: spec.digest() for spec in specs}
-        listed = {
-            "version": _ACCESS_VERSION,
-            "session": session,
-            "policy": policy_hash,
-            "tools": tools,
-            "configuration": dict(self.watched),
-        }
-        self._list_bytes = json.dumps(listed, sort_keys=True).encode()
-        # Only once the list is on disk: a failed write leaves a run that may call nothing.
-        self._write()
-        self._tools = tools
+        """Make the list of a run that begins. Raise `StorageError` if it cannot be stored."""
+        self._tools = {spec.name: spec.digest() for spec in specs}
 
     def check(self, spec: ToolSpec) -> Decision | None:
         """Return the refusal of a call of this tool, None if it may run. Raise nothing."""
@@ -69,16 +52,6 @@ class RunPermit:
     def _refusal(self, spec: ToolSpec) -> str:
         if self._tools is None:
             return "there is no access list: no run has begun, or it has ended"
-        try:
-            # Byte for byte: nothing of the file is parsed, so nothing in it can be misread.
-            if self._read() != self._list_bytes:
-                return "the access list is not the one that this run wrote"
-        except FileNotFoundError:
-            return "the access list of this run is gone"
-        except BlockingIOError:
-            return "the access list of this run is locked"
-        except OSError as error:
-            return f"the access list of this run cannot be read: {error.strerror}"
         if spec.name not in self._tools:
             return f"{spec.name} was no tool of this run when it began"
         if self._tools[spec.name] != spec.digest():
@@ -92,13 +65,60 @@ class RunPermit:
     def end(self) -> None:
         """End the run: nothing may be called any more."""
         self._tools = None
+
+
+@dataclass(eq=False)
+class StoredRunPermit(RunPermit, ABC):
+    """An access list that is stored while the run goes on.
+
+    A run writes down the policy, the tools and the configuration that it began with. Before each
+    call the list is read back: it must be, byte for byte, what this run wrote. So it is a kill
+    switch: whoever deletes it stops the run from calling anything more. A run that was killed
+    leaves its list; the next one of the session writes a new one.
+    """
+
+    _list_bytes: bytes = field(default=b"", init=False)
+
+    def begin(self, session: str, policy_hash: str, specs: Iterable[ToolSpec]) -> None:
+        # No call may run while the stored list and the one in memory are not the same.
+        self._tools = None
+        specs = tuple(specs)
+        listed = {
+            "version": _ACCESS_VERSION,
+            "session": session,
+            "policy": policy_hash,
+            "tools": {spec.name: spec.digest() for spec in specs},
+            "configuration": dict(self.watched),
+        }
+        self._list_bytes = json.dumps(listed, sort_keys=True).encode()
+        # Only once the list is stored: a failed write leaves a run that may call nothing.
+        self._write()
+        super().begin(session, policy_hash, specs)
+
+    def _refusal(self, spec: ToolSpec) -> str:
+        if self._tools is None:
+            return super()._refusal(spec)
+        try:
+            # Byte for byte: nothing of the list is parsed, so nothing in it can be misread.
+            if self._read() != self._list_bytes:
+                return "the access list is not the one that this run wrote"
+        except FileNotFoundError:
+            return "the access list of this run is gone"
+        except BlockingIOError:
+            return "the access list of this run is locked"
+        except OSError as error:
+            return f"the access list of this run cannot be read: {error.strerror}"
+        return super()._refusal(spec)
+
+    def end(self) -> None:
+        super().end()
         self._remove()
 
-    # kept nowhere
-
+    @abstractmethod
     def _write(self) -> None:
         """Store the list. Raise `StorageError` if that fails."""
 
+    @abstractmethod
     def _read(self) -> bytes:
         """Return the stored list.
 
@@ -106,14 +126,14 @@ class RunPermit:
             OSError: the list cannot be read or trusted.
             BlockingIOError: the list is locked.
         """
-        return self._list_bytes
 
+    @abstractmethod
     def _remove(self) -> None:
         """Remove the stored list. Raise nothing."""
 
 
 @dataclass(eq=False)
-class RunPermitFile(RunPermit):
+class RunPermitFile(StoredRunPermit):
     """An access list in the file ``path``, which only its owner can read or write."""
 
     _: KW_ONLY

@@ -29,11 +29,11 @@ from mlx_tools.store import (
     NAME,
     BlobStore,
     ConsumedApprovals,
-    RunPermit,
     SessionFiles,
     SessionInUse,
     SessionPart,
     SessionStore,
+    StoredRunPermit,
     StoreKeys,
     Transcript,
     check_part,
@@ -427,7 +427,7 @@ class BlobRows(BlobStore):
 
 
 @dataclass(eq=False)
-class RunPermitRow(RunPermit):
+class RunPermitRow(StoredRunPermit):
     """An access list in a row."""
 
     _: KW_ONLY
