@@ -545,12 +545,15 @@ class Session(SessionState):
         native = self._asks_natively(choice)
         is_one = choice in self.specs or choice == self.result_name
         thinking = self.prompt.thought_open and self._thought(prefix) is None
+        # One more than may run is read, so that the model is told about it.
+        most = self.limits.max_calls_per_turn
+        most = 1 if is_one or most == 1 else most + 1
         return ReadingRules(
             style="jsonl" if native else self.header.style,
             server_split_calls=native,
             prefix=prefix,
             in_thought=thinking and not native,
-            max_calls=1 if is_one else self._max_calls,
+            max_calls=most,
             tool_choice=choice,
             mutates=self._mutates,
             reasoning_markers=self.reasoning_markers,
@@ -560,15 +563,6 @@ class Session(SessionState):
             ends=self.chat_format.turn_ends,
             result=self.result_name,
         )
-
-    @property
-    def _max_calls(self) -> int:
-        """The most calls of a turn that are read: one more than may run.
-
-        So the model is told about it.
-        """
-        most = self.limits.max_calls_per_turn
-        return most if most == 1 else most + 1
 
     def _mutates(self, name: str, arguments: Mapping[str, object]) -> bool:
         if name == self.result_name:

@@ -395,7 +395,14 @@ class _Replayer:
         match record:
             case UserRecord():
                 self._comparing.question += 1
-                writer.take(record, self._replay_question(record))
+                now = self._session.question_record(
+                    record.content,
+                    record.tool_choice,
+                    record.recorded_at,
+                    record.untyped_suffix_chars,
+                )
+                self._comparing.field("prompt", "the tools told of", "tools", now, record)
+                writer.take(record, now)
             case MendRecord() | CompletionRecord():
                 await self._complete()
             case CorrectionRecord() | StoppedRecord():
@@ -420,13 +427,6 @@ class _Replayer:
                 await self._driver.begin_call(self._session.current.call(record.call))
             case ObservationRecord():
                 await self._observe(record)
-
-    def _replay_question(self, record: UserRecord) -> UserRecord:
-        now = self._session.question_record(
-            record.content, record.tool_choice, record.recorded_at, record.untyped_suffix_chars
-        )
-        self._comparing.field("prompt", "the tools told of", "tools", now, record)
-        return now
 
     async def _complete(self) -> None:
         mends, record = self._script.peek_completion()

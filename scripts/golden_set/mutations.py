@@ -635,8 +635,8 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     (
         "calls-per-turn",
         "controller/session",
-        "return most if most == 1 else most + 1",
-        "return most",
+        "1 if is_one or most == 1 else most + 1",
+        "1 if is_one else most",
         has("calls-per-turn"),
         "those with more calls in a turn than may be",
     ),
