@@ -484,11 +484,15 @@ async def serve(options: RunOptions, key: str, note: Note) -> None:
         await models.open()
         host, port = listening.getsockname()[:2]
         address = http_address(host, port)
-        note(f"{models.rows()[0]['id']} is served at {address}v1")
-        for tell in gateway.on_listening:
-            tell(address)
+
+        def tell_started() -> None:
+            note(f"{models.rows()[0]['id']} is served at {address}v1")
+            for tell in gateway.on_listening:
+                tell(address)
+
         lifespan = app.router.lifespan_context(app)
-        await GatewayServer(config, lifespan, gateway.shut_down).serve(sockets=[listening])
+        server = GatewayServer(config, lifespan, tell_started, gateway.shut_down)
+        await server.serve(sockets=[listening])
 
 
 def http_address(host: str, port: int) -> str:
@@ -504,6 +508,7 @@ class GatewayServer(uvicorn.Server):
     Args:
         config: the settings.
         lifespan: is open while the server serves. Its exceptions are raised by ``serve``.
+        on_started: called once it serves.
         on_ending: called as soon as it is told to end: what streams without end ends then.
     """
 
@@ -511,11 +516,13 @@ class GatewayServer(uvicorn.Server):
         self,
         config: uvicorn.Config,
         lifespan: AbstractAsyncContextManager[Any],
+        on_started: Callable[[], None],
         on_ending: Callable[[], None],
     ) -> None:
         config.lifespan = "off"
         super().__init__(config)
-        self._loop, self._on_ending = asyncio.get_running_loop(), on_ending
+        self._loop = asyncio.get_running_loop()
+        self._on_started, self._on_ending = on_started, on_ending
         self._lifespan, self._open = lifespan, AsyncExitStack()
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
@@ -523,6 +530,7 @@ class GatewayServer(uvicorn.Server):
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._lifespan)
             await super().startup(sockets)
+            self._on_started()
             self._open = stack.pop_all()
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -316,10 +316,11 @@ def test_what_a_plugin_adds_to_the_gateway_is_left_out_if_it_fails(
 # --- the start and the end of the server ----------------------------------------------------------
 
 
-async def serve_with(lifespan: Any) -> None:
+async def serve_with(lifespan: Any, on_started: Callable[[], None]) -> None:
     """Serve an application with this lifespan, and end at once."""
     with listen("127.0.0.1", 0) as listening:
-        server = GatewayServer(ServerConfig(Starlette(), GRACE_SECONDS), lifespan, lambda: None)
+        config = ServerConfig(Starlette(), GRACE_SECONDS)
+        server = GatewayServer(config, lifespan, on_started, lambda: None)
         server.should_exit = True
         await server.serve(sockets=[listening])
 
@@ -340,8 +341,9 @@ def test_a_failing_start_or_end_of_the_gateway_is_raised_and_not_printed(
                 yield
 
     with pytest.raises(LookupError, match="no tide"):
-        anyio.run(serve_with, lifespan())
-    assert steps == ["start", "end"][: len(steps)] and steps[-1] == place
+        anyio.run(serve_with, lifespan(), lambda: steps.append("told"))
+    # a gateway that does not start does not say where it serves
+    assert steps == ["start", "told", "end"][: len(steps)] and steps[-1] == place
     assert "Traceback" not in capfd.readouterr().err
 
 
