@@ -21,10 +21,11 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Final
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, ValidationError, convert, to_builtins
 
 from mlx_tools.errors import StorageError, translate_os_error
 from mlx_tools.macos import sync_fully
+from mlx_tools.messages import replace
 from mlx_tools.paths import drafted
 
 KEEP_SECONDS: Final = 3 * 24 * 3600
@@ -313,11 +314,9 @@ class UndoStore:
         """Return all stored changes, the newest first. Leave out blobs of others."""
         found = []
         for key in self.blobs.names():
-            with contextlib.suppress(ValueError, TypeError, KeyError):
+            with contextlib.suppress(ValueError, RecursionError, ValidationError):
                 said = json.loads((self.blobs.read(key) or b"").partition(b"\n")[0])
-                change = Change(**{**said, "names": tuple(said["names"]), "key": key})
-                if change.path and isinstance(change.mode, int):
-                    found.append(change)
+                found.append(replace(convert(said, Change), key=key))
         return sorted(found, key=lambda change: change.key, reverse=True)
 
     @property

@@ -112,6 +112,24 @@ def test_what_has_not_ended_is_removed_only_where_that_is_said(
     assert not store.remove(session, force=True)
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        *(b"", b"{", b"7", b"[" * 100_000, b'{"root": "/r"}', b"\xff\xfe", b"null"),
+        b'{"root":"/r","inode":1,"names":"a","old_state":"a","new_state":"b","mode":0}',
+        b'{"root":"/r","inode":"1","names":["a"],"old_state":"a","new_state":"b","mode":0}',
+    ],
+)
+def test_a_damaged_copy_of_a_change_is_left_out_and_costs_no_other(make: Make, head: bytes) -> None:
+    files = make().create()
+    assert files.undo is not None
+    change = Change(root="/r", inode=1, names=("a",), old_state="absent", new_state="b", mode=0)
+    kept = files.undo.keep_old(change, b"old")
+    files.undo.blobs.write("f" * 32, head + b"\nold", durable=False)
+    assert [one.key for one in files.undo.changes()] == [kept]
+    files.transcript.close()
+
+
 def test_what_is_kept_comes_back_whole_makes_room_and_expires(make: Make) -> None:
     files = make(max_bytes=100).create()
     assert files.artifacts is not None and files.undo is not None

@@ -109,7 +109,7 @@ class _Tokens:
         self._write(client=client_info.model_dump(mode="json", exclude_none=True))
 
     def _read(self) -> dict[str, Any]:
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, RecursionError):
             value = json.loads(read_private(self._path, _MAX_BYTES))
             return value if isinstance(value, dict) else {}
         return {}
