@@ -17,8 +17,7 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, groupby
 from typing import Any, Final, Literal
@@ -112,58 +111,85 @@ class TurnMemory:
 class _Beginning(Struct, frozen=True):
     """The fold of a conversation's beginning: nothing goes on with it but a copy."""
 
+    messages: tuple[ClientMessage, ...]
+    key: str
     session: Session
     calls: WaitingCalls
     has_question: bool
-    chars: int
+    body_size: int
+    """The characters of the request that it was folded for."""
     size: int
+    """About how many bytes it takes."""
     is_verbatim: bool
     """A turn in it stands as the model wrote it, not in the protocol's own form."""
 
 
 class BeginningMemory:
-    """The folds of beginnings of conversations, by key; the oldest are dropped first.
+    """The folds of beginnings of conversations; the oldest are dropped first.
 
-    One that is missing costs the time to fold the conversation anew, and nothing else.
+    One that is missing costs the time to fold the conversation anew, and nothing else. It is found
+    by its last messages, and compared: that takes a tenth of the time of hashing all of them.
     """
 
     def __init__(self, max_size: int = _MOST_BEGUN) -> None:
         self._max_size = max_size
         self._size = 0
-        self._folds: OrderedDict[str, _Beginning] = OrderedDict()
+        self._folds: OrderedDict[tuple[Hashable, ...], _Beginning] = OrderedDict()
         self._lock = threading.Lock()  # large conversations are folded in threads
 
-    def keep(self, key: str, fold: ConversationFold, chars: int, body_chars: int) -> None:
-        """Remember a fold of a conversation of so many characters.
+    def keep(self, fold: ConversationFold, body_size: int) -> None:
+        """Remember a fold of a conversation.
 
         Args:
-            key: the key of the conversation.
-            fold: its fold; it can go on.
-            chars: the characters of its messages.
-            body_chars: those of the whole request. Its tools are kept with the fold.
+            fold: the fold; it can go on.
+            body_size: the characters of the whole request. Its tools are kept with the fold.
         """
+        messages = fold.messages
+        chars = sum(len(message.content) for message in messages)
         # The prompt is one more copy of the texts. Schemas, as tracemalloc counts them, take five
         # times what they take in the body.
-        size = 2 * chars + 6 * max(body_chars - chars, 0) + _OF_A_FOLD
+        size = 2 * chars + 6 * max(body_size - chars, 0) + _OF_A_FOLD
         kept = _Beginning(
-            fold.session.copy(), fold.calls.copy(), fold.has_question, chars, size, fold.is_verbatim
+            messages,
+            fold.key,
+            fold.session.copy(),
+            fold.calls.copy(),
+            fold.has_question,
+            body_size,
+            size,
+            fold.is_verbatim,
         )
+        lookup_key = _lookup_key(fold.session, messages, len(messages))
         with self._lock:
-            old = self._folds.pop(key, None)
-            self._folds[key] = kept
+            old = self._folds.pop(lookup_key, None)
+            self._folds[lookup_key] = kept
             self._size += size - (old.size if old is not None else 0)
             while self._size > self._max_size:
                 self._size -= self._folds.popitem(last=False)[1].size
 
-    def get(self, key: str, session: Session) -> _Beginning | None:
-        """Return the fold of this key if it began as this session does."""
+    def get(
+        self, messages: tuple[ClientMessage, ...], end: int, session: Session
+    ) -> _Beginning | None:
+        """Return the fold of the first ``end`` messages if it began as this session does."""
+        lookup_key = _lookup_key(session, messages, end)
         with self._lock:
-            found = self._folds.get(key)
+            found = self._folds.get(lookup_key)
             if found is not None:
-                self._folds.move_to_end(key)
+                self._folds.move_to_end(lookup_key)
         if found is None or found.session.header != session.header:
             return None
-        return found if found.session.specs == session.specs else None
+        is_same = found.messages == messages[:end] and found.session.specs == session.specs
+        return found if is_same else None
+
+
+def _lookup_key(
+    session: Session, messages: tuple[ClientMessage, ...], end: int
+) -> tuple[Hashable, ...]:
+    """Return what the fold of the first ``end`` messages is looked up by."""
+    # Few conversations share their length, two questions and the answers to them. Of those that do
+    # the last one is remembered.
+    header = session.header
+    return (header.style, header.system, end, *messages[max(0, end - 4) : end])
 
 
 class _NoRepeats(RunHistory):
@@ -307,64 +333,62 @@ class WaitingCalls:
         return key
 
 
-@dataclass
 class ConversationFold:
     """A conversation folded into a session, up to the turn that is due.
 
-    ``key`` is the conversation's own. ``known_chars`` are the characters of the beginning whose
-    fold was remembered.
+    It goes on from the longest beginning whose fold is remembered; `fold` folds the rest.
+
+    Attributes:
+        messages: The messages, each result behind its call.
+        session: The session that they are folded into.
+        key: The conversation's own key.
+        known_size: The characters of the request whose fold it goes on from, 0 if there is none.
     """
 
-    session: Session
-    memory: TurnMemory
-    beginnings: BeginningMemory
-    key: str = field(init=False)
-    calls: WaitingCalls = field(default_factory=lambda: WaitingCalls(()), init=False)
-    has_question: bool = field(default=False, init=False)
-    known_chars: int = field(default=0, init=False)
-    is_verbatim: bool = field(default=False, init=False)
-    _last_unknown: int = field(default=-1, init=False)
-
-    def __post_init__(self) -> None:
-        """Begin the key with the form of answers: a text for another form is no example."""
-        header, result = self.session.header, self.session.result
-        form = header.style, header.strategy, "" if result is None else result.spec.name
+    def __init__(
+        self,
+        messages: Sequence[ClientMessage],
+        session: Session,
+        memory: TurnMemory,
+        beginnings: BeginningMemory,
+    ) -> None:
+        self.messages = pair_results(messages)
+        self.session = session
+        self._memory, self._beginnings = memory, beginnings
+        # The key begins with the form of answers: a text for another form is no example.
+        form = session.header.style, session.header.strategy, session.result_name
         self.key = " ".join(form)
+        self.calls = WaitingCalls(())
+        self.has_question = self.is_verbatim = False
+        self.known_size = 0
+        self._rest_begin = 0  # messages before it are folded, or stand in the header
+        self._keys: list[str] = []  # of the conversation from there on, if it is known
+        self._recall()
 
-    def fold(self, messages: Sequence[ClientMessage], body_chars: int = 0) -> None:
-        """Fold a client's messages, of a request of so many characters.
+    def fold(self, body_size: int = 0) -> None:
+        """Fold the rest of the messages, of a request of so many characters.
 
         Raises:
             ApiError: they are no conversation that a model can go on with.
         """
-        messages = pair_results(messages)
-        keys = [*accumulate(messages, next_key, initial=self.key)]  # by number of messages
-        # The last turn that another gateway wrote, or the client itself.
-        self._last_unknown = next(
-            (
-                at
-                for at in range(len(messages) - 1, -1, -1)
-                if messages[at].role == "assistant" and keys[at + 1] not in self.memory
-            ),
-            -1,
-        )
-        begin = self._recall(messages, keys)
-        rest = range(begin, len(messages))
-        for says, group in groupby(rest, lambda at: messages[at].role in ("user", "system")):
-            numbers = [*group]
+        messages, begin = self.messages, self._rest_begin
+        rest = messages[begin:]
+        keys = self._keys or [*accumulate(messages, next_key, initial=self.key)][begin:]
+        last_unknown, self.key = self._last_unknown(rest, keys), keys[0]
+        for says, group in groupby(enumerate(rest), lambda new: new[1].role in ("user", "system")):
             if says:
+                numbers, said = zip(*group, strict=True)
                 self.key = keys[numbers[-1] + 1]
-                self._say([messages[at] for at in numbers])
+                self._say(said)
                 continue
-            for at in numbers:
+            for at, message in group:
                 self.key = keys[at + 1]
-                if messages[at].role == "assistant":
-                    self._speak(messages[at], verbatim=at > self._last_unknown)
+                if message.role == "assistant":
+                    self._speak(message, verbatim=at > last_unknown)
                 else:
-                    self._observe(messages[at])
+                    self._observe(message)
         if messages and messages[-1].role != "assistant":
-            chars = sum(len(message.content) for message in messages)
-            self.beginnings.keep(self.key, self, chars, body_chars)
+            self._beginnings.keep(self, body_size)
         while self.calls:  # the client sent no results of them
             self._observe(ClientMessage("tool", gateway_text("no_result")))
         last = messages[-1] if messages else None
@@ -373,25 +397,49 @@ class ConversationFold:
         self.session.run_history = _NoRepeats()
         self.session.iterations = 0  # how long an agent goes on is its own affair
 
-    def _recall(self, messages: Sequence[ClientMessage], keys: Sequence[str]) -> int:
-        """Go on from the longest known beginning; return how many messages it has.
+    def _recall(self) -> None:
+        """Go on from the longest known beginning.
 
         It ends before a message of the model: no other is folded in one with what comes before.
         """
-        preamble = sum(1 for _ in _preamble(messages))
+        messages = self.messages
+        self._rest_begin = preamble = sum(1 for _ in _preamble(messages))
+        must_be_plain = False  # a turn of another gateway follows
         for at in range(len(messages) - 1, preamble, -1):
             if messages[at].role != "assistant":
                 continue
-            found = self.beginnings.get(keys[at], self.session)
-            if found is not None and not (found.is_verbatim and at <= self._last_unknown):
-                self.session, self.calls = found.session.copy(), found.calls.copy()
-                self.key, self.has_question = keys[at], found.has_question
-                self.known_chars, self.is_verbatim = found.chars, found.is_verbatim
-                return at
-        self.key = keys[preamble]
-        return preamble
+            found = self._beginnings.get(messages, at, self.session)
+            if found is None or (found.is_verbatim and must_be_plain):
+                continue
+            rest = messages[at:]
+            keys = [*accumulate(rest, next_key, initial=found.key)]
+            must_be_plain = self._last_unknown(rest, keys) >= 0
+            if found.is_verbatim and must_be_plain:
+                continue
+            self.session, self.calls = found.session.copy(), found.calls.copy()
+            self.has_question, self.is_verbatim = found.has_question, found.is_verbatim
+            self.known_size, self._rest_begin, self._keys = found.body_size, at, keys
+            # All beginnings of a conversation share the messages themselves.
+            self.messages = found.messages + rest
+            return
 
-    def _say(self, group: list[ClientMessage]) -> None:
+    def _last_unknown(self, messages: Sequence[ClientMessage], keys: Sequence[str]) -> int:
+        """Return the place of the last turn that was not written here, or -1.
+
+        Args:
+            messages: messages of the conversation.
+            keys: the keys of the conversation before the first of them and after each.
+        """
+        return next(
+            (
+                at
+                for at in range(len(messages) - 1, -1, -1)
+                if messages[at].role == "assistant" and keys[at + 1] not in self._memory
+            ),
+            -1,
+        )
+
+    def _say(self, group: Sequence[ClientMessage]) -> None:
         beside = bool(self.session.current.calls) and not self.calls
         self.calls = WaitingCalls(())  # nobody will say how the others ended
         content = "\n\n".join(message.content for message in group)
@@ -403,7 +451,7 @@ class ConversationFold:
         if not self.has_question:  # the conversation begins with the model
             session.fold(UserRecord(content=session.words.texts["turns.go_on"]))
             self.has_question = True
-        turned = self.memory.get(self.key) if verbatim else None
+        turned = self._memory.get(self.key) if verbatim else None
         self.is_verbatim |= bool(turned)
         turned = turned or _message_to_turn(message, session)
         keys: list[str] = []
@@ -432,11 +480,11 @@ class ConversationFold:
         self.session.fold(record)
 
 
-def pair_results(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
+def pair_results(messages: Sequence[ClientMessage]) -> tuple[ClientMessage, ...]:
     """The messages with each result behind its call; one without a call is the user's."""
     if not any(message.calls or message.role == "tool" for message in messages):
-        return [*messages]
-    return _told_strays(_merge_calls(messages))
+        return (*messages,)
+    return (*_told_strays(_merge_calls(messages)),)
 
 
 def _merge_calls(messages: Sequence[ClientMessage]) -> list[ClientMessage]:

@@ -26,6 +26,10 @@ LARGE: Final = 50_000
 """Characters that are read on the event loop: at 1 microsecond a character, the most that was
 measured (`benchmarks/growth.py`), 50 ms."""
 
+MANY_VALUES: Final = 4_000
+"""Values of a body that is read on the event loop: at 12 microseconds each, the most that was
+measured (a tool with thousands of parameters), 50 ms. A long text is one value."""
+
 BODY_SECONDS: Final = 60.0
 """How long a body may take to come."""
 
@@ -164,14 +168,20 @@ async def json_body(
 ) -> Any:
     """Read a request's body, a JSON object, by ``read``, which gets its size too.
 
-    A large one is read in a thread: the event loop serves others meanwhile. Raises `ApiError`.
+    One of many values is read in a thread: the event loop serves others meanwhile.
+
+    Raises:
+        ApiError: it is no JSON object, or ``read`` refuses it.
     """
     body = await body_of(request, "application/json")
-    return await in_thread_if_large(len(body), lambda: read(_object_of(body), len(body)))
 
+    def work() -> Any:
+        return read(json_object(body, "the body is"), len(body))
 
-def _object_of(body: bytes) -> dict[str, Any]:
-    return json_object(body, "the body is")
+    # Each value but the first stands behind one of these.
+    if sum(map(body.count, (b",", b"{", b"["))) <= MANY_VALUES:
+        return work()
+    return await anyio.to_thread.run_sync(work)
 
 
 async def in_thread_if_large(size: int, work: Callable[[], Result]) -> Result:

@@ -29,6 +29,9 @@ Finish = Literal["stop", "length", "tool_calls"]
 
 JsonObject = dict[str, Any]
 
+_AROUND_TEXT: Final = 40
+"""Characters of a message, or of a call, besides its text: braces, and the names of fields."""
+
 
 class ClientCall(Struct, frozen=True, gc=False):
     """A call in a client's conversation, or in a turn for one.
@@ -108,6 +111,14 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     def _ends_with_model(self) -> bool:
         last = self.messages[-1] if len(self.messages) > 1 else None
         return last is not None and last.role == "assistant" and not last.calls
+
+    @property
+    def messages_size(self) -> int:
+        """About how many characters of the body the messages are."""
+        texts = sum(len(message.content) for message in self.messages)
+        calls = (call for message in self.messages if message.calls for call in message.calls)
+        arguments = sum(len(call.arguments) + _AROUND_TEXT for call in calls)
+        return texts + arguments + _AROUND_TEXT * len(self.messages)
 
     @property
     def is_plain(self) -> bool:

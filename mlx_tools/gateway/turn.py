@@ -223,15 +223,28 @@ class TurnRunner:
         backend: ErrorMappingBackend | None = None,
     ) -> _TurnInProgress:
         """The turn that a client asks for, its conversation folded. Raises `ApiError`."""
-        begun = partial(
-            _TurnInProgress,
-            self,
-            request,
-            emit,
-            new_id,
-            backend or ErrorMappingBackend(self.backend),
+        # Of the messages only the new ones take time.
+        tools_size = request.size - request.messages_size if request.size > LARGE else 0
+        conversed = await in_thread_if_large(tools_size, partial(self._recall, request))
+        new_size = request.size - conversed.known_size
+        await in_thread_if_large(new_size, partial(conversed.fold, request.size))
+        backend = backend or ErrorMappingBackend(self.backend)
+        return _TurnInProgress(self, request, emit, new_id, backend, conversed)
+
+    def _recall(self, request: TurnRequest) -> ConversationFold:
+        """Return the conversation of a request, with the beginning that is known."""
+        limits = replace(
+            self.limits,
+            max_tokens=1_000_000,
+            max_iterations=1_000,
+            max_format_errors=100,
+            max_argument_bytes=100_000_000,
+            max_calls_per_turn=_ALL_CALLS if request.parallel else 1,
         )
-        return await in_thread_if_large(request.size, begun)
+        header = self.profile.header(request, limits)
+        specs = {spec.name: spec for spec in request.tools}
+        session = Session(header, SessionInputs(specs=specs, words=self.profile.words))
+        return ConversationFold(request.conversation, session, self.memory, self.beginnings)
 
     async def measure(self, prompt: str) -> int:
         """Return the tokens of a prompt.
@@ -264,6 +277,7 @@ class _TurnInProgress:
         emit: Emit,
         new_id: Callable[[], str],
         backend: ErrorMappingBackend,
+        conversed: ConversationFold,
     ) -> None:
         self._runner, self._request, self._new_id = runner, request, new_id
         self._emit, self._backend = emit, backend
@@ -282,22 +296,10 @@ class _TurnInProgress:
         self._restarts = 0  # of the model's turn
         # The turn is one that the memory can bring back.
         self._is_kept = not self._beginning
-        limits = replace(
-            runner.limits,
-            max_tokens=1_000_000,
-            max_iterations=1_000,
-            max_format_errors=100,
-            max_argument_bytes=100_000_000,
-            max_calls_per_turn=_ALL_CALLS if request.parallel else 1,
-        )
-        header = runner.profile.header(request, limits)
-        specs = {spec.name: spec for spec in request.tools}
-        session = Session(header, SessionInputs(specs=specs, words=runner.profile.words))
-        self._conversed = ConversationFold(session, runner.memory, runner.beginnings)
-        self._conversed.fold(request.conversation, request.size)
+        self._conversed = conversed
         # Characters of which the next step has not been worked out before.
-        self._new_size = request.size - self._conversed.known_chars
-        self._session = self._conversed.session
+        self._new_size = request.size - conversed.known_size
+        self._session = conversed.session
         # What a call copies out of a result is for the client to know, not for us to refuse.
         self._results, self._session.calls_seen_in_outputs = (
             self._session.calls_seen_in_outputs,

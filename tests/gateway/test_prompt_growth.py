@@ -166,18 +166,72 @@ def test_a_beginning_that_is_remembered_gives_the_same_prompt_as_one_that_is_not
                 assert len(prompts) == 1, (end, more)
 
 
-def test_of_a_conversation_that_goes_on_only_what_is_new_is_folded() -> None:
-    def records(turns: int) -> int:
-        messages, profile = conversation_of(turns)[:-3], Profile()  # up to the last question
-        profile.runcall(asked, speaker, write_answer("It rains.", "jsonl"), body_of(messages))
-        folds = (
-            e for e in profile.getstats() if getattr(e.code, "co_qualname", "") == "Session.fold"
-        )
-        return sum(entry.callcount for entry in folds)
+def result_of(call: str, text: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": call, "content": text}
+
+
+def test_a_beginning_that_differs_in_any_message_is_not_taken_for_the_one_remembered() -> None:
+    """Its length and its last messages are the same: by these it is looked up."""
+    function = {"name": "get_weather", "arguments": "{}"}
+    calls = [{"id": name, "type": "function", "function": function} for name in ("a", "b")]
+    called: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": calls}
+
+    def messages_of(first: str, *results: dict[str, Any]) -> list[Any]:
+        said = [{"role": "assistant", "content": "Well."}, {"role": "user", "content": "And now?"}]
+        return [{"role": "user", "content": first}, called, *results, *said * 3]
+
+    conversations = [
+        messages_of("How is it?", result_of("a", "It rains."), result_of("b", "It snows.")),
+        messages_of("How is it?", result_of("b", "It rains."), result_of("a", "It snows.")),
+        messages_of("Where is it?", result_of("a", "It rains."), result_of("b", "It snows.")),
+    ]
+    speaker, raw = speaker_of(ScriptedBackend()), write_answer("It rains.", "jsonl")
+    for end in (6, 8, 6, 8):
+        for messages in conversations:
+            body = body_of(messages[:end])
+            fresh = asked(speaker_of(ScriptedBackend()), raw, body)[0]
+            assert asked(speaker, raw, body)[0] == fresh
+
+
+def calls_in_this_thread(name: str, speaker: TurnRunner, body: dict[str, Any]) -> int:
+    """So often this function was called in this thread while the model was asked."""
+    profile = Profile()
+    profile.runcall(asked, speaker, write_answer("It rains.", "jsonl"), body)
+    entries = (e for e in profile.getstats() if getattr(e.code, "co_qualname", "") == name)
+    return sum(entry.callcount for entry in entries)
+
+
+@pytest.mark.parametrize("function", ["Session.fold", "next_key"])
+def test_of_a_conversation_that_goes_on_only_what_is_new_is_folded(function: str) -> None:
+    def calls(turns: int) -> int:
+        messages = conversation_of(turns)[:-3]  # up to the last question
+        return calls_in_this_thread(function, speaker, body_of(messages))
 
     speaker = speaker_of(ScriptedBackend())
-    first = records(20)
-    assert records(21) < 12 < first
+    first = calls(20)
+    assert calls(21) < 12 < first
+
+
+def test_conversations_that_differ_in_tools_or_system_alone_are_all_remembered() -> None:
+    asked_before = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Yes."}]
+    messages: list[Any] = [*asked_before * 20, {"role": "user", "content": "How?"}]
+    system = {"role": "system", "content": "Be brief."}
+    bodies = [body_of(messages), {"messages": messages}, body_of([system, *messages])]
+    speaker = speaker_of(ScriptedBackend())
+    for wanted in (range(20, 99), range(12)):
+        for body in bodies:
+            assert calls_in_this_thread("Session.fold", speaker, body) in wanted
+            body["messages"] = [*body["messages"], asked_before[1], messages[-1]]
+
+
+def test_a_conversation_is_folded_in_a_thread_if_much_of_it_is_new() -> None:
+    speaker = speaker_of(ScriptedBackend())
+    long: dict[str, Any] = {"role": "user", "content": "How? " * 20_000}
+    answer = {"role": "assistant", "content": "It rains."}
+    known = [long, answer, {"role": "user", "content": "So?"}]
+    for wanted, messages in ((0, [long]), (1, known), (0, [long, answer, long])):
+        body = body_of(messages)
+        assert calls_in_this_thread("ConversationFold.fold", speaker, body) == wanted
 
 
 def test_what_is_remembered_is_bounded_and_shared_with_nobody() -> None:
