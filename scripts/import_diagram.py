@@ -74,6 +74,7 @@ def rank(room: str) -> int:
     return ROOMS.index(room.partition(".")[0])
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """Every module of the package by its dotted name, without the package's own name."""
     found = {}
@@ -105,11 +106,16 @@ def called(node: ast.Call) -> str:
     return node.func.id if isinstance(node.func, ast.Name) else ""
 
 
-def imports_of(name: str, path: Path) -> Iterator[tuple[int, str]]:
+@functools.cache
+def imports_of(name: str, path: Path) -> tuple[tuple[int, str], ...]:
     """Line and absolute dotted name of everything a module imports, wherever in it that happens.
 
     Of ``from a import b`` both ``a`` and ``a.b`` come out, since ``b`` may be a module.
     """
+    return tuple(_imports_of(name, path))
+
+
+def _imports_of(name: str, path: Path) -> Iterator[tuple[int, str]]:
     is_package = path.name == "__init__.py"
     package = [PACKAGE, *([] if name == FACE else name.split("."))]
     if not is_package:

@@ -29,6 +29,7 @@ Finding = tuple[str, int, str]
 """A file, a line in it, and the text that breaks a rule."""
 
 
+@functools.cache
 def read_table() -> dict[str, Any]:
     """Return the words, the allowed names and the numbers of ``scripts/names.toml``."""
     return tomllib.loads(TABLE.read_text(encoding="utf-8"))
@@ -39,9 +40,10 @@ def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def files() -> Iterator[Path]:
-    """Yield every Python file of the package."""
-    yield from sorted(PACKAGE.rglob("*.py"))
+@functools.cache
+def files() -> tuple[Path, ...]:
+    """Return every Python file of the package."""
+    return tuple(sorted(PACKAGE.rglob("*.py")))
 
 
 @functools.cache
@@ -50,8 +52,13 @@ def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def definitions(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Yield the names that a module defines for others: no local variables."""
+@functools.cache
+def definitions(tree: ast.AST) -> tuple[tuple[str, int], ...]:
+    """Return the names that a module defines for others: no local variables."""
+    return tuple(_definitions(tree))
+
+
+def _definitions(tree: ast.AST) -> Iterator[tuple[str, int]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, node.lineno
@@ -87,7 +94,7 @@ def _attributes(node: ast.Assign | ast.AnnAssign) -> Iterator[tuple[str, int]]:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     for target in targets:
         for part in ast.walk(target):
-            if isinstance(part, ast.Attribute) and ast.unparse(part.value) == "self":
+            if isinstance(part, ast.Attribute) and getattr(part.value, "id", "") == "self":
                 yield part.attr, part.lineno
 
 

@@ -22,6 +22,7 @@ import pytest
 from mlx_tools.backends.deadlines import Retry
 from mlx_tools.cli import main
 from tests.cli.terminal import Terminal
+from tests.waiting import HANG
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,13 @@ def run_command(*arguments: str, stdin: str | bytes = b"") -> Result:
 
 @contextmanager
 def isolated(folder: Path) -> Iterator[Path]:
-    """An empty home in ``folder``: no file of the user's, no variable of the caller's, and the
-    empty working directory ``here``."""
+    """An empty home in ``folder``: no file of the user's, no variable of the caller's but one that
+    gives tools time on a busy machine, and the empty working directory ``here``."""
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
             if name.startswith(("MLX_TOOLS_", "PLUGIN_MLX_TOOLS", "ROUTING_LOCAL")):
                 patch.delenv(name)
+        patch.setenv("MLX_TOOLS_TOOL_TIMEOUT_MS", str(round(HANG * 1000)))  # it starts programs
         for kind in ("config", "data", "state", "cache"):
             patch.setenv(f"MLX_TOOLS_{kind.upper()}_DIR", str(folder / kind))
         patch.setenv("HOME", str(folder))

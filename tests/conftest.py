@@ -86,6 +86,7 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     try:
         yield
     finally:
+        gc.freeze()
         gc.enable()
         gc.set_threshold(50_000, 20, 20)  # as in the program itself
 

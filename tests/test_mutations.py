@@ -32,11 +32,22 @@ def test_every_mutation_changes_the_code_as_it_is() -> None:
 
 
 def test_every_mutation_of_the_code_is_python_and_names_tests_that_there_are() -> None:
+    originals: dict[str, str] = {}
+    changed: dict[str, list[str]] = {}
     for one in code_mutations():
-        text = (ROOT / one.file).read_text(encoding="utf-8")
-        compile(text.replace(one.old, one.new), one.file, "exec")
+        if one.file not in changed:
+            originals[one.file] = (ROOT / one.file).read_text(encoding="utf-8")
+            changed[one.file] = [originals[one.file]]
+        # As many as can be made side by side are compiled at once, which takes a tenth of the time.
+        texts = changed[one.file]
+        if texts[-1].count(one.old) != 1:
+            texts.append(originals[one.file])
+        texts[-1] = texts[-1].replace(one.old, one.new)
         assert one.tests, one.name
         assert [test for test in one.tests if not (ROOT / test).is_file()] == [], one.name
+    for file, texts in changed.items():
+        for text in texts:
+            compile(text, file, "exec")
 
 
 def test_there_are_mutations_of_every_room_each_of_its_own_name() -> None:

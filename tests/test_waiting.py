@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,12 @@ DEADLINES = {"fail_after", "move_on_after", "timeout_at"}
 BLOCKING = {"wait", "wait_for", "join", "acquire", "communicate", "timeout"}
 """Calls whose timeout may stand without its name."""
 
+ANY = re.compile(
+    rf"(?i:timeout)\w*\s*=|\b(?:{'|'.join(SLEEPS | DEADLINES)})\s*\("
+    rf"|\b(?:{'|'.join(BLOCKING)})\s*\([\s(]*[\d.]"
+)
+"""A text without these is not looked at further."""
+
 EXCEPTIONS = {
     "waiting.py": "the one place that looks again after a pause",
     "slowed.py": "pauses are what it is for",
@@ -32,7 +39,7 @@ EXCEPTIONS = {
 
 def faults(text: str, sleeps: bool = True) -> Iterator[str]:
     """The calls in a text of Python that wait for time, each with its line."""
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(ast.parse(text)) if ANY.search(text) else ():
         if not isinstance(node, ast.Call):
             continue
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from mcp.client import stdio
 from mcp.types import CallToolResult
 
 from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.controller.approver import confirm_action
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ALL_EFFECTS, replace
+from mlx_tools.plugins.mcp import client
 from mlx_tools.plugins.mcp.client import McpClients, fetch_offer, may_ask_at, mcp_read, read_answer
 from mlx_tools.plugins.mcp.places import mask_place, read_place, read_servers
 from mlx_tools.plugins.mcp.sign_in import sign_in
@@ -57,7 +59,18 @@ def refusal(result: ToolResult) -> str:
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MLX_TOOLS_STATE_DIR", str(tmp_path / "state"))
+    # Servers end with their input. However long that takes, they are not killed before.
+    monkeypatch.setattr(stdio, "PROCESS_TERMINATION_TIMEOUT", HANG)
+    monkeypatch.setattr("mlx_tools.plugins.mcp.client.END_SECONDS", 2 * HANG)
     return tmp_path
+
+
+def test_a_connection_has_more_time_to_end_than_the_sdk_takes_to_kill_a_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    waits = (stdio.PROCESS_TERMINATION_TIMEOUT, stdio.FORCE_KILL_TIMEOUT, stdio._KILL_REAP_TIMEOUT)
+    assert 2 * sum(waits) < client.END_SECONDS
 
 
 class Stranger:
@@ -144,12 +157,7 @@ def stranger_of(request: pytest.FixtureRequest, home: Path) -> Iterator[Callable
         yield make
 
 
-def test_a_server_starts_when_it_is_first_needed_and_ends_with_us(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # However long it takes to say that it has ended, it is not killed before.
-    monkeypatch.setattr("mcp.client.stdio.PROCESS_TERMINATION_TIMEOUT", HANG)
-    monkeypatch.setattr("mlx_tools.plugins.mcp.client.END_SECONDS", HANG)
+def test_a_server_starts_when_it_is_first_needed_and_ends_with_us(home: Path) -> None:
     stranger = Stranger(home, "plain")
     assert stranger.calls() == []
     assert stranger.heard == []

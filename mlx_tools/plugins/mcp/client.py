@@ -67,8 +67,9 @@ MAX_QUESTIONS: Final = 5
 """Times that a server may ask the person during one call."""
 START_SECONDS: Final = 30.0
 """Seconds that a server has to start: ``npx`` and ``uvx`` may download it first."""
-END_SECONDS: Final = 5.0
-"""Seconds that a server has to end."""
+END_SECONDS: Final = 30.0
+"""Seconds that a connection has to end. More than the SDK takes to ask a server to end and then to
+kill it: an SDK that is stopped before leaves a process that nobody waits for."""
 _MAX_STARTS: Final = 2
 """Starts of a server that did not answer in between: one that fails twice would fail again."""
 PAUSE_SECONDS: Final = 60.0

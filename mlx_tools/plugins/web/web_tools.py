@@ -39,13 +39,16 @@ DEFAULT_RESULTS: Final = 5
 _MARGIN: Final = 0.9
 """The share of a call's time that fetching may take, so the tool's own error gets through."""
 
+_SECONDS: Final = 20.0
+"""The time for a page or a search of a call that has no limit of its own."""
+
 ENGINES: Final = ("duckduckgo", "brave", "mojeek")
 """The engines that are asked in turn, by their names in the package ``ddgs``."""
 
 
 @contextlib.asynccontextmanager
-async def _limit_time(tool: str, action: str, seconds: float) -> AsyncIterator[float]:
-    """Yield the seconds that the call has, at most ``seconds``.
+async def _limit_time(tool: str, action: str, seconds: float | None) -> AsyncIterator[float]:
+    """Yield the seconds that the call has, at most ``seconds`` unless it is None.
 
     Policies deny calls to the network in local-only mode; this check is for callers without one.
 
@@ -55,7 +58,8 @@ async def _limit_time(tool: str, action: str, seconds: float) -> AsyncIterator[f
     context = current_context()
     if any(part.local_only for part in context.policy.parts):
         raise ToolError(f"{tool} uses the network, which local-only forbids", code="not_allowed")
-    limit = seconds if context.timeout is None else min(seconds, context.timeout * _MARGIN)
+    given = _SECONDS if context.timeout is None else context.timeout * _MARGIN
+    limit = given if seconds is None else min(seconds, given)
     try:
         async with asyncio.timeout(limit):
             yield limit
@@ -63,13 +67,13 @@ async def _limit_time(tool: str, action: str, seconds: float) -> AsyncIterator[f
         raise ToolError(f"{action} took more than {limit:g} s", code="timeout") from None
 
 
-def fetch_url(fetcher: Fetcher | None = None, seconds: float = 20.0) -> Tool:
+def fetch_url(fetcher: Fetcher | None = None, seconds: float | None = None) -> Tool:
     """Return the tool.
 
     Args:
         fetcher: fetches pages.
-        seconds: the time for a page, with redirects and reading its HTML. A shorter time of the
-            call applies instead.
+        seconds: the most time for a page, with redirects and reading its HTML; None for what the
+            call has.
     """
     words = load_words("fetch_url")
     page_fetcher = fetcher or Fetcher()
@@ -104,12 +108,12 @@ def make_search(searxng: str | None = None, local: Collection[str] = ()) -> Tool
     return tool
 
 
-def web_search(search: Search, seconds: float = 20.0, local: Collection[str] = ()) -> Tool:
+def web_search(search: Search, seconds: float | None = None, local: Collection[str] = ()) -> Tool:
     """Return the tool.
 
     Args:
         search: asks for a query.
-        seconds: the time for a search.
+        seconds: the most time for a search, None for what the call has.
         local: hosts of this machine or its network that results may be on.
     """
     words = load_words("web_search")
