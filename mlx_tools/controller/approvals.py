@@ -200,10 +200,7 @@ class CallApprovals:
             request, call, decision = await self._with_arguments(request, answer.arguments)
             if digest and not equal_digests(digest, request.digest):
                 raise UsageError(f"what {request.name} would do has changed since it was shown")
-            at = self._writer.timestamp()
-            self._writer.append(
-                EditRecord(call=call.call, arguments=call.arguments, recorded_at=at)
-            )
+            self._writer.append(EditRecord(call=call.call, arguments=call.arguments))
             self._writer.append(decision)
         spec = self._session.specs.get(request.name)
         record = ApprovalRecord(

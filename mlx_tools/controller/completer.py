@@ -113,7 +113,6 @@ class CompletionResult(Struct):
         prior_prompt: str,
         *,
         duration_ms: int | None = None,
-        recorded_at: str = "",
     ) -> CompletionRecord:
         """Return the record of this completion of ``step``.
 
@@ -140,7 +139,6 @@ class CompletionResult(Struct):
             repeated=self.repeated,
             requests=self.requests,
             pieces=self.pieces,
-            recorded_at=recorded_at,
             error=reading.error if code in ("unfilled", "unknown_tool") else None,
             prompt=step.prompt[kept:],
             shared_prefix_chars=kept,

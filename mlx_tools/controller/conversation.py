@@ -324,7 +324,7 @@ class Conversation:
         live.window.begin()
         live.writer.append(
             live.session.question_record(
-                question, tool_choice, live.writer.timestamp(), untyped_suffix_chars
+                question, tool_choice, untyped_suffix_chars=untyped_suffix_chars
             )
         )
         # After the question, so that a session that was only looked at gets no record.
@@ -502,8 +502,7 @@ class Conversation:
             return None
         writer = self._live.writer
         writer.emit = None
-        writer.append(record := replace(record, recorded_at=writer.timestamp()))
-        event = events.event_of(record, ())
+        event = events.event_of(writer.append(record), ())
         assert isinstance(event, events.Compacted)
         return event
 
@@ -548,7 +547,7 @@ class Conversation:
     def _append_resumed(self) -> None:
         """Write down that this process goes on with the session, and under which policy."""
         writer = self._open.writer
-        writer.append(ResumedRecord(policy=self.policy.to_json(), recorded_at=writer.timestamp()))
+        writer.append(ResumedRecord(policy=self.policy.to_json()))
         self._reopened = False
 
     @property

@@ -386,7 +386,7 @@ class Driver:
         with self.parts.clock.person_waits():
             more = await asker.more_steps(self.session.iterations)
         if more > 0:
-            self.writer.append(ExtendedRecord(iterations=more, recorded_at=self.writer.timestamp()))
+            self.writer.append(ExtendedRecord(iterations=more))
         return more > 0
 
     # --- ends ---
@@ -451,8 +451,6 @@ class Driver:
         fitted = await parts.window.fit(step)
         if not isinstance(fitted, FittedStep):
             self._waiting_for = ""
-            if isinstance(fitted, CompactedRecord):
-                fitted = replace(fitted, recorded_at=writer.timestamp())
             writer.append(fitted)
             return
         step = fitted.step
@@ -467,7 +465,6 @@ class Driver:
             step,
             str(self.session.sent_prompt),
             duration_ms=round((monotonic() - began) * 1000),
-            recorded_at=writer.timestamp(),
         )
         record = replace(record, context=await parts.window.count_sent(fitted, record))
         # Before the completion that they belong to: whoever folds it needs them to read its text.
@@ -557,9 +554,7 @@ class Driver:
         mutates = parts.runner.spec_of(call).mutates(call.arguments)
         # On disk before the tool starts: a crash from here on leaves a call in doubt, never one
         # that ran and is not known.
-        self.writer.append(
-            ExecutionRecord(call=call.call, mutates=mutates, recorded_at=self.writer.timestamp())
-        )
+        self.writer.append(ExecutionRecord(call=call.call, mutates=mutates))
         return BegunCall(expected_state, mutates)
 
     async def observe(self, call: CallRecord, end: CallEnd, *, mutates: bool) -> None:
@@ -591,6 +586,4 @@ class Driver:
         began = monotonic()
         record = await self.parts.summaries.summarise(call, text, tell)
         duration_ms = round((monotonic() - began) * 1000)
-        self.writer.append(
-            replace(record, duration_ms=duration_ms, recorded_at=self.writer.timestamp())
-        )
+        self.writer.append(replace(record, duration_ms=duration_ms))

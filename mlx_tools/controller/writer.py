@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final, Protocol
 
+from msgspec import structs
+
 from mlx_tools.controller.session import Session
 from mlx_tools.errors import wrong_argument
 from mlx_tools.policy import Policy
@@ -62,7 +64,7 @@ class SessionWriter:
 
     def append(
         self, record: Record, later_records: Sequence[Record] = (), reading: Reading | None = None
-    ) -> None:
+    ) -> Record:
         """Write a record down, go on from it, and tell of it.
 
         Args:
@@ -70,10 +72,15 @@ class SessionWriter:
             later_records: the records that follow from the same completion.
             reading: how a completion was read, if that is known already.
 
+        Returns:
+            The record as it is written: it has its time.
+
         Raises:
             TranscriptError: the record may not come now. Nothing is written.
             StorageError: the record cannot be written down.
         """
+        if getattr(record, "recorded_at", None) == "":
+            record = structs.replace(record, recorded_at=self.timestamp())
         # In this order: a record that may not come is never written, and the session goes on only
         # from what is written, so that a crash leaves nothing that the transcript does not say.
         self.session.check(record)
@@ -83,6 +90,7 @@ class SessionWriter:
             event = events.event_of(record, self.transcript, later_records)
             if event is not None:
                 self.emit(event)
+        return record
 
     def append_all(self, records: Sequence[Record]) -> None:
         """Write down records that follow from one completion."""

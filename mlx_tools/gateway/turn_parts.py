@@ -43,10 +43,11 @@ class TurnWriter(SessionWriter):
 
     def append(
         self, record: Record, later_records: Sequence[Record] = (), reading: Reading | None = None
-    ) -> None:
-        super().append(record, later_records, reading)
+    ) -> Record:
+        record = super().append(record, later_records, reading)
         if not isinstance(record, MendRecord):
             self.turned.append((record, reading))
+        return record
 
 
 class _TurnWindow:

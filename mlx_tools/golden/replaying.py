@@ -148,19 +148,19 @@ class _ReplayWriter(SessionWriter):
 
     def append(
         self, record: Record, later_records: Sequence[Record] = (), reading: Reading | None = None
-    ) -> None:
+    ) -> Record:
         """Compare a record that the driver writes with the one that comes next."""
         if isinstance(record, MendRecord):
             self.records_now.append(record)  # compared with the others of its completion
-            return
+            return record
         if isinstance(record, CompletionRecord):
             self._compare_completion(record)
-            return
+            return record
         was = self._script.peek()
         if was is None or not alike(record, was):
             recorded = "" if was is None else as_text(was)
             self._comparing.texts("outcome", "what comes next", recorded, as_text(record), was)
-            return
+            return record
         match record, was:
             case ExecutionRecord(), ExecutionRecord():
                 now: Record = replace(was, mutates=record.mutates)
@@ -176,6 +176,7 @@ class _ReplayWriter(SessionWriter):
                 self._comparing.record(record, was)
                 now = record
         self.take(was, now)
+        return was
 
     def append_all(self, records: Sequence[Record]) -> None:
         """Compare records that follow from one completion, or from what a person said."""
