@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import select
 from contextlib import suppress
+from itertools import count
 from typing import Any, Final
 
 import h11
@@ -23,6 +24,10 @@ MAX_UNREAD: Final = 1 << 18
 
 MAX_HEAD: Final = 100 << 10
 """Bytes of a response's head, as in httpcore."""
+
+
+MAX_EVENTS: Final = 1000
+"""Chunks or heads that are read before others are served: 15 ms. A server may send tiny ones."""
 
 
 class LoopbackClient(httpx.AsyncClient):
@@ -211,12 +216,15 @@ class _Connection(asyncio.Protocol):
 
     async def head(self) -> h11.Response:
         """Return the head of the response."""
-        while True:
+        for number in count(1):
             event = await self.event()
             if isinstance(event, h11.Response):
                 return event
             if not isinstance(event, h11.InformationalResponse):
-                raise httpx.RemoteProtocolError(f"{type(event).__name__} in place of a response")
+                break
+            if number % MAX_EVENTS == 0:
+                await asyncio.sleep(0)
+        raise httpx.RemoteProtocolError(f"{type(event).__name__} in place of a response")
 
     async def event(self) -> Any:
         """Return the next event of the response. Raises `httpx.TransportError`."""
@@ -302,6 +310,9 @@ class _Body(httpx.AsyncByteStream):
         event = await self._connection.event()
         while isinstance(event, h11.Data):
             pieces.append(event.data)
+            if len(pieces) == MAX_EVENTS:
+                await asyncio.sleep(0)
+                return b"".join(pieces)
             try:
                 event = self._connection.next_event()
             except httpx.TransportError as error:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from mlx_tools.backends.loopback import MAX_IDLE, MAX_UNREAD, LoopbackClient
+from mlx_tools.backends.loopback import MAX_EVENTS, MAX_IDLE, MAX_UNREAD, LoopbackClient
 from tests.backends.loopback import Connection, Server
 from tests.waiting import HANG, until
 
@@ -95,6 +95,36 @@ def test_a_client_that_does_not_read_makes_the_server_wait() -> None:
         return bool(MAX_UNREAD < size <= 2 * MAX_UNREAD)
 
     assert run(endless, unread)
+
+
+def test_others_are_served_between_many_tiny_chunks() -> None:
+    tiny = chunked(*[b"x"] * MAX_UNREAD)
+
+    async def read(client: LoopbackClient, server: Server) -> int:
+        served, size = asyncio.Event(), 0
+        async with client.stream("POST", server.url, content=b"{}") as response:
+            stream: Any = response.stream
+            await until(lambda: stream._connection._is_full)
+            pieces = aiter(response.aiter_raw())
+            for _ in range(20):
+                served.clear()
+                asyncio.get_running_loop().call_soon(served.set)
+                size += len(await anext(pieces))
+                assert served.is_set()
+        return size
+
+    assert run(tiny, read) == 20 * MAX_EVENTS
+
+
+def test_any_number_of_informational_responses_may_come_first() -> None:
+    def inform(request: Connection) -> None:
+        request.send(b"HTTP/1.1 100 Continue\r\n\r\n" * 10 * MAX_EVENTS)
+        request.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nHi")
+
+    async def read(client: LoopbackClient, server: Server) -> bytes:
+        return (await client.post(server.url, content=b"{}")).content
+
+    assert run(inform, read) == b"Hi"
 
 
 @pytest.mark.parametrize(
