@@ -63,6 +63,9 @@ if TYPE_CHECKING:
     from mlx_tools.store.session_index import SessionIndex
     from mlx_tools.store.tables import FileFormat, Tables
 
+SECRET_BYTES: Final = 32
+"""Bytes of the key of approvals: as many as its digests have."""
+
 _REMOVED: Final = ".removed-"
 _IMPORTED: Final = ".taken-in-"
 
@@ -192,10 +195,14 @@ class TranscriptStore(SessionStore):
 
     @property
     def secret(self) -> bytes:
-        return self._secret(secrets.token_bytes(32))
+        return self._secret(secrets.token_bytes(SECRET_BYTES))
 
     def _secret(self, secret: bytes) -> bytes:
-        """Return the key of approvals; ``secret`` becomes it if there is none."""
+        """Return the key of approvals; ``secret`` becomes it if there is none.
+
+        Raises:
+            StorageError: it can be neither read nor made, or is damaged.
+        """
         path = self.folder / "secret"
         with translate_os_error(
             StorageError, f"the key of approvals, {path}, cannot be read or made"
@@ -206,7 +213,7 @@ class TranscriptStore(SessionStore):
                 # replace it.
                 with contextlib.suppress(FileExistsError), drafted(path, secret) as draft:
                     path.hardlink_to(draft)
-            return read_regular(path)
+            return _read_secret(path)
 
     # --- looking ---
 
@@ -374,7 +381,7 @@ class TranscriptStore(SessionStore):
     def keys(self) -> StoreKeys:
         with self._lock_store():
             path = self.folder / "secret"
-            secret = read_regular(path) if path.exists() else None
+            secret = _read_secret(path) if path.exists() else None
             return StoreKeys(secret, self._consumed_approvals.all())
 
     def import_keys(self, keys: StoreKeys) -> None:
@@ -450,3 +457,19 @@ def _try_lock(file: int, kind: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _read_secret(path: Path) -> bytes:
+    """Return the key of approvals.
+
+    Raises:
+        StorageError: it was emptied or cut off: anybody could guess it, and approve calls with it.
+        OSError: it cannot be read.
+    """
+    key = read_regular(path)
+    if len(key) < SECRET_BYTES:
+        raise StorageError(
+            f"the key of approvals, {path}, is damaged: it has {len(key)} of {SECRET_BYTES} bytes",
+            hint="restore it, or move it away: sessions that were begun with it cannot go on then",
+        )
+    return key

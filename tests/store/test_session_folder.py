@@ -188,6 +188,22 @@ def test_only_real_folders_with_an_ids_name_are_sessions(tmp_path: Path) -> None
     assert TranscriptStore(tmp_path / "missing").ids() == []
 
 
+@table("left", [b"", b"x", b"x" * 31])
+def test_a_key_of_approvals_that_was_cut_off_is_used_for_nothing(
+    tmp_path: Path, left: bytes
+) -> None:
+    store = TranscriptStore(tmp_path)
+    key = store.secret
+    path = tmp_path / "secret"
+    path.write_bytes(left)
+    for use in (lambda: store.secret, store.keys):
+        with pytest.raises(StorageError, match=r"is damaged: it has \d+ of 32 bytes"):
+            use()
+    assert path.read_bytes() == left
+    path.unlink()
+    assert len(store.secret) == 32 and store.secret != key
+
+
 @pytest.mark.parametrize(
     ("given_id", "found"),
     [
