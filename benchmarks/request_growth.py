@@ -401,8 +401,8 @@ def gateway(folder: Path) -> Any:
     models: Any = ServedModels(
         RunOptions(configuration=loaded),
         lambda text: None,
-        _speakers={"scripted": speaker},
-        _names=("scripted",),
+        open_runners={"scripted": speaker},
+        names=("scripted",),
     )
     meters, places = Meters(), Admission(2, 10, time.monotonic)
     runs = open_runs(loaded, models, lambda text: None, places, meters, lambda header: Registry())

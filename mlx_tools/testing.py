@@ -218,7 +218,8 @@ class ScriptedServer:
         self.posts = ("/v1/completions", "/v1/chat/completions")[: 1 + chat]
         self.has_ended = threading.Event()
         self._script = list(script)
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
+        """Held while a request is recorded and its completion chosen."""
         self.models = (model,) if isinstance(model, str) else tuple(model)
         self.context = context
         self.bodies: list[dict[str, Any]] = []
@@ -262,7 +263,7 @@ class ScriptedServer:
 
     def next(self, body: dict[str, Any], headers: dict[str, str]) -> Completion:
         """Record a request and return the next completion."""
-        with self._lock:
+        with self.lock:
             self.bodies.append(body)
             self.headers.append(headers)
             if not self._script:

@@ -281,3 +281,133 @@ def test_every_sqlite_connection_is_closed() -> None:
     and warnings are errors here."""
     opened = re.compile(r"\bwith sqlite3\.connec[t]\(")
     assert places(opened) == []
+
+
+# --- private names of the package in tests --------------------------------------------------------
+
+PRIVATE = re.compile(r"_[A-Za-z]\w*")
+MAY_REACH_IN = re.compile(
+    r"(?<!\bself)(?<!\bcls)\._[A-Za-z]|[(,\s]_[A-Za-z]\w*=|[\"'.]_[A-Za-z]\w*[\"']"
+    r"|\bimport\b[^\n]* _[A-Za-z]|^ +_[A-Za-z]\w*,$",
+    re.MULTILINE,
+)
+MAY_INHERIT = re.compile(r"^class \w+\([A-Z]", re.MULTILINE)
+
+FOREIGN = {"os", "sys"}
+"""Modules with functions of a name that begins with ``_``, such as ``os._exit``."""
+ATTRIBUTE_FUNCTIONS = {"setattr", "getattr", "hasattr", "delattr"}
+
+
+class PackageNames:
+    """The private names of the package: all of them, and those of one of its classes."""
+
+    def __init__(self) -> None:
+        paths = sorted((ROOT / "mlx_tools").rglob("*.py"))
+        self._texts = [path.read_text(encoding="utf-8") for path in paths]
+        defined = re.compile(
+            r"(?:def|class) +(_[A-Za-z]\w*)|self\.(_[A-Za-z]\w*)[^\n]*="
+            r"|^ *(_[A-Za-z]\w*)(?: *:[^\n]*)? *=",
+            re.MULTILINE,
+        )
+        self.all = {
+            name for text in self._texts for found in defined.findall(text) for name in found
+        } - {""}
+
+    def of_class(self, name: str) -> set[str]:
+        """Return the private names of a class and of its bases in the package."""
+        begin = re.compile(rf"^class {name}\b", re.MULTILINE)
+        text = next((text for text in self._texts if begin.search(text)), "")
+        names: set[str] = set()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef) and node.name == name:
+                names |= own_names(node).union(*map(self.of_class, base_names(node)))
+        return names
+
+
+def base_names(node: ast.ClassDef) -> list[str]:
+    bases = (base.value if isinstance(base, ast.Subscript) else base for base in node.bases)
+    return [ast.unparse(base).rpartition(".")[2] for base in bases]
+
+
+def own_names(node: ast.ClassDef) -> set[str]:
+    """Return the private names that a class defines, or uses of itself."""
+    names = {
+        part.attr
+        for part in ast.walk(node)
+        if isinstance(part, ast.Attribute) and ast.unparse(part.value) in ("self", "super()")
+    }
+    names |= {
+        part.name for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    return set(filter(PRIVATE.fullmatch, names))
+
+
+def private_uses(source: str, package: PackageNames) -> list[tuple[int, str]]:
+    """Return the line and the name of each private name of the package that a test uses."""
+    faults = []
+    tree = ast.parse(source)
+    imported = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mlx_tools")
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        names: list[str] = []
+        match node:
+            case ast.ImportFrom(module=str(module)) if module.startswith("mlx_tools"):
+                names = [*module.split("."), *(alias.name for alias in node.names)]
+            case ast.Import():
+                ours = [alias.name for alias in node.names if alias.name.startswith("mlx_tools")]
+                names = [part for name in ours for part in name.split(".")]
+            case ast.Attribute(value=ast.Name(id=name)) if name in {"self", "cls", *FOREIGN}:
+                pass
+            case ast.Attribute():
+                names = [node.attr] if node.attr in package.all else []
+            case ast.Call():
+                names = [key.arg for key in node.keywords if key.arg in package.all]
+                if ast.unparse(node.func).rpartition(".")[2] in ATTRIBUTE_FUNCTIONS:
+                    texts = [one.value for one in node.args if isinstance(one, ast.Constant)]
+                    parts = [part for text in texts for part in str(text).split(".")]
+                    names += [part for part in parts if part in package.all]
+            case ast.ClassDef():
+                bases = [package.of_class(name) for name in base_names(node) if name in imported]
+                names = sorted(own_names(node).intersection(*bases)) if bases else []
+        faults += [(node.lineno, name) for name in names if PRIVATE.fullmatch(name)]
+    return faults
+
+
+def test_tests_use_public_names_of_the_package_alone() -> None:
+    """A private name may change with no other test to tell that its behaviour did not."""
+    package, faults = PackageNames(), []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        # To read all files in full would take seconds.
+        inherits = "self._" in source and MAY_INHERIT.search(source)
+        if inherits or MAY_REACH_IN.search(source):
+            name = path.relative_to(ROOT).as_posix()
+            faults += [f"{name}:{line}: {used}" for line, used in private_uses(source, package)]
+    assert faults == []
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("from mlx_tools.tools.signature import _refers", ["_refers"]),
+        ("import mlx_tools.store._files", ["_files"]),
+        ("models._lock", ["_lock"]),
+        ("Reader(_source=1)", ["_source"]),
+        ("monkeypatch.setattr(one, '_lock', None)", ["_lock"]),
+        ("monkeypatch.setattr('mlx_tools.store.transcript._read', None)", ["_read"]),
+        (
+            "from mlx_tools.protocol import Reader\nclass A(Reader):\n  x = self._source",
+            ["_source"],
+        ),
+        ("class A:\n  def f(self): self._source = 1", []),
+        ("os._exit(1)\nimport re._parser\none._no_name_of_the_package", []),
+    ],
+)
+def test_a_private_name_is_told_from_a_public_one(source: str, names: list[str]) -> None:
+    package = PackageNames()
+    package.all |= {"_lock", "_source", "_read"}
+    assert [name for _, name in private_uses(source, package)] == names

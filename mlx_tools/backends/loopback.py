@@ -157,6 +157,11 @@ class _Connection(asyncio.Protocol):
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
 
+    @property
+    def unread_bytes(self) -> int:
+        """The bytes that have come and that nobody has read."""
+        return len(self._unread)
+
     # --- what the event loop tells ---
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -297,6 +302,11 @@ class _Body(httpx.AsyncByteStream):
         self._connection, self._transport = connection, transport
         self._is_over = self._is_closed = False
         self._error: httpx.TransportError | None = None
+
+    @property
+    def unread_bytes(self) -> int:
+        """The bytes of the connection that have come and that nobody has read."""
+        return self._connection.unread_bytes
 
     def __aiter__(self) -> _Body:
         return self

@@ -247,7 +247,7 @@ class Turns:
             with ctrl_c_later():
                 future = self.portal.start_task_soon(self._run, stream)
             with handle_signal(signal.SIGCONT, view.reset_position):
-                while (item := self._next(view)) is not None:
+                while (item := self.next_item(view)) is not None:
                     if isinstance(item, _Question):
                         view.prepare_question()
                         with self.keyboard():
@@ -269,7 +269,7 @@ class Turns:
                     continue
             raise
 
-    def _next(self, view: LiveView) -> Event | _Question | None:
+    def next_item(self, view: LiveView) -> Event | _Question | None:
         """Return the next event or question; until then the view shows that time passes."""
         while True:
             # A signal just before a wait without a timeout would be noticed only at its end.

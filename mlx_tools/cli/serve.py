@@ -55,7 +55,7 @@ def install(context: typer.Context) -> int:
     Options come before this word.
     """
     check_options(context.obj)
-    command = [*program(), "serve", *_flags(context.obj)]
+    command = [*program(), "serve", *command_flags(context.obj)]
     autostart = _autostart()
     for name, value in autostart.variables.items():
         note(f"it gets {name}={value}")
@@ -77,7 +77,7 @@ def _autostart() -> Autostart:
     return Autostart(name="serve")
 
 
-def _flags(options_given: options.Options) -> list[str]:
+def command_flags(options_given: options.Options) -> list[str]:
     """Return the options as they were typed, with absolute paths."""
     flags: list[str] = []
     for key, value in options_given.items():

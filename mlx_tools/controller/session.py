@@ -555,7 +555,7 @@ class Session(SessionState):
             in_thought=thinking and not native,
             max_calls=most,
             tool_choice=choice,
-            mutates=self._mutates,
+            mutates=self.may_mutate,
             reasoning_markers=self.reasoning_markers,
             catalog={name: spec.parameters for name, spec in self.offered_tools.items()},
             native=self.call_marks,
@@ -564,7 +564,8 @@ class Session(SessionState):
             result=self.result_name,
         )
 
-    def _mutates(self, name: str, arguments: Mapping[str, object]) -> bool:
+    def may_mutate(self, name: str, arguments: Mapping[str, object]) -> bool:
+        """Return whether a call may change something: True for a tool that is not known."""
         if name == self.result_name:
             return False
         spec = self.specs.get(name)

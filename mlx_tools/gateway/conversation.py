@@ -134,7 +134,8 @@ class BeginningMemory:
     def __init__(self, max_size: int = _MOST_BEGUN) -> None:
         self._max_size = max_size
         self._size = 0
-        self._folds: OrderedDict[tuple[Hashable, ...], _Beginning] = OrderedDict()
+        self.folds: OrderedDict[tuple[Hashable, ...], _Beginning] = OrderedDict()
+        """The folds by key, the one first that was not used for longest."""
         self._lock = threading.Lock()  # large conversations are folded in threads
 
     def keep(self, fold: ConversationFold, body_size: int) -> None:
@@ -161,11 +162,11 @@ class BeginningMemory:
         )
         lookup_key = _lookup_key(fold.session, messages, len(messages))
         with self._lock:
-            old = self._folds.pop(lookup_key, None)
-            self._folds[lookup_key] = kept
+            old = self.folds.pop(lookup_key, None)
+            self.folds[lookup_key] = kept
             self._size += size - (old.size if old is not None else 0)
             while self._size > self._max_size:
-                self._size -= self._folds.popitem(last=False)[1].size
+                self._size -= self.folds.popitem(last=False)[1].size
 
     def get(
         self, messages: tuple[ClientMessage, ...], end: int, session: Session
@@ -173,9 +174,9 @@ class BeginningMemory:
         """Return the fold of the first ``end`` messages if it began as this session does."""
         lookup_key = _lookup_key(session, messages, end)
         with self._lock:
-            found = self._folds.get(lookup_key)
+            found = self.folds.get(lookup_key)
             if found is not None:
-                self._folds.move_to_end(lookup_key)
+                self.folds.move_to_end(lookup_key)
         if found is None or found.session.header != session.header:
             return None
         is_same = found.messages == messages[:end] and found.session.specs == session.specs

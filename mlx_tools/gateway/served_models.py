@@ -59,31 +59,34 @@ def _matches(pattern: str, name: str) -> bool:
 class ServedModels:
     """The models behind a configuration's backend.
 
-    A model is opened when it is first asked for.
+    A model is open_runners when it is first asked for.
 
     Attributes:
-        options: The settings that models are opened with.
+        options: The settings that models are open_runners with.
         note: Tells the person who serves.
         aliases: Other names of models, by patterns with ``*``; an exact name comes first.
         any_model: If only one model is served, it answers to any name.
+        exit_stack: Closes what was opened for models.
+        open_runners: The models that are open, by name.
+        names: The names of the models that are served; the first is the default.
     """
 
     options: RunOptions
     note: Note
     aliases: Mapping[str, str] = field(default_factory=dict)
     any_model: bool = False
-    _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
-    _speakers: dict[str, TurnRunner] = field(default_factory=dict)
-    _names: tuple[str, ...] = ()
+    exit_stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    open_runners: dict[str, TurnRunner] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
     _unknown_names: set[str] = field(default_factory=set, init=False)
     _lock: anyio.Lock = field(default_factory=anyio.Lock)
 
     async def open(self) -> None:
         """Find out what is served. Raises `MlxToolsError` as `mlx_tools.app.found` does."""
         named = self.options.model_name
-        speaker = await self._open(named, first=True)
+        speaker = await self.open_model(named, first=True)
         own = named or speaker.profile.settings.model or DEFAULT
-        self._speakers[own] = speaker
+        self.open_runners[own] = speaker
         others: tuple[str, ...] = ()
         if named is None and read_traits(speaker.backend).asks_server:
             others = await speaker.backend.models()  # type: ignore[attr-defined]
@@ -91,46 +94,46 @@ class ServedModels:
             await start()  # the first client does not wait for it
         # What checks arguments takes long to import: no stream should stand still for it.
         await anyio.to_thread.run_sync(make_validator, {"type": "object"})
-        self._names = tuple(dict.fromkeys((own, *others)))
+        self.names = tuple(dict.fromkeys((own, *others)))
 
     async def aclose(self) -> None:
-        """Close what was opened."""
-        await self._stack.aclose()
+        """Close what was open_runners."""
+        await self.exit_stack.aclose()
 
     def served_name(self, name: str) -> str:
         """The name of the model that a client means. Raises `ApiError` (404) if none is."""
-        if name in self._names:
+        if name in self.names:
             return name
         meant = self.aliases.get(name)
         if meant is None:
             patterns = (one for one in self.aliases if "*" in one and _matches(one, name))
             meant = self.aliases.get(next(patterns, ""), name)
         if meant in ("", DEFAULT):
-            return self._names[0]
-        if meant in self._names:
+            return self.names[0]
+        if meant in self.names:
             return meant
-        is_alone = len(self._names) == 1
+        is_alone = len(self.names) == 1
         if self.any_model and is_alone:
-            return self._names[0]
+            return self.names[0]
         if is_alone and name not in self._unknown_names and len(self._unknown_names) < _MAX_UNKNOWN:
             self._unknown_names.add(name)
             self.note(
                 f"a client asked for the model {name[:100]!r}, which is not served here: to have "
-                f"{self._names[0]} answer to any name, set any_model = true in [gateway]"
+                f"{self.names[0]} answer to any name, set any_model = true in [gateway]"
             )
-        names = ", ".join(self._names[:20])
+        names = ", ".join(self.names[:20])
         message = f"The model {name!r} does not exist. There are: {names}."
         raise ApiError(404, "model_not_found", message, param="model")
 
     async def speaker(self, name: str) -> TurnRunner:
         """The model of this name. Raises `ApiError` where there is none."""
         name = self.served_name(name)
-        if name in self._speakers:  # it does not wait for one that is being looked at
-            return self._speakers[name]
+        if name in self.open_runners:  # it does not wait for one that is being looked at
+            return self.open_runners[name]
         async with self._lock:
-            if name not in self._speakers:
+            if name not in self.open_runners:
                 try:
-                    self._speakers[name] = await self._open(name)
+                    self.open_runners[name] = await self.open_model(name)
                 except MlxToolsError as error:
                     is_down = isinstance(error, BackendUnreachable)
                     raise ApiError(
@@ -139,15 +142,15 @@ class ServedModels:
                         str(error),
                         should_retry=False if is_down else None,
                     ) from error
-            return self._speakers[name]
+            return self.open_runners[name]
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of ``/v1/models``; less is known of models that nobody asked yet."""
         rows = []
-        for name in self._names:
+        for name in self.names:
             row = {"id": name, "object": "model", "created": 0, "owned_by": "mlx-tools"}
             row |= {"type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
-            if (speaker := self._speakers.get(name)) is not None:
+            if (speaker := self.open_runners.get(name)) is not None:
                 settings = speaker.profile.settings
                 path = settings.route.get("path", "prompted")
                 row |= {"tool_mode": path}
@@ -157,12 +160,12 @@ class ServedModels:
 
     def runners(self) -> Mapping[str, TurnRunner | None]:
         """The models by their names; None is one that nobody asked yet."""
-        return {name: self._speakers.get(name) for name in self._names}
+        return {name: self.open_runners.get(name) for name in self.names}
 
-    async def _open(self, name: str | None, *, first: bool = False) -> TurnRunner:
+    async def open_model(self, name: str | None, *, first: bool = False) -> TurnRunner:
         """Open a model; with the ``first`` its server's own function calling is tried."""
         options = replace(self.options, model=name, spread=True, serves=True)
-        chosen, settings = await self._stack.enter_async_context(
+        chosen, settings = await self.exit_stack.enter_async_context(
             open_selected_backend(options, self.note)
         )
         if first:

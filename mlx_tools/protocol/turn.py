@@ -104,6 +104,11 @@ class TurnReader:
         self._steps = self._turn()
         self._push(rules.prefix)
 
+    @property
+    def source(self) -> TextSource:
+        """The text so far, and how far it was read."""
+        return self._source
+
     def _push(self, piece: str) -> None:
         self._source.add(piece)
         if not self.done:

@@ -241,7 +241,7 @@ class TranscriptStore(SessionStore):
         count = self.index.count() if self.folder.is_dir() else 0
         return len(self.ids()) if count is None else count
 
-    def _matching(self, begin: str) -> list[str]:
+    def matching_ids(self, begin: str) -> list[str]:
         ids = self.index.matching(begin) if self.folder.is_dir() else []
         return [one for one in self.ids() if one.startswith(begin)] if ids is None else ids
 

@@ -332,7 +332,7 @@ class SessionStore(ABC):
         """Return how many sessions there are."""
 
     @abstractmethod
-    def _matching(self, begin: str) -> list[str]:
+    def matching_ids(self, begin: str) -> list[str]:
         """Return the ids that begin with this text, the newest first."""
 
     def find(self, session_id: str) -> str:
@@ -343,7 +343,7 @@ class SessionStore(ABC):
         Raises:
             UsageError: no session or several are meant.
         """
-        found = self._matching(session_id) if is_session_id(session_id) else []
+        found = self.matching_ids(session_id) if is_session_id(session_id) else []
         if session_id in found:
             return session_id
         if session_id == LAST:

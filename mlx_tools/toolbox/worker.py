@@ -67,7 +67,7 @@ async def run_in_worker(
         bounds: the limits of the process.
         files: descriptors of open files that it inherits under the same numbers.
     """
-    child = _start_worker(work, package, arguments, bounds, files)
+    child = start_worker(work, package, arguments, bounds, files)
     try:
         answer, error = await submit(functools.partial(_answer, child, bounds)) or ({}, None)
     finally:
@@ -87,12 +87,19 @@ def run_worker(
         WorkerFailed: the process has no result.
         ToolError: the package is not installed.
     """
-    return _answer(_start_worker(work, package, arguments, bounds), bounds)
+    return _answer(start_worker(work, package, arguments, bounds), bounds)
 
 
-def _start_worker(
+def start_worker(
     work: str, package: str, arguments: dict[str, Any], bounds: Bounds, files: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
+    """Start the process of a worker, whose standard output gets the result.
+
+    The arguments are those of `run_in_worker`.
+
+    Raises:
+        ToolError: the package is not installed, or the process cannot be started.
+    """
     package_spec = importlib.util.find_spec(package.partition(".")[0])
     if package_spec is None or package_spec.origin is None:
         raise ToolError(f"the package {package} is not installed", code="disabled")

@@ -84,7 +84,8 @@ class Arguments:
         """The name of the parameter that takes the `ToolContext`, or None."""
         self._model: Any = None
         self._plain: PlainArguments | None = None
-        self._fields: dict[str, tuple[Any, Any]] = {}
+        self.fields: dict[str, tuple[Any, Any]] = {}
+        """The type and default of each parameter; empty if the schema was given."""
         self._is_given = source is not None
         if source is not None:
             return
@@ -101,7 +102,7 @@ class Arguments:
                 hint="a call has one: leave the other out",
             )
         self.context = contexts[0] if contexts else None
-        self._fields = {
+        self.fields = {
             key: (hints[key], parameter.default)
             for key, parameter in parameters.items()
             if key != self.context
@@ -114,11 +115,11 @@ class Arguments:
 
     def _make_schema(self, name: str) -> dict[str, Any]:
         with suppress(NotPlain):
-            schema = schema_of(self._fields)
-            self._plain = PlainArguments(self._fields)
+            schema = schema_of(self.fields)
+            self._plain = PlainArguments(self.fields)
             return schema
         try:
-            self._model, schema = _build_model(self._fields)
+            self._model, schema = build_model(self.fields)
         except Exception as error:  # a type may be somebody else's code
             why = f"a parameter has no JSON Schema: {_describe_error(error)}"
             raise ToolDefinitionError(f"{name}: {why}") from None
@@ -142,7 +143,7 @@ class Arguments:
         from pydantic import ValidationError
 
         if self._model is None:
-            self._model, _ = _build_model(self._fields)
+            self._model, _ = build_model(self.fields)
         try:
             model = self._model.model_validate(dict(arguments))
         except ValidationError as error:
@@ -153,7 +154,7 @@ class Arguments:
                 path = ".".join(map(str, fault["loc"]))
                 parts.append(f"{path}: {fault['msg']}" if path else fault["msg"])
             raise InvalidArguments("; ".join(parts)) from None
-        return {key: getattr(model, _field_name(index)) for index, key in enumerate(self._fields)}
+        return {key: getattr(model, field_name(index)) for index, key in enumerate(self.fields)}
 
 
 def compact(schema: dict[str, Any]) -> dict[str, Any]:
@@ -201,7 +202,7 @@ def _is_shown(default: Any) -> bool:
 # --- pydantic's part ------------------------------------------------------------------------------
 
 
-def _field_name(position: int) -> str:
+def field_name(position: int) -> str:
     """Return the name of the model's field for a parameter.
 
     The parameter's own name may be one that pydantic models reserve.
@@ -209,7 +210,7 @@ def _field_name(position: int) -> str:
     return f"p{position}"
 
 
-def _build_model(fields: Mapping[str, tuple[Any, Any]]) -> tuple[Any, dict[str, Any]]:
+def build_model(fields: Mapping[str, tuple[Any, Any]]) -> tuple[Any, dict[str, Any]]:
     """Return the model that converts JSON to these types, and its schema."""
     from pydantic import ConfigDict, Field, create_model
     from pydantic.json_schema import GenerateJsonSchema
@@ -230,7 +231,7 @@ def _build_model(fields: Mapping[str, tuple[Any, Any]]) -> tuple[Any, dict[str, 
         parts = typing.get_args(hint) if typing.get_origin(hint) is annotated else (hint,)
         # what the parameter says itself comes later, and so holds
         field_type = annotated[(parts[0], Field(alias=key), *parts[1:])]
-        definitions[_field_name(index)] = (
+        definitions[field_name(index)] = (
             field_type if default is inspect.Parameter.empty else (field_type, default)
         )
     config = ConfigDict(extra="forbid", defer_build=True)

@@ -100,7 +100,7 @@ class Desk:
     ) -> list[ApprovalAnswer]:
         """The answers, where this is typed: each text once its pattern has been shown anew."""
         before = termios.tcgetattr(self.keyboard)
-        typist = threading.Thread(target=self._type, args=(typed,), daemon=True)
+        typist = threading.Thread(target=self.type_keys, args=(typed,), daemon=True)
         typist.start()
         try:
             asking = Questions(look, keyboard=self.keyboard, screen=self.screen, always=always)
@@ -120,7 +120,7 @@ class Desk:
         if self.master >= 0:
             os.close(self.master)
 
-    def _type(self, typed: Sequence[tuple[str, str | Callable[[], None]]]) -> None:
+    def type_keys(self, typed: Sequence[tuple[str, str | Callable[[], None]]]) -> None:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         seen, left, end = "", list(typed), time.monotonic() + HANG
         while self.master >= 0 and "\0" not in self.text:
@@ -251,7 +251,7 @@ def test_a_terminal_that_goes_away_decides_nothing(desk: Any) -> None:
         os.close(one.master)
         one.master = -1
 
-    typist = threading.Thread(target=one._type, args=([(ASKED, hang_up)],), daemon=True)
+    typist = threading.Thread(target=one.type_keys, args=([(ASKED, hang_up)],), daemon=True)
     typist.start()
     answers = Questions(keyboard=one.keyboard, screen=one.screen).ask([request()] * 2)
     typist.join()

@@ -75,7 +75,7 @@ async def never() -> AsyncGenerator[Any]:
 def test_ctrl_c_just_before_the_wait_for_an_event_is_noticed(home: Path) -> None:
     with start_blocking_portal() as portal:
         turns = Turns(portal, RunOptions(configuration=config.load()))
-        with interrupted_in(Turns._next):
+        with interrupted_in(Turns.next_item):
             list(turns.follow(never, LiveView(steps=None, answer=None)))
 
 

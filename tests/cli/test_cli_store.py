@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.errors import StorageError, UsageError
+from mlx_tools.plugins.postgres import postgres
 from mlx_tools.plugins.postgres.session_rows import PostgresStore
 from mlx_tools.plugins.runs import RUNS, RunRow, RunRows
 from mlx_tools.plugins.runs.body import RunAct
@@ -212,7 +213,7 @@ def test_what_is_there_and_differs_is_refused_and_left_as_it_is(
     elif change == "more":
         second.create().transcript.close()
     elif change == "used":
-        with second._database.connection() as db:
+        with postgres.database(address).connection() as db:
             db.execute("INSERT INTO used VALUES ('other')")
     elif change == "schedule":
         with second.tables(SCHEDULE).transaction(write=True) as db:
@@ -258,8 +259,9 @@ def test_a_database_that_others_wrote_to_leads_out_of_no_folder(
         "INSERT INTO sessions (id) VALUES ('s'); INSERT INTO kept (session, kind, key, data)"
         " VALUES ('s', '../..', '" + "0" * 32 + "', 'x')",
     ):
-        store = PostgresStore(database())
-        with store._database.connection() as db:
+        address = database()
+        store = PostgresStore(address)
+        with postgres.database(address).connection() as db:
             db.execute(rows)
         with pytest.raises(StorageError, match="which no session does"):
             copy_store(store, TranscriptStore(home / "b" / "sessions"), FORMS)

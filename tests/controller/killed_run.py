@@ -49,8 +49,8 @@ class Mortal(TranscriptFile):
             die()
         if self.written == self.count and self.mode == "middle":
             line = encode(record).encode()
-            assert self._file is not None
-            os.write(self._file, line[: len(line) // 2])
+            with self.path.open("ab", buffering=0) as out:
+                out.write(line[: len(line) // 2])
             die()
         super().append(record)
         if self.written == self.count and self.mode == "after":

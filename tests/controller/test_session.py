@@ -280,9 +280,9 @@ def test_as_many_format_errors_in_a_row_as_are_allowed_stop_the_run() -> None:
 
 def test_a_tool_that_is_not_known_counts_as_one_that_changes_things() -> None:
     session = _asked()
-    assert session._mutates("look", {}) is False
-    assert session._mutates("write", {}) is True
-    assert session._mutates("nobody_knows", {}) is True
+    assert session.may_mutate("look", {}) is False
+    assert session.may_mutate("write", {}) is True
+    assert session.may_mutate("nobody_knows", {}) is True
 
 
 def test_a_context_fills_from_four_fifths_on() -> None:

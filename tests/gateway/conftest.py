@@ -147,8 +147,8 @@ def begin(
         models: Any = ServedModels(
             RunOptions(configuration=loaded),
             [].append,
-            _speakers={"scripted": speaker},
-            _names=("scripted", "unasked"),
+            open_runners={"scripted": speaker},
+            names=("scripted", "unasked"),
         )
         meters = Meters()
         gateway = Gateway(

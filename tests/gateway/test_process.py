@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from mlx_tools.app import listen
-from mlx_tools.cli.serve import _flags
+from mlx_tools.cli.serve import command_flags
 from mlx_tools.errors import UsageError
 from mlx_tools.testing import Completion, answer
 from tests.forked import forks
@@ -146,4 +146,4 @@ def test_a_gateway_that_is_installed_sees_the_folders_that_were_meant(
     monkeypatch.chdir(tmp_path)
     given = {"tools.roots": ["files:rw", "."], "policy.preset": "workspace"}
     roots = ["--root", f"{tmp_path / 'files'}:rw", "--root", str(tmp_path)]
-    assert _flags(given) == [*roots, "--preset", "workspace"]
+    assert command_flags(given) == [*roots, "--preset", "workspace"]

@@ -240,7 +240,7 @@ def test_what_is_remembered_is_bounded_and_shared_with_nobody() -> None:
     for turns in range(1, 9):
         messages = conversation_of(turns)[:-3]
         asked(speaker, write_answer("It rains.", "jsonl"), body_of(messages))
-    kept = speaker.beginnings._folds.values()
+    kept = speaker.beginnings.folds.values()
     assert 0 < sum(one.size for one in kept) <= 50_000
     for session in [one.session for one in kept]:
         other = session.copy()
@@ -322,4 +322,4 @@ def test_what_is_remembered_takes_about_what_is_counted_for_it() -> None:
     finally:
         tracemalloc.stop()
     # Versions of Python differ in the sizes of their objects; it was seventeen times as much once.
-    assert taken <= 2 * sum(one.size for one in speaker.beginnings._folds.values())
+    assert taken <= 2 * sum(one.size for one in speaker.beginnings.folds.values())

@@ -25,7 +25,7 @@ from tests.waiting import HANG
 class Looking(ServedModels):
     """Models of which ``slow`` is looked at without end."""
 
-    async def _open(self, name: str | None, *, first: bool = False) -> Any:
+    async def open_model(self, name: str | None, *, first: bool = False) -> Any:
         if name == "slow":
             await anyio.sleep_forever()
 
@@ -54,9 +54,9 @@ async def test_what_was_opened_for_a_model_is_closed_with_them() -> None:
     closed: list[str | None] = []
 
     class Opening(Looking):
-        async def _open(self, name: str | None, *, first: bool = False) -> Any:
-            self._stack.callback(closed.append, name)
-            return await super()._open(name, first=first)
+        async def open_model(self, name: str | None, *, first: bool = False) -> Any:
+            self.exit_stack.callback(closed.append, name)
+            return await super().open_model(name, first=first)
 
     served = Opening(SimpleNamespace(model_name=None), lambda line: None)  # type: ignore[arg-type]
     await served.open()
@@ -141,7 +141,7 @@ def served(*names: str, any_model: bool = False, **aliases: str) -> Any:
     notes: list[str] = []
     options: Any = SimpleNamespace(model_name=None)
     named = {key.replace("__", "-"): value for key, value in aliases.items()}
-    return ServedModels(options, notes.append, named, any_model, _names=names), notes
+    return ServedModels(options, notes.append, named, any_model, names=names), notes
 
 
 def test_other_names_lead_to_the_models_that_are_served() -> None:

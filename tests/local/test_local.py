@@ -175,7 +175,7 @@ def test_what_it_keeps_changes_nothing(kind: str, request: pytest.FixtureRequest
                 prompt = prompt[: max(1, len(prompt) - chance.randrange(8))]
         size = chance.randrange(1, 6)
         text, last = whole(kept, prompt, max_tokens=size)
-        fresh._reading.forget()
+        fresh.forget()
         assert text == whole(fresh, prompt, max_tokens=size)[0]
         assert last.usage is not None
         reused += last.usage.cached_tokens or 0
@@ -358,14 +358,14 @@ def streamed(texts: TokenTexts, tokens: Sequence[int], before: Sequence[int] = (
 
 @given(text=TEXTS)
 def test_a_byte_level_tokenizer_is_read_as_it_reads_itself(quick: Engine, text: str) -> None:
-    tokens = quick._tokenizer.encode(text, add_special_tokens=False)
+    tokens = quick.tokenizer.encode(text, add_special_tokens=False)
     # it has no token for some bytes
-    assert streamed(quick._texts, tokens) == quick._tokenizer.decode(tokens)
+    assert streamed(quick.texts, tokens) == quick.tokenizer.decode(tokens)
 
 
 def test_no_piece_ends_within_a_character(quick: Engine) -> None:
-    stream = quick._texts.stream(())
-    pieces = [stream.add(token) for token in quick._tokenizer.encode("a😀é東")]
+    stream = quick.texts.stream(())
+    pieces = [stream.add(token) for token in quick.tokenizer.encode("a😀é東")]
     assert "" in pieces  # held back
     assert "".join(pieces) == "a😀é東"
 

@@ -131,7 +131,7 @@ def shared_text(text: str, rules: ReadingRules) -> str:
     reader = Reader(rules)
     for end in range(3, len(text) + 1, 3):
         reader.feed(text[end - 3 : end])
-        if getrefcount(reader._source.text) > 2:  # the reader's own, and the argument
+        if getrefcount(reader.source.text) > 2:  # the reader's own, and the argument
             return text[max(end - 40, 0) : end]
     return ""
 

@@ -223,8 +223,8 @@ async def test_what_cannot_be_told_is_tried_three_times_more(hooked: Any) -> Non
     hooks = Webhooks({hooked.origin: SECRET}, lambda: 1_000.0)
     for tries in range(4):
         hooked.statuses.append(500)
-        await hooks._tell(rows, Hook("m", f"{hooked.origin}/", "run.done", {}, tries))
-    await hooks._tell(rows, Hook("m", f"{hooked.origin}/", "run.done", {}, 1))
+        await hooks.deliver(rows, Hook("m", f"{hooked.origin}/", "run.done", {}, tries))
+    await hooks.deliver(rows, Hook("m", f"{hooked.origin}/", "run.done", {}, 1))
     assert tried == [(0, 1_005.0), (1, 1_030.0), (2, 1_180.0), (3, None), (1, None)]
     await hooks.aclose()
 

@@ -678,7 +678,7 @@ async def test_a_run_whose_session_is_gone_or_damaged_is_told_and_hides_no_other
 
 async def test_of_more_runs_than_are_kept_the_oldest_that_has_ended_goes(begin: Any) -> None:
     one = begin(KEEP, answer("a"), answer("b"))
-    one.runs.rows._max_rows = 2
+    one.runs.rows.max_rows = 2
     waits, ended = await ask(one), await ask(one)
     last = await ask(one)
     kept = [run["id"] for run in (await one.client.get("/v1/runs")).json()["data"]]

@@ -60,7 +60,7 @@ def test_schemas_and_values_are_those_of_pydantic(fields: Any, data: Any) -> Non
         schema, plain = schema_of(fields), PlainArguments(fields)
     except NotPlain:
         return
-    model, expected = signature._build_model(fields)
+    model, expected = signature.build_model(fields)
     assert json.dumps(signature.compact(schema)) == json.dumps(signature.compact(expected))
     arguments = {name: data.draw(VALUES) for name in fields if data.draw(st.booleans())}
     try:
@@ -70,7 +70,7 @@ def test_schemas_and_values_are_those_of_pydantic(fields: Any, data: Any) -> Non
     made = model.model_validate(dict(arguments))
     names = enumerate(fields)
     assert repr(values) == repr(
-        {name: getattr(made, signature._field_name(at)) for at, name in names}
+        {name: getattr(made, signature.field_name(at)) for at, name in names}
     )
 
 
@@ -89,7 +89,7 @@ def test_most_tools_of_a_person_are_plain() -> None:
     ) -> str:
         return path
 
-    assert schema_of(Arguments(look, "look")._fields)["required"] == ["path"]
+    assert schema_of(Arguments(look, "look").fields)["required"] == ["path"]
 
 
 def test_what_does_not_fit_is_told_as_pydantic_tells_it() -> None:

@@ -142,7 +142,7 @@ def test_every_prefix_of_a_run_has_the_standing_of_a_crash_there() -> None:
 def test_looking_at_a_session_leaves_it_to_others(tmp_path: Path) -> None:
     write(tmp_path, "s1", header(), ASKED)
     folder = TranscriptStore(tmp_path)
-    with folder._file("s1"):
+    with folder.path("s1").open("rb"):
         folder.describe("s1")
         with TranscriptFile(folder.path("s1")) as transcript:  # it can be locked
             assert [record.type for record in transcript] == ["header", "user"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -13,7 +14,7 @@ import pytest
 from mlx_tools.errors import TranscriptError
 from mlx_tools.store.session_folder import TranscriptStore
 from mlx_tools.store.session_store import SessionSummary, summarize
-from mlx_tools.store.transcript import TranscriptFile, encode
+from mlx_tools.store.transcript import Transcript, TranscriptFile, encode
 from mlx_tools.transcript.records import AnswerRecord, UserRecord
 from tests.controller.full_disk import file_size_limit
 from tests.controller.sessions import header
@@ -36,10 +37,14 @@ def go_on(store: TranscriptStore, session: str) -> None:
         transcript.append(ASKED)
 
 
-def end_like_a_killed_process(transcript: object) -> None:
-    assert isinstance(transcript, TranscriptFile) and transcript._file is not None
-    os.close(transcript._file)
-    transcript._file = None
+def end_like_a_killed_process(transcript: Transcript) -> None:
+    """Close a transcript's file as the system does: nothing of this process is told."""
+    assert isinstance(transcript, TranscriptFile)
+    status = transcript.path.stat()
+    for name in map(os.path.basename, Path("/dev/fd").iterdir()):
+        with suppress(OSError):  # that of the listing is closed
+            if os.path.samestat(os.fstat(int(name)), status):
+                os.close(int(name))
 
 
 def facts(store: TranscriptStore) -> list[object]:
@@ -47,7 +52,7 @@ def facts(store: TranscriptStore) -> list[object]:
     ids = store.by_last_update()
     summaries = sorted((name, one) for name, one in store.summaries())
     listed = [store.describe(session).status for session in ids]
-    prefixes = [store._matching(session[:-3]) for session in ids]
+    prefixes = [store.matching_ids(session[:-3]) for session in ids]
     return [ids, store.by_last_update(2), store.count(), prefixes, listed, str(summaries)]
 
 

@@ -6,13 +6,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mlx_tools.errors import StorageError, TranscriptError, UsageError
 from mlx_tools.messages import ToolSpec
-from mlx_tools.plugins.postgres.postgres import check_address
+from mlx_tools.plugins.postgres.postgres import check_address, database
 from mlx_tools.plugins.postgres.session_rows import PostgresStore
 from mlx_tools.plugins.schedule.job_store import SCHEDULE
 from mlx_tools.store import MemoryStore, SessionStore, TranscriptStore
@@ -224,9 +223,11 @@ def test_a_writer_that_lost_its_database_writes_no_more_and_another_goes_on(
 
 
 def test_a_writer_whose_session_is_anothers_is_fenced_off(cluster: Cluster) -> None:
-    store = PostgresStore(cluster.new())
-    files: Any = store.create()
-    files.transcript._connection.execute("UPDATE sessions SET writer = writer + 1")
+    address = cluster.new()
+    store = PostgresStore(address)
+    files = store.create()
+    with database(address).connection() as db:
+        db.execute("UPDATE sessions SET writer = writer + 1")
     with pytest.raises(StorageError, match="another's now"):
         files.transcript.append(header())
     assert store.records(files.session) == []

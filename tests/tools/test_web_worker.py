@@ -13,7 +13,7 @@ import pytest
 from mlx_tools.process import kill_group
 from mlx_tools.toolbox.urls import read_url
 from mlx_tools.toolbox.web_fetch import FetchedPage, Media, extract_text
-from mlx_tools.toolbox.worker import Bounds, WorkerFailed, _start_worker, run_in_worker
+from mlx_tools.toolbox.worker import Bounds, WorkerFailed, run_in_worker, start_worker
 from mlx_tools.tools import ToolError
 from tests.waiting import until, wait_until
 
@@ -96,7 +96,7 @@ def test_the_process_sees_no_variable_but_two(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv(name, "http://127.0.0.1:9")
 
     question = {"html": SLOW, "url": "", "max_chars": 1}
-    child = _start_worker(READ, "justhtml", question, ROOM)
+    child = start_worker(READ, "justhtml", question, ROOM)
     environ = Path(f"/proc/{child.pid}/environ")
     known = wait_until(lambda: environ.read_bytes())  # empty for a moment while it starts
     held = known.strip(b"\0").split(b"\0")

@@ -61,7 +61,7 @@ class ScriptedModel(ScriptedServer):
 
     def next(self, body: dict[str, Any], headers: dict[str, str]) -> Completion:
         """The next completion, cut at the tokens that were asked for."""
-        with self._lock:
+        with self.lock:
             self.bodies.append(body)
             prompt = body["prompt"]
             if not self._steps:

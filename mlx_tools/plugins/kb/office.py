@@ -325,12 +325,12 @@ def _unpack_chunks(data: bytes) -> bytes:
     offset, content = 0, bytearray()
     while offset + 4 <= len(data):
         size = int.from_bytes(data[offset + 1 : offset + 4], "little")
-        content += _unpack_snappy(data[offset + 4 : offset + 4 + size], MAX_UNPACKED - len(content))
+        content += unpack_snappy(data[offset + 4 : offset + 4 + size], MAX_UNPACKED - len(content))
         offset += 4 + size
     return bytes(content)
 
 
-def _unpack_snappy(data: bytes, max_bytes: int) -> bytes:
+def unpack_snappy(data: bytes, max_bytes: int) -> bytes:
     """Unpack Snappy's raw format: literal pieces, and copies of what came before."""
     length, offset = _read_varint(data, 0)
     output = bytearray()

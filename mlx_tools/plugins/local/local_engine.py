@@ -221,10 +221,11 @@ class Engine:
     """
 
     def __init__(self, folder: Path, *, fast_forward: bool = True) -> None:
-        model, self._tokenizer = load_model(folder)
-        self._ends: frozenset[int] = frozenset(self._tokenizer.eos_token_ids)
+        model, self.tokenizer = load_model(folder)
+        self.texts = TokenTexts(self.tokenizer)
+        """The texts of tokens."""
+        self._ends: frozenset[int] = frozenset(self.tokenizer.eos_token_ids)
         self._reading = CachedPrefix(model)
-        self._texts = TokenTexts(self._tokenizer)
         self._grammars: Grammars | None = None
         self._fast_forward = fast_forward
 
@@ -232,6 +233,10 @@ class Engine:
     def passes(self) -> int:
         """The number of forward passes so far."""
         return self._reading.passes
+
+    def forget(self) -> None:
+        """Forget the prompt that was read last; the next one is read from its beginning."""
+        self._reading.forget()
 
     def complete(self, request: CompletionRequest, watch: Watch) -> Generator[Chunk, None, None]:
         """Complete a prompt; closing the generator ends the completion.
@@ -244,13 +249,13 @@ class Engine:
             UsageError: the prompt or the grammar cannot be used.
             BackendBroken: the grammar reached a limit.
         """
-        prompt = list(self._tokenizer.encode(check_request(request)))
+        prompt = list(self.tokenizer.encode(check_request(request)))
         if not prompt:
             raise UsageError("the prompt comes to no token of this model's")
         choose = _Choice(request)
         steps = self._complete_freely(prompt, request, choose, watch)
         if request.grammar is not None:
-            self._grammars = self._grammars or Grammars(self._tokenizer)
+            self._grammars = self._grammars or Grammars(self.tokenizer)
             run = self._grammars.start(
                 request.grammar.lark,
                 prompt,
@@ -263,7 +268,7 @@ class Engine:
         except (GeneratorExit, RequestCancelled):
             raise
         except BaseException:
-            self._reading.forget()  # the cache may hold anything after an error
+            self.forget()  # the cache may hold anything after an error
             raise
         finally:
             arrays().clear_cache()  # MLX keeps buffers by size, and these sizes will not come again
@@ -276,7 +281,7 @@ class Engine:
         mx = arrays()
         cached = self._reading.turn_to(prompt)
         logits = self._reading.read_prompt(prompt, watch)
-        texts = self._texts.stream(prompt)
+        texts = self.texts.stream(prompt)
         finish: FinishReason = "length"
         count = 0
         chosen = choose.token(logits)
@@ -362,9 +367,9 @@ class Engine:
         pairs = zip(best.tolist(), logprobs[best].tolist(), strict=True)
         pairs_by_score = sorted(pairs, key=lambda pair: -pair[1])
         scores = [
-            TokenScore(self._texts.text(token), score, data, token)
+            TokenScore(self.texts.text(token), score, data, token)
             for token, score in pairs_by_score
-            if (data := self._texts.data(token)) is not None
+            if (data := self.texts.data(token)) is not None
         ]
         # alternatives without the likeliest one would mislead
         return (tuple(scores) if scores and scores[0].id == pairs_by_score[0][0] else (),)

@@ -135,7 +135,7 @@ class PostgresStore(SessionStore):
         row = self._database.execute("SELECT count(*) FROM sessions").fetchone()
         return int(row[0]) if row else 0
 
-    def _matching(self, begin: str) -> list[str]:
+    def matching_ids(self, begin: str) -> list[str]:
         return self._ids("WHERE starts_with(id, %s) ORDER BY id DESC", begin)
 
     def _ids(self, clause: str, *values: object) -> list[str]:

@@ -108,7 +108,9 @@ class RunRows:
         max_rows: int = MAX_RUNS,
     ) -> None:
         self._tables = store.tables(RUNS)
-        self._queue, self._max_rows = queue, max_rows
+        self._queue = queue
+        self.max_rows = max_rows
+        """The most runs that are kept; the oldest that have ended make room."""
 
     def _select(self, condition: str, *values: object) -> list[RunRow]:
         with self._tables.transaction() as db:
@@ -124,7 +126,7 @@ class RunRows:
             if key is not None and db.execute(_SELECT + _BY_KEY, mine).fetchone():
                 return False
             (count,) = db.execute("SELECT count(*) FROM runs").fetchone()
-            if count >= self._max_rows and not self._make_room(db, forget):
+            if count >= self.max_rows and not self._make_room(db, forget):
                 raise ApiError(429, "rate_limit_exceeded", f"{count} runs have not ended")
             added = db.execute(
                 "INSERT INTO runs (id, owner, body, key, act, model) VALUES (?, ?, ?, ?, ?, ?)"

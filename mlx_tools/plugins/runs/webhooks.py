@@ -107,9 +107,10 @@ class Webhooks:
         owed = await anyio.to_thread.run_sync(rows.owed, now, now + 2 * SECONDS)
         async with anyio.create_task_group() as tasks:
             for hook in owed:
-                tasks.start_soon(self._tell, rows, hook)
+                tasks.start_soon(self.deliver, rows, hook)
 
-    async def _tell(self, rows: RunRows, hook: Hook) -> None:
+    async def deliver(self, rows: RunRows, hook: Hook) -> None:
+        """Post a webhook, and record that it was sent or when it is tried again."""
         at = datetime.fromtimestamp(self.now(), UTC).isoformat(timespec="seconds")
         body = json.dumps({"type": hook.kind, "timestamp": at, "data": hook.data}).encode()
         again = None
