@@ -22,20 +22,11 @@ from typing import Any, NamedTuple
 import anyio
 import httpx
 
-from mlx_tools.app import AccessRules, RunOptions, config
-from mlx_tools.backends import TokenCounter
-from mlx_tools.controller import RunSettings
+from mlx_tools.app import AccessRules, config
 from mlx_tools.gateway.admission import Admission
-from mlx_tools.gateway.conversation import PromptProfile
-from mlx_tools.gateway.meters import Meters
-from mlx_tools.gateway.served_models import ServedModels
-from mlx_tools.gateway.server import Gateway, application
-from mlx_tools.gateway.turn import TurnRunner
+from mlx_tools.gateway.server import application
 from mlx_tools.plugins.runs.runs import open_runs
-from mlx_tools.policy import Limits
-from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.store import load_words
-from mlx_tools.testing import answer
+from mlx_tools.testing import answer, make_gateway, make_turn_runner
 from mlx_tools.tools import Registry
 
 LARGEST_SECONDS = 1.5
@@ -392,22 +383,11 @@ def gateway(folder: Path) -> Any:
     own = folder / "config.toml"
     own.write_text("")
     loaded = config.load(environ={}, cwd=folder, user_file=own, home=folder)
-    chatml, words = NAMED_FORMATS["chatml"], load_words()
-    settings = RunSettings(chat_format=chatml, style="jsonl", model="scripted")
-    manner = PromptProfile(
-        settings=settings, chat_format=chatml, style="jsonl", strategy="auto", words=words
-    )
-    speaker = TurnRunner(Model(), manner, Limits(), TokenCounter())
-    models: Any = ServedModels(
-        RunOptions(configuration=loaded),
-        lambda text: None,
-        open_runners={"scripted": speaker},
-        names=("scripted",),
-    )
-    meters, places = Meters(), Admission(2, 10, time.monotonic)
-    runs = open_runs(loaded, models, lambda text: None, places, meters, lambda header: Registry())
-    places = Admission(4, 8, time.monotonic)
-    parts = Gateway(loaded, models, places, meters, lambda text: None)
+    parts = make_gateway(make_turn_runner(Model()), loaded)
+    places = Admission(2, 10, time.monotonic)
+    nowhere: Any = [].append
+    registry: Any = lambda header: Registry()  # noqa: E731
+    runs = open_runs(loaded, parts.models, nowhere, places, parts.meters, registry)
     parts.shared["runs"] = runs
     return application(parts, AccessRules())
 

@@ -1,25 +1,33 @@
 """Fakes for tests of programs that use mlx-tools.
 
 There are models with scripted answers, in this process or behind HTTP, a person with scripted
-decisions, and a clock that can be moved on.
+decisions, a clock that can be moved on, and a gateway without a server.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio
 from msgspec import Struct
 
-from mlx_tools.backends import Chunk, CompletionRequest, TokenScore
-from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
+from mlx_tools.backends import Chunk, CompletionRequest, TokenCounter, TokenScore
+from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, RunSettings
 from mlx_tools.messages import FinishReason, Usage
+from mlx_tools.policy import Limits
+from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.store import load_words
+
+if TYPE_CHECKING:
+    from mlx_tools.app import Configuration
+    from mlx_tools.gateway import Gateway, TurnRunner
 
 
 def call(name: str, **arguments: Any) -> str:
@@ -147,6 +155,66 @@ async def skip(seconds: float) -> None:
     loop.skipped += seconds
     for _ in range(3):  # timers that are now due run, and so do the tasks that they wake
         await anyio.sleep(0)
+
+
+# --- a gateway ------------------------------------------------------------------------------------
+
+
+def make_turn_runner(
+    backend: Any, *, style: str = "jsonl", strategy: str = "auto", **settings: Any
+) -> TurnRunner:
+    """Return a model of a gateway, whose completions a backend writes.
+
+    Args:
+        backend: the backend, such as a `ScriptedBackend`.
+        style: the style of its calls.
+        strategy: how turns are held to the protocol.
+        settings: further fields of its `RunSettings`.
+    """
+    from mlx_tools.gateway import PromptProfile, TurnRunner
+
+    chat_format = settings.pop("chat_format", NAMED_FORMATS["chatml"])
+    run_settings: Any = {"chat_format": chat_format, "style": style, "model": "scripted"}
+    profile: Any = {"chat_format": chat_format, "style": style, "strategy": strategy}
+    made = PromptProfile(
+        settings=RunSettings(**run_settings | settings), words=load_words(), **profile
+    )
+    return TurnRunner(backend, made, Limits(), TokenCounter())
+
+
+def make_gateway(
+    model: TurnRunner, configuration: Configuration, names: Sequence[str] = ("scripted",)
+) -> Gateway:
+    """Return a gateway of one model.
+
+    `mlx_tools.gateway.application` makes an ASGI application of it. Its clocks stand still, its ids
+    count up, and its notes go nowhere.
+
+    Args:
+        model: the model, which has the first of the names.
+        configuration: its settings.
+        names: the names of the models that it serves.
+    """
+    from mlx_tools.app import RunOptions
+    from mlx_tools.gateway import Admission, Clock, Gateway, Meters, ServedModels
+
+    numbers, notes = itertools.count(1), list[str]()
+    models = ServedModels(
+        RunOptions(configuration=configuration),
+        notes.append,
+        open_runners={names[0]: model},
+        names=tuple(names),
+    )
+    return Gateway(
+        configuration,
+        models,
+        Admission(4, 8, lambda: 0.0),
+        Meters(),
+        notes.append,
+        now=lambda: 1_700_000_000.0,
+        new_id=lambda: f"{next(numbers):08x}",
+        clock=Clock(now=lambda: 0.0),  # no stop of this process is taken for a silence
+    )
 
 
 # --- a server -------------------------------------------------------------------------------------

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
         name_dropped,
     )
     from mlx_tools.gateway.content import ContentReader
-    from mlx_tools.gateway.conversation import WaitingCalls, arguments_of, pair_results
+    from mlx_tools.gateway.conversation import (
+        PromptProfile,
+        WaitingCalls,
+        arguments_of,
+        pair_results,
+    )
     from mlx_tools.gateway.exchange import (
         BODY_SECONDS,
         MAX_BODY,
@@ -43,8 +48,9 @@ if TYPE_CHECKING:
         server_sent,
     )
     from mlx_tools.gateway.served_models import DEFAULT, Note, ServedModels
-    from mlx_tools.gateway.server import Gateway, http_address, serve
+    from mlx_tools.gateway.server import Gateway, application, http_address, serve
     from mlx_tools.gateway.turn import TurnRunner
+    from mlx_tools.gateway.turn_stream import Clock
 
 __getattr__, __dir__ = names_of(
     globals(),
@@ -60,7 +66,7 @@ __getattr__, __dir__ = names_of(
             *("name_dropped",),
         ),
         "content": ("ContentReader",),
-        "conversation": ("WaitingCalls", "arguments_of", "pair_results"),
+        "conversation": ("PromptProfile", "WaitingCalls", "arguments_of", "pair_results"),
         "exchange": (
             *("BODY_SECONDS", "MAX_BODY", "MAX_UNKNOWN_BODY", "PATIENCE"),
             *("UNKNOWN_BODY_SECONDS", "EventStream", "body_of", "json_body"),
@@ -74,7 +80,8 @@ __getattr__, __dir__ = names_of(
             *("invalid", "openai_error", "server_sent"),
         ),
         "served_models": ("DEFAULT", "Note", "ServedModels"),
-        "server": ("Gateway", "http_address", "serve"),
+        "server": ("Gateway", "application", "http_address", "serve"),
         "turn": ("TurnRunner",),
+        "turn_stream": ("Clock",),
     },
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,20 +12,9 @@ import httpx
 import httpx2
 import pytest
 
-from mlx_tools.app import AccessRules, Plugins, RunOptions, config
-from mlx_tools.backends import TokenCounter
-from mlx_tools.controller import RunSettings
-from mlx_tools.gateway.admission import Admission
-from mlx_tools.gateway.conversation import PromptProfile
-from mlx_tools.gateway.meters import Meters
-from mlx_tools.gateway.served_models import ServedModels
-from mlx_tools.gateway.server import Gateway, application
-from mlx_tools.gateway.turn import TurnRunner
-from mlx_tools.gateway.turn_stream import Clock
-from mlx_tools.policy import Limits
-from mlx_tools.prompt import NAMED_FORMATS, ChatFormat
-from mlx_tools.store import load_words
-from mlx_tools.testing import ScriptedBackend
+from mlx_tools.app import AccessRules, Plugins, config
+from mlx_tools.gateway.server import application
+from mlx_tools.testing import ScriptedBackend, make_gateway, make_turn_runner
 
 
 @pytest.fixture
@@ -47,22 +35,6 @@ WEATHER = {
         },
     },
 }
-
-
-def speaker_of(
-    backend: Any,
-    *,
-    chat_format: ChatFormat = NAMED_FORMATS["chatml"],
-    style: Any = "jsonl",
-    strategy: Any = "auto",
-    **settings: Any,
-) -> TurnRunner:
-    """A model that is spoken to in the usual way."""
-    made = RunSettings(chat_format=chat_format, style=style, model="scripted", **settings)
-    manner = PromptProfile(
-        settings=made, chat_format=chat_format, style=style, strategy=strategy, words=load_words()
-    )
-    return TurnRunner(backend, manner, Limits(), TokenCounter())
 
 
 def send(one: Any, method: str, path: str, body: Any = None, **headers: str) -> Any:
@@ -142,25 +114,9 @@ def begin(
             user_file=own,
             home=tmp_path,
         )
-        backend, numbers = backend or ScriptedBackend(*scripts), count(1)
-        speaker = speaker_of(backend, **(manner or {}))
-        models: Any = ServedModels(
-            RunOptions(configuration=loaded),
-            [].append,
-            open_runners={"scripted": speaker},
-            names=("scripted", "unasked"),
-        )
-        meters = Meters()
-        gateway = Gateway(
-            loaded,
-            models,
-            Admission(4, 8, lambda: 0.0),
-            meters,
-            [].append,
-            now=lambda: 1_700_000_000.0,
-            new_id=lambda: f"{next(numbers):08x}",
-            clock=Clock(now=lambda: 0.0),  # no stop of this process is taken for a silence
-        )
+        backend = backend or ScriptedBackend(*scripts)
+        speaker = make_turn_runner(backend, **(manner or {}))
+        gateway = make_gateway(speaker, loaded, ("scripted", "unasked"))
         prepared = prepare(gateway, most)
         app = application(gateway, door or AccessRules(), hooks)
         transport = httpx.ASGITransport(app)
@@ -168,7 +124,7 @@ def begin(
 
         shared = {
             "speaker": speaker,
-            "meters": meters,
+            "meters": gateway.meters,
             "backend": backend,
             "gateway": gateway,
             "transport": transport,

@@ -10,8 +10,8 @@ import pytest
 
 from mlx_tools.gateway.request import ClientMessage, TurnRequest
 from mlx_tools.messages import ToolSpec
-from mlx_tools.testing import ScriptedBackend
-from tests.gateway.conftest import chat, respond, send, speaker_of, write_message
+from mlx_tools.testing import ScriptedBackend, make_turn_runner
+from tests.gateway.conftest import chat, respond, send, write_message
 
 LONG = " ".join(f"Rule {number} of the tool says this." for number in range(400))
 TOOL = {
@@ -119,7 +119,7 @@ def tools_like(agent: str) -> tuple[ToolSpec, ...]:
 async def test_descriptions_as_long_as_those_of_agents_reach_the_model(
     agent: str, context: int | None
 ) -> None:
-    speaker = speaker_of(ScriptedBackend("Done."), context=context)
+    speaker = make_turn_runner(ScriptedBackend("Done."), context=context)
     messages = (ClientMessage("system", "You help."), ClientMessage("user", "List the files."))
     request = TurnRequest(messages=messages, tools=tools_like(agent))
     fitted = await speaker.prepare(request)

@@ -22,9 +22,9 @@ from mlx_tools.gateway.turn import TurnRunner
 from mlx_tools.messages import Style, replace
 from mlx_tools.prompt import NAMED_FORMATS, format_from_template
 from mlx_tools.protocol import write_answer, write_call
-from mlx_tools.testing import ScriptedBackend
+from mlx_tools.testing import ScriptedBackend, make_turn_runner
 from tests.examples import FEW
-from tests.gateway.conftest import WEATHER, speaker_of
+from tests.gateway.conftest import WEATHER
 from tests.prompt.conversations import template_of
 
 QWEN: Final = format_from_template(
@@ -88,7 +88,7 @@ def test_a_prompt_grows_at_its_end_alone_and_is_the_same_anywhere(
     style: Style, data: st.DataObject
 ) -> None:
     manner = {"style": style, "chat_format": QWEN if style == "native" else NAMED_FORMATS["chatml"]}
-    remembering = [speaker_of(None, **manner), speaker_of(None, **manner)]
+    remembering = [make_turn_runner(None, **manner), make_turn_runner(None, **manner)]
     draw: Any = data.draw
     systems = draw(st.lists(texts, max_size=2))
     told: list[dict[str, Any]] = [{"role": "system", "content": text} for text in systems]
@@ -98,7 +98,7 @@ def test_a_prompt_grows_at_its_end_alone_and_is_the_same_anywhere(
         body = {"messages": told, "tools": [WEATHER]}
         raw = draw(written_turns(style))
         prompts, dones = zip(*(asked(one, raw, body) for one in remembering), strict=True)
-        fresh = [asked(speaker_of(None, **manner), raw, body)[0] for _ in range(2)]
+        fresh = [asked(make_turn_runner(None, **manner), raw, body)[0] for _ in range(2)]
         assert prompts[0] == prompts[1] and fresh[0] == fresh[1]
         assert prompts[0].startswith(remembered) and fresh[0].startswith(before)
         assert dones[0].calls or dones[0].text
@@ -116,7 +116,7 @@ def test_the_past_calls_of_a_client_are_not_decided_about_again() -> None:
             {"role": "tool", "tool_call_id": f"c{number}", "content": "It rains."},
         ]
     body = {"model": "m", "messages": messages, "tools": [WEATHER]}
-    speaker, profile = speaker_of(ScriptedBackend()), Profile()
+    speaker, profile = make_turn_runner(ScriptedBackend()), Profile()
     profile.runcall(asked, speaker, write_answer("It rains.", "jsonl"), body)
     names = [getattr(entry.code, "co_qualname", "") for entry in profile.getstats()]
     assert "ConversationFold._speak" in names and "decide" not in names
@@ -152,8 +152,8 @@ def test_a_beginning_that_is_remembered_gives_the_same_prompt_as_one_that_is_not
     """In any order: also where an earlier question is asked again, or something is changed."""
     chat_format = QWEN if style == "native" else NAMED_FORMATS["chatml"]
     options: dict[str, Any] = {"style": style, "chat_format": chat_format}
-    remembering = speaker_of(ScriptedBackend(), **options)
-    forgetful = speaker_of(ScriptedBackend(), **options)
+    remembering = make_turn_runner(ScriptedBackend(), **options)
+    forgetful = make_turn_runner(ScriptedBackend(), **options)
     forgetful.beginnings = BeginningMemory(0)
     whole, raw = conversation_of(4), write_answer("It rains.", style)
     changed = [*whole[:8], {**whole[8], "content": "Another one?"}, *whole[9:]]
@@ -185,11 +185,11 @@ def test_a_beginning_that_differs_in_any_message_is_not_taken_for_the_one_rememb
         messages_of("How is it?", result_of("b", "It rains."), result_of("a", "It snows.")),
         messages_of("Where is it?", result_of("a", "It rains."), result_of("b", "It snows.")),
     ]
-    speaker, raw = speaker_of(ScriptedBackend()), write_answer("It rains.", "jsonl")
+    speaker, raw = make_turn_runner(ScriptedBackend()), write_answer("It rains.", "jsonl")
     for end in (6, 8, 6, 8):
         for messages in conversations:
             body = body_of(messages[:end])
-            fresh = asked(speaker_of(ScriptedBackend()), raw, body)[0]
+            fresh = asked(make_turn_runner(ScriptedBackend()), raw, body)[0]
             assert asked(speaker, raw, body)[0] == fresh
 
 
@@ -207,7 +207,7 @@ def test_of_a_conversation_that_goes_on_only_what_is_new_is_folded(function: str
         messages = conversation_of(turns)[:-3]  # up to the last question
         return calls_in_this_thread(function, speaker, body_of(messages))
 
-    speaker = speaker_of(ScriptedBackend())
+    speaker = make_turn_runner(ScriptedBackend())
     first = calls(20)
     assert calls(21) < 12 < first
 
@@ -217,7 +217,7 @@ def test_conversations_that_differ_in_tools_or_system_alone_are_all_remembered()
     messages: list[Any] = [*asked_before * 20, {"role": "user", "content": "How?"}]
     system = {"role": "system", "content": "Be brief."}
     bodies = [body_of(messages), {"messages": messages}, body_of([system, *messages])]
-    speaker = speaker_of(ScriptedBackend())
+    speaker = make_turn_runner(ScriptedBackend())
     for wanted in (range(20, 99), range(12)):
         for body in bodies:
             assert calls_in_this_thread("Session.fold", speaker, body) in wanted
@@ -225,7 +225,7 @@ def test_conversations_that_differ_in_tools_or_system_alone_are_all_remembered()
 
 
 def test_a_conversation_is_folded_in_a_thread_if_much_of_it_is_new() -> None:
-    speaker = speaker_of(ScriptedBackend())
+    speaker = make_turn_runner(ScriptedBackend())
     long: dict[str, Any] = {"role": "user", "content": "How? " * 20_000}
     answer = {"role": "assistant", "content": "It rains."}
     known = [long, answer, {"role": "user", "content": "So?"}]
@@ -235,7 +235,7 @@ def test_a_conversation_is_folded_in_a_thread_if_much_of_it_is_new() -> None:
 
 
 def test_what_is_remembered_is_bounded_and_shared_with_nobody() -> None:
-    speaker = speaker_of(ScriptedBackend())
+    speaker = make_turn_runner(ScriptedBackend())
     speaker.beginnings = BeginningMemory(50_000)
     for turns in range(1, 9):
         messages = conversation_of(turns)[:-3]
@@ -260,7 +260,7 @@ def prompts_of(order: str, raw: str = SPACED) -> list[str]:
 
     A small letter is a turn that a stop text cut off.
     """
-    gateways = {name: speaker_of(None) for name in order.upper()}
+    gateways = {name: make_turn_runner(None) for name in order.upper()}
     messages: list[Any] = [{"role": "user", "content": "How is it in Rome?"}]
     prompts = []
     for name in order:
@@ -301,7 +301,7 @@ def test_one_gateway_brings_back_what_the_model_wrote_beside_a_turn_that_was_cut
 
 @pytest.mark.heavy
 def test_what_is_remembered_takes_about_what_is_counted_for_it() -> None:
-    speaker = speaker_of(ScriptedBackend())
+    speaker = make_turn_runner(ScriptedBackend())
     tools = [
         {**WEATHER, "function": {**WEATHER["function"], "name": f"tool_{n}"}} for n in range(9)
     ]

@@ -17,8 +17,8 @@ from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.gateway.turn import STEP
 from mlx_tools.messages import replace
-from mlx_tools.testing import ScriptedServer, answer
-from tests.gateway.conftest import WEATHER, chat, send, speaker_of
+from mlx_tools.testing import ScriptedServer, answer, make_turn_runner
+from tests.gateway.conftest import WEATHER, chat, send
 from tests.waiting import HANG
 
 
@@ -33,7 +33,7 @@ class Looking(ServedModels):
             return "quick", "slow"
 
         backend = SimpleNamespace(traits=BackendTraits(asks_server=True), models=models)
-        one = speaker_of(backend)
+        one = make_turn_runner(backend)
         return replace(one, profile=replace(one.profile, settings=RunSettings(model="quick")))
 
 
@@ -79,7 +79,7 @@ sizes: list[int] = []
 @pytest.mark.anyio
 async def test_while_a_long_prompt_is_counted_others_are_served() -> None:
     text = "Some words, and then some more. " * 10_000
-    speaker = replace(speaker_of(None), counter=Counted())
+    speaker = replace(make_turn_runner(None), counter=Counted())
     served: list[int] = []
 
     async def others() -> None:

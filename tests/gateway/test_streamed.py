@@ -15,8 +15,7 @@ from mlx_tools.gateway.answer_sender import AnswerSender, StopTexts
 from mlx_tools.gateway.request import ApiError, ClientMessage, TextAdded, TurnEvent, TurnRequest
 from mlx_tools.messages import TOOL_NAME, ToolSpec
 from mlx_tools.protocol import DEFAULT_REASONING_MARKERS
-from mlx_tools.testing import ScriptedBackend
-from tests.gateway.conftest import speaker_of
+from mlx_tools.testing import ScriptedBackend, make_turn_runner
 from tests.suites import dialect_vectors
 
 pytestmark = pytest.mark.anyio
@@ -88,7 +87,7 @@ async def turn(
     request = TurnRequest(messages=(ClientMessage("user", "Go."),), tools=tuple(tools))
     number = iter(range(1000))
     try:
-        speaker = speaker_of(backend, strategy=strategy)
+        speaker = make_turn_runner(backend, strategy=strategy)
         done = await speaker.run(request, told.append, lambda: str(next(number)))
     except ApiError as error:
         return error.status, error.code

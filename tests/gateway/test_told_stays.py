@@ -27,7 +27,7 @@ from mlx_tools.gateway.request import (
 )
 from mlx_tools.messages import ToolSpec
 from mlx_tools.schema import fits
-from tests.gateway.conftest import speaker_of
+from mlx_tools.testing import make_turn_runner
 from tests.gateway.test_native_models import NATIVE
 
 TOOLS = {
@@ -279,7 +279,7 @@ def test_what_was_told_stays_true(
     texts: list[str], size: int, strategy: str, style: str, tool_choice: str, route: str
 ) -> None:
     model, client = SlippingModel(texts, size), Client()
-    speaker = speaker_of(model, strategy=strategy, style=style, **ROUTES[route])
+    speaker = make_turn_runner(model, strategy=strategy, style=style, **ROUTES[route])
     request = TurnRequest(
         messages=(ClientMessage("user", "Go."),),
         tools=tuple(TOOLS.values()),
@@ -302,7 +302,9 @@ async def test_a_call_goes_on_from_what_was_told_of_it() -> None:
     model = SlippingModel([cut, ',"edits":[{"old":"x","new":"y"}]}}'], 3)
     client = Client()
     request = TurnRequest(messages=(ClientMessage("user", "Go."),), tools=tuple(TOOLS.values()))
-    done = await speaker_of(model, strategy="free").run(request, client.take, lambda: "call_1")
+    done = await make_turn_runner(model, strategy="free").run(
+        request, client.take, lambda: "call_1"
+    )
     client.check_end(done, "auto")
     (call,) = done.calls
     whole = {"path": "a.md", "count": 5, "edits": [{"old": "x", "new": "y"}]}
