@@ -105,7 +105,7 @@ def test_others_are_served_between_many_tiny_chunks() -> None:
         served, size = asyncio.Event(), 0
         async with client.stream("POST", server.url, content=b"{}") as response:
             stream: Any = response.stream
-            await until(lambda: stream._connection._is_full)
+            await until(lambda: stream.unread_bytes > MAX_UNREAD)
             pieces = aiter(response.aiter_raw())
             for _ in range(20):
                 served.clear()
