@@ -111,7 +111,6 @@ class ErrorMappingBackend:
         Raises:
             BackendError: the backend raised an error, or did not yield chunks.
         """
-        name = _name_of(self.backend)
         chunks: Any = None
         try:
             chunks = self.backend.complete(request)
@@ -120,8 +119,8 @@ class ErrorMappingBackend:
                 if inspect.iscoroutine(chunks):
                     chunks.close()
                 raise BackendBroken(
-                    f"complete() of the backend {name} gave {type(chunks).__name__}, no async "
-                    "iterator",
+                    f"complete() of the backend {_name_of(self.backend)} gave "
+                    f"{type(chunks).__name__}, no async iterator",
                     hint="write it as an async generator: async def complete(self, request), "
                     "with yield in it",
                 )
@@ -133,7 +132,8 @@ class ErrorMappingBackend:
                     return
                 if not isinstance(chunk, Chunk):
                     raise BackendBroken(
-                        f"the backend {name} yielded {type(chunk).__name__}, not Chunk",
+                        f"the backend {_name_of(self.backend)} yielded {type(chunk).__name__}, not "
+                        "Chunk",
                         hint="yield mlx_tools.Chunk(text), the last with a finish_reason",
                     )
                 self.received_any = self.received_any or bool(chunk.text or chunk.scores)
@@ -142,11 +142,12 @@ class ErrorMappingBackend:
                     on_text()
                 yield chunk
         except Exception as error:
-            raise_as_own(error, f"backend {name}")
+            raise_as_own(error, f"backend {_name_of(self.backend)}")
         finally:
             try:
                 await chunks.aclose()
             except Exception as error:  # an iterator without aclose fails here, too
+                name = _name_of(self.backend)
                 _log.debug("the stream of %s was not closed: %s", name, type(error).__name__)
 
 
