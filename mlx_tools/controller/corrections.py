@@ -1,15 +1,25 @@
-"""Corrections: faults of a completion, with the asked form of its call."""
+"""Faults of a completion, with the asked form of the call that was tried."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from mlx_tools.controller.attempts import attempted_call
+from msgspec import Struct
+
 from mlx_tools.messages import ErrorInfo, Style, ToolCall, ToolSpec, replace
-from mlx_tools.parsing import compact
+from mlx_tools.parsing import compact, objects_in
 from mlx_tools.prompt import GAP, one_line
-from mlx_tools.protocol import Reading, closest_tool, validate_arguments, write_call
+from mlx_tools.protocol import (
+    Reading,
+    ToolCatalog,
+    call_sequences,
+    closest_tool,
+    fitting_calls,
+    possible_calls,
+    validate_arguments,
+    write_call,
+)
 from mlx_tools.schema import read_properties, read_required
 
 if TYPE_CHECKING:
@@ -19,7 +29,9 @@ _MOST_CHARS: Final = 500
 """Characters of an error's words: what all of them have (`PromptWords.error`)."""
 
 _SHOWN_CHARS: Final = 80
-"""Characters of a value that are shown: more says no more of the form."""
+"""Characters of a value, or of what was written, that are shown: more says no more of the form."""
+
+_ELLIPSIS: Final = "…"
 
 _OF_A_TEXT: Final = ("invalid_json", "truncated_output", "unfilled")
 """Codes of faults that another form of the same call mends."""
@@ -109,3 +121,58 @@ def _fits(spec: ToolSpec, key: str, arguments: Mapping[str, Any]) -> bool:
     parameters = {**spec.parameters, "required": [key], "minProperties": 0}
     alone = ToolSpec(spec.name, parameters=parameters)
     return validate_arguments(alone, {key: arguments[key]})[2] is None
+
+
+# --- the call that was tried ---------------------------------------------------------------------
+
+
+class AttemptedCall(Struct, frozen=True):
+    """A call that the model tried to make."""
+
+    text: str
+    """The beginning of what it wrote."""
+    name: str
+    """The tool's own name."""
+    arguments: Mapping[str, Any] | None = None
+    """None if they cannot be read."""
+
+
+def attempted_call(text: str, tools: Mapping[str, ToolSpec]) -> AttemptedCall | None:
+    """Return the call in ``text`` that names one of the tools, wherever it stands.
+
+    Of several it is the first whose arguments fit. Without a call the line that names a tool is
+    one; None if no line does.
+    """
+    catalog = ToolCatalog({name: spec.parameters for name, spec in tools.items()})
+    attempts = [one for one in _attempts(text, catalog) if one.name in tools]
+    if attempts:  # the first of those of which most can be read
+        return max(attempts, key=lambda one: _fit_score(one, catalog))
+    found = catalog.pattern().search(text)
+    name = catalog.find(found[0]) if found is not None else ""
+    if found is None or name not in tools:
+        return None
+    begin = text.rfind("\n", 0, found.start()) + 1
+    return AttemptedCall(_shorten(text[max(begin, found.start() - _SHOWN_CHARS // 2) :]), name)
+
+
+def _attempts(text: str, catalog: ToolCatalog) -> Iterator[AttemptedCall]:
+    """Calls that can be read: objects by any keys, then any family's form."""
+    for value in filter(None, (value for _, value in objects_in(text))):
+        outline = ", ".join(f"{compact(str(key))}: {_ELLIPSIS}" for key in value)
+        for name, arguments in (*possible_calls(value), *fitting_calls(catalog, value)):
+            yield AttemptedCall(f"{{{outline}}}"[:_SHOWN_CHARS], catalog.find(name), arguments)
+    for sequence in call_sequences(text):
+        for call in sequence.calls[:1]:
+            written = _shorten(text[sequence.begin : sequence.end])
+            yield AttemptedCall(written, catalog.find(call.name), call.arguments)
+
+
+def _fit_score(attempt: AttemptedCall, catalog: ToolCatalog) -> int:
+    """Return how well the arguments fit: 0 if there are none."""
+    given = attempt.arguments
+    return (1 + catalog.fits(attempt.name, given)) if given else 0
+
+
+def _shorten(text: str) -> str:
+    line = " ".join(text[: 4 * _SHOWN_CHARS].split())
+    return line if len(line) <= _SHOWN_CHARS else line[: _SHOWN_CHARS - 1] + _ELLIPSIS
