@@ -24,6 +24,7 @@ from mlx_tools.backends.server_errors import (
     DiedAtWork,
     EmptyResponse,
     ServerFailed,
+    TryAnotherServer,
     dead,
     json_object,
     read_error_body,
@@ -486,7 +487,7 @@ class CompletionsBackend:
                 ):
                     if nudges > len(NUDGES):
                         problem = "began an answer and gave nothing, again and again"
-                        raise BackendRefused(
+                        raise TryAnotherServer(
                             f"{self.address} {problem}",
                             hint="its prompt cache may hold exactly this prompt: "
                             "restart it, or ask in other words",

@@ -412,8 +412,11 @@ async def choose_pool(
     elsewhere = [upstream for upstream in answering if upstream not in serving]
     members = [upstream for upstream in upstreams if upstream not in elsewhere]
     pool = UpstreamPool(members, model=name, other_upstreams=elsewhere, spread=spread)
-    silent = [
+    left_out = [
         f"{upstream.address} does not answer" for upstream in upstreams if upstream not in answering
     ]
-    note = "; ".join(filter(None, (selections[0].note, *silent)))
+    left_out += [
+        f"{upstream.address} does not serve {clean(name or '', 100)}" for upstream in elsewhere
+    ]
+    note = "; ".join(filter(None, (selections[0].note, *left_out)))
     return replace(selections[0], backend=pool, note=note, model=name)

@@ -42,7 +42,7 @@ class EmptyResponse(BackendBroken):
 
 
 class TryAnotherServer(BackendRefused):
-    """The server is busy, or has no such model: another server may take the request."""
+    """The server is busy, has no such model or answers nothing: ask another."""
 
 
 class ServerFailed(BackendRefused):

@@ -26,7 +26,7 @@ from mlx_tools.errors import (
     BackendUnreachable,
     UsageError,
 )
-from tests.backends.loopback import Connection, answers, says, serving
+from tests.backends.loopback import SSE, Connection, answers, says, serving
 from tests.backends.test_choose import NOBODY, OK, listing, mlx_server, no_models, server_of
 from tests.tables import table
 
@@ -108,6 +108,15 @@ def test_the_next_is_asked_where_one_fails_before_its_first_byte_and_not_later(
     else:
         assert asyncio.run(said(pool)) == "b"
     assert (a.asked, b.asked) == (1, not late)
+
+
+def test_the_next_is_asked_where_one_gives_nothing_again_and_again() -> None:
+    with (
+        serving(lambda request: request.send(SSE), health=OK, models=listing("org/m")) as a,
+        serving(says("B"), health=OK, models=listing("org/m")) as b,
+    ):
+        assert asyncio.run(said(choose(a.url, b.url).backend)) == "B"
+    assert len(a.bodies) > 1
 
 
 @pytest.mark.parametrize("error", REFUSES, ids=lambda e: type(e).__name__)
@@ -287,7 +296,8 @@ def test_the_first_that_answers_says_the_model_and_others_serve_it_too() -> None
     ):
         chosen = choose(NOBODY, a.url, b.url, c.url)
         pool = chosen.backend
-        assert chosen.model == "org/m" and "does not answer" in chosen.note
+        assert chosen.model == "org/m"
+        assert f"{NOBODY} does not answer; {c.url} does not serve org/m" in chosen.note
         assert [one.address for one in pool.upstreams] == [NOBODY, a.url, b.url]
         assert [one.address for one in pool.other_upstreams] == [c.url]
         assert chosen.header_fields()["url"] == ",".join((NOBODY, a.url, b.url, c.url))
