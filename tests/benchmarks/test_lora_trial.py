@@ -6,7 +6,8 @@ import json
 import re
 
 import lora_trial as trial
-import pytest
+
+from tests.tables import table
 
 QUESTIONS = (*trial.TRAIN, *trial.HELD_BACK)
 
@@ -16,7 +17,7 @@ def test_no_question_is_asked_in_both_parts() -> None:
     assert len(set(texts)) == len(texts)
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.text)
+@table("question", QUESTIONS, ids=lambda question: question.text)
 def test_the_recorded_call_is_what_is_expected(question: trial.Question) -> None:
     wanted = question.expected()
     json.dumps(wanted)

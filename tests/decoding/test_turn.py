@@ -373,7 +373,7 @@ OWN_FORMS = {
 
 @pytest.mark.parametrize("size", [0, 1, 7])
 @pytest.mark.parametrize("style", ["jsonl", "markdown-json"])
-@pytest.mark.parametrize(("said", "repairs"), OWN_FORMS.values(), ids=OWN_FORMS)
+@table(("said", "repairs"), OWN_FORMS.values(), ids=OWN_FORMS)
 def test_what_the_host_began_and_the_model_ignores_is_read_as_its_own_turn(
     said: str, repairs: tuple[str, ...], style: Style, size: int
 ) -> None:

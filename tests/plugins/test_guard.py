@@ -81,7 +81,7 @@ USES = [call_backend, open_store, check_store, make_owner, ask_owner, remove_too
 
 
 @pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@table("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_an_exception_names_the_plugin(use: Callable[[Any], None], error: BaseException) -> None:
     with pytest.raises(PluginError, match="the plugin moon failed: ") as caught:
         use(raising(error))

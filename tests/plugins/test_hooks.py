@@ -31,6 +31,7 @@ from mlx_tools.errors import UsageError
 from mlx_tools.policy import Policy
 from mlx_tools.tools import FOLDER, Registry, ToolOffer, tool
 from scripts import import_diagram as house
+from tests.tables import table
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -227,10 +228,11 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("hook", "kind"), CASES)
+@table(("hook", "kind"), CASES)
 def test_nonsense_from_a_hook_is_left_out_and_named_once(
     hook: str, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.clear()
     hooks = make_plugins(bad={hook: NONSENSE[kind]}, good={hook: None})
     with caplog.at_level(logging.WARNING):
         found = [list(hooks.call(hook, **ARGUMENTS[hook])) for _ in range(2)]
@@ -294,7 +296,7 @@ def labels(parts: Any) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(("hook", "part"), WRONG_PARTS)
+@table(("hook", "part"), WRONG_PARTS)
 def test_a_wrong_part_is_left_out_and_the_others_stay(hook: str, part: Any) -> None:
     right = [RIGHT_PARTS[hook]] if hook in RIGHT_PARTS else []
     result: Any = [part, *right]

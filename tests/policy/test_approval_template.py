@@ -123,7 +123,7 @@ def test_a_url_that_a_pattern_does_not_mean_part_by_part_is_asked_about() -> Non
         assert fits(SITE, f"https://a.example.com/{path}")
 
 
-@pytest.mark.parametrize(
+@table(
     ("pattern", "value", "fit"),
     [
         ("https://*/*", "https://evil.test/x", True),
@@ -212,7 +212,7 @@ def test_a_text_that_begins_like_an_address_goes_on_like_one(
     assert fits(pattern, value) is fit
 
 
-@pytest.mark.parametrize(
+@table(
     ("pattern", "value", "fit"),
     [
         ("*@example.com", "ann.b+c@example.com", True),

@@ -523,7 +523,7 @@ def _holds_no_mark(reading: Reading) -> bool:
     )
 
 
-@pytest.mark.parametrize("dialect", TAGGED, ids=lambda dialect: dialect.name)
+@table("dialect", TAGGED, ids=lambda dialect: dialect.name)
 @pytest.mark.parametrize("layout", ["its own", "lines", "indented", "one line"])
 def test_no_value_takes_in_a_mark_where_one_is_left_out(dialect: Dialect, layout: str) -> None:
     text = written(dialect, [FILE_CALL])
@@ -541,7 +541,7 @@ def test_no_value_takes_in_a_mark_where_one_is_left_out(dialect: Dialect, layout
 MARKS_OF_ARGUMENTS = [one for one in TAGGED if one.name not in ("minimax_m3", "minicpm")]
 
 
-@pytest.mark.parametrize("dialect", MARKS_OF_ARGUMENTS, ids=lambda dialect: dialect.name)
+@table("dialect", MARKS_OF_ARGUMENTS, ids=lambda dialect: dialect.name)
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_value_without_its_end_ends_before_the_next_mark(dialect: Dialect, number: int) -> None:
     text = written(dialect, [FILE_CALL])
@@ -569,7 +569,7 @@ def test_a_value_that_runs_into_an_unknown_key_is_an_error(dialect: Dialect) -> 
     assert reading.error.code == "invalid_json"
 
 
-@pytest.mark.parametrize("dialect", MARKS_OF_ARGUMENTS, ids=lambda dialect: dialect.name)
+@table("dialect", MARKS_OF_ARGUMENTS, ids=lambda dialect: dialect.name)
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_a_value_loses_one_line_break_at_each_end(dialect: Dialect, newline: str) -> None:
     for value, expected in (

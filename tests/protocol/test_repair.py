@@ -94,7 +94,7 @@ def test_a_string_may_hold_any_number_of_escapes(count: int) -> None:
     assert call.repairs == ("invalid_escape",)
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         *(r"C:\bin\app.exe", r"C:\dir\temp", r"\d+\t", r"\(x\) \u00e9", r"\rho \alpha"),

@@ -18,6 +18,7 @@ import pytest
 from mlx_tools.plugins.command.program_files import trusted_folders
 from mlx_tools.plugins.command.rules import load_rules, make_plan
 from mlx_tools.store.roots import PathAbsent, PathRefused, Root, RootName
+from tests.tables import table
 from tests.tools.file_calls import written
 from tests.tools.sandboxed import called, needs_sandbox, tool
 
@@ -236,7 +237,7 @@ def test_what_is_not_refused_comes_to_nothing(place: Place, tried: Tried, most: 
     check_harmless(place, tried.remaining[:: max(1, len(tried.remaining) // most)])
 
 
-@pytest.mark.parametrize("name", UNLISTED)
+@table("name", UNLISTED)
 def test_a_program_without_rules_is_refused(name: str, place: Place) -> None:
     root = Root(RootName(str(place.root)))
     with pytest.raises(PathRefused, match="not allowed"):

@@ -126,7 +126,7 @@ def test_the_kernels_files_are_refused_even_under_a_root_that_holds_them() -> No
             builtin_tools([root])
 
 
-@pytest.mark.parametrize(
+@table(
     "path",
     [
         *(".env", ".ENV", ".Env", ".env.local", "sub/.env", ".\u200cenv", "．env"),

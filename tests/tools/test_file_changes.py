@@ -20,6 +20,7 @@ from mlx_tools.store.roots import PathAbsent, Root, RootName, private_part
 from mlx_tools.toolbox.text_files import MAX_TEXT_BYTES
 from mlx_tools.tools import Registry, ToolError
 from mlx_tools.tools.context import CONTEXT, ToolContext
+from tests.tables import table
 from tests.tools.file_calls import SECRET, done, names, refusal, run, tree, written
 
 CHANGES = (("write", "new"), ("delete", None), ("create", "new"))
@@ -235,7 +236,7 @@ def test_the_kernels_files_are_not_written() -> None:
             assert refusal(files, operation, path, content)[0] == "not_allowed"
 
 
-@pytest.mark.parametrize(
+@table(
     "path",
     [
         *(".git/config", ".GIT/config", ".Git/Hooks/pre-commit", ".git/HEAD", ".git", ".git/x/y"),
