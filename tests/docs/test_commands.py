@@ -15,6 +15,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,7 @@ def commands_in_text(page: str) -> Iterator[str]:
             yield span.replace("\\|", "|")
 
 
+@cache
 def documented() -> list[tuple[str, str]]:
     """Each documented command with its page, those of blocks that are not run among them."""
     found: dict[str, str] = {}
@@ -108,7 +110,8 @@ def test_no_command_is_one_that_only_a_dependency_brings() -> None:
 def named_in_code() -> Iterator[tuple[str, str]]:
     """Each ``mlx-tools …`` in a message of the package, with its file."""
     for path in sorted((ROOT / "mlx_tools").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "mlx-tools " in text else ():
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 for match in re.findall(r"mlx-tools [a-z-]+(?: [a-z-]+)?", node.value):
                     yield path.name, match

@@ -11,11 +11,12 @@ import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from mlx_tools.plugins.command.program_files import trusted_folders
+from mlx_tools.plugins.command.program_files import find_program, trusted_folders
 from mlx_tools.plugins.command.rules import load_rules, make_plan
 from mlx_tools.store.roots import PathAbsent, PathRefused, Root, RootName
 from tests.tables import table
@@ -200,11 +201,12 @@ class Tried:
 def tried(place: Place) -> Tried:
     root = Root(RootName(str(place.root)))
     folders = trusted_folders()
+    found = cache(lambda name: find_program(name, folders))  # else most of the time is spent here
     refused, remaining = 0, []
     for name, before in programs():
         for words in map(list, dict.fromkeys(map(tuple, cases(name, before, place)))):
             try:
-                make_plan(load_rules(), folders, [root], name, words)
+                make_plan(load_rules(), folders, [root], name, words, lambda name, *_: found(name))
             except (PathRefused, PathAbsent):
                 refused += 1
             else:
