@@ -229,6 +229,7 @@ def test_what_was_set_for_the_model_and_the_limits_is_kept(
     run: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / "here" / "model").mkdir()
+    monkeypatch.delenv("MLX_TOOLS_TOOL_TIMEOUT_MS")
     monkeypatch.setenv("MLX_TOOLS_TOTAL_TIMEOUT_MS", "12345678")
     monkeypatch.setenv("MLX_TOOLS_BACKEND_API_KEY", "a-key-of-mine")
     monkeypatch.setenv("MLX_TOOLS_TOOLS_CACHE", "off")
