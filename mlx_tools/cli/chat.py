@@ -19,10 +19,9 @@ from mlx_tools.cli.chat_commands import (
     ExitChat,
     ResumeChat,
     completions,
-    permissions,
-    roots,
     run_slash_command,
 )
+from mlx_tools.cli.chat_rights import permissions, roots
 from mlx_tools.cli.output import (
     begin_line,
     color_text,

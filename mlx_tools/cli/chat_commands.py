@@ -22,40 +22,46 @@ from typing import Any, Final
 from msgspec import Struct
 
 from mlx_tools.app import (
-    Configuration,
     SavedSession,
     SettingRow,
     config,
-    function_files,
-    list_function_files,
     list_roots,
     plugins,
 )
 from mlx_tools.backends import list_models
 from mlx_tools.cli import typed_command
-from mlx_tools.cli.call_text import as_name, home_path, in_words
+from mlx_tools.cli.call_text import in_words
+from mlx_tools.cli.chat_rights import (
+    allow_tools,
+    allowable_tools,
+    change_functions,
+    change_programs,
+    change_roots,
+    complete_folders,
+    complete_functions,
+    complete_paths,
+    deniable_tools,
+    deny_tools,
+    removable_programs,
+    show_tools,
+)
 from mlx_tools.cli.completion import first_questions
 from mlx_tools.cli.inputs import at_terminal, picked
 from mlx_tools.cli.options import one_of
 from mlx_tools.cli.output import (
-    count_columns,
     cut,
-    first_sentence,
-    join_columns,
     note,
+    print_padded_row,
     print_prose,
-    print_text,
-    stdout,
     steerable,
     warn_all,
 )
 from mlx_tools.cli.saved_sessions import kept_sessions, resolve_session
-from mlx_tools.cli.talk import ChatSession, folders
+from mlx_tools.cli.talk import ChatSession
 from mlx_tools.errors import UsageError, did_you_mean
-from mlx_tools.messages import ToolSpec, json_line, replace
+from mlx_tools.messages import json_line
 from mlx_tools.paths import expand_user, file_exists
-from mlx_tools.policy import FUNCTIONS, always_asks, find_denial
-from mlx_tools.store import RootName, load_words
+from mlx_tools.store import load_words
 from mlx_tools.tools import BoundSource, BoundSources, ToolError
 from mlx_tools.transcript import (
     AnswerRecord,
@@ -66,10 +72,6 @@ from mlx_tools.transcript import (
     StoppedRecord,
     UserRecord,
 )
-
-_ROOM: Final = 32
-"""Columns that the text beside a command or a tool needs; with fewer it goes below."""
-
 
 _SWITCH: Final = ("on", "off")
 
@@ -194,9 +196,11 @@ def completions(talk: ChatSession, name: str, beginning: str) -> Iterator[tuple[
         yield from ((word, "") for word in typed_command.completions(talk, beginning))
         return
     if command is None and beginning.startswith("@"):
-        yield from ((f"@{path}", "") for path in _paths(talk, beginning[1:]))
+        yield from ((f"@{path}", "") for path in complete_paths(talk, beginning[1:]))
         return
-    texts = _paths(talk, beginning) if command is None else command.complete(talk, beginning)
+    texts = (
+        complete_paths(talk, beginning) if command is None else command.complete(talk, beginning)
+    )
     is_list = command is not None and command.takes.endswith("…")
     start = beginning.rfind(" ") + 1 if is_list else 0
     meanings = texts if isinstance(texts, Mapping) else {}
@@ -219,254 +223,8 @@ def _help(_: ChatSession, name: str) -> str:
         return f"{command.usage}: {command.help}{same}"
     width = max(len(command.usage) for command in COMMANDS.values())
     for command in COMMANDS.values():
-        _row(command.usage, command.help, width)
+        print_padded_row(command.usage, command.help, width)
     return "Ctrl-C stops an answer. !PROGRAM runs a program. A space before / or ! sends it."
-
-
-def _row(head: str, text: str, width: int = 0) -> None:
-    """Print a row of a list, in columns if there is room for two."""
-    columns = count_columns(stdout())
-    narrow = columns is not None and columns < width + _ROOM
-    print_text(join_columns(f"{head if narrow else head.ljust(width)} ", text, columns))
-
-
-# --- tools ----------------------------------------------------------------------------------------
-
-
-class Permission(Struct, frozen=True):
-    """The permission of a tool, by the effects of its calls.
-
-    If the effects do not depend on the arguments, all of them are together in one group.
-    """
-
-    name: str
-    runs: tuple[str, ...] = ()
-    """Effects of calls that run."""
-    asks: tuple[str, ...] = ()
-    """Effects of calls that ask first."""
-    denied: tuple[str, ...] = ()
-    """Effects of calls that are denied."""
-    off_reason: str = ""
-    """Why it cannot run at all."""
-    forbidden: str = ""
-    """Why the denied calls cannot be allowed here."""
-
-    @property
-    def brief(self) -> str:
-        """Its name if a call may run, with the effects that ask first."""
-        if not self.asks:
-            return self.name if self.runs else ""
-        return f"{self.name} ({', '.join(self.asks) if self.runs else 'each'} asks first)"
-
-    def __str__(self) -> str:
-        if self.off_reason:
-            return f"off: {self.off_reason}"
-        parts = []
-        if self.runs:
-            parts.append(f"runs ({', '.join(self.runs)})")
-        if self.asks:
-            parts.append(f"asks first ({', '.join(self.asks)})")
-        if self.denied:
-            effects = f"({', '.join(self.denied)})"
-            needs = f"needs /allow {self.name} {effects}"
-            parts.append(f"forbidden {effects}: {self.forbidden}" if self.forbidden else needs)
-        return ", ".join(parts)
-
-
-def permissions(talk: ChatSession) -> list[Permission]:
-    """Return the permissions of all tools.
-
-    First those that run, last those that are off.
-    """
-    policy, registry, rows = talk.policy, talk.controller.registry, []
-    disabled, specs = registry.disabled, registry.all_specs()
-    wider = talk.configuration.with_options({"policy.deny": ""}, allow=list(specs))
-    is_unasked = talk.configuration.settings.policy.approve == "always"
-    for name, spec in specs.items():
-        if (off_reason := disabled.get(name)) is not None:
-            rows.append(Permission(name, off_reason=_to_chat_hint(off_reason)))
-            continue
-        runs: list[str] = []
-        asking: list[str] = []
-        denied: list[str] = []
-        possible = spec.possible_effects
-        # effect by effect if the arguments decide which effects a call has
-        kinds = (
-            [{variant} for variant in sorted(possible)] if callable(spec.effects) else [possible]
-        )
-        for effects in kinds:
-            variant = replace(spec, effects=frozenset(effects))
-            target = runs if is_unasked or not always_asks(policy, variant) else asking
-            target = target if find_denial(policy, variant) is None else denied
-            target += sorted(effects) or ["nothing"]
-        reason = _forbidden(wider, spec) if denied else ""
-        rows.append(Permission(name, tuple(runs), tuple(asking), tuple(denied), forbidden=reason))
-    rows += [Permission(key, off_reason=reason) for key, reason in disabled.items() if "/" in key]
-    return sorted(rows, key=lambda row: (bool(row.off_reason), not row.runs, not row.asks))
-
-
-def _forbidden(configuration: Configuration, spec: ToolSpec) -> str:
-    """Return who forbids a tool that these settings would allow, and why; else empty."""
-    denied = find_denial(configuration.policy(), spec)
-    if denied is None:
-        return ""
-    word = denied.rule.partition(" ")[0]
-    if word in ("deny", "local_only"):
-        return f"{denied.reason} ({configuration.named_by(f'policy.{word}')})"
-    files = [
-        layer.source for layer in configuration.layers if layer.kind == "project" and layer.chooses
-    ]
-    return f"{denied.reason} ({', '.join(files)})"
-
-
-def _to_chat_hint(reason: str) -> str:
-    """Return a reason with the chat's command in place of the option."""
-    return reason.replace("--root DIR", "/root DIR")
-
-
-def _tools(talk: ChatSession, _: str) -> None:
-    rows = permissions(talk)
-    width = max((len(row.name) for row in rows), default=0)
-    for row in rows:
-        _row(as_name(row.name), str(row), width)
-
-
-def _allow(talk: ChatSession, words: str) -> None:
-    registry, configuration = talk.controller.registry, talk.configuration
-    names = _tools_named(talk, words)
-    denied = [
-        denied_name for denied_name in _denied_here(configuration) if denied_name not in names
-    ]
-    wider = configuration.with_options({"policy.deny": ",".join(denied)}, allow=names)
-    for name in names:
-        if (off_reason := registry.disabled.get(name)) is not None:
-            raise UsageError(f"{name} is off: {_to_chat_hint(off_reason)}")
-        if reason := _forbidden(wider, registry.all_specs()[name]):
-            raise UsageError(f"{name} cannot be allowed here: {reason}")
-    talk.go_on_under(wider)
-    _tell_permissions(talk, names)
-
-
-def _deny(talk: ChatSession, words: str) -> None:
-    names = _tools_named(talk, words)
-    denied = dict.fromkeys([*_denied_here(talk.configuration), *names])
-    talk.go_on_under(talk.configuration.with_options({"policy.deny": ",".join(denied)}))
-    _tell_permissions(talk, names)
-
-
-def _denied_here(configuration: Configuration) -> Sequence[str]:
-    """Return the tools that this chat denies."""
-    denied: Sequence[str] = configuration.layers[-1].values.get("policy.deny", ())
-    return denied
-
-
-def _tools_named(talk: ChatSession, words: str) -> list[str]:
-    """Return the names of typed tools.
-
-    Raises:
-        UsageError: there is no such tool, or none is named.
-    """
-    registry = talk.controller.registry
-    specs = registry.all_specs()
-    tools = [registry.resolve_name(name) for name in words.replace(",", " ").split()]
-    for name in tools:
-        if name not in specs:
-            hint = did_you_mean(name, specs, "/tools lists them")
-            raise UsageError(f"there is no tool {cut(in_words(name), 40)}", hint=hint)
-    if not tools:
-        raise UsageError("no tool is named", hint="/tools lists them")
-    return tools
-
-
-def _tell_permissions(talk: ChatSession, names: Sequence[str]) -> None:
-    for row in permissions(talk):
-        if row.name in names:
-            _row(row.name, str(row))
-
-
-def _may_be_allowed(talk: ChatSession, _: str) -> dict[str, str]:
-    rows = permissions(talk)
-    return _with_meanings(talk, [row.name for row in rows if row.denied and not row.forbidden])
-
-
-def _may_be_denied(talk: ChatSession, _: str) -> dict[str, str]:
-    return _with_meanings(talk, [row.name for row in permissions(talk) if row.runs or row.asks])
-
-
-def _with_meanings(talk: ChatSession, names: Sequence[str]) -> dict[str, str]:
-    """Return tools, each with the first sentence of its description."""
-    specs = talk.controller.registry.all_specs()
-    return {name: first_sentence(specs[name].description) for name in names}
-
-
-def roots(talk: ChatSession) -> list[str]:
-    """Return the folders that tools may see, with their rights."""
-    root_names = map(RootName.parse, talk.configuration.settings.tools.roots)
-    return [
-        f"{home_path(root.path)} ({'read, write' if root.writable else 'read'})"
-        + in_words("".join(f" {pattern}" for pattern in root.patterns))
-        for root in root_names
-    ]
-
-
-def _root(talk: ChatSession, words: str) -> str:
-    if words:
-        root, roots_by_path = RootName.parse(words.removeprefix("-")), folders(talk.configuration)
-        path = RootName(root.path).absolute()
-        if not words.startswith("-"):
-            roots_by_path[path] = root.absolute()
-        elif roots_by_path.pop(path, None) is None:
-            raise UsageError(f"tools do not see the folder {in_words(root.path)}")
-        talk.go_on_under(
-            talk.configuration.with_options({"tools.roots": list(roots_by_path.values())})
-        )
-    return "\n".join(roots(talk)) or "no folder: /root DIR names one, /root DIR:rw to write in"
-
-
-def _commands(talk: ChatSession, words: str) -> None:
-    programs = [*talk.configuration.settings.tools.commands]
-    names = words.replace(",", " ").split()
-    for name in names:
-        if not name.startswith("-"):
-            programs = [*dict.fromkeys((*programs, name))]
-        elif name[1:] in programs:
-            programs.remove(name[1:])
-        else:
-            shown = cut(in_words(name[1:]), 40)
-            raise UsageError(f"the program {shown} was not added", hint="/commands lists these")
-    if names:
-        talk.go_on_under(talk.configuration.with_options({"tools.commands": programs}))
-    shown = in_words(", ".join(programs))
-    print_prose(shown or "no program besides run_command's own: /commands A,B adds some")
-    if programs:
-        _tell_permissions(talk, [config.RUN_COMMAND])
-
-
-def _functions(talk: ChatSession, words: str) -> None:
-    files = [*list_function_files(talk.configuration)]
-    if words:
-        (file,) = function_files([words.removeprefix("-")])
-        if not words.startswith("-"):
-            files = [*dict.fromkeys((*files, file))]
-        elif file in files:
-            files.remove(file)
-        else:
-            shown = cut(in_words(words[1:]), 80)
-            raise UsageError(f"{shown} was not added", hint="/functions lists these")
-        talk.go_on_under(talk.configuration.with_options({"tools.functions": files}))
-    shown = "\n".join(map(home_path, files))
-    print_prose(shown or "no file: /functions FILE.py adds its functions as tools")
-    specs = talk.controller.registry.all_specs().values()
-    _tell_permissions(talk, [spec.name for spec in specs if spec.plugin == FUNCTIONS])
-
-
-def _programs_added(talk: ChatSession, _: str) -> list[str]:
-    return [f"-{name}" for name in talk.configuration.settings.tools.commands]
-
-
-def _function_files(talk: ChatSession, beginning: str) -> list[str]:
-    removals = [f"-{file}" for file in list_function_files(talk.configuration)]
-    return [path for path in _paths(talk, beginning) if path.endswith(("/", ".py"))] + removals
 
 
 # --- the model, and what it is told ---------------------------------------------------------------
@@ -485,7 +243,7 @@ def _model(talk: ChatSession, words: str) -> None:
     for place, names in _models(talk):
         for name in names:
             mark = "* " if name == talk.model else "  "
-            _row(f"{mark}{in_words(name)}", place)
+            print_padded_row(f"{mark}{in_words(name)}", place)
     note("/model NAME goes on with another; mlx-tools models pull NAME fetches one")
 
 
@@ -535,7 +293,7 @@ def _limits(talk: ChatSession, _: str) -> None:
         is_unset = talk.configuration.values.get(row.key) is None
         unit = " s" if _limit_scale(row) != 1 else ""
         notes = " (follows the model)" if is_unset else ""
-        _row(name, f"{values[name]:g}{unit}{notes}", width)
+        print_padded_row(name, f"{values[name]:g}{unit}{notes}", width)
     note("/set NAME VALUE changes one for this conversation")
 
 
@@ -721,24 +479,6 @@ def _quit(_: ChatSession, __: str) -> None:
 # --- the table ------------------------------------------------------------------------------------
 
 
-def _paths(_: ChatSession, beginning: str) -> list[str]:
-    """Return the completions of a path; folders end with a slash."""
-    folder, slash, start = beginning.rpartition("/")
-    place = expand_user(f"{folder}/" if slash else ".")
-    paths = []
-    with contextlib.suppress(OSError), os.scandir(place) as entries:
-        for entry in entries:
-            if entry.name.startswith(start) and (start or not entry.name.startswith(".")):
-                end = "/" if entry.is_dir() else ""
-                paths.append(f"{beginning[: len(beginning) - len(start)]}{entry.name}{end}")
-    return sorted(paths)
-
-
-def _folders(talk: ChatSession, beginning: str) -> list[str]:
-    removals = [f"-{root_path}" for root_path in folders(talk.configuration)]
-    return [path for path in _paths(talk, beginning) if path.endswith("/")] + removals
-
-
 def _model_names(talk: ChatSession, __: str) -> dict[str, str]:
     return {name: place for place, names in _models(talk) for name in names}
 
@@ -746,17 +486,21 @@ def _model_names(talk: ChatSession, __: str) -> dict[str, str]:
 COMMANDS: Final[Mapping[str, ChatCommand]] = {
     command.name: command
     for command in (
-        ChatCommand("/tools", "", "what runs, asks, or is off", _tools),
-        ChatCommand("/allow", "NAME…", "let the model call tools", _allow, _may_be_allowed),
-        ChatCommand("/deny", "NAME…", "take tools away from it", _deny, _may_be_denied),
-        ChatCommand("/root", "[DIR[:rw]|-DIR]", "let tools see a folder", _root, _folders),
-        ChatCommand("/commands", "[A,B|-A]", "programs it may run", _commands, _programs_added),
+        ChatCommand("/tools", "", "what runs, asks, or is off", show_tools),
+        ChatCommand("/allow", "NAME…", "let the model call tools", allow_tools, allowable_tools),
+        ChatCommand("/deny", "NAME…", "take tools away from it", deny_tools, deniable_tools),
+        ChatCommand(
+            "/root", "[DIR[:rw]|-DIR]", "let tools see a folder", change_roots, complete_folders
+        ),
+        ChatCommand(
+            "/commands", "[A,B|-A]", "programs it may run", change_programs, removable_programs
+        ),
         ChatCommand(
             "/functions",
             "[FILE.py|-FILE]",
             "functions of a file as tools",
-            _functions,
-            _function_files,
+            change_functions,
+            complete_functions,
         ),
         ChatCommand("/limits", "", "what a question may take", _limits),
         ChatCommand(
@@ -770,7 +514,7 @@ COMMANDS: Final[Mapping[str, ChatCommand]] = {
         ChatCommand("/system", "[TEXT|-]", "say who the model is (- the usual)", _system),
         ChatCommand("/retry", "", "ask the last question again", lambda talk, _: talk.retry()),
         ChatCommand("/undo", "", "bring back what the last question's calls changed", _undo),
-        ChatCommand("/save", "FILE", "write this as Markdown", _save, _paths),
+        ChatCommand("/save", "FILE", "write this as Markdown", _save, complete_paths),
         ChatCommand("/copy", "", "the last answer to the clipboard", _copy),
         ChatCommand("/compact", "", "have it summed up, for room", lambda talk, _: talk.compact()),
         ChatCommand(

@@ -137,6 +137,14 @@ def print_row(head: str, text: str) -> None:
         print_text(join_columns(for_terminal(head), for_terminal(text), count_columns(stdout())))
 
 
+def print_padded_row(head: str, text: str, width: int = 0) -> None:
+    """Print a row of a list; heads have ``width`` columns if there is room."""
+    columns = count_columns(stdout())
+    # two blanks follow the head
+    narrow = columns is not None and columns < width + 2 + _ROOM
+    print_text(join_columns(f"{head if narrow else head.ljust(width)} ", text, columns))
+
+
 def table(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> Iterator[str]:
     """Yield rows in columns, aligned to the left.
 
