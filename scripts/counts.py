@@ -163,9 +163,14 @@ WALKS: Final = (
     "a call of one tool by way of MCP",
     "a replay of a golden transcript with one call",
 )
-WALKS_BEFORE: Final = (*("287 / 46 / 187", "205 / 34 / 130", "139 / 33 / 87", "195 / 27 / 141"),)
+WALKS_BEFORE: Final = ("287 / 46 / 187", "205 / 34 / 130", "139 / 33 / 87", "195 / 27 / 141")
 SIZES_BEFORE: Final = ("25,176 / 77", "20,946 / 74", "0 / 0", "37,439 / 142")
-"""What this script counted of walks and rooms before there was one driver."""
+"""What this script counted of walks and rooms before there was one driver.
+
+At first it also counted what is made before a walk begins, and what stands for a model, and counted
+what a function without a name calls apart. So the three walks that there were came to 299 / 48 /
+197, 210 / 37 / 132 and 202 / 30 / 144.
+"""
 
 PURE: Final = (
     *("errors", "messages", "schema", "parsing", "protocol", "policy", "transcript", "prompt"),
