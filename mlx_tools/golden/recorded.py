@@ -400,12 +400,23 @@ def _outcome(header: Header, run: Sequence[Record]) -> Mapping[str, Any]:
 # is handed to the driver, which does with it what it does in any run.
 
 
-class RunRecords:
-    """The records of a run, and how far a replay of it has come."""
+class RecordedWorld:
+    """The model, its context, the tools and the artifacts of a run, as they were recorded.
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    It has the records of the run, and how far a replay of it has come. Completions are read as
+    today's code reads them. Every prompt fits, but for those for which room was made then. Calls
+    begin that began then; the replay tells how each ended. An output was kept if it was kept then.
+    """
+
+    received_any = True
+    partial = ""
+    keep_all = True
+
+    def __init__(self, records: Sequence[Record], session: Session, comparing: Comparison) -> None:
         self.records = records
         self.position = 0
+        self._session = session
+        self._comparing = comparing
 
     def peek(self) -> Record | None:
         """Return the record that comes next, None at the end."""
@@ -423,28 +434,14 @@ class RunRecords:
             mends.append(record)
         return mends, None
 
-
-class RecordedWorld:
-    """The model, its context and the tools of a run, as they were recorded.
-
-    Completions are read as today's code reads them. Every prompt fits, but for those for which room
-    was made then. Calls begin that began then; the replay tells how each ended.
-    """
-
-    received_any = True
-    partial = ""
-
-    def __init__(self, session: Session, script: RunRecords, comparing: Comparison) -> None:
-        self._session = session
-        self._script = script
-        self._comparing = comparing
+    # --- the model and its context ---
 
     async def start(self) -> None:
         """Start nothing."""
 
     async def complete(self, step: Complete, emit: object) -> CompletionResult:
         """Return the completion that comes next in the records."""
-        mends, record = self._script.peek_completion()
+        mends, record = self.peek_completion()
         assert record is not None, "the next record is no completion"
         turn = self._redraw(mends, record, step) if mends else None
         if record.error is not None:
@@ -505,13 +502,15 @@ class RecordedWorld:
 
     async def fit(self, step: Complete) -> FittedStep | CompactedRecord | StoppedRecord:
         """Return what was recorded in place of the step, if that was not sent."""
-        record = self._script.peek()
+        record = self.peek()
         return record if isinstance(record, CompactedRecord) else FittedStep(step)
 
     async def count_sent(self, step: FittedStep, record: CompletionRecord) -> int | None:
         """Return the tokens that were counted then."""
-        _, completion = self._script.peek_completion()
+        _, completion = self.peek_completion()
         return None if completion is None else completion.context
+
+    # --- the tools ---
 
     def begin(self) -> None:
         """Begin a run."""
@@ -538,6 +537,16 @@ class RecordedWorld:
     def report(self, call: CallRecord, progress: Progress) -> None:
         """Tell nobody."""
 
+    # --- the store of artifacts ---
+
+    def add(self, text: str, key: str = "") -> str | None:
+        """Return the id that an output had, None if it was not kept."""
+        record = self.peek()
+        return record.artifact if isinstance(record, ObservationRecord) else None
+
+    def sweep(self) -> None:
+        """Do nothing: there is nothing to remove."""
+
 
 def _end_of(turn: ConstrainedTurn) -> str:
     """The way in which a mended turn ended, in a word."""
@@ -549,30 +558,13 @@ def _end_of(turn: ConstrainedTurn) -> str:
     return error.code if error is not None and error.code == "unknown_tool" else "filled"
 
 
-class RecordedArtifacts:
-    """Stands for the store of artifacts: an output was kept if it was kept then."""
-
-    keep_all = True
-
-    def __init__(self, script: RunRecords) -> None:
-        self._script = script
-
-    def add(self, text: str, key: str = "") -> str | None:
-        """Return the id that the output had, None if it was not kept."""
-        record = self._script.peek()
-        return record.artifact if isinstance(record, ObservationRecord) else None
-
-    def sweep(self) -> None:
-        """Do nothing: there is nothing to remove."""
-
-
 _NO_TOOLS: Final = Registry(())
 
 
 class RecordedApprovals(CallApprovals):
     """Decides as today; what a person said, and what they were shown, is recorded."""
 
-    def __init__(self, writer: SessionWriter, outputs: Outputs, script: RunRecords) -> None:
+    def __init__(self, writer: SessionWriter, outputs: Outputs, world: RecordedWorld) -> None:
         super().__init__(
             writer,
             _NO_TOOLS,
@@ -581,7 +573,7 @@ class RecordedApprovals(CallApprovals):
             templates=None,
             consumed_approvals=ConsumedApprovals(),
         )
-        self._script = script
+        self._world = world
 
     async def write(self, records: Sequence[Record]) -> None:
         """Hand records on; what a dry run would have changed comes from the world."""
@@ -589,7 +581,7 @@ class RecordedApprovals(CallApprovals):
 
     async def preview(self, call: CallRecord) -> Preview:
         """Return the fault of a call that could only fail, as it was recorded."""
-        record = self._script.peek()
+        record = self._world.peek()
         if isinstance(record, ObservationRecord) and record.call == call.call:
             return Preview("", "", error=record.error)
         return Preview("", "")

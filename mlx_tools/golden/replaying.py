@@ -46,9 +46,7 @@ from mlx_tools.golden.file import Golden
 from mlx_tools.golden.recorded import (
     NamedSecrets,
     RecordedApprovals,
-    RecordedArtifacts,
     RecordedWorld,
-    RunRecords,
     StoppedClock,
     ToolOutput,
     chat_format_today,
@@ -129,9 +127,9 @@ def replay(golden: Golden, *, words: PromptWords | None = None) -> Replay:
 class _ReplayWriter(SessionWriter):
     """Compares the driver's records with the recorded ones, and folds the latter."""
 
-    def __init__(self, session: Session, script: RunRecords, comparing: Comparison) -> None:
+    def __init__(self, session: Session, world: RecordedWorld, comparing: Comparison) -> None:
         super().__init__(session, [], secret=b"", now=lambda: _NO_TIME)
-        self._script = script
+        self._world = world
         self._comparing = comparing
         self.records_now: list[Record] = []
         """The records as today's code would have written them."""
@@ -144,7 +142,7 @@ class _ReplayWriter(SessionWriter):
         """Go on from the recorded ``record``, as which today ``now`` would be written."""
         self.session.apply(record)
         self.records_now.append(record if now is None else now)
-        self._script.position += 1
+        self._world.position += 1
 
     def append(
         self, record: Record, later_records: Sequence[Record] = (), reading: Reading | None = None
@@ -156,7 +154,7 @@ class _ReplayWriter(SessionWriter):
         if isinstance(record, CompletionRecord):
             self._compare_completion(record)
             return record
-        was = self._script.peek()
+        was = self._world.peek()
         if was is None or not alike(record, was):
             recorded = "" if was is None else as_text(was)
             self._comparing.texts("outcome", "what comes next", recorded, as_text(record), was)
@@ -183,8 +181,8 @@ class _ReplayWriter(SessionWriter):
         if self.session.state is not State.READING:
             super().append_all(records)
             return
-        recorded = self._script.records
-        places = find_following(recorded, self._script.position, records)
+        recorded = self._world.records
+        places = find_following(recorded, self._world.position, records)
         was = [recorded[place] for place in places]
         now = [_with_change(one, was) for one in records]
         self._comparing.records(now, was)
@@ -196,7 +194,7 @@ class _ReplayWriter(SessionWriter):
             self.session.state = State.READING if was else State.COMPLETING
 
     def _compare_completion(self, now: CompletionRecord) -> None:
-        mends, record = self._script.peek_completion()
+        mends, record = self._world.peek_completion()
         assert record is not None
         # The world's: none of it is found out again.
         now = replace(
@@ -224,7 +222,7 @@ class _ReplayWriter(SessionWriter):
             comparing.field("reading", f"what is read ({key})", key, now, record)
         for mend in mends:
             self.session.apply(mend)
-        self._script.position += len(mends)
+        self._world.position += len(mends)
         self.take(record, now)
 
     def _compare_observation(
@@ -276,7 +274,6 @@ class _Replayer:
         messages = golden.golden.words.get(MESSAGES)
         changed = messages is not None and messages != word_files()[MESSAGES]
         self._comparing = Comparison(words_changed=changed)
-        self._script = RunRecords(golden.records)
         inputs = SessionInputs(
             specs=self._specs,
             words=words,
@@ -284,14 +281,14 @@ class _Replayer:
             finder=NamedSecrets(golden.golden.named_values),
         )
         self._session = session = Session(golden.header, inputs)
-        self._writer = writer = _ReplayWriter(session, self._script, self._comparing)
-        outputs = Outputs(session, cast(Any, RecordedArtifacts(self._script)))
-        world = RecordedWorld(session, self._script, self._comparing)
+        self._world = world = RecordedWorld(golden.records, session, self._comparing)
+        self._writer = writer = _ReplayWriter(session, world, self._comparing)
+        outputs = Outputs(session, cast(Any, world))
         parts = DriverParts(
             completer=world,
             window=world,
             runner=world,
-            approvals=RecordedApprovals(writer, outputs, self._script),
+            approvals=RecordedApprovals(writer, outputs, world),
             approver=PauseApprover(),
             outputs=outputs,
             clock=StoppedClock(),
@@ -379,16 +376,16 @@ class _Replayer:
 
     async def _replay(self) -> None:
         """Let the driver write each record that is its own; take the others as recorded."""
-        while (record := self._script.peek()) is not None:
+        while (record := self._world.peek()) is not None:
             self._comparing.turn = self._session.turn
             self._session.check(record)
-            position = self._script.position
+            position = self._world.position
             if position in self._writer.compared:
                 self._session.fold(record)
-                self._script.position += 1
+                self._world.position += 1
                 continue
             await self._take(record)
-            if self._script.position == position:  # the world's, or today something else comes
+            if self._world.position == position:  # the world's, or today something else comes
                 self._writer.take(record)
 
     async def _take(self, record: Record) -> None:
@@ -430,7 +427,7 @@ class _Replayer:
                 await self._observe(record)
 
     async def _complete(self) -> None:
-        mends, record = self._script.peek_completion()
+        mends, record = self._world.peek_completion()
         if record is None:
             return  # mends of a completion that nobody has the end of
         step = self._session.next_step()
@@ -460,7 +457,7 @@ class _Replayer:
 
     def _decided(self, record: DecisionRecord) -> DecisionRecord:
         call = self._session.current.call(record.call)
-        prior_record = self._script.records[self._script.position - 1]
+        prior_record = self._world.records[self._world.position - 1]
         if isinstance(prior_record, EditRecord):
             # It is decided about as what a person wrote, not a model.
             call = replace(call, runs="freely", echoed=False)
