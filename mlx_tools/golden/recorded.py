@@ -401,7 +401,7 @@ def _outcome(header: Header, run: Sequence[Record]) -> Mapping[str, Any]:
 
 
 class RecordedWorld:
-    """The model, its context, the tools and the artifacts of a run, as they were recorded.
+    """The model, its context, the tools and artifacts of a run, as recorded.
 
     It has the records of the run, and how far a replay of it has come. Completions are read as
     today's code reads them. Every prompt fits, but for those for which room was made then. Calls
