@@ -181,6 +181,15 @@ class ScheduleError(MlxToolsError):
     """True if it may work again by itself: another process holds the file, or the disk is full."""
 
 
+def describe_error(error: BaseException, max_chars: int = 300) -> str:
+    """Return the class and the text of an exception that may be of anybody's class."""
+    try:
+        text = str(error)
+    except Exception as failure:
+        text = f"its text cannot be made: {type(failure).__name__}"
+    return f"{type(error).__name__}: {text}"[:max_chars]
+
+
 @contextlib.contextmanager
 def translate_os_error(
     kind: type[MlxToolsError], action: str, hint: str | None = None

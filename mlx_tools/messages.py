@@ -270,7 +270,7 @@ class ToolSpec:
             return self.effects
         try:
             effects = frozenset(self.effects(deepcopy(dict(arguments))))
-        except Exception:  # a tool author's function: fail closed
+        except (Exception, SystemExit):  # a tool author's function: fail closed
             return ALL_EFFECTS
         return effects if effects <= ALL_EFFECTS else ALL_EFFECTS
 

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
         header_of,
     )
     from mlx_tools.app.machine_checks import check_autostart, check_machine
-    from mlx_tools.app.plugin_guard import describe, tolerate, tolerate_async
+    from mlx_tools.app.plugin_guard import tolerate, tolerate_async
     from mlx_tools.app.probe import (
         STRATEGIES,
         Cell,
@@ -159,7 +159,7 @@ __getattr__, __dir__ = names_of(
         "http_server": ("OpenConnections", "ServerConfig"),
         "kept_session": ("NO_MODEL", "SavedSession", "as_options", "call_recorded", "header_of"),
         "machine_checks": ("check_autostart", "check_machine"),
-        "plugin_guard": ("describe", "tolerate", "tolerate_async"),
+        "plugin_guard": ("tolerate", "tolerate_async"),
         "probe": (
             *("STRATEGIES", "Cell", "ProbeResult", "list_styles", "load_questions"),
             *("make_verdict", "measure"),

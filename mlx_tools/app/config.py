@@ -421,8 +421,8 @@ def merge(layers: Sequence[Layer]) -> Configuration:
     plugin_settings: dict[str, Section] = {}
     for name, plugin_section in plugin_sections().items():
         try:
-            plugin_settings[name] = convert(nested.pop(name), plugin_section)
-        except Exception as error:  # such as of its `__post_init__`: somebody else's code
+            plugin_settings[name] = convert(nested.pop(name, {}), plugin_section)
+        except (Exception, SystemExit) as error:  # such as of its `__post_init__`
             raise ConfigErrors([f"{name}: its values do not go together: {error}"]) from error
     return Configuration(
         settings=convert(nested, Settings),

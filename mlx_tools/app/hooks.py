@@ -30,8 +30,8 @@ from mlx_tools.app.hook_values import (
     StoreKind,
     ToolRequest,
 )
-from mlx_tools.app.plugin_guard import describe, guard_part
-from mlx_tools.errors import MlxToolsError, UsageError
+from mlx_tools.app.plugin_guard import guard_part
+from mlx_tools.errors import MlxToolsError, UsageError, describe_error
 from mlx_tools.packages import PLUGINS as GROUP
 from mlx_tools.packages import find_offers, package_of
 
@@ -395,7 +395,7 @@ class Plugins:
             if built_in and isinstance(error, MlxToolsError):
                 raise
             where = f"{hook}: " if hook else ""
-            self._leave_out(name, hook, f"{where}{describe(error)}")
+            self._leave_out(name, hook, f"{where}{describe_error(error)}")
 
     def _guard_parts(self, name: str, hook: str, parts: Any, *, built_in: bool) -> Any:
         """Return the parts with functions that name the plugin if they fail."""

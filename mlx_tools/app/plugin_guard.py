@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import convert, structs
 
 from mlx_tools.app.hook_values import SourceMaker
-from mlx_tools.errors import MlxToolsError, PluginError
+from mlx_tools.errors import MlxToolsError, PluginError, describe_error
 from mlx_tools.messages import replace
 
 Refuse = Callable[[str], None]
@@ -61,16 +61,9 @@ def name_plugin(plugin: str, place: str) -> Iterator[None]:
     except MlxToolsError:
         raise
     except (Exception, SystemExit) as error:  # somebody else's code: nothing is known of it
-        raise PluginError(f"the plugin {plugin} failed: {place}: {describe(error)}") from error
-
-
-def describe(error: BaseException) -> str:
-    """Return the class and the text of an exception that may be of any class."""
-    try:
-        text = str(error)
-    except Exception as failure:  # somebody else's class
-        text = f"its text cannot be made: {type(failure).__name__}"
-    return f"{type(error).__name__}: {text}"[:300]
+        raise PluginError(
+            f"the plugin {plugin} failed: {place}: {describe_error(error)}"
+        ) from error
 
 
 def _guard(
@@ -113,7 +106,7 @@ def _left_out(make: Callable[[Any], Any], refuse: Refuse) -> Callable[[Any], lis
         except MlxToolsError as error:
             refuse(f"sources: {error}")
         except (Exception, SystemExit) as error:  # somebody else's code: nothing is known of it
-            refuse(f"sources: {describe(error)}")
+            refuse(f"sources: {describe_error(error)}")
         else:
             return tools
         return []
@@ -130,7 +123,7 @@ def tolerate_async(
         try:
             await function()
         except (Exception, SystemExit) as error:  # somebody else's code: nothing is known of it
-            refuse(f"{place}: {describe(error)}")
+            refuse(f"{place}: {describe_error(error)}")
 
     return call
 
@@ -144,7 +137,7 @@ def tolerate(
         try:
             return function(*arguments)
         except (Exception, SystemExit) as error:  # somebody else's code: nothing is known of it
-            refuse(f"{place}: {describe(error)}")
+            refuse(f"{place}: {describe_error(error)}")
             return fallback
 
     return call

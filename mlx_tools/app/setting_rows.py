@@ -202,7 +202,7 @@ class SettingRow:
         if self.setting.test is not None:
             try:
                 self.setting.test(value)
-            except Exception:  # a plugin's test may raise anything
+            except (Exception, SystemExit):  # a plugin's test may raise anything
                 raise ValueError from None
         return value
 
@@ -284,7 +284,7 @@ def find_declaration_fault(section: type[Section], name: str) -> str | None:
             if (fault := _row_fault(row) or _default_fault(row, default)) is not None:
                 return f"{field.name}: {fault}"
         msgspec.convert(structs.asdict(section()), section)  # as the values are read later
-    except Exception as error:  # somebody else's code: nothing is known of it
+    except (Exception, SystemExit) as error:  # somebody else's code: nothing is known of it
         return f"it cannot be read: {type(error).__name__}: {error}"
     return None
 
@@ -320,7 +320,7 @@ def _default_fault(row: SettingRow, default: Any) -> str | None:
         return None
     try:
         row.check(default)
-    except Exception as error:  # a type that msgspec does not take raises further ones
+    except (Exception, SystemExit) as error:  # a type that msgspec does not take raises others
         reason = f"{type(error).__name__}, allowed: {row.allowed()}"
         return f"its default {default!r} is not allowed ({reason})"
     return None

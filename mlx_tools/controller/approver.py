@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from mlx_tools.errors import (
     MlxToolsError,
     UsageError,
+    describe_error,
     for_message,
     read_attribute,
     require_instance,
@@ -281,7 +282,7 @@ async def ask_approver(
     except MlxToolsError:
         raise
     except Exception as error:
-        said = f"{name} failed: {type(error).__name__}: {error}"
+        said = f"{name} failed: {describe_error(error)}"
         hint = "its traceback is this error's cause"
         raise UsageError(said, hint=hint if function else f"{hint}; {_DECIDE}") from error
     right = len(answers) == len(requests)

@@ -35,14 +35,13 @@ from mlx_tools.app import (
     Refusal,
     RunOptions,
     ServerConfig,
-    describe,
     listen,
     plugins,
     read_headers,
     tolerate,
     tolerate_async,
 )
-from mlx_tools.errors import MlxToolsError, StorageError, UsageError
+from mlx_tools.errors import MlxToolsError, StorageError, UsageError, describe_error
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.anthropic_messages import (
     anthropic_messages_error,
@@ -249,7 +248,7 @@ def _addition_fault(gateway: Gateway, old_additions: Mapping[str, Any]) -> str |
     try:
         json.dumps(openapi_document(gateway.operations, gateway.schemas))
     except Exception as error:  # somebody else's values: nothing is known of them
-        return f"its operations or schemas cannot be described: {describe(error)}"
+        return f"its operations or schemas cannot be described: {describe_error(error)}"
     return None
 
 

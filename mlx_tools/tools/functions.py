@@ -10,7 +10,7 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
-from mlx_tools.errors import ToolDefinitionError, UsageError
+from mlx_tools.errors import ToolDefinitionError, UsageError, describe_error
 from mlx_tools.paths import expand_user
 from mlx_tools.policy import FUNCTIONS
 from mlx_tools.tools.tool import Tool, tool, with_plugin
@@ -56,7 +56,7 @@ def _import_file(file: Path, path: str) -> ModuleType:
     sys.path.insert(0, str(file.parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise UsageError(f"{path} cannot be imported: {_describe_error(error, file)}") from None
     finally:
@@ -64,13 +64,13 @@ def _import_file(file: Path, path: str) -> ModuleType:
     return module
 
 
-def _describe_error(error: Exception, file: Path) -> str:
+def _describe_error(error: BaseException, file: Path) -> str:
     """Describe an exception, and its line in the file."""
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
     if isinstance(error, SyntaxError):
         lines = [error.lineno]
     where = f"line {lines[-1]}: " if lines else ""
-    return f"{where}{type(error).__name__}: {error}"[:500]
+    return f"{where}{describe_error(error, 500)}"
 
 
 def _make_tool(name: str, value: object, module: ModuleType) -> Tool | None:

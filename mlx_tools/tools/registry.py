@@ -20,6 +20,7 @@ from mlx_tools.errors import (
     MlxToolsError,
     ToolDefinitionError,
     UsageError,
+    describe_error,
     for_message,
     read_attribute,
     require_instance,
@@ -161,7 +162,7 @@ class Registry:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # somebody else's code: nothing is known of it
-            reason = f"it could not be loaded: {type(error).__name__}: {error}"[:300]
+            reason = f"it could not be loaded: {describe_error(error)}"
             hint = f" ({_TOOL_HINT})" if isinstance(error, TypeError) else ""
             self._refusals[key] = reason + hint
 
@@ -333,8 +334,8 @@ class Registry:
         ask = find_member(self._tools[spec.name], "disabled_reason")
         try:
             reason = None if ask is None else ask()
-        except Exception as error:  # somebody else's code
-            return f"it cannot say whether it works: {type(error).__name__}: {error}"[:300]
+        except (Exception, SystemExit) as error:  # somebody else's code
+            return f"it cannot say whether it works: {describe_error(error)}"
         return reason if isinstance(reason, str) else None
 
     def _make_row(self, spec: ToolSpec, policy: Policy) -> dict[str, Any]:

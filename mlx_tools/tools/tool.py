@@ -13,6 +13,7 @@ from msgspec.structs import force_setattr
 
 from mlx_tools.errors import (
     ToolDefinitionError,
+    describe_error,
     for_message,
     require_instance,
     require_mapping,
@@ -118,8 +119,8 @@ def make_preview(
         text, state = f"This call can only fail: {error}", f"fails: {error}"
         call_error = ErrorInfo(error.code, str(error)[: error.max_chars])
         return Preview(text, state, fails=True, error=call_error)
-    except Exception as error:  # anyone's code
-        why = f"{type(error).__name__}: {error}"[:300]
+    except (Exception, SystemExit) as error:  # anyone's code
+        why = describe_error(error)
         return Preview(f"What it would change cannot be told: {why}", f"fails: {why}", fails=True)
     finally:
         CONTEXT.reset(token)

@@ -117,6 +117,8 @@ class OddSettings(Section, frozen=True):
     x: Annotated[int, Setting("any", "An odd number")] = 1
     def __post_init__(self):
         if self.x % 2 == 0: raise KeyError("even")
+class NoSettings(Section, frozen=True):
+    pass
 @app.command()
 def fail(): raise ValueError("no luck")
 @hookimpl
@@ -126,7 +128,7 @@ def commands():
     return [Command(name, "Do it.", places.get(name, "faulty:app")) for name in names]
 @hookimpl
 def settings():
-    return {"tides": 7, "odd": OddSettings}
+    return {"tides": 7, "odd": OddSettings, "bare": NoSettings}
 """
 
 

@@ -49,6 +49,13 @@ class WithFaultyValues(Section, frozen=True):
         raise KeyError(self.days)
 
 
+class ThatExits(Section, frozen=True):
+    days: Annotated[int, Setting("any", "Days")] = 1
+
+    def __post_init__(self) -> None:
+        raise SystemExit(self.days)
+
+
 class WithOneVariableTwice(Section, frozen=True):
     days: Annotated[int, Setting("any", "Days", env="MLX_TOOLS_MOON")] = 1
     weeks: Annotated[int, Setting("any", "Weeks", env="MLX_TOOLS_MOON")] = 1
@@ -73,6 +80,7 @@ class WithoutDefault(Section, frozen=True):
         ("moon", section(Setting("any", "D", option="--days,-t N")), "sets already"),
         ("moon", WithOneVariableTwice, "sets already"),
         ("moon", WithOtherNames, "cannot be read"),
+        ("moon", ThatExits, "cannot be read: SystemExit: 1"),
         ("moon", WithFaultyValues, "cannot be read"),
         ("profiles", section(Setting("any", "Days")), "there is such a table already"),
         (7, section(Setting("any", "Days")), "no name of a table"),

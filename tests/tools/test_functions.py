@@ -113,6 +113,7 @@ def test_two_files_of_one_name_do_not_take_each_others_place(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("import sys\nsys.exit(5)\n", "cannot be imported: line 2: SystemExit: 5"),
         (None, "there is no such file"),
         ("def f(:\n", "line 1: SyntaxError"),
         ("\n\nraise ValueError('no')\n", "line 3: ValueError: no"),

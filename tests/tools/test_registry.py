@@ -16,7 +16,7 @@ import pytest
 
 from mlx_tools import builtin_tools
 from mlx_tools.errors import ToolDefinitionError, UsageError
-from mlx_tools.messages import ToolSpec
+from mlx_tools.messages import ALL_EFFECTS, ToolSpec
 from mlx_tools.plugins.schedule.task_tool import Jobs
 from mlx_tools.policy import Policy
 from mlx_tools.tools import Registry, Tool, ToolOffer, find_entry_points, tool
@@ -381,6 +381,27 @@ def test_the_words_of_the_built_in_tools_have_examples() -> None:
             assert schema.get("examples") or schema.get("enum")
             for example in schema.get("examples", ()):
                 Draft202012Validator(schema).validate(example)
+
+
+class TextlessError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@table("error", [LookupError("x"), SystemExit(3), TextlessError(), RecursionError()])
+def test_whatever_a_foreign_tools_functions_raise_is_told_and_ends_nothing(
+    error: BaseException,
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise error
+
+    spec = ToolSpec("probe", "Probes.", {"type": "object"}, effects=fail)
+    foreign = SimpleNamespace(spec=spec, call=AsyncMock(), disabled_reason=fail, preview=fail)
+    registry = offering(("x", "pkg", foreign))
+    why = {row["name"]: row["disabled_reason"] for row in registry.listing(Policy())}["probe"]
+    assert why.startswith(f"it cannot say whether it works: {type(error).__name__}: ")
+    assert f"told: {type(error).__name__}: " in make_preview(foreign, {}).text
+    assert spec.effects_of({}) == ALL_EFFECTS
 
 
 @pytest.mark.parametrize(
