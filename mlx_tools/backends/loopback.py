@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import count
 from typing import Any, Final
@@ -21,6 +22,9 @@ MAX_IDLE: Final = 8
 
 MAX_UNREAD: Final = 1 << 18
 """Bytes that have come and are not read yet. With more, the server waits."""
+
+MAX_HEADS: Final = 64
+"""Heads of requests that are remembered: a server has few paths, and requests to it few headers."""
 
 MAX_HEAD: Final = 100 << 10
 """Bytes of a response's head, as in httpcore."""
@@ -40,8 +44,41 @@ class LoopbackClient(httpx.AsyncClient):
 
     def __init__(self, timeout: httpx.Timeout, keepalive_seconds: float) -> None:
         self._loopback = LoopbackTransport(keepalive_seconds)
+        self._requests: dict[tuple[Any, ...], httpx.Request] = {}  # of which further ones are made
         super().__init__(
             transport=self._loopback, timeout=timeout, trust_env=False, follow_redirects=False
+        )
+
+    def build_request(
+        self,
+        method: str,
+        url: httpx.URL | str,
+        *,
+        content: Any = None,
+        headers: Any = None,
+        **options: Any,
+    ) -> httpx.Request:
+        """Build a request as `httpx.AsyncClient.build_request` does.
+
+        The head of one with a body is made once for each address and its headers.
+        """
+        if not isinstance(content, bytes) or not isinstance(headers, Mapping) or options:
+            return super().build_request(method, url, content=content, headers=headers, **options)
+        key = method, str(url), *headers.items()
+        first = self._requests.get(key)
+        if first is None:
+            first = super().build_request(method, url, content=b"", headers=headers)
+            del first.headers["content-length"]
+            if len(self._requests) >= MAX_HEADS:
+                self._requests.clear()
+            self._requests[key] = first
+        length = b"content-length", str(len(content)).encode()
+        return httpx.Request(
+            method,
+            first.url,
+            headers=[*first.headers.raw, length],
+            stream=httpx.ByteStream(content),
+            extensions=first.extensions,
         )
 
     async def send(

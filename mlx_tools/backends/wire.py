@@ -118,7 +118,7 @@ def completion_body(
     0, else a fresh random one.
 
     Args:
-        request: the request.
+        request: the request, which was checked.
         model: the model's name, None to leave it out.
         forbidden_tokens: ids of tokens that get a bias of -100.
         grammar_option: the field in which the server takes a grammar, None if it takes none.
@@ -129,7 +129,7 @@ def completion_body(
         seed = 0 if request.temperature == 0 else secrets.randbelow(2**31)
     body: dict[str, Any] = {
         **request.sampling,
-        "prompt": check_request(request),
+        "prompt": without_surrogates(request.prompt),
         "max_tokens": request.max_tokens,
         "temperature": request.temperature,
         "seed": seed,

@@ -23,6 +23,7 @@ from mlx_tools.prompt import (
     result_tool,
 )
 from mlx_tools.protocol import DEFAULT_REASONING_MARKERS
+from mlx_tools.schema import cache_by_identity
 from mlx_tools.tools import Finder
 from mlx_tools.transcript import (
     ApprovalRecord,
@@ -223,6 +224,12 @@ class SentPrompt:
         self._chars += len(record.prompt or "")
 
 
+# The headers that a gateway makes share these parts, which are checked when they are read.
+_read_policy: Final = cache_by_identity(Policy.from_json)
+_read_limits: Final = cache_by_identity(Limits.from_json)
+_read_format: Final = cache_by_identity(ChatFormat.from_json)
+
+
 class SessionState:
     """The state that the records of a session come to.
 
@@ -237,10 +244,10 @@ class SessionState:
         self.finder = inputs.finder
         self.believes = inputs.believes
         self.state = State.IDLE
-        self.policy = Policy.from_json(header.policy)
-        self.limits = Limits.from_json(header.limits)
+        self.policy = _read_policy(header.policy)
+        self.limits = _read_limits(header.limits)
         # --- how the model is spoken to ---
-        self.chat_format = ChatFormat.from_json(header.chat_format)
+        self.chat_format = _read_format(header.chat_format)
         own = (self.chat_format.reasoning,) if self.chat_format.reasoning is not None else ()
         self.reasoning_markers = tuple(dict.fromkeys((*own, *DEFAULT_REASONING_MARKERS)))
         tools = self.chat_format.tools if header.style == "native" else None

@@ -136,7 +136,7 @@ _ROLES: Final[Mapping[str, Role]] = {
 }
 
 
-class TextMessage(Struct, forbid_unknown_fields=True):
+class TextMessage(Struct, forbid_unknown_fields=True, gc=False):
     """A message that is a role and a text, as most are."""
 
     role: Literal["system", "developer", "user", "assistant", "function"]

@@ -42,10 +42,14 @@ from mlx_tools.transcript import (
     UserRecord,
 )
 
+_ALL_CALLS: Final = 10_000
+"""The calls of one turn are not limited here: the client decides what it runs."""
+
 NO_BUDGET: Final = 10**9
 """Tokens that a client's tools may take: all of them are told, or they do not fit the context."""
 
-_POLICY: Final = Policy(allow=["*"], ask_effects=())
+# One object for all headers: it is read once.
+_POLICY: Final = Policy(allow=["*"], ask_effects=()).to_json()
 _MOST_REMEMBERED: Final = 6 << 20
 """About how many bytes of turns are remembered: four thousand, so a hundred conversations of forty.
 """
@@ -224,8 +228,8 @@ class PromptProfile(Struct, frozen=True, kw_only=True):
     def header(self, request: TurnRequest, limits: Limits) -> Header:
         """The header of the session that this request is a turn of.
 
-        Where there are neither tools nor a schema for the answer, nothing of ours stands in the
-        prompt: the model answers as it does.
+        ``limits`` are those of the model. Where there are neither tools nor a schema for the
+        answer, nothing of ours stands in the prompt: the model answers as it does.
         """
         system = "\n\n".join(m.content for m in _preamble(request.conversation) if m.content)
         said = system
@@ -235,7 +239,7 @@ class PromptProfile(Struct, frozen=True, kw_only=True):
         tools: tuple[Mapping[str, Any], ...] = ()
         examples: tuple[Mapping[str, str], ...] = ()
         if plain:
-            chat_format = replace(chat_format, tools=None)
+            chat_format = _without_tools(chat_format)
             style, system = "native", Neutraliser(chat_format.control_tokens).plain(system)
         else:
             frame = Frame(
@@ -273,17 +277,39 @@ class PromptProfile(Struct, frozen=True, kw_only=True):
             system=system,
             examples=examples,
             tools=tools,
-            policy=_POLICY.to_json(),
-            limits=limits.to_json(),
+            policy=_POLICY,
+            limits=_written_limits(limits, request.parallel),
             output_schema=schema,
             weak_model=self.weak_model,
         )
 
 
 @lru_cache(maxsize=64)
+def _without_tools(chat_format: ChatFormat) -> ChatFormat:
+    return replace(chat_format, tools=None)
+
+
+@lru_cache(maxsize=64)
 def _written_format(chat_format: ChatFormat) -> Mapping[str, Any]:
     """Return the format as a header has it, one object for all headers."""
     return chat_format.to_json()
+
+
+@lru_cache(maxsize=64)
+def _written_limits(limits: Limits, parallel: bool) -> Mapping[str, Any]:
+    """Return the limits of a turn as a header has them, one object for all headers.
+
+    What a client wants of a turn, and how long it goes on, is its own affair.
+    """
+    turn_limits = replace(
+        limits,
+        max_tokens=1_000_000,
+        max_iterations=1_000,
+        max_format_errors=100,
+        max_argument_bytes=100_000_000,
+        max_calls_per_turn=_ALL_CALLS if parallel else 1,
+    )
+    return turn_limits.to_json()
 
 
 def _with_example(schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

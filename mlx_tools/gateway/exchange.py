@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
@@ -73,22 +74,22 @@ class Sender:
 
         That frees its slot, and closes the stream of the model's server.
         """
-        async with anyio.create_task_group() as tasks:
-            give_up = tasks.cancel_scope.cancel
+        with anyio.CancelScope() as scope:
 
             async def watch() -> None:
                 while (await receive())["type"] != "http.disconnect":
                     pass
-                give_up()
+                scope.cancel()
 
-            self._timer = WaitTimer(give_up)
-            tasks.start_soon(watch)
+            # No task group: it would wait for this task, which every request has.
+            watching = asyncio.create_task(watch())
+            self._timer = WaitTimer(scope.cancel)
             try:
                 yield
             finally:
                 self._timer.close()
                 self._timer = None
-            give_up()
+                watching.cancel()
 
     async def _send(self, message: dict[str, Any]) -> None:
         if self._timer is None:
@@ -148,19 +149,22 @@ async def body_of(
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if given != kind:
         raise ApiError(415, "unsupported_media_type", f"the body must be {kind}")
-    too_large = ApiError(413, "payload_too_large", f"the body is over {max_bytes} bytes")
     length = request.headers.get("content-length", "")
     if length.isascii() and length.isdigit() and int(length[:20]) > max_bytes:
-        raise too_large
+        raise _too_large(max_bytes)
     body = bytearray()
     with anyio.move_on_after(seconds) as late:
         async for part in request.stream():
             body += part
             if len(body) > max_bytes:
-                raise too_large
+                raise _too_large(max_bytes)
     if late.cancelled_caught:
         raise ApiError(408, "timeout", f"the body did not come within {seconds:g} s")
     return bytes(body)
+
+
+def _too_large(max_bytes: int) -> ApiError:
+    return ApiError(413, "payload_too_large", f"the body is over {max_bytes} bytes")
 
 
 async def json_body(

@@ -6,11 +6,17 @@ word of ours. What a client or a model made up is never one.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import Final
 
+from msgspec import Struct, field
+
 from mlx_tools.messages import Usage
+
+Labels = tuple[tuple[str, object], ...]
 
 _METERS: Final[Mapping[str, tuple[str, str]]] = {
     "requests_total": ("counter", "Requests for a turn, by path"),
@@ -25,12 +31,22 @@ _BUCKETS: Final = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 """Upper bounds of times, in seconds."""
 
 
+class _Times(Struct):
+    """Times that were measured."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(_BUCKETS) + 1))
+    """How many times are in each bucket, and no smaller one; the last has no upper bound."""
+    seconds: float = 0.0
+    """The sum of the times."""
+
+
 class Meters:
     """Counters since the start."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, tuple[str, str]] = {}
-        self._counts: dict[str, Counter[str]] = {}
+        self._counts: dict[str, Counter[Labels]] = {}
+        self._times: dict[str, dict[Labels, _Times]] = {}
         self.declare(_METERS)
 
     def declare(self, meters: Mapping[str, tuple[str, str]]) -> None:
@@ -38,19 +54,17 @@ class Meters:
         self._kinds |= meters
         for name in meters:
             self._counts.setdefault(name, Counter())
+            self._times.setdefault(name, {})
 
-    def count(self, name: str, amount: float = 1, suffix: str = "", **labels: object) -> None:
+    def count(self, name: str, amount: int = 1, **labels: object) -> None:
         """Add to a counter, with its labels."""
-        said = ",".join(f'{key}="{_escaped(str(value))}"' for key, value in labels.items())
-        self._counts[name][f"{suffix}{{{said}}}"] += amount  # type: ignore[assignment]
+        self._counts[name][(*labels.items(),)] += amount
 
     def time(self, name: str, seconds: float, **labels: str) -> None:
         """Add a time to a histogram."""
-        for most in _BUCKETS:
-            self.count(name, seconds <= most, "_bucket", **labels, le=most)
-        self.count(name, 1, "_bucket", **labels, le="+Inf")
-        self.count(name, seconds, "_sum", **labels)
-        self.count(name, 1, "_count", **labels)
+        times = self._times[name].setdefault((*labels.items(),), _Times())
+        times.counts[bisect_left(_BUCKETS, seconds)] += 1
+        times.seconds += seconds
 
     def turn(
         self, model: str, usage: Usage, seconds: float | None, repairs: Iterable[str] = ()
@@ -70,12 +84,29 @@ class Meters:
     def text(self, gauges: Mapping[str, Mapping[str, int]]) -> str:
         """All numbers; ``gauges`` are those of now, by name and by what."""
         for name, now in gauges.items():
-            self._counts[name] = Counter({f'{{of="{what}"}}': n for what, n in now.items()})
+            self._counts[name] = Counter({(("of", what),): n for what, n in now.items()})
         lines = []
         for name, (kind, about) in self._kinds.items():
             lines += [f"# HELP mlx_tools_{name} {about}.", f"# TYPE mlx_tools_{name} {kind}"]
-            lines += [f"mlx_tools_{name}{said} {n:g}" for said, n in self._counts[name].items()]
+            rows: list[tuple[str, Labels, float]]
+            rows = [(name, labels, count) for labels, count in self._counts[name].items()]
+            for labels, times in self._times[name].items():
+                rows += _histogram(name, labels, times)
+            lines += [f"mlx_tools_{place}{{{_label_text(said)}}} {n:g}" for place, said, n in rows]
         return "\n".join(lines) + "\n"
+
+
+def _histogram(name: str, labels: Labels, times: _Times) -> Iterator[tuple[str, Labels, float]]:
+    """Yield the rows of a histogram: each bucket has the smaller ones in it."""
+    totals = [*accumulate(times.counts)]
+    for most, total in zip((*_BUCKETS, "+Inf"), totals, strict=True):
+        yield f"{name}_bucket", (*labels, ("le", most)), total
+    yield f"{name}_sum", labels, times.seconds
+    yield f"{name}_count", labels, totals[-1]
+
+
+def _label_text(labels: Labels) -> str:
+    return ",".join(f'{key}="{_escaped(str(value))}"' for key, value in labels)
 
 
 def _escaped(value: str) -> str:

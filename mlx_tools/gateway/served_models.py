@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 import anyio
@@ -49,10 +50,10 @@ _MAX_UNKNOWN: Final = 20
 """Unknown names of which the person who serves is told: they come from clients."""
 
 
-def _matches(pattern: str, name: str) -> bool:
-    """Return whether a name is of a pattern, in which ``*`` is any text."""
-    parts = map(re.escape, pattern.split("*"))
-    return re.fullmatch(".*".join(parts), name[:1000], re.DOTALL) is not None
+@lru_cache(maxsize=64)
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Return the expression of a pattern of names, in which ``*`` is any text."""
+    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
 
 
 @dataclass
@@ -106,8 +107,9 @@ class ServedModels:
             return name
         meant = self.aliases.get(name)
         if meant is None:
-            patterns = (one for one in self.aliases if "*" in one and _matches(one, name))
-            meant = self.aliases.get(next(patterns, ""), name)
+            patterns = (pattern for pattern in self.aliases if "*" in pattern)
+            matches = (p for p in patterns if _compile_pattern(p).fullmatch(name[:1000]))
+            meant = self.aliases.get(next(matches, ""), name)
         if meant in ("", DEFAULT):
             return self.names[0]
         if meant in self.names:

@@ -180,6 +180,17 @@ def application(gateway: Gateway, door: AccessRules, hooks: Plugins | None = Non
                 await start()
             yield
 
+    middleware = [Middleware(Guard, door=door, error_body=_refusal_body)]
+    if door.origins:  # pages of others are refused by the guard
+        middleware.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(door.origins),
+                allow_private_network=True,  # of these origins alone
+                allow_methods=["GET", "POST"],
+                allow_headers=["*"],
+            )
+        )
     app = Starlette(
         routes=[
             *_turn_routes(gateway),
@@ -191,16 +202,7 @@ def application(gateway: Gateway, door: AccessRules, hooks: Plugins | None = Non
             Route("/metrics", _metrics),
             *plugin_routes,
         ],
-        middleware=[
-            Middleware(Guard, door=door, error_body=_refusal_body),
-            Middleware(
-                CORSMiddleware,
-                allow_origins=list(door.origins),
-                allow_private_network=True,  # of these origins alone
-                allow_methods=["GET", "POST"],
-                allow_headers=["*"],
-            ),
-        ],
+        middleware=middleware,
         exception_handlers=dict.fromkeys((ApiError, StorageError, 404, 405, 500), _error_response),
         lifespan=lifespan,
     )

@@ -70,7 +70,6 @@ from mlx_tools.messages import (
 )
 from mlx_tools.policy import Limits
 from mlx_tools.process import AWAKE
-from mlx_tools.prompt import Neutraliser
 from mlx_tools.protocol import JudgedCall, Reading, judge
 from mlx_tools.transcript import (
     AnswerRecord,
@@ -88,9 +87,6 @@ ATTEMPTS: Final = 3
 
 STEP: Final = 20_000
 """Characters of a prompt that are counted in one go: 40 ms, in which nobody else is served."""
-
-_ALL_CALLS: Final = 10_000
-"""The calls of one turn are not limited here: the client decides what it runs."""
 
 USUAL_TOKENS: Final = 8_192
 """Tokens of a turn for which neither the client nor the context says a bound."""
@@ -224,7 +220,7 @@ class TurnRunner:
     ) -> _TurnInProgress:
         """The turn that a client asks for, its conversation folded. Raises `ApiError`."""
         # Of the messages only the new ones take time.
-        tools_size = request.size - request.messages_size if request.size > LARGE else 0
+        tools_size = 0 if request.is_plain else request.size - request.messages_size
         conversed = await in_thread_if_large(tools_size, partial(self._recall, request))
         new_size = request.size - conversed.known_size
         await in_thread_if_large(new_size, partial(conversed.fold, request.size))
@@ -233,15 +229,7 @@ class TurnRunner:
 
     def _recall(self, request: TurnRequest) -> ConversationFold:
         """Return the conversation of a request, with the beginning that is known."""
-        limits = replace(
-            self.limits,
-            max_tokens=1_000_000,
-            max_iterations=1_000,
-            max_format_errors=100,
-            max_argument_bytes=100_000_000,
-            max_calls_per_turn=_ALL_CALLS if request.parallel else 1,
-        )
-        header = self.profile.header(request, limits)
+        header = self.profile.header(request, self.limits)
         specs = {spec.name: spec for spec in request.tools}
         session = Session(header, SessionInputs(specs=specs, words=self.profile.words))
         return ConversationFold(request.conversation, session, self.memory, self.beginnings)
@@ -281,7 +269,8 @@ class _TurnInProgress:
     ) -> None:
         self._runner, self._request, self._new_id = runner, request, new_id
         self._emit, self._backend = emit, backend
-        self._beginning = self._begin_text()
+        # The client's beginning of the turn, without control tokens.
+        self._beginning = conversed.session.neutraliser.plain(request.beginning)
         self._answer = AnswerSender(
             request.stop,
             lambda text: emit(TextAdded(text)),
@@ -315,11 +304,6 @@ class _TurnInProgress:
         self._driver = turn_driver(
             self._writer, self._fit, self._complete_turn, in_thread=self._new_size > LARGE
         )
-
-    def _begin_text(self) -> str:
-        """The client's beginning of the turn, without control tokens."""
-        tokens = self._runner.profile.chat_format.control_tokens
-        return Neutraliser(tokens).plain(self._request.beginning)
 
     async def pending_request(self) -> Complete:
         """The completion that is asked for now."""

@@ -151,6 +151,11 @@ class Neutraliser:
         return pattern.sub(lambda match: match[0] + self.mark, escaped)
 
 
+_MAX_PARTS: Final = 256
+"""Parts that copies of a text share, each with some parts of its own behind them. Joined for each
+copy, a long text would be copied several times for each turn."""
+
+
 class Composer(Struct):
     """A text in the making, of host text and neutralised untrusted text.
 
@@ -184,7 +189,9 @@ class Composer(Struct):
 
     def copy(self) -> Composer:
         """Return a composer that can be added to while this one stays."""
-        return Composer(self._neutraliser, [str(self)], self._tail, self._untrusted)
+        if len(self._parts) > _MAX_PARTS:
+            self._parts = [str(self)]
+        return Composer(self._neutraliser, [*self._parts], self._tail, self._untrusted)
 
     def __str__(self) -> str:
         if len(self._parts) > 1:

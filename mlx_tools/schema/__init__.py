@@ -7,6 +7,7 @@ from mlx_tools.schema.resolve import (
     ONE_SCHEMA,
     SCHEMA_LIST,
     SCHEMA_MAP,
+    cache_by_identity,
     check_parameters,
     dereference,
     drop_unmatchable,

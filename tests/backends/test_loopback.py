@@ -11,7 +11,13 @@ import httpx
 import pytest
 from anyio.lowlevel import checkpoint
 
-from mlx_tools.backends.loopback import MAX_EVENTS, MAX_IDLE, MAX_UNREAD, LoopbackClient
+from mlx_tools.backends.loopback import (
+    MAX_EVENTS,
+    MAX_HEADS,
+    MAX_IDLE,
+    MAX_UNREAD,
+    LoopbackClient,
+)
 from tests.backends.loopback import Connection, Server
 from tests.waiting import HANG, until
 
@@ -158,6 +164,30 @@ def test_a_request_that_cannot_be_sent_is_an_error_of_httpx() -> None:
                 await client.post(server.url, content=b"{}", headers=headers)
 
     run(chunked(), asked)
+
+
+def test_requests_whose_head_is_known_are_as_httpx_builds_them() -> None:
+    def parts(request: httpx.Request) -> object:
+        headers = sorted((name.lower(), value) for name, value in request.headers.raw)
+        return request.method, request.url, headers, request.extensions, b"".join(request.stream)  # type: ignore[arg-type]
+
+    async def compare() -> None:
+        timeout = httpx.Timeout(None, connect=HANG)
+        async with (
+            LoopbackClient(timeout, HANG) as client,
+            httpx.AsyncClient(timeout=timeout, trust_env=False) as other,
+        ):
+            for number in (0, 1, *range(MAX_HEADS + 1), 0, 1):
+                url, headers = f"http://127.0.0.1:80/v1/{number}?a=%20", {"X-Key": f"k{number}"}
+                for content in (b"{}", b"", b"x" * LARGE):
+                    built = [
+                        one.build_request("POST", url, content=content, headers=headers)
+                        for one in (client, other)
+                    ]
+                    assert parts(built[0]) == parts(built[1])
+            assert len(client._requests) <= MAX_HEADS
+
+    asyncio.run(compare())
 
 
 def test_an_answer_to_the_head_alone_is_read_before_the_body_is_sent() -> None:

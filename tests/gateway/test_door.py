@@ -76,6 +76,14 @@ def test_a_host_header_is_a_name_and_a_port_and_nothing_else(
     assert ask(one, headers={"host": host}).status_code == status
 
 
+def test_if_no_page_may_ask_a_page_that_asks_first_is_refused(serving: Any) -> None:
+    asks = {"access-control-request-method": "POST"}
+    for origin, status in (("http://evil.example", 403), ("http://127.0.0.1", 405)):
+        response = ask(serving(), method="OPTIONS", headers={"origin": origin, **asks})
+        assert response.status_code == status
+        assert not [name for name in response.headers if name.startswith("access-control")]
+
+
 @pytest.mark.parametrize(
     ("origin", "status"),
     [

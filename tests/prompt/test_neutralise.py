@@ -134,6 +134,18 @@ def test_no_control_token_stands_across_a_seam_with_untrusted_text(
         assert token in host
 
 
+def test_a_copy_and_what_it_was_made_of_go_on_alone_however_long_they_are() -> None:
+    composer, wanted = Composer(KNOWN), ""
+    for number in range(600):
+        composer.host(f"{number} ")
+        other = composer.copy()
+        other.host("other")
+        wanted += f"{number} "
+        if number % 50 == 0:
+            assert (str(other), str(composer.copy())) == (f"{wanted}other", wanted)
+    assert str(composer) == wanted and len(composer.copy()._parts) == 1
+
+
 def test_json_strings_are_broken_by_an_escape_and_prose_around_them_by_the_mark() -> None:
     assert KNOWN.in_json('{"<s>":["</s>"]}') == '{"\\u003cs>":["\\u003c/s>"]}'
     assert KNOWN.in_mixed('It\'s 5" <s>.\n{"a":"<s>"} </s>') == (
