@@ -118,6 +118,7 @@ class ErrorMappingBackend:
                 # A plain coroutine would warn that it was never awaited.
                 if inspect.iscoroutine(chunks):
                     chunks.close()
+                name = _name_of(self.backend)
                 raise BackendBroken(
                     f"complete() of the backend {_name_of(self.backend)} gave "
                     f"{type(chunks).__name__}, no async iterator",
@@ -131,6 +132,7 @@ class ErrorMappingBackend:
                 except StopAsyncIteration:
                     return
                 if not isinstance(chunk, Chunk):
+                    name = _name_of(self.backend)
                     raise BackendBroken(
                         f"the backend {_name_of(self.backend)} yielded {type(chunk).__name__}, not "
                         "Chunk",

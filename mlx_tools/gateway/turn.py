@@ -8,7 +8,7 @@ a call goes on from what was told of it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +27,12 @@ from mlx_tools.controller import (
     Complete,
     Completer,
     CompletionResult,
+    Driver,
+    DriverParts,
+    FittedStep,
+    Outputs,
+    PauseApprover,
+    RunClock,
     Session,
     SessionInputs,
     request_for,
@@ -58,7 +64,7 @@ from mlx_tools.gateway.request import (
     TurnRequest,
     as_api_error,
 )
-from mlx_tools.gateway.turn_parts import TurnWriter, turn_driver
+from mlx_tools.gateway.turn_parts import ClientDecisions, ClientRunner, TurnWriter
 from mlx_tools.messages import (
     ErrorInfo,
     FinalAnswer,
@@ -220,7 +226,8 @@ class TurnRunner:
     ) -> _TurnInProgress:
         """The turn that a client asks for, its conversation folded. Raises `ApiError`."""
         # Of the messages only the new ones take time.
-        tools_size = 0 if request.is_plain else request.size - request.messages_size
+        has_tools = request.size > LARGE and not request.is_plain
+        tools_size = request.size - request.messages_size if has_tools else 0
         conversed = await in_thread_if_large(tools_size, partial(self._recall, request))
         new_size = request.size - conversed.known_size
         await in_thread_if_large(new_size, partial(conversed.fold, request.size))
@@ -301,9 +308,17 @@ class _TurnInProgress:
         self._calls = CallSender(self._session.specs, request.custom_tools, emit, new_id)
         self._completer = Completer(backend, self._session)
         self._writer = TurnWriter(self._session)
-        self._driver = turn_driver(
-            self._writer, self._fit, self._complete_turn, in_thread=self._new_size > LARGE
+        parts = DriverParts(
+            completer=self,
+            window=self,
+            runner=ClientRunner(),
+            approvals=ClientDecisions(self._writer),
+            approver=PauseApprover(),
+            outputs=Outputs(self._session, None),
+            clock=RunClock(),
+            in_thread=self._new_size > LARGE,
         )
+        self._driver = Driver(self._writer, parts)
 
     async def pending_request(self) -> Complete:
         """The completion that is asked for now."""
@@ -352,16 +367,24 @@ class _TurnInProgress:
             self._answer.begin_anew()
         raise ApiError(502, "model_output_invalid", f"the model wrote no turn that fits: {problem}")
 
-    async def _fit(self, step: Complete) -> Complete:
+    # --- what the driver asks for ---
+
+    received_any = True
+    partial = ""
+
+    async def start(self) -> None:
+        """Start nothing: the server runs already."""
+
+    async def fit(self, step: Complete) -> FittedStep:
         """The step as the client asked for it, with the tokens it may have."""
         self._step = await self._limit_tokens(self._as_asked(step))
-        return self._step
+        return FittedStep(self._step)
 
-    async def _complete_turn(self, step: Complete) -> CompletionResult:
-        """Let the model write a turn for the driver.
+    async def count_sent(self, step: FittedStep, record: CompletionRecord) -> None:
+        """Count nothing: the usage is the client's."""
 
-        Raises `StopTextFound`, `_CallsUnfinished`.
-        """
+    async def complete(self, step: Complete, emit: object) -> CompletionResult:
+        """Let the model write a turn. Raises `StopTextFound`, `_CallsUnfinished`."""
         self._result = result = await self._complete(step)
         if (calls := self._unfinished_calls(step, result)) is not None:
             raise _CallsUnfinished(result, calls)
@@ -373,8 +396,7 @@ class _TurnInProgress:
         self._restarts = 0
         self._calls.begin_turn(first_call)
         result = await self._completer.complete(step, self._show)
-        await self._count_prompt(step, result.usages[:1])
-        self._usages.append(self._billed_usage(step, result))
+        self._usages.append(await self._billed_usage(step, result))
         return result
 
     # --- calls that the client was told of ---
@@ -597,7 +619,7 @@ class _TurnInProgress:
             return self._attempts > 1
         return self._result.prefix != self._beginning
 
-    def _billed_usage(self, step: Complete, result: CompletionResult) -> Usage:
+    async def _billed_usage(self, step: Complete, result: CompletionResult) -> Usage:
         """The cost of a turn, for whoever gauges by it how full the context is.
 
         It has the prompt once, though a mend asks with it again. What the server does not say is
@@ -607,23 +629,17 @@ class _TurnInProgress:
         completion = total_usage(result.usages).completion_tokens
         prompt = asked.prompt_tokens
         return Usage(
-            prompt_tokens=self._runner.counter.count(step.prompt) if prompt is None else prompt,
+            prompt_tokens=await self._runner.measure(step.prompt) if prompt is None else prompt,
             cached_tokens=asked.cached_tokens,
             completion_tokens=result.tokens if completion is None else completion,
         )
-
-    async def _count_prompt(self, step: Complete, usages: Sequence[Usage] = ()) -> None:
-        """Count the tokens of the prompt now, in steps, if the server did not say them."""
-        if not usages or usages[0].prompt_tokens is None:
-            await self._runner.measure(step.prompt)
 
     async def _cut_off(self, step: Complete) -> TurnDone:
         """The end of a turn at a stop text, whose stream was closed early.
 
         It was closed before it said what it cost.
         """
-        await self._count_prompt(step)
-        prompt = self._runner.counter.count(step.prompt)
+        prompt = await self._runner.measure(step.prompt)
         tokens = self._runner.counter.count(self._answer.text)
         self._usages.append(Usage(prompt, None, tokens))
         return self._done("stop")
@@ -660,8 +676,7 @@ class _TurnInProgress:
         except StopTextFound:
             return await self._cut_off(step)
         written.usages.append(usage)
-        await self._count_prompt(step, written.usages)
-        self._usages.append(self._billed_usage(step, written))
+        self._usages.append(await self._billed_usage(step, written))
         content = self._answer.text
         finish: FinishReason = "length" if written.finish_reason == "length" else "stop"
         record = CompletionRecord(

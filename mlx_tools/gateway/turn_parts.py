@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import NoReturn
 
 from mlx_tools.controller import (
-    Complete,
-    CompletionResult,
-    Driver,
-    DriverParts,
-    FittedStep,
-    Outputs,
-    PauseApprover,
-    RunClock,
     Session,
     SessionWriter,
 )
@@ -24,13 +16,10 @@ from mlx_tools.tools import Preview, Progress
 from mlx_tools.transcript import (
     ApprovalRecord,
     CallRecord,
-    CompletionRecord,
     MendRecord,
     PendingCall,
     Record,
 )
-
-WriteTurn = Callable[[Complete], Awaitable[CompletionResult]]
 
 
 class TurnWriter(SessionWriter):
@@ -50,36 +39,7 @@ class TurnWriter(SessionWriter):
         return record
 
 
-class _TurnWindow:
-    """Fits a step as the client and the context allow."""
-
-    def __init__(self, fit: Callable[[Complete], Awaitable[Complete]]) -> None:
-        self._fit = fit
-
-    async def fit(self, step: Complete) -> FittedStep:
-        return FittedStep(await self._fit(step))
-
-    async def count_sent(self, step: FittedStep, record: CompletionRecord) -> None:
-        return None
-
-
-class _TurnCompletions:
-    """Lets the model write, on a server that runs already."""
-
-    received_any = True
-    partial = ""
-
-    def __init__(self, complete: WriteTurn) -> None:
-        self._complete = complete
-
-    async def start(self) -> None:
-        """Start nothing."""
-
-    async def complete(self, step: Complete, emit: object) -> CompletionResult:
-        return await self._complete(step)
-
-
-class _ClientRunner:
+class ClientRunner:
     """Runs nothing: the client makes the calls."""
 
     def begin(self) -> None: ...
@@ -104,7 +64,7 @@ class _ClientRunner:
     def report(self, call: CallRecord, progress: Progress) -> None: ...
 
 
-class _ClientDecisions:
+class ClientDecisions:
     """Decides nothing: the client asks whom it wants about its calls."""
 
     def __init__(self, writer: TurnWriter) -> None:
@@ -130,31 +90,3 @@ class _ClientDecisions:
 
     async def check_template(self, call: CallRecord, rule: str) -> NoReturn:
         raise AssertionError(f"the client makes the call {call.call}")
-
-
-def turn_driver(
-    writer: TurnWriter,
-    fit: Callable[[Complete], Awaitable[Complete]],
-    complete: WriteTurn,
-    *,
-    in_thread: bool,
-) -> Driver:
-    """The driver of one turn for a client.
-
-    Args:
-        writer: keeps the records.
-        fit: gives a step the tokens that it may have.
-        complete: has the model take it.
-        in_thread: the conversation is long: steps are worked out in a thread.
-    """
-    parts = DriverParts(
-        completer=_TurnCompletions(complete),
-        window=_TurnWindow(fit),
-        runner=_ClientRunner(),
-        approvals=_ClientDecisions(writer),
-        approver=PauseApprover(),
-        outputs=Outputs(writer.session, None),
-        clock=RunClock(),
-        in_thread=in_thread,
-    )
-    return Driver(writer, parts)
