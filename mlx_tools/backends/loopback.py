@@ -8,6 +8,7 @@ in both.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import select
 from collections.abc import Mapping
 from contextlib import suppress
@@ -161,20 +162,27 @@ def _address_of(request: httpx.Request) -> tuple[str, int]:
 
 
 async def _connect(request: httpx.Request) -> _Connection:
-    loop, address = asyncio.get_running_loop(), _address_of(request)
-    host, port = address
+    host, port = address = _address_of(request)
     seconds = request.extensions.get("timeout", {}).get("connect")
     try:
         async with asyncio.timeout(seconds):
-            found = await loop.getaddrinfo(host, port, type=1)
-            for *_, place in found[:-1]:  # localhost has two, and a server may have either
+            *others, last = await _numbers_of(host, port)
+            for number in others:  # localhost has two, and a server may have either
                 with suppress(OSError):
-                    return await _open(address, str(place[0]))
-            return await _open(address, str(found[-1][4][0]))
+                    return await _open(address, number)
+            return await _open(address, last)
     except TimeoutError as error:
         raise httpx.ConnectTimeout(str(error), request=request) from error
     except OSError as error:
         raise httpx.ConnectError(str(error), request=request) from error
+
+
+async def _numbers_of(host: str, port: int) -> list[str]:
+    """Return the numeric addresses of a host; a name is looked up in a thread."""
+    with suppress(ValueError):
+        return [str(ipaddress.ip_address(host))]
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)
+    return [str(place[0]) for *_, place in found]
 
 
 async def _open(address: tuple[str, int], host: str) -> _Connection:

@@ -11,12 +11,13 @@ from urllib.parse import quote
 import anyio
 import anyio.to_thread
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from mlx_tools.backends import WaitTimer
 from mlx_tools.errors import StorageError
 from mlx_tools.gateway.body import json_object
 from mlx_tools.gateway.request import ApiError
+from mlx_tools.messages import json_line
 
 Result = TypeVar("Result")
 
@@ -102,18 +103,19 @@ class Sender:
 
     async def whole(self, status: int, body: Mapping[str, Any], headers: dict[str, str]) -> None:
         if not self.has_begun:
-            self.has_begun = True
-            response = JSONResponse(body, status, headers=headers)
-            await self._send(
-                {"type": "http.response.start", "status": status, "headers": response.raw_headers}
-            )
-            await self._send({"type": "http.response.body", "body": response.body})
+            content = json_line(body).encode()
+            fixed = {"content-length": str(len(content)), "content-type": "application/json"}
+            await self._start(status, fixed | headers)
+            await self._send({"type": "http.response.body", "body": content})
 
     async def head(self, headers: dict[str, str]) -> None:
-        self.has_begun = True
         fixed = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
-        raw = [(k.encode(), v.encode("latin-1", "replace")) for k, v in (fixed | headers).items()]
-        await self._send({"type": "http.response.start", "status": 200, "headers": raw})
+        await self._start(200, fixed | headers)
+
+    async def _start(self, status: int, headers: Mapping[str, str]) -> None:
+        self.has_begun = True
+        raw = [(k.encode(), v.encode("latin-1", "replace")) for k, v in headers.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def send(self, text: str, *, last: bool = False) -> None:
         body = text.encode("utf-8", "replace")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -229,6 +230,16 @@ def test_a_server_is_found_by_its_name_too() -> None:
         return (await client.get(server.url.replace("127.0.0.1", "localhost"))).content
 
     assert run(chunked(b"Hi"), asked) == b"Hi"
+
+
+def test_an_address_in_numbers_is_not_looked_up_in_a_thread() -> None:
+    async def asked(client: LoopbackClient, server: Server) -> set[threading.Thread]:
+        before = set(threading.enumerate())
+        assert (await client.get(server.url)).content == b"Hi"
+        after = set(threading.enumerate()) - before
+        return {thread for thread in after if thread.name.startswith("asyncio_")}
+
+    assert run(chunked(b"Hi"), asked) == set()
 
 
 @pytest.mark.parametrize(
