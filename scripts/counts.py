@@ -7,7 +7,7 @@
 A *class name used twice* is one that two modules define; a *file name that recurs* one that two
 folders of the package have (``__init__.py`` aside). A walk counts the functions and files of the
 package that something goes through, and the pairs of functions in two files of which one calls the
-other, when it is done the second time. It begins once the controller, the server or the transcript
+other, when it is done the third time. It begins once the controller, the server or the transcript
 is there; what stands for a model (``testing.py``) is no part of it, and what a function without a
 name calls, the one calls that it stands in. A driver is a function that takes a session's steps in
 a loop; before, the replayer's and the direct call's had no such loop, and are counted by hand. What
@@ -151,6 +151,7 @@ with tempfile.TemporaryDirectory() as home:
     os.environ["HOME"] = home
     for work in (ask, serve, call, again):
         work(contextlib.nullcontext())
+        work(contextlib.nullcontext())  # a store that is new is tidied at its second session
         walk = Walk()
         work(walk)
         files = {file for file, _ in walk.functions}
@@ -163,7 +164,7 @@ WALKS: Final = (
     "a call of one tool by way of MCP",
     "a replay of a golden transcript with one call",
 )
-WALKS_BEFORE: Final = ("287 / 46 / 187", "205 / 34 / 130", "139 / 33 / 87", "195 / 27 / 141")
+WALKS_BEFORE: Final = ("287 / 46 / 187", "205 / 34 / 130", "136 / 33 / 87", "195 / 27 / 141")
 SIZES_BEFORE: Final = ("25,176 / 77", "20,946 / 74", "0 / 0", "37,439 / 142")
 """What this script counted of walks and rooms before there was one driver.
 
