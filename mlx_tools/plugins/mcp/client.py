@@ -65,7 +65,7 @@ MAX_SAMPLES: Final = 3
 """Times that a server may ask the model during one call."""
 MAX_QUESTIONS: Final = 5
 """Times that a server may ask the person during one call."""
-START_SECONDS: Final = 30.0
+START_SECONDS: Final = 60.0
 """Seconds that a server has to start: ``npx`` and ``uvx`` may download it first."""
 END_SECONDS: Final = 30.0
 """Seconds that a connection has to end. More than the SDK takes to ask a server to end and then to
