@@ -53,7 +53,7 @@ PACKAGES: Final = {
 
 Body = dict[str, Any]
 Command = tuple[list[str], dict[str, str]]
-"""What is run, and what its environment has beside the usual."""
+"""The command, and the variables of its environment beside the usual ones."""
 
 
 # --- a server that keeps what it is asked ---------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Which clients work on the gateway: a table, client by test, made by asking each.
+"""A table of clients that work on the gateway, made by asking each.
 
 ``python benchmarks/gateway_clients.py`` starts a scripted model that behaves as a strong one, the
 gateway before it, and lets every client of the folder ``clients`` do its tests; then the same with

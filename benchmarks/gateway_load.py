@@ -210,7 +210,7 @@ _TOKEN = re.compile(r'"content": ?"[^"]')
 
 
 async def ask(client: httpx.AsyncClient, url: str, number: int, tools: bool) -> list[float]:
-    """When each token came, in seconds from the request on."""
+    """Return the time of each token, in seconds from the request on."""
     body: dict[str, Any] = {
         "model": "default",
         "stream": True,

@@ -73,7 +73,7 @@ FORMS: dict[str, Form] = {
     "prose before": lambda name, given: f"Let me look that up for you.\n{hermes(name, given)}",
     "stops early": lambda name, given: hermes(name, given).partition("}}")[0],
 }
-"""How the model writes a call that it knows."""
+"""The text of a call that the model knows."""
 
 TOOLS: list[Any] = [
     {

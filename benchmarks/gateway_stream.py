@@ -1,4 +1,4 @@
-"""When a client sees what a slow model writes: real time, real sockets.
+"""The delay until a client sees a slow model's text: real time, real sockets.
 
 ``python benchmarks/gateway_stream.py`` starts a scripted model server that writes for 40 seconds,
 the gateway before it, and asks for text, a call and a thought in all three interfaces at once. It

@@ -1,4 +1,4 @@
-"""Which clients hand work to `mlx-tools mcp serve`: each calls `llm_with_tools` over it.
+"""A table of clients of `mlx-tools mcp serve`: each calls `llm_with_tools` over it.
 
 ``python benchmarks/mcp_clients.py`` asks the Inspector's command line, the SDK's own client over
 both transports, Codex and opencode, and prints who was answered. The local model is scripted: it

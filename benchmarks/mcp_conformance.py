@@ -65,7 +65,7 @@ LEFT_OUT: Final = {
     "prompts-get-embedded-resource": "prompts",
     "prompts-get-with-image": "prompts",
 }
-"""What a scenario asks for that a client is offered nothing of."""
+"""Requests of a scenario for things that no client is offered."""
 
 ADDRESS: Final = {"type": "object", "properties": {"street": {"type": "string"}}}
 SCHEMA: Final[dict[str, Any]] = {

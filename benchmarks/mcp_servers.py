@@ -136,7 +136,7 @@ def mlx_tools(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def scripted(name: str, calls: list[Call]) -> str:
-    """Why a run with the scripted model went wrong, empty where it did not."""
+    """Return why a run with the scripted model went wrong; empty if it did not."""
     short = name.removeprefix("server-").removeprefix("mcp-server-")
     lines = [call(f"{short}__{tool}", **given) for tool, given, _ in calls]
     with ScriptedServer(*lines, answer("That was it.")) as server:

@@ -144,7 +144,7 @@ class StandIn:
 
 
 def judged(source: BoundSource, rows: Iterator[dict[str, Any]]) -> dict[str, Any]:
-    """Which of the values are let through, and which calls of the valid ones are answered."""
+    """Return the accepted values, and the calls of valid ones that are answered."""
     tools = {(tool.location["method"], tool.location["path"]): tool for tool in source.tools}
     stand_in = StandIn(source)
     network = httpx.MockTransport(stand_in)

@@ -216,7 +216,7 @@ Multiples of mlx-tools' figures are in brackets.
 """
 
 COMMANDS = {"help": "`--help`", "tab": "a Tab", "ask": "an answer of a scripted server"}
-"""What the commands are run for."""
+"""The purpose of the commands."""
 
 
 def building_part(startup: dict[str, Any], steps: dict[str, dict[str, Cell]]) -> list[str]:

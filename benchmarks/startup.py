@@ -36,7 +36,7 @@ IMPORTS = {
     ),
     "LangChain create_agent": "from langchain.agents import create_agent",
 }
-"""What a program writes that uses the framework: the least that its agent needs."""
+"""The text of a program that uses the framework: the least that its agent needs."""
 
 FIRST_ANSWER = """
 import sys

@@ -28,7 +28,7 @@ class Body:
 
 
 Part = str | Body
-"""What a text is made of: words as they stand, and JSON."""
+"""The parts of a text: words as they stand, and JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ def turn_parts(dialect: Dialect, calls: Sequence[ToolCall], answer: str) -> list
 # --- going on from any beginning ----------------------------------------------------------------
 
 _MISSING: Final = ""
-"""What is written for a value that nobody wished."""
+"""The text for a value that nobody wished."""
 
 _STRING: Final = re.compile(
     r'"((?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*)("|(\\(?:u[0-9a-fA-F]{0,3})?)?\Z)?'
@@ -242,7 +242,7 @@ _SCALAR: Final = re.compile(r"[A-Za-z0-9+.\-]+")
 BETWEEN: Final = re.compile(r"[\s,;]*")
 
 Ending = int | str | None
-"""Where a part ends in what is written; or what is left to write of it; or None: it is another."""
+"""The end of a part in the text; or the rest of it to write; or None for another part."""
 
 
 class Writer:

@@ -42,7 +42,7 @@ BEFORE: Final = {
     "lines of tests": 56988,
     "lines of docs": 5998,
 }
-"""What this script counted before the rooms were put in order."""
+"""The counts before the rooms were put in order."""
 
 WALKED: Final = """
 import contextlib, os, sys, tempfile
@@ -166,7 +166,7 @@ WALKS: Final = (
 )
 WALKS_BEFORE: Final = ("287 / 46 / 187", "205 / 34 / 130", "136 / 33 / 87", "195 / 27 / 141")
 SIZES_BEFORE: Final = ("25,176 / 77", "20,946 / 74", "0 / 0", "37,439 / 142")
-"""What this script counted of walks and rooms before there was one driver.
+"""The counts of walks and rooms before there was one driver.
 
 At first it also counted what is made before a walk begins, and what stands for a model, and counted
 what a function without a name calls apart. So the three walks that there were came to 299 / 48 /
@@ -188,14 +188,14 @@ RUN: Final = (
     "tools",
     "testing",
 )
-"""What a run needs besides the pure rooms; the others are applications, or come in by hooks."""
+"""The rooms that a run needs besides the pure ones; others are applications or plugins."""
 
 HARD: Final = ("protocol", "decoding", "controller", "store", "plugins/command/sandbox")
 """Places whose code needs its reasons beside it."""
 
 WORDS_BEFORE: Final = ("724", "1,997")
 COMMENTS_BEFORE: Final = ("37", "24", "60", "45", "105")
-"""What this script counted of names, first lines and comments when the glossary came."""
+"""The counts of names, first lines and comments when the glossary came."""
 
 
 def counts(root: Path) -> dict[str, int]:
@@ -269,10 +269,10 @@ def _python(root: Path, code: str) -> str:
 
 
 TOUCHED: Final = {"setting of a run": 9, "stop reason": 2, "kind of record": 8, "backend": 8}
-"""How many files an addition touched, at the least, before the rooms were put in order."""
+"""The fewest files that an addition touched before the rooms were put in order."""
 
 RATIOS: Final = {"a step, as a multiple of llm's": "8", "the first answer, likewise": "1.7"}
-"""What it took before, measured by the benchmarks of that day."""
+"""The cost before, measured by the benchmarks of that day."""
 
 
 def ratios() -> dict[str, float]:

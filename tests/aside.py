@@ -30,8 +30,8 @@ NAMES: Final = (
     *("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "EDITOR", "VISUAL", "PAGER", "BROWSER"),
     *("SSH_CONNECTION", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"),
 )
-"""What the package and the libraries below it read of a person's environment, and how Python is
-told to run. Tests start it some hundred times: compiled anew each time, they take twice as long."""
+"""Variables of a person that the package and its libraries read, or that say how Python is to
+run. Tests start it some hundred times: compiled anew each time, they take twice as long."""
 
 CONFIGURED: Final = {
     "PIP_CONFIG_FILE": (".config/pip/pip.conf", ".pip/pip.conf", "Library/Application Support/pip"),
@@ -39,7 +39,7 @@ CONFIGURED: Final = {
     "NPM_CONFIG_USERCONFIG": (".npmrc",),
     "PYENV_ROOT": (".pyenv",),
 }
-"""Where other programs that tests start are configured in a home, by the variable that says so."""
+"""The folders in a home that configure other programs of tests, by their variable."""
 
 
 def take_aside(environ: MutableMapping[str, str] = os.environ) -> dict[str, str]:

@@ -40,7 +40,7 @@ LATE = (
     *("platformdirs", "prompt_toolkit.shortcuts", "rich.live", "rich.markdown"),
     *("rich.progress", "rich.syntax", "urllib.request"),
 )
-"""What the commands import of others when they need it."""
+"""Modules of others that the commands import when they need them."""
 
 CLIENT = """
 import json, os, socket, sys

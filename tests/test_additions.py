@@ -7,7 +7,7 @@ import pytest
 from scripts.additions import ADDITIONS, tried
 
 MOST = {"setting of a run": 2, "stop reason": 2, "kind of record": 3, "backend": 2}
-"""How many files that are there already an addition may touch."""
+"""The existing files that an addition may touch at most."""
 
 
 @pytest.mark.parametrize(

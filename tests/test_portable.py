@@ -28,10 +28,10 @@ BASH_4 = re.compile(
     r"\$\{\w+\[-\d+\]\}|\$\{\w+(?:,,?|\^\^?)\}|declare\s+-[An]|local\s+-n|\|&|&>>|;;&|;&"
     r"|\bcoproc\b|\$\{\w+@[A-Za-z]\}|\bmapfile\b|\breadarray\b|\[\[ -v |%\(.*\)T|\bwait -n\b"
 )
-"""What the bash 3.2 of macOS does not know."""
+"""Features that the bash 3.2 of macOS does not have."""
 
 MAKE_4 = re.compile(r"^\w[\w.-]*\s*!=|\.ONESHELL|\$\(file |\$\(guile|&:|^undefine\b|:::?=", re.M)
-"""What the make 3.81 of Apple's command line tools does not know."""
+"""Features that the make 3.81 of Apple's command line tools does not have."""
 
 LINUX_NAMES = {
     *("O_PATH", "O_TMPFILE", "memfd_create", "pidfd_open", "pidfd_send_signal", "eventfd"),
@@ -48,7 +48,7 @@ ANY = re.compile("|".join([LINUX_PATHS.pattern, GNU_COMMANDS.pattern, *sorted(LI
 SKIPS = re.compile(
     r"skip|needs_bwrap|linux\b|platform|HAS_PROC|reason=|exists\(\)|is_dir\(\)|which\("
 )
-"""What stands in a function or above it that does not use on a Mac what is not there."""
+"""Marks in or above a function that does not use on a Mac what is not there."""
 
 EXCEPTIONS = {
     "tests/conftest.py": "takes the folder in memory only where there is one",

@@ -123,7 +123,7 @@ LAYOUTS = {
 
 
 MORE = ("compiled", "zip_of_a_checkout", "zip_below_a_folder")
-"""What a zip of compiled files, an application and one without its prompts show as well."""
+"""Checks that a zip of compiled files, an application and one without its prompts pass too."""
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "LangChain JSON chat": ("langchain_json_", {}),
     "LangChain create_agent": ("langchain_agent_", {}),
 }
-"""What is measured: the file of each, and what its `Subject` is made with."""
+"""The measured agents: the file of each, and the arguments of its `Subject`."""
 
 REPLAY = "golden replay"
 """The same run, recorded once and replayed: it stands beside the agents in golden_replay.py."""

@@ -44,7 +44,7 @@ from mlx_tools.plugins.evaluate.bfcl_score import score
 HERE = Path(__file__).resolve().parent
 ENVIRONMENT = HERE / ".venv"
 NEEDS = ("filelock==3.20.0",)
-"""What the checker imports beside itself."""
+"""Modules that the checker imports beside itself."""
 UNSCORED = ("timeout", "refused")
 """Results of completions that did not come: there is nothing to judge."""
 TURNS = 4

@@ -18,7 +18,7 @@ from typing import Any
 URL = os.environ["GATEWAY_URL"]
 MODEL = os.environ["GATEWAY_MODEL"]
 SCRIPTED = MODEL == "scripted-chatml"
-"""Whether the model does exactly what is asked of it."""
+"""True if the model does exactly what is asked of it."""
 
 MOST = 500 if SCRIPTED else 80
 """Tokens of an answer: a small model may never end."""

@@ -31,7 +31,7 @@ class Place:
 
 
 Command = tuple[list[str], dict[str, str]]
-"""What is run, and what its environment has beside the usual."""
+"""The command, and the variables of its environment beside the usual ones."""
 
 
 CONNECT = [sys.executable, "-P", "-m", "mlx_tools", "connect"]

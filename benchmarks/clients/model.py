@@ -44,7 +44,7 @@ VALUES: dict[str, Any] = JOKE | {
     "b": 4,
     "description": "a company",
 }
-"""What it gives for a parameter about which the question says nothing."""
+"""The value for a parameter about which the question says nothing."""
 
 CALLED_FOR = {
     "get_weather": r"weather",
@@ -54,7 +54,7 @@ CALLED_FOR = {
     "my_adder_tool": r"\d \+ \d",
     "unicode_customer": r"customer",
 }
-"""When a question calls for a tool."""
+"""The questions that call for a tool."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ _FULL: Final = Refusal(
 
 
 class AccessRules(Struct, frozen=True, kw_only=True):
-    """Who may send requests."""
+    """The rules for who may send requests."""
 
     hosts: Collection[str] = ()
     """Names by which the server may be reached, besides those of loopback."""

@@ -102,7 +102,7 @@ class ToolParam(Body):
 
 
 class ToolChoiceParam(Body):
-    """Which tool must be called."""
+    """The tool that must be called."""
 
     type: Literal["auto", "any", "required", "tool", "function", "none"]
     name: str | None = None
@@ -412,7 +412,7 @@ def _event(kind: str, **fields: Any) -> str:
 
 
 def _ending(done: TurnDone) -> JsonObject:
-    """Why a message ended."""
+    """Return the reason why a message ended."""
     if done.stopped_by:
         reason = "stop_sequence"
     else:

@@ -238,7 +238,7 @@ def _with_digest(stem: str, name: str, namespace: str) -> str:
 
 
 class Choice(Struct, frozen=True):
-    """Which tools must be called, and which may be.
+    """The tools that must be called, and those that may be.
 
     Attributes:
         tool: ``auto``, ``none``, ``required`` or the model's name of a tool.

@@ -361,7 +361,7 @@ class _TurnEndpoint:
 
 
 def _client_of(request: Request) -> str:
-    """Who asks, for turns at a full house."""
+    """Return the client of a request, for turns at a full house."""
     host = request.client.host if request.client is not None else ""
     return f"{host} {request.headers.get('user-agent', '')}"
 

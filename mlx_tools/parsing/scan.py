@@ -74,7 +74,7 @@ class Fix(Struct, frozen=True, order=True, gc=False):
 
 
 class Parts(Protocol):
-    """Who is told of each part of an object once it is whole.
+    """A listener that is told of each part of an object once it is whole.
 
     Offsets are those of the object's text. Where one returns False, the scan stops at a fault.
     """
@@ -194,7 +194,7 @@ class ObjectScanner:
 
     @property
     def bad_reason(self) -> str:
-        """Why the object cannot be read although its end can be found; empty where it can."""
+        """The fault of an object whose end can be found; empty if it can be read."""
         return self.bad or ("" if self.type == "final_answer" else self.bad_escape)
 
     def open_token(self) -> OpenToken | None:
@@ -696,7 +696,7 @@ class _StringToken:
             self.bad_escape = f"a string holds a control character; {TWO_BACKSLASHES}"
 
     def _judge_escapes(self) -> None:
-        """Where one escape is none, another may be none either: ``C:\\dir\\temp``."""
+        """Find fault with escapes of two readings, such as ``C:\\dir\\temp``."""
         if self._doubtful and self._invalid and not self._is_answer:
             both = f"{self._invalid} and {self._doubtful}"
             self.bad_escape = f"a string holds {both}, and has two readings; {TWO_BACKSLASHES}"

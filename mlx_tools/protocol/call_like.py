@@ -167,7 +167,7 @@ class CallLikeText:
     # --- objects ------------------------------------------------------------------------------
 
     def _objects(self) -> Iterator[str]:
-        """Why each object, wherever it stands, looks like a call."""
+        """Yield the reason why each object looks like a call, wherever it stands."""
         said = self._unquoted
         for scanner, value in objects_in(self._text, said):
             pos, end = scanner.start, scanner.pos
@@ -222,7 +222,7 @@ class CallLikeText:
     # --- lines --------------------------------------------------------------------------------
 
     def _call_lines(self) -> Iterator[str]:
-        """Why each line looks like a call in Python, or what is left of one."""
+        """Yield the reason why each line looks like a call in Python, or a rest of one."""
         lines = [*_LINE.finditer(self._unquoted)]
         whole = self._unquoted.strip(" \t\r\n`")
         all_chars = len(_MARK_BEFORE.sub("", whole[: _end_without_marks(whole)]).strip())

@@ -61,7 +61,7 @@ a recording."""
 
 ALL = Policy(allow=["*"])
 FREELY = Policy(allow=["*"], ask_effects=())
-"""What writes is not asked about, in scenes of something else."""
+"""A policy that does not ask about writes, in scenes of something else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ WRITE: Final[Effects] = frozenset(("write",))
 NETWORK: Final[Effects] = frozenset(("network",))
 
 KEY: Final = "AKIA" + "2E7QW5ZD3RXT6MPK"
-"""What looks like a key of a cloud service, and opens nothing."""
+"""A text like a key of a cloud service, which opens nothing."""
 
 _TEXT: Final = {"type": "string"}
 _TAKES_TEXT: Final = {"type": "object", "properties": {"text": _TEXT}, "required": ["text"]}

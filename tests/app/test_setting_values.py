@@ -98,7 +98,7 @@ TEXTS: Final = {
     "policy.rate_limits": {"*=3/hour": {"*": "3/hour"}, "clock=often": NO, "clock": NO},
     "runs.webhooks": {f"https://h.example={KEY}": {"https://h.example": KEY}, f"x={KEY}": NO},
 }
-"""What a variable or an option says, and the value; by setting."""
+"""The text of a variable or an option, and the value; by setting."""
 
 VALUES: Final[dict[str, list[tuple[Any, Any]]]] = {
     "policy.dry_run": [
@@ -132,7 +132,7 @@ VALUES: Final[dict[str, list[tuple[Any, Any]]]] = {
         *((value, NO) for value in ({"a": 1}, {"a": ""}, {"a": ["b"]}, {1: "b"}, ["a"], "a=b")),
     ],
 }
-"""What a file says, and the value; by setting."""
+"""The text of a file, and the value; by setting."""
 
 
 @table(

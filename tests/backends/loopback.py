@@ -12,7 +12,7 @@ from typing import Any
 
 SSE = b"HTTP/1.0 200 OK\r\nServer: test\r\nContent-Type: text/event-stream\r\n\r\n"
 TLS = b"\x16"
-"""What a client that speaks TLS begins with."""
+"""The first byte of a client that speaks TLS."""
 
 
 class Connection:

@@ -1,4 +1,4 @@
-"""Which backend a run gets, and which model a server runs: by what it lists, and is known by."""
+"""The backend of a run, and the model of a server: by its list, and by its name."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ NO_END = {"2": -100, "41": -100}
 """Forbids what ends a completion: the end token, and the digit 9."""
 
 CACHED_WHOLE = "Either input_embeddings or prompt"
-"""What the server's log says of a prompt that its cache held whole."""
+"""The line of the server's log for a prompt that its cache held whole."""
 
 
 @pytest.mark.parametrize("tokens", [1, 8])

@@ -1,4 +1,4 @@
-"""Which chat format is found, from what, and whether it is a mere guess."""
+"""The chat format that is found, its source, and whether it is a mere guess."""
 
 from __future__ import annotations
 

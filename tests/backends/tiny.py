@@ -97,7 +97,7 @@ TEMPLATE = (
     "{%- if add_generation_prompt %}<|im_start|>assistant\n"
     "{% if messages[-1].role == 'tool' %}<result>{% elif tools %}<tools>{% endif %}{% endif -%}"
 )
-"""What is written is decided by the last token: ``<tools>``, or ``<result>`` after one."""
+"""The last token decides the output: ``<tools>``, or ``<result>`` after one."""
 
 
 def make_chain_model(folder: Path, tokenizer_of: Path, chain: Mapping[str, str]) -> Path:

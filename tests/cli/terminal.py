@@ -28,7 +28,7 @@ from tests.forked import forks
 from tests.waiting import HANG
 
 BRACKETED_PASTE: Final = 2004 << 5
-"""How pyte names the mode in which a program is told what was pasted."""
+"""The name in pyte of the mode in which a program is told what was pasted."""
 
 KEYS: Final = {
     "enter": "\r",

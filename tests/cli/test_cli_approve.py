@@ -442,7 +442,7 @@ def test_nano_or_vi_is_the_editor_where_none_is_named(
 # --- what is shown ------------------------------------------------------------------------------
 
 COLOUR = re.compile(r"\x1b\[(?:(?:1|2|31|32|33|0)m|\?2004[hl])")
-"""What we write ourselves: colours, and that pastes are to be told."""
+"""Sequences of our own: colours, and that pastes are to be told."""
 
 ESCAPES = re.compile(r'(\\(?:u[0-9a-f]{4}|["\\/bfnrt]))(?:\{(\d+)\})?')
 

@@ -22,7 +22,7 @@ from tests.examples import FEW
 
 MASTER, SLAVE = pty.openpty()
 OWN = re.compile(r"\x1b\[(?:\d+A|[KJ]|\?7[lh]|[0-9;]*m)")
-"""What the view itself may tell a terminal."""
+"""Sequences that the view itself may send to a terminal."""
 
 MARKDOWN = (
     *(

@@ -1,4 +1,4 @@
-"""Which model a server runs, where nothing tells it: a person is asked, a script is refused."""
+"""The model of a server that does not tell it: a person is asked, a script refused."""
 
 from __future__ import annotations
 

@@ -299,7 +299,7 @@ def test_one_stream_that_is_a_terminal_is_enough(line: Open, tmp_path: Path, str
 
 
 def test_what_is_typed_between_one_reader_and_the_next_is_seen_once(line: Open) -> None:
-    """That is, while neither a command nor the prompt has the keyboard."""
+    """Type while neither a command nor the prompt has the keyboard."""
     screen = line(BETWEEN="yes")
     screen.type("busy\r")
     screen.see("BETWEEN")

@@ -29,7 +29,7 @@ MODES = pytest.mark.parametrize(
         ("after", 6),
     ],
 )
-"""When a run is killed, and at which records: all of them, or every sixth."""
+"""The moments at which a run is killed, and the records: all, or every sixth."""
 
 
 class Runs:

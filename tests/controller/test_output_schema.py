@@ -36,7 +36,7 @@ CITY: dict[str, Any] = {
 BONN = {"city": "Bonn", "degrees": 21}
 TEXT = '{"city":"Bonn","degrees":21}'
 REST = f'final_result","arguments":{TEXT}}}'
-"""What follows the prefix of a call."""
+"""The text after the prefix of a call."""
 
 
 @tool(effects={"read"})

@@ -205,7 +205,7 @@ def test_a_file_that_is_too_large_is_changed_and_the_approval_says_so(place: Pla
 
 
 def refused(place: Place) -> str:
-    """Why nothing is touched; and the copy stays for another time."""
+    """Return the reason why nothing is touched; the copy stays for another time."""
     before, kept = tree(place.root), place.kept()
     (step,) = place.undo()
     assert step.status == "refused"

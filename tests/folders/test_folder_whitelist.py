@@ -108,7 +108,7 @@ def test_a_whitelist_that_holds_for_no_argument_is_refused(tmp_path: Path) -> No
 
 
 def refused(result: ToolResult) -> str:
-    """Why a call was."""
+    """Return the reason why a call is refused."""
     assert result.error is not None and result.error.code == "not_allowed"
     assert SECRET not in str(result)
     return result.error.message

@@ -15,7 +15,7 @@ from mlx_tools.messages import Usage
 USAGE = Usage(prompt_tokens=30, cached_tokens=20, completion_tokens=5)
 
 Script = list[str | TurnDone | ApiError]
-"""What comes of a turn: its text in pieces, and its end, or an error where it breaks off."""
+"""The outcome of a turn: its text in pieces, and its end, or an error where it breaks off."""
 
 
 def said(text: str, **more: Any) -> Script:

@@ -1,4 +1,4 @@
-"""Who may ask the gateway, how many at once, and what becomes of those who go away."""
+"""Access to the gateway, its places, and clients that go away."""
 
 from __future__ import annotations
 

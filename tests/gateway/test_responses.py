@@ -486,8 +486,8 @@ ACCEPTANCE: dict[str, dict[str, Any]] = {
         ]
     },
 }
-"""What the acceptance tests of Open Responses ask, but for an image, which a model of text cannot
-see."""
+"""The requests of the acceptance tests of Open Responses, but for an image, which no model of text
+can see."""
 
 
 @pytest.mark.parametrize("name", ACCEPTANCE)

@@ -51,7 +51,7 @@ TEMPLATES = "".join(
 )
 TAGS = {"b", *re.findall(r"<([a-z]\w*)", TEMPLATES), *(f"h{level}" for level in range(1, 7))}
 ATTRIBUTES = {name.lower() for name in re.findall(r'\s([\w-]+)="', TEMPLATES)} | {"open"}
-"""What may stand in a page: what its templates write, and ``b`` around what is not seen."""
+"""The elements of a page: those of its templates, and ``b`` around unseen characters."""
 
 
 class Page(HTMLParser):

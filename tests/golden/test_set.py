@@ -45,7 +45,7 @@ FEATURES = (
     *(f"mended-{kind}" for kind in get_args(MendKind)),
     *("allow-session_consent", "allow-preset", "ask-needs_approval", "ask-changed", "deny-default"),
 )
-"""What the set must hold, besides styles, formats, repairs, coercions and error codes."""
+"""The contents of the set, besides styles, formats, repairs, coercions and error codes."""
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.heavy
 PLAN = "# Plan\n\n- tea\n- bread\n"
 AXE = "4.11.0"
 AXE_SHA256 = "e9e5863c33a874f09bc01acd9234b7e3c871479f5eef8802fa582544465e6d01"
-"""Of its ``axe.min.js``, which npm fetches: half a megabyte, under the MPL 2."""
+"""The digest of its ``axe.min.js``, which npm fetches: half a megabyte, under the MPL 2."""
 
 LOOKS = ({}, {"dark": True}, {"width": 390, "height": 844})
 HOSTILE = "<img src=x onerror='window.harmed=1'><script>window.harmed=1</script>\u202eabc"

@@ -79,7 +79,7 @@ ASSIGNED: Final[tuple[str, ...]] = (
     *("Server=db;User Id=app;Password={};", "--access-token {}", "<secret>{}</secret>"),
     *("Cookie: theme=dark; sessionid={}", "GITLAB_CREDENTIALS := {}"),
 )
-"""Where a value stands that only its surroundings tell to be secret."""
+"""Places of a value that only its surroundings show to be secret."""
 
 
 def value(random: Random) -> str:

@@ -52,7 +52,7 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 MORE = 40
-"""How many times at most an endless repeat is drawn beyond its least."""
+"""The most times that an endless repeat is drawn beyond its least."""
 PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 CATEGORIES = {
     "CATEGORY_DIGIT": set("0123456789"),

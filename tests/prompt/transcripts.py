@@ -141,7 +141,7 @@ ORIGINS = (
     *("argument", "call_id", "unknown_tool", "observation", "tool_error", "broken_line"),
     *("correction", "answer", "prose_answer"),
 )
-"""Where a text comes from. All are anybody's but the names of tools, which are ASCII words."""
+"""The origin of a text. All are anybody's but the names of tools, which are ASCII words."""
 TOOL_NAMES = ("read_file", "im_start", "user", "system", "endoftext", "eot_id", "assistant.s")
 
 

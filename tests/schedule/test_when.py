@@ -1,4 +1,4 @@
-"""When a job runs: the grammar of its texts, cron, intervals, and clocks that are changed."""
+"""Times of jobs: the grammar of their texts, cron, intervals, changed clocks."""
 
 from __future__ import annotations
 

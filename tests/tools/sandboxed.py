@@ -24,13 +24,13 @@ def reason() -> str | None:
 
 WHY_NOT = reason()
 needs_sandbox = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
-"""What either sandbox must do: these run on Linux and on a Mac."""
+"""Tests of either sandbox: they run on Linux and on a Mac."""
 
 needs_bwrap = pytest.mark.skipif(
     WHY_NOT is not None or not sys.platform.startswith("linux"),
     reason=str(WHY_NOT or "bwrap is Linux's"),
 )
-"""What is said or limited in another way by ``sandbox-exec``, or is told of namespaces."""
+"""Tests of what ``sandbox-exec`` says or limits in another way, and of namespaces."""
 
 
 def tool(*roots: str | Path, commands: Sequence[str] = ()) -> ToolLike:

@@ -1,4 +1,4 @@
-"""Which programs are found and trusted: the system's, Homebrew's, those that the user names."""
+"""Programs that are trusted: the system's, Homebrew's, those that the user names."""
 
 from __future__ import annotations
 

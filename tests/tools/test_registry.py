@@ -1,4 +1,4 @@
-"""Which tools there are, which are disabled and why."""
+"""The tools that there are, and those that are disabled, with the reason."""
 
 from __future__ import annotations
 

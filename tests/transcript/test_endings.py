@@ -1,4 +1,4 @@
-"""Why a run stopped, in words that name a way out."""
+"""The reason why a run stopped, in words that name a way out."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from tests.work.model import calls_in
 from tests.work.task import Task, Turn
 
 FOLDER: Final = "folder"
-"""Where the files of a task stand that has a root."""
+"""The folder of the files of a task that has a root."""
 
 
 WRITERS: Final = {"create_file", "edit_file", "run_command", "notes_create", "schedule_task"}

@@ -159,12 +159,12 @@ class SessionView:
 
     @property
     def earlier(self) -> int | None:
-        """Where the page before this one begins."""
+        """The start of the page before this one."""
         return max(0, self.start - RECORDS) if self.start else None
 
     @property
     def later(self) -> int | None:
-        """Where the next page begins."""
+        """The start of the next page."""
         return self.end if self.end < len(self.records) else None
 
     def turns(self) -> list[TurnView]:

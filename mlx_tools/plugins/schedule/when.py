@@ -33,7 +33,7 @@ LAST_YEAR: Final = 9000
 
 
 class Schedule(Struct, frozen=True, forbid_unknown_fields=True):
-    """When a job runs."""
+    """The times at which a job runs."""
 
     zone: str
     """The IANA name of the time zone."""
