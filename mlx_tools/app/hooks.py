@@ -13,6 +13,7 @@ import functools
 import logging
 import pkgutil
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import PathFinder
@@ -263,6 +264,8 @@ class Plugins:
         self._manager.add_hookspecs(sys.modules[__name__])
         self._built_in: dict[str, dict[str, Any]] = {}
         self._installed: dict[str, Any] | None = None
+        # A plugin that is being imported may call a hook itself, in the same thread.
+        self._lock = threading.RLock()
 
     def names(self) -> list[str]:
         """Return the names of the built-in plugins that are here."""
@@ -333,20 +336,22 @@ class Plugins:
 
     def installed(self, hook: str) -> Mapping[str, Any]:
         """Return the plugins of other packages for a hook, by the package's name."""
-        if self._installed is None:
-            self._installed = {}
-            for point in self._find(GROUP):
-                package = package_of(point)
-                name = package if package not in self._installed else f"{package}:{point.name}"
-                with self._report(name):
-                    plugin = point.load()
-                    self._register(plugin, name)
-                    self._installed[name] = plugin
+        with self._lock:  # another thread must not see a part of them
+            if self._installed is None:
+                self._installed = {}
+                for point in self._find(GROUP):
+                    package = package_of(point)
+                    name = package if package not in self._installed else f"{package}:{point.name}"
+                    with self._report(name):
+                        plugin = point.load()
+                        self._register(plugin, name)
+                        self._installed[name] = plugin
+            installed = dict(self._installed)
         callers = {
             name: {caller.name for caller in self._manager.get_hookcallers(plugin) or ()}
-            for name, plugin in self._installed.items()
+            for name, plugin in installed.items()
         }
-        return {name: plugin for name, plugin in self._installed.items() if hook in callers[name]}
+        return {name: plugin for name, plugin in installed.items() if hook in callers[name]}
 
     def refuse(self, name: str, reason: str, *, whole: bool = False) -> None:
         """Leave a part of a plugin out, or all of it, for a reason that is reported once."""
@@ -373,16 +378,22 @@ class Plugins:
         return PathFinder.find_spec(f"{self._package}.{name}.{hook}", places) is not None
 
     def _register(self, plugin: Any, name: str) -> None:
-        self._manager.register(plugin, name)
-        for caller in self._manager.get_hookcallers(plugin) or ():
-            if not caller.has_spec():
-                self._manager.unregister(plugin)
-                raise UsageError(f"there is no hook {caller.name}")
+        with self._lock:
+            if self._manager.get_plugin(name) is plugin:
+                return  # by another thread
+            self._manager.register(plugin, name)
+            for caller in self._manager.get_hookcallers(plugin) or ():
+                if not caller.has_spec():
+                    self._manager.unregister(plugin)
+                    raise UsageError(f"there is no hook {caller.name}")
 
     def _call_plugin(self, plugin: Any, hook: str, arguments: Mapping[str, Any]) -> Any:
-        others = [one for one in self._manager.get_plugins() if one is not plugin]
-        results = self._manager.subset_hook_caller(hook, others)(**arguments)
-        return results[0] if results else None
+        # Not by the manager, which would also call what another thread registers meanwhile.
+        for implementation in getattr(self._manager.hook, hook).get_hookimpls():
+            is_wrapper = implementation.wrapper or implementation.hookwrapper
+            if implementation.plugin is plugin and not is_wrapper:
+                return implementation.function(*map(arguments.__getitem__, implementation.argnames))
+        return None
 
     @contextlib.contextmanager
     def _report(self, name: str, hook: str = "", *, built_in: bool = False) -> Iterator[None]:
@@ -412,9 +423,17 @@ class Plugins:
         self.refuse(name, reason, whole=not hook)
 
 
-@functools.cache
+_ONE_AT_A_TIME: Final = threading.Lock()
+
+
 def plugins() -> Plugins:
     """Return the plugins of this process."""
+    with _ONE_AT_A_TIME:  # a cache alone would let two threads make one each
+        return _make_plugins()
+
+
+@functools.cache
+def _make_plugins() -> Plugins:
     return Plugins()
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
@@ -118,6 +120,32 @@ def test_a_faulty_plugin_is_named_and_the_others_go_on(
     assert [fault for fault in hooks.faults.values() if problem in fault]
     assert len(hooks.faults) == 1 and "broken" in next(iter(hooks.faults))
     assert len([one for one in caplog.records if "broken" in one.getMessage()]) == 1
+
+
+@pytest.mark.parametrize("place", ["with_folders", "with_packages"])
+def test_threads_that_call_a_hook_at_once_get_all_plugins(
+    place: str, request: Any, switch_often: None
+) -> None:
+    names = [f"tides{number}" for number in range(8)]
+    hooks: Plugins = request.getfixturevalue(place)(dict.fromkeys(names, GOOD))
+    together = threading.Barrier(8)
+
+    def offer(_: int) -> list[str]:
+        together.wait()
+        return offered(hooks)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert [*threads.map(offer, range(8))] == [names] * 8
+    assert hooks.faults == {}
+
+
+@pytest.fixture
+def switch_often() -> Iterator[None]:
+    """Threads that take turns after microseconds."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 def test_a_hook_that_does_not_exist_is_a_fault(with_packages: Make) -> None:
