@@ -53,7 +53,10 @@ class SessionTitles:
                 data = text.encode(errors="surrogatepass")
                 write_whole(self._path, data, max_bytes=_MAX_BYTES)
             except OSError as error:
-                raise UsageError(f"{self._path}: {error.strerror or error}") from None
+                raise UsageError(
+                    f"the titles of sessions in {self._path} cannot be written: "
+                    f"{error.strerror or error}"
+                ) from None
 
     def _read(self) -> dict[str, str]:
         """Return the titles by session; none if there is no file.
