@@ -67,7 +67,6 @@ from mlx_tools.gateway.request import (
 from mlx_tools.gateway.turn_parts import ClientDecisions, ClientRunner, TurnWriter
 from mlx_tools.messages import (
     ErrorInfo,
-    FinalAnswer,
     FinishReason,
     Usage,
     json_line,
@@ -308,17 +307,6 @@ class _TurnInProgress:
         self._calls = CallSender(self._session.specs, request.custom_tools, emit, new_id)
         self._completer = Completer(backend, self._session)
         self._writer = TurnWriter(self._session)
-        parts = DriverParts(
-            completer=self,
-            window=self,
-            runner=ClientRunner(),
-            approvals=ClientDecisions(self._writer),
-            approver=PauseApprover(),
-            outputs=Outputs(self._session, None),
-            clock=RunClock(),
-            in_thread=self._new_size > LARGE,
-        )
-        self._driver = Driver(self._writer, parts)
 
     async def pending_request(self) -> Complete:
         """The completion that is asked for now."""
@@ -347,11 +335,21 @@ class _TurnInProgress:
         """Let the model write until there is a turn for the client. Raises `ApiError`."""
         if self._request.is_plain:
             return await self._run_plain()
-        problem = ""
+        parts = DriverParts(
+            completer=self,
+            window=self,
+            runner=ClientRunner(),
+            approvals=ClientDecisions(self._writer),
+            approver=PauseApprover(),
+            outputs=Outputs(self._session, None),
+            clock=RunClock(),
+            in_thread=self._new_size > LARGE,
+        )
+        driver, problem = Driver(self._writer, parts), ""
         while self._attempts < ATTEMPTS:
             self._result = None
             try:
-                await self._driver.take_turn()
+                await driver.take_turn()
             except StopTextFound:
                 assert self._step is not None  # it came while the model took a step
                 return await self._cut_off(self._step)
@@ -677,20 +675,8 @@ class _TurnInProgress:
             return await self._cut_off(step)
         written.usages.append(usage)
         self._usages.append(await self._billed_usage(step, written))
-        content = self._answer.text
+        # What it wrote is what the client sends back: the memory has nothing to bring back.
         finish: FinishReason = "length" if written.finish_reason == "length" else "stop"
-        record = CompletionRecord(
-            turn=step.turn,
-            text=content,
-            retained_text=content,
-            finish_reason=finish,
-            reasoning=text.thought,
-            prompt=step.prompt,
-        )
-        self._writer.append(
-            record, reading=Reading(messages=(FinalAnswer(content),), retained_text=content)
-        )
-        self._writer.append_all(self._session.current.unwritten)
         return self._done(finish)
 
 
