@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import aclosing
 from cProfile import Profile
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,14 @@ def test_arguments_of_too_many_bytes_reach_no_tool() -> None:
     outcome = Controller(backend, [recorded(noted, "note")], ALL, limits=limits).run_sync("Note!")
     assert [one.error_code for one in outcome.calls] == ["payload_too_large", None]
     assert noted == ["a" * 16]
+
+
+def test_each_record_that_has_a_time_gets_that_of_its_writing() -> None:
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
+    backend = ScriptedBackend(call("area", width=3.5, height=4), answer("14"))
+    outcome = Controller(backend, [area], ALL, now=lambda: moment).run_sync("How large?")
+    times = [getattr(record, "recorded_at", None) for record in outcome.records]
+    assert [time for time in times if time is not None] == ["2026-01-02T03:04:05.678+00:00"] * 4
 
 
 def test_a_question_is_answered_through_a_tool() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from cProfile import Profile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from mlx_tools import builtin_tools
 from mlx_tools.controller import ApprovalAnswer, ApproveAlways, DirectCall, call_tool
 from mlx_tools.policy import Limits, Policy
+from mlx_tools.prompt import Prompt
 from mlx_tools.testing import ScriptedApprover
 from mlx_tools.tools import Registry, tool
 from mlx_tools.transcript.records import ApprovalRecord, ExecutionRecord, Record
@@ -201,3 +203,13 @@ def test_one_call_is_within_every_rate_and_after_no_private_read() -> None:
     rates: Any = {"rate_limits": {"*": "1/day"}, "session_rate_limit": "1/day"}
     strict = Policy(allow=["*"], network_after_read="deny", **rates)
     assert [call("fetch", {"query": "x"}, strict)[0].status for _ in range(2)] == ["ok", "ok"]
+
+
+def test_a_call_that_no_model_makes_renders_no_prompt() -> None:
+    profile = Profile()
+    profile.enable()
+    done = asyncio.run(call_tool(Registry([double]), ALL, "double", {"number": 2}))
+    profile.disable()
+    functions = {entry.code for entry in profile.getstats()}
+    assert done.status == "ok"
+    assert Prompt.add.__code__ in functions and Prompt.render.__code__ not in functions
