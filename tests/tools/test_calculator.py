@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from decimal import Decimal
 from fractions import Fraction
@@ -11,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
-from mlx_tools.plugins.basics.calculator import MAX_CHARS, CalculationError, evaluate, format_number
+from mlx_tools.plugins.basics.calculator import (
+    MAX_CHARS,
+    CalculationError,
+    calculator,
+    common_multiple,
+    evaluate,
+    format_number,
+)
 from tests.tables import table
 from tests.tools.file_calls import executed
 
@@ -178,3 +186,28 @@ def test_the_tool_answers_and_says_what_is_wrong() -> None:
     assert executed(calculator, expression="17 * 23").content == "391"
     error = executed(calculator, expression="1 / 0").error
     assert error is not None and (error.code, error.message) == ("tool_error", "division by zero")
+
+
+def test_a_common_multiple_is_given_up_before_it_is_large() -> None:
+    powers = iter([2**9000, 3**6000, *([5**4000] * 90)])
+    with pytest.raises(CalculationError, match="too large"):
+        common_multiple(powers)
+    assert len([*powers]) == 90
+    assert common_multiple([4, -6, 10]) == 60 and common_multiple([7, 0]) == 0
+    with pytest.raises(CalculationError, match="too large"):
+        evaluate("lcm(2**9000, 3**6000, 5**4000)")
+
+
+def test_a_long_expression_is_calculated_beside_the_event_loop() -> None:
+    seen: list[int] = []
+
+    async def calculate(expression: str) -> str:
+        served = asyncio.Event()
+        asyncio.get_running_loop().call_soon(served.set)
+        text = await calculator().call({"expression": expression})
+        seen.append(served.is_set())
+        return str(text)
+
+    assert asyncio.run(calculate("1 + 1")) == "2"
+    assert asyncio.run(calculate(" + ".join("1" * 50))) == "50"
+    assert seen == [False, True]
