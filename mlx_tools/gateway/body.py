@@ -78,6 +78,15 @@ def place(*path: str | int) -> str:
     return field_path
 
 
+def plain_object(text: str | bytes) -> JsonObject | None:
+    """Return the JSON object that a text is; None if `json_object` must look closer."""
+    try:
+        value = _decode_json(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 def json_object(text: str | bytes, subject: str) -> JsonObject:
     """Return the JSON object that a text is, which can be written as text again.
 
@@ -85,11 +94,8 @@ def json_object(text: str | bytes, subject: str) -> JsonObject:
         ApiError: it is none; the error calls the text ``subject``. Refused are also half of a
             surrogate pair, a number that JSON does not have, and nesting without end.
     """
-    try:
-        if isinstance(value := _decode_json(text), dict):
-            return value
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        pass  # the slower reading below takes what can be taken, and says what is wrong
+    if (plain := plain_object(text)) is not None:
+        return plain
     try:
         value = json.loads(text if isinstance(text, str) else text.decode())
     except (ValueError, RecursionError) as error:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from mlx_tools.backends import WaitTimer
 from mlx_tools.errors import StorageError
-from mlx_tools.gateway.body import json_object
+from mlx_tools.gateway.body import json_object, plain_object
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.messages import json_line
 
@@ -27,10 +27,6 @@ MAX_BODY: Final = 32 << 20
 LARGE: Final = 50_000
 """Characters that are read on the event loop: at 1 microsecond a character, the most that was
 measured (`benchmarks/growth.py`), 50 ms."""
-
-MANY_VALUES: Final = 4_000
-"""Values of a body that is read on the event loop: at 12 microseconds each, the most that was
-measured (a tool with thousands of parameters), 50 ms. A long text is one value."""
 
 BODY_SECONDS: Final = 60.0
 """How long a body may take to come."""
@@ -174,20 +170,30 @@ async def json_body(
 ) -> Any:
     """Read a request's body, a JSON object, by ``read``, which gets its size too.
 
-    One of many values is read in a thread: the event loop serves others meanwhile.
+    If much of it is not the text of messages, it is read in a thread: the event loop serves others
+    meanwhile.
 
     Raises:
         ApiError: it is no JSON object, or ``read`` refuses it.
     """
     body = await body_of(request, "application/json")
+    # Not in a thread: it is one call that lets no other thread work.
+    plain = plain_object(body)
+    texts = 0 if plain is None else _message_chars(plain)
 
     def work() -> Any:
-        return read(json_object(body, "the body is"), len(body))
+        return read(json_object(body, "the body is") if plain is None else plain, len(body))
 
-    # Each value but the first stands behind one of these.
-    if sum(map(body.count, (b",", b"{", b"["))) <= MANY_VALUES:
-        return work()
-    return await anyio.to_thread.run_sync(work)
+    return await in_thread_if_large(len(body) - texts, work)
+
+
+def _message_chars(body: Mapping[str, Any]) -> int:
+    """Return how many characters are texts of messages: these take no time to read."""
+    messages = body.get("messages")
+    if not isinstance(messages, list):
+        return 0
+    contents = (message.get("content") for message in messages if type(message) is dict)
+    return sum(len(content) for content in contents if type(content) is str)
 
 
 async def in_thread_if_large(size: int, work: Callable[[], Result]) -> Result:

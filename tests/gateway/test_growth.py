@@ -14,7 +14,7 @@ from starlette.requests import Request
 from mlx_tools.controller import prior_from_messages
 from mlx_tools.gateway.body import MAX_MESSAGES, MAX_TOOLS
 from mlx_tools.gateway.conversation import WaitingCalls
-from mlx_tools.gateway.exchange import MANY_VALUES, json_body
+from mlx_tools.gateway.exchange import LARGE, json_body
 from mlx_tools.gateway.responses import read_responses
 from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt import build_catalog
@@ -132,10 +132,26 @@ def test_too_many_of_anything_are_refused_by_name(
 # --- the event loop -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("separator", [",", "{", "["])
-@pytest.mark.parametrize("count", [10, MANY_VALUES + 1])
-async def test_a_body_of_many_values_is_read_in_a_thread(count: int, separator: str) -> None:
-    content = json.dumps({"a": separator * count}).encode()  # in a text they count, too
+LONG = "x" * (LARGE + 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "in_thread"),
+    [
+        ({"a": "x"}, False),
+        ({"a": LONG}, True),
+        ({"messages": [USER | {"content": LONG}]}, False),
+        ({"messages": [USER | {"content": [{"text": LONG}]}]}, True),
+        ({"messages": [USER] * LARGE}, True),
+        ({"messages": LONG}, True),
+        ({"messages": [LONG]}, True),
+    ],
+    ids=["short", "long", "long text", "parts", "many", "no list", "no message"],
+)
+async def test_a_body_of_which_much_is_no_text_of_messages_is_read_in_a_thread(
+    body: dict[str, Any], in_thread: bool
+) -> None:
+    content = json.dumps(body).encode()
     threads: list[int] = []
 
     async def receive() -> dict[str, Any]:
@@ -148,7 +164,7 @@ async def test_a_body_of_many_values_is_read_in_a_thread(count: int, separator: 
     headers = [(b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "headers": headers}
     assert await json_body(Request(scope, receive), read) == len(content)
-    assert (threads == [threading.get_ident()]) is (count <= MANY_VALUES)
+    assert (threads != [threading.get_ident()]) is in_thread
 
 
 def python_calls(work: Callable[[], object]) -> int:
