@@ -83,9 +83,9 @@ class MlxToolsError(Exception):
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = message
-        """What is wrong."""
+        """The fault, as a sentence."""
         self.hint = hint
-        """What to do about it, None if unknown."""
+        """The next thing to do, None if unknown."""
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message

@@ -93,7 +93,7 @@ Strategy = Literal["auto", "free", "guided", "grammar"]
 LongObservations = Literal["cut", "summary"]
 """The part of a long output that the model reads: head and tail, or a summary between them."""
 Compaction = Literal["off", "auto"]
-"""What a model is shown of an output that is too long: head and tail, or a summary between them."""
+"""The shown part of an output that is too long: head and tail, or a summary between them."""
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 """The reason why a completion ended.

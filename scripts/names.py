@@ -139,7 +139,7 @@ def bad_first_lines(room: str) -> list[Finding]:
 
 
 def bad_openers(folder: str) -> list[Finding]:
-    """Return the docstrings in a folder beside the package that begin as none may.
+    """Return the docstrings in a folder that begin as none may.
 
     Those of constants and attributes count, too. The files are searched as text, which takes a
     tenth of the time that reading them takes.

@@ -23,8 +23,8 @@ def test_a_first_line_is_short_and_is_a_sentence_or_a_noun_phrase(room: str) -> 
     assert len(found) <= TABLE["first_lines"].get(room, 0), "\n".join(map(str, found))
 
 
-@table("folder", ["benchmarks", "scripts", "tests"])
-def test_no_docstring_beside_the_package_begins_with_a_question_word(folder: str) -> None:
+@table("folder", ["benchmarks", "mlx_tools", "scripts", "tests"])
+def test_no_docstring_begins_with_a_question_word(folder: str) -> None:
     assert names.bad_openers(folder) == []
 
 

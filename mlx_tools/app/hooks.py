@@ -255,7 +255,7 @@ class Plugins:
         find: Callable[[str], Iterable[EntryPoint]] = find_offers,
     ) -> None:
         self.faults: dict[str, str] = {}
-        """What was left out of each faulty plugin and why, by its name."""
+        """The parts of each faulty plugin that were left out, with the reasons, by its name."""
         self.without_settings: set[str] = set()
         """The plugins whose tables of settings are not known, by reason of a fault."""
         self._reasons: dict[str, list[str]] = {}

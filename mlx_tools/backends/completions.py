@@ -86,7 +86,7 @@ class Health(Struct, frozen=True):
     allowed_origin: str = ""
     """The web pages that may read its answers, ``*`` for all of them."""
     hint: str = ""
-    """What to do if it is unreachable."""
+    """The next thing to do if it is unreachable."""
 
     @property
     def ok(self) -> bool:

@@ -117,7 +117,7 @@ class SelectedBackend(Struct, frozen=True, kw_only=True):
 
     backend: CompletionsBackend | ServerPool | ServerBackend | LocalModel | NativeBackend
     source: Source
-    """How it was chosen.
+    """The way in which it was chosen.
 
     - ``named``: by an address, in an option or in a configuration.
     - ``found``: at one of the usual addresses.

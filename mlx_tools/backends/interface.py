@@ -12,10 +12,10 @@ from mlx_tools.errors import read_attribute, require_items, wrong_argument
 from mlx_tools.messages import FinishReason, Usage
 
 BackendKind = Literal["auto", "completions", "server", "local", "native"]
-"""Where a model runs, as a caller asks for it: see `mlx_tools.backends.choose_backend`."""
+"""The place of a model, as a caller asks for it: see `mlx_tools.backends.choose_backend`."""
 
 RouteChoice = Literal["auto", "native", "prompted"]
-"""How a model is asked: see `mlx_tools.backends.find_route`."""
+"""The way in which a model is asked: see `mlx_tools.backends.find_route`."""
 
 
 MODEL_FOLDER: Final = "give the path of the model's folder"

@@ -78,7 +78,7 @@ class Upstream:
     backend: CompletionsBackend
     clock: Clock = now
     problem: str = ""
-    """Why it is out; empty if it is not. It is not asked until a check shows that it is well."""
+    """The reason why it is out, or empty. It is not asked until a check shows that it is well."""
     elsewhere: bool = False
     """True if it is well but serves other models than the pool's."""
     checking: anyio.Event | None = None

@@ -133,7 +133,7 @@ class NativeVerdict(Struct, frozen=True, kw_only=True):
     completes: bool = False
     """The server completes text too."""
     reason: str = ""
-    """Why it passed, or why not."""
+    """The reason why it passed, or why not."""
     measured_at: str = ""
 
 

@@ -540,7 +540,7 @@ ALIASES: Final[Mapping[str, str]] = {
     "/new": "/clear",
     "/?": "/help",
 }
-"""What other programs call the same."""
+"""The names that other programs have for the same commands."""
 
 EXITS: Final = ("exit", "quit", "bye")
 """Words that leave if they are all of a line, as in a shell."""

@@ -33,9 +33,9 @@ class Permission(Struct, frozen=True):
     denied: tuple[str, ...] = ()
     """Effects of calls that are denied."""
     off_reason: str = ""
-    """Why it cannot run at all."""
+    """The reason why it cannot run at all."""
     forbidden: str = ""
-    """Why the denied calls cannot be allowed here."""
+    """The reason why the denied calls cannot be allowed here."""
 
     @property
     def brief(self) -> str:

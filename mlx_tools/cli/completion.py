@@ -27,7 +27,7 @@ the name of a function in this module, or ``module:function``. ``many``: it may 
 """
 
 SHELLS: Final = ("complete_bash", "complete_fish", "complete_zsh")
-"""What typer's scripts ask for."""
+"""The requests of typer's scripts."""
 
 Item = tuple[str, str]
 """A word that may come next, and its meaning, which may be empty."""

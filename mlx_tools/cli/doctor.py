@@ -253,7 +253,7 @@ class ProbeReport(Struct, frozen=True, kw_only=True):
     verdict_path: str | None = None
     """The file of the stored verdict."""
     problem: str = ""
-    """Why the verdict is not stored."""
+    """The reason why the verdict is not stored."""
 
     def check(self) -> Check:
         """Return the probe as one of the doctor's checks."""

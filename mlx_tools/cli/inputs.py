@@ -78,7 +78,7 @@ _END_MARKS: Final = ".,;:!?)"
 """Marks that end a sentence rather than a file's name."""
 
 MAX_FILE_BYTES: Final = 200_000
-"""Of a file that goes with a question: some 50,000 tokens, more than most contexts take."""
+"""Bytes of a file that goes with a question: some 50,000 tokens, more than most contexts take."""
 
 
 def with_files(question: str) -> tuple[str, int]:

@@ -50,13 +50,13 @@ from mlx_tools.transcript import (
 )
 
 APPROVAL_HOLDS: Final = timedelta(days=7)
-"""How long an approval can be given: over a weekend and a short illness, and no longer, since what
-was shown is forgotten by then."""
+"""The time within which an approval can be given: a weekend and a short illness, and no longer,
+since what was shown is forgotten by then."""
 _SLACK: Final = timedelta(minutes=5)
-"""How far a clock may have been set back before it is no longer believed: clocks that are set by
+"""The most that a clock may be set back before it is no longer believed: clocks that are set by
 the network move by seconds, those of virtual machines that slept by a few minutes."""
 _EDITS: Final = 3
-"""How often an approver may answer with arguments that cannot be, before it is asked no more. A
+"""The most answers with arguments that cannot be, before an approver is asked no more. A
 person makes a slip once or twice; a program that errs would go on forever."""
 CHANGED_RULE: Final = "changed"
 """The rule of a decision that asks again about a call that is no longer what was approved."""

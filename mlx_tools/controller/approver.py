@@ -42,7 +42,7 @@ class ApprovalRequest(Struct, frozen=True, kw_only=True):
     it."""
     digest: str
     preview: str = ""
-    """What the call would change, as the tool tells it (a unified diff); empty if unknown."""
+    """The change that the call would make, as the tool tells it (a unified diff); or empty."""
     counts: str = ""
     """As in `Preview`."""
     omitted: str = ""
@@ -100,7 +100,7 @@ _ANSWER_FIELDS: Final[Mapping[str, tuple[Any, str]]] = {
 """Types are checked: a text such as ``"no"`` would count as a yes."""
 
 Approvals = Mapping[str, "bool | ApprovalAnswer"] | bool | None
-"""What was decided of calls that wait, by their ids; True or False is said of all of them."""
+"""The decisions on calls that wait, by their ids; True or False decides all of them."""
 
 
 def answers_of(approvals: Approvals, waiting: Sequence[str]) -> dict[str, ApprovalAnswer]:

@@ -33,7 +33,7 @@ _TAIL_BEGUN: Final = re.compile(
     r"|^[ \t]*(?P<head>[A-Za-z][A-Za-z ]{0,12}))\Z",
     re.MULTILINE,
 )
-"""What the end of a text may go on with to be one of these."""
+"""Text by which the end of a text may become one of these."""
 
 _LONGEST_TAIL: Final = 120
 """Characters at the end of a text in which a call may begin."""

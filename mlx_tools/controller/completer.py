@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from mlx_tools.decoding import Grammar
 
 GRACE_SECONDS: Final = 0.25
-"""How long the server may take, once the message is whole, to end by itself and say its usage."""
+"""Seconds that the server gets to end by itself, with its usage, once the message is whole."""
 CHARS_PER_TOKEN: Final = 64
 """More text than this for each token asked for is no completion: the stream is closed."""
 
@@ -68,7 +68,7 @@ CHARS_OF_TOKEN: Final = 6
 """A token has so many characters or fewer, mostly: for servers that neither stream nor count."""
 
 ALTERNATIVES: Final = 11
-"""How many alternatives for a token are asked for: the most that mlx-lm's server gives."""
+"""The alternatives for a token that are asked for: the most that mlx-lm's server gives."""
 
 LOOK_CHARS: Final = 80
 """So much more text at least comes before held text is read again: a line or two."""

@@ -98,12 +98,12 @@ _SCHEMA: Final = "give a JSON Schema (2020-12), an object"
 _MEASURED_SETTINGS: Final = frozenset(
     ("chat_format", "context", "model", "strategy", "style", "verdict")
 )
-"""What a header says as it was found out when the session began."""
+"""Fields of a header that were found out when the session began."""
 
 _LOCAL_SETTINGS: Final = frozenset(
     ("backend", "commands", "folder", "functions", "reasoning", "roots")
 )
-"""What another model, or another machine, has of its own."""
+"""Settings that another model, or another machine, has of its own."""
 
 
 class RunSettings(RecordedSettings, frozen=True, kw_only=True):
@@ -113,7 +113,7 @@ class RunSettings(RecordedSettings, frozen=True, kw_only=True):
     """
 
     style: StyleChoice = "auto"
-    """How messages are written; ``auto`` by the ``verdict``, or ``jsonl`` without one."""
+    """The style of messages; ``auto`` by the ``verdict``, or ``jsonl`` without one."""
     strategy: StrategyChoice = "auto"
     """``auto``, ``free``, ``guided`` or ``grammar`` (for a backend that can hold a model to one).
     ``auto`` is by the ``verdict``; without one free, then guided once the model breaks the
@@ -132,7 +132,7 @@ class RunSettings(RecordedSettings, frozen=True, kw_only=True):
     ] = 0.0
     seed: int | None = None
     cache: CacheScope = "run"
-    """How long the result of a call that only reads serves the same call again: for one ``run``,
+    """The time for which the result of a call that only reads serves the same call: one ``run``,
     for the ``session``, or ``off``."""
 
     def naming(self, name_of: Callable[[str], str]) -> RunSettings:
@@ -196,7 +196,7 @@ def _in_words(kind: Any) -> str:
 
 _KINDS: Final[Mapping[str, Any]] = {one.name: one.type for one in structs.fields(RunSettings)}
 _HEADER_SETTINGS: Final = _KINDS.keys() & {*Header.__struct_fields__} - _MEASURED_SETTINGS
-"""What of the settings stands in a header under the same name, as it is here."""
+"""The settings that a header has under the same name, as they are here."""
 
 
 _NO_CONVERSATION: Final = PriorConversation()

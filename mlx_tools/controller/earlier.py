@@ -40,7 +40,7 @@ MESSAGES: Final = (
     'each is {"role": "user", "assistant", "system" or "developer", "content": text or its parts}, '
     'with "tool_calls" as OpenAI has them, or {"role": "tool", "tool_call_id": id, "content": text}'
 )
-"""What earlier messages are, for whoever gave some that are not."""
+"""The form of earlier messages, for a caller who gave some of another."""
 
 _ROLES: Final = {
     **{role: role for role in ("user", "assistant", "system", "tool")},

@@ -29,7 +29,7 @@ _THOUGHTS: Final = "thoughts"
 """Beside the calls, which are c1, c2, …"""
 
 Notice = Callable[[int, int], str]
-"""What stands where something was cut, by how many characters are left out and where they begin."""
+"""The text at a cut, by the number of characters left out and the place where they begin."""
 
 
 def shorten(text: str, limit: int, notice: Notice) -> str:
@@ -62,7 +62,7 @@ def preface_of(session: Session, call: CallRecord) -> str:
 
 
 RecordedEnd = tuple[ObservationRecord, StorageError | None]
-"""What is to be written of how a call ended, and why the whole could not be kept. The call has run,
+"""The record of a call's end, and the reason why the whole could not be kept. The call has run,
 and that must be written down before anybody is told of it."""
 
 

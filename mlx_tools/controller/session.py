@@ -64,7 +64,7 @@ _DAMAGE: Final = (
     *(MlxToolsError, ArithmeticError, AttributeError, LookupError),
     *(RecursionError, TypeError, ValueError),
 )
-"""What folding a record raises whose values are nonsense."""
+"""Exceptions of the fold of a record whose values are nonsense."""
 
 _IN_TURN: Final = (State.READING, State.CALLING, State.PAUSED)
 _BEGINS_CALLING: Final = ("execution_started", "paused")

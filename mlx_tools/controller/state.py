@@ -253,7 +253,7 @@ class SessionState:
         tools = self.chat_format.tools if header.style == "native" else None
         mark = () if tools is None else (tools.marks[0] if tools.marks else "",)
         self.call_form = ("", "") if tools is None else tools.call
-        """How the model's own template begins a call."""
+        """The beginning of a call in the model's own template."""
         self.call_marks = frozenset((*self.chat_format.dialects, *mark))
         """All marks that open a call."""
         self.prompt = new_prompt(
@@ -279,7 +279,7 @@ class SessionState:
         # --- what happened ---
         asked = (said.get("content", "") for said in header.history if said.get("role") == "user")
         self.first_question = next(asked, "")
-        """What the user said first."""
+        """The first text of the user."""
         self.history = SessionHistory(inputs.consents, inputs.unknown_ends or UnknownEnds())
         self.turn = 0
         self.calls_made = 0

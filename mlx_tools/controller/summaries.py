@@ -27,7 +27,7 @@ from mlx_tools.prompt import Prompt, stems
 from mlx_tools.transcript import CallRecord, SummaryRecord, UserRecord
 
 MAX_PARTS: Final = 8
-"""How many parts of an output are read at most: each is a completion of some seconds on a laptop,
+"""The most parts of an output that are read: each is a completion of some seconds on a laptop,
 so that a summary costs less than a minute."""
 MAX_PART_CHARS: Final = 6_000
 """Characters of a part: some 1,500 tokens, which every model can read beside the question."""
@@ -38,11 +38,11 @@ MAX_SUMMED_CHARS: Final = 1_600
 _LEAST_CHARS: Final = 200
 """Characters of a part below which nothing is asked: its summary would be as long as the part."""
 MAX_SUMMARY_CHARS: Final = 400
-"""What one or two sentences take; a small model that is left more room fills it."""
+"""Tokens of one or two sentences; a small model that is left more room fills it."""
 _AROUND_CHARS: Final = 40
-"""What stands around the summary of a part: where it begins."""
+"""Characters around the summary of a part: they say where it begins."""
 _NOTICE_CHARS: Final = 300
-"""What stands around all of them: that and how the middle was left out, and who wrote this."""
+"""Characters around all of them: how the middle was left out, and who wrote this."""
 _CHARS_PER_TOKEN: Final = 4
 """Characters of English text that a token has on average, by which room becomes a token limit."""
 _MIN_TOKENS: Final = 16

@@ -58,7 +58,7 @@ from mlx_tools.transcript import (
 )
 
 MAX_DEPTH: Final = 2
-"""How many runs may stand within one another below the outermost: a tool that asks the model, which
+"""The most runs within one another below the outermost: a tool that asks the model, which
 calls such a tool once more. What goes deeper is a model that calls itself."""
 
 
@@ -158,9 +158,9 @@ class RunContext(Struct, frozen=True, kw_only=True):
     parent: str = ""
     """The other session and the call, as the header names them; empty for a run of its own."""
     depth: int = 0
-    """How many runs stand around this one."""
+    """The number of runs around this one."""
     consents: Consents | None = None
-    """What a person allowed for the rest of the other session."""
+    """The consents of a person for the rest of the other session."""
     unknown_ends: UnknownEnds | None = None
     """The calls of the other session whose end nobody knows."""
     reads: ReadCallCache
@@ -230,7 +230,7 @@ class _CallRuns(Struct):
     waiting: tuple[PendingCall, ...] = ()
     """The pending calls in them."""
     problem: StorageError | None = None
-    """What could not be recorded of them."""
+    """The error by which they could not be recorded."""
 
 
 class NestedRuns:
@@ -246,7 +246,7 @@ class NestedRuns:
         context: RunContext,
     ) -> None:
         self.answers: Mapping[str, ApprovalAnswer] = {}
-        """What was decided of calls that wait in them."""
+        """The decisions on calls that wait in them."""
         self._writer = writer
         self._session = writer.session
         self._outputs = outputs

@@ -19,14 +19,14 @@ _TO_CALL: Final = re.compile(r"[^{>(\n]*+[{>(\n]?+")
 
 _NAME_WRITTEN: Final = re.compile(r"[\w$./-]++\"")
 _SCRAP: Final = re.compile(r"\s*[.,;:!?)\]}…]")
-"""How no turn begins: a small model that was begun for goes on so where it has nothing to say."""
+"""Punctuation that begins no turn. A small model goes on so if it has nothing to say."""
 _KEY_BEGUN: Final = re.compile(r"[ \t\r\n]*+[\"}]")
 _OBJECTS: Final = ('{"type":"tool_call"', '{"type":"final_answer"')
 _FENCE: Final = re.compile("^```(?:json)?")
 _WHITE: Final = re.compile(r"\s+")
 
 _HEADS: Final = (*_OBJECTS, f'{CALL_TAG}{{"', ANSWER_TAG)
-"""How a line of the protocol begins in any style, white space and fences aside."""
+"""The beginning of a line of the protocol in any style, white space and fences aside."""
 
 _BLANKS: Final = 64
 """After so much white space and nothing else, a text is what the model writes."""

@@ -190,7 +190,7 @@ MAX_REORDERS: Final = 24
 """So often is the grammar of one message made anew for the order of its keys."""
 
 _FREE: Final = '§~ 0a"'
-"""What goes on in any string that nothing narrows down, and ends it."""
+"""Text that goes on in a string without constraints, or ends it."""
 
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 

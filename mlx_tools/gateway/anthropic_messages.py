@@ -65,7 +65,7 @@ _SIGNATURE: Final = "mlx-tools"
 """The signature of a thought, which clients require; nobody checks it here."""
 
 _BILLING: Final = "x-anthropic-billing-header:"
-"""How a part of the instructions begins that is none: it tells Anthropic whom to bill. It may
+"""The beginning of a part that is no instruction: it tells Anthropic whom to bill. It may
 differ with every request, and then every prompt would from its first byte on."""
 
 

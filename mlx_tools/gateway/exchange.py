@@ -29,18 +29,18 @@ LARGE: Final = 50_000
 measured (`benchmarks/growth.py`), 50 ms."""
 
 BODY_SECONDS: Final = 60.0
-"""How long a body may take to come."""
+"""Seconds that a body may take to come."""
 
 MAX_UNKNOWN_BODY: Final = 1000
 """Bytes of the body of a request whose sender is not known yet: a form with a key has 50."""
 
 UNKNOWN_BODY_SECONDS: Final = 10.0
-"""How long such a body may take to come."""
+"""Seconds that such a body may take to come."""
 
 KEEP_ALIVE: Final = ": keep-alive\n\n"
 
 PATIENCE: Final = 60.0
-"""How long a client may take to take in what is sent, in seconds."""
+"""Seconds that a client may take to read what is sent."""
 
 _MAX_HEADER_CHARS: Final = 4000
 """Characters of one header; clients and proxies take about twice as many for all of them."""

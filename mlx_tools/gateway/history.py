@@ -18,7 +18,7 @@ from mlx_tools.gateway.request import ClientCall, ClientMessage, JsonObject, Rol
 _CALL_ENDINGS: Final = ("_call", "tool_use", "_request")
 _RESULT_ENDINGS: Final = ("_output", "_result", "_response")
 _RESULT_KEYS: Final = ("output", "outputs", "results", "result", "error")
-"""Where a call that a server ran has its result within itself, or a result has its text."""
+"""Keys at which a call that a server ran has its result, or a result has its text."""
 
 _BODY_KEYS: Final = (*_RESULT_KEYS, "content", "tools")
 

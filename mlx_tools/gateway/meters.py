@@ -35,7 +35,7 @@ class _Times(Struct):
     """Times that were measured."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(_BUCKETS) + 1))
-    """How many times are in each bucket, and no smaller one; the last has no upper bound."""
+    """The number of times in each bucket, and no smaller one; the last has no upper bound."""
     seconds: float = 0.0
     """The sum of the times."""
 

@@ -610,7 +610,7 @@ _PREFIXES: Final = {
     "function_call": "fc",
     "custom_tool_call": "ctc",
 }
-"""How the ids of items begin."""
+"""The beginnings of the ids of items."""
 
 
 def _part(kind: str, text: str) -> JsonObject:

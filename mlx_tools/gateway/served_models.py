@@ -32,7 +32,7 @@ DEFAULT: Final = "default"
 """The name to which the model that was named, or the first that is served, answers too."""
 
 REQUEST_SECONDS: Final = 600.0
-"""How long one request may take, corrections included."""
+"""Seconds that one request may take, corrections included."""
 
 TRIAL: Final = 20.0
 """Seconds for the trial of a server's own function calling, once for each server and model."""
@@ -43,8 +43,8 @@ _CONTEXT_FIELDS: Final = (
     *("context_length", "context_window", "max_model_len", "max_context_length"),
     "max_input_tokens",
 )
-"""Where clients read the length of a model's context: the fields of OpenRouter, Groq, vLLM, LM
-Studio and Anthropic."""
+"""Fields in which clients read the length of a model's context: those of OpenRouter, Groq, vLLM,
+LM Studio and Anthropic."""
 
 _MAX_UNKNOWN: Final = 20
 """Unknown names of which the person who serves is told: they come from clients."""

@@ -454,7 +454,7 @@ async def _error_response(request: Request, error: Exception) -> Response:
 
 
 GRACE_SECONDS: Final = 30
-"""How long requests may take to end once the gateway is told to."""
+"""Seconds that requests may take to end once the gateway is told to."""
 
 
 async def serve(options: RunOptions, key: str, note: Note) -> None:

@@ -26,14 +26,14 @@ EVENT_SECONDS: Final = 9.0
 """The longest silence within a stream: clients that wait 10 seconds for an event are known."""
 
 CALL_SECONDS: Final = 0.5
-"""How long the beginning of a call waits to be sent.
+"""Seconds that the beginning of a call waits to be sent.
 
 A call that is written at once is sent whole, and of one that the token limit cuts off as fast
 nothing is. Nobody sees half a second.
 """
 
 HEAD_SECONDS: Final = 50.0
-"""How long the response's head waits for the model's first token, which a long prompt delays.
+"""Seconds that the response's head waits for the model's first token, which a long prompt delays.
 
 Until then an error keeps its status. Proxies give up on a server that is silent for 60 seconds.
 """

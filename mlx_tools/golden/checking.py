@@ -67,7 +67,7 @@ class Sample(Struct, frozen=True, kw_only=True):
     records: tuple[Record, ...] = ()
     """The records of the run, the header first."""
     error: str = ""
-    """Why it could not be run to its end, or the transcript not be read."""
+    """The reason why it could not be run to its end, or the transcript not be read."""
     seconds: float | None = None
     """The time that a live run took."""
 

@@ -42,7 +42,7 @@ class Difference(Struct, frozen=True):
 
     room: Room
     subject: str = field(name="what")
-    """What differs: "the prompt", "the decision"."""
+    """The part that differs: "the prompt", "the decision"."""
     location: str = field(name="where")
     """The place in the run: "turn 2, call c1"."""
     was: str

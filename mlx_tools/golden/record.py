@@ -151,7 +151,7 @@ def _with_whole(record: Record, artifact: Callable[[str], str | None]) -> Record
 # secrets get names, times are counted from one fixed day, durations are left out.
 
 DAY: Final = datetime(2000, 1, 1, tzinfo=UTC)
-"""When all golden transcripts begin."""
+"""The time at which all golden transcripts begin."""
 
 _TIMES: Final = frozenset(("created", "at", "expires_at"))
 _PROTOCOL: Final = frozenset(("type", *_TIMES))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 FEW: Final = 12
-"""Where no more runs than this are written out, their conversations are unfolded."""
+"""The most runs of a report whose conversations are unfolded."""
 
 MEANING: Final[dict[Room, str]] = {
     "prompt": "the words and turns that the model reads",

@@ -522,7 +522,7 @@ NO_OBJECT: Final = re.compile(
     r"|\"[^\"\\\x00-\x1f]*+(?:[\x00-\x1f]|\"[ \t\r\n]*+[^ \t\r\n:/#\"'=])"
     r"|'[^'\"\\\x00-\x1f]*+(?:[\x00-\x1f]|'[ \t\r\n]*+[^ \t\r\n:/#\"'=]))"
 )
-"""What after a brace shows that no key and colon follow, so that it is no object's. A text of
+"""Text after a brace that shows that no key and colon follow, so that it is no object's. A text of
 nothing but braces takes a twentieth of the time with it."""
 
 _REREADS: Final = 4

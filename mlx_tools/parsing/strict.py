@@ -63,7 +63,7 @@ HOOKS: Final[Mapping[str, Any]] = {
     "parse_int": _number,
     "parse_constant": _constant,
 }
-"""What holds the standard library's reader to it: whatever is not sound raises `Unreadable`."""
+"""Options that make the standard library's reader strict: unsound text raises `Unreadable`."""
 
 _DECODER: Final[Any] = JSONDecoder(**HOOKS)
 _scan: Final[Callable[[str, int], tuple[Any, int]]] = _DECODER.scan_once

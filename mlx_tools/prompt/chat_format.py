@@ -237,7 +237,7 @@ class ChatFormat:
     system_in_user: tuple[str, str] = ("", "\n\n")
     """The texts around the system text in the first user turn."""
     default_system: str = ""
-    """What the template writes by itself if there is no system text."""
+    """The text that the template writes by itself if there is no system text."""
     answer_header: str | None = None
     """The opening of an answer if the model must not think, or the host begins its text."""
     history_header: str | None = None
@@ -247,13 +247,13 @@ class ChatFormat:
     dialects: tuple[str, ...] = ()
     """The marks in the template with which its model opens a call of its own."""
     tools: ToolFormat | None = None
-    """How the template writes tools, None if that is unknown."""
+    """The form in which the template writes tools, None if unknown."""
     toolless: str = field(default="its own template is not at hand", compare=False)
     """The reason why ``tools`` is None."""
     answering: str = field(default="", init=False, compare=False)
     remembered: str = field(default="", init=False, compare=False)
     turn_ends: tuple[str, ...] = field(default=(), init=False, compare=False)
-    """What ends the model's turn: its end tokens, and the opening of the next turn."""
+    """Texts that end the model's turn: its end tokens, and the opening of the next turn."""
 
     def __post_init__(self) -> None:
         for name, kind in _FORMAT_FIELDS.items():

@@ -77,7 +77,7 @@ _CALL_TYPE: Final = "tool_call"
 _FOREIGN: Final = re.compile(
     r"<tool_response>|<\|tool_response|^[ \t]*(?:Observation|Result|User)[ \t]*:|[\[{]|<\|", re.M
 )
-"""What between two calls shows that more than prose stands there."""
+"""Signs between two calls that more than prose stands there."""
 
 
 class MessageHeader(NamedTuple):

@@ -22,7 +22,7 @@ _MOST_NAME: Final = 200
 _LONG_NAME: Final = 6  # a name of so many characters is found within a word as well
 _LEAST_NEAR: Final = 3  # characters of a name that can be told although one is wrong
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_-]{1,64}(?:\.|:|/|__)(?=[A-Za-z])")
-"""What a server or a namespace puts before a tool's name."""
+"""The prefix that a server or a namespace puts before a tool's name."""
 
 _OF_TYPE: Final = frozenset(
     ("type", "additionalProperties", "unevaluatedProperties", "anyOf", "oneOf", "not")

@@ -42,10 +42,10 @@ _WRAPPING: Final = (
     r"(?:[A-Za-z0-9_+.-]{1,32}+(?=[ \t\r]{0,16}(?:[\n{\[<]|\Z)))?"
 )
 AFTER_MESSAGES: Final = re.compile(rf"(?:{_WRAPPING}|</?tool_call>|</final_answer>)*")
-"""What may follow the last message without being more than its wrapping."""
+"""Text that may follow the last message and is only its wrapping."""
 
 AFTER_OBJECT: Final = re.compile(rf"{_WRAPPING}|</tool_call>|</final_answer>|\]")
-"""What may follow an object whose closing brackets are missing."""
+"""Text that may follow an object whose closing brackets are missing."""
 
 _CLOSER: Final = re.compile(r"[ \t\r\n]*+(?:(\])|(</tool_call>)|(`{3,16}|~{3,16}))")
 
@@ -79,18 +79,18 @@ END_TOKENS: Final = (
     *("<|end_of_msg|>", "<|observation|>", "<|eot_token|>", "<|end_message|>", "<|end_of_text|>"),
     *("[e~[", "<bot_end>", "<|end_of_solution|>", "<|tool_calls_section_end|>", "<|eom|>"),
 )
-"""What ends a turn, or opens the next one, in the formats of widely used models (rule 8c)."""
+"""Marks that end a turn, or open the next one, in the formats of widely used models (rule 8c)."""
 
 HEADERS: Final = (
     *("<|channel|>", "<|start|>assistant", "<|end|><|start|>assistant"),
     "<|eom|><|start|>assistant",
 )
-"""What stands before a message's header in formats whose turns hold several messages."""
+"""Marks before a message's header in formats whose turns hold several messages."""
 
 CONTROL_TOKEN: Final = re.compile(
     r"</?[|｜][^<>|｜\n]{1,60}[|｜]>|<[|｜]?[\w▁:/. -]{1,60}[|｜]>|<[|｜]\w{1,30}>|✿\w{1,20}✿"
 )
-"""What is spelt like a control token, whichever model's."""
+"""Text that is spelt like a control token of any model."""
 
 STRUCK: Final = "<s>"
 """Text struck through in HTML: its closing tag is spelt like an end token."""

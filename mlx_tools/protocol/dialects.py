@@ -32,7 +32,7 @@ class Dialect(Struct, frozen=True):
     needs its own: without it the last value may be incomplete.
     """
     body: Body
-    """What stands between the marks.
+    """The kind of text between the marks.
 
     - ``json``: objects with a name and arguments.
     - ``named_json``: the name, then the arguments as an object.
@@ -44,16 +44,16 @@ class Dialect(Struct, frozen=True):
     It is only expected: what follows the mark chooses the reader (`CallSequenceReader._call`).
     """
     form: Form = "object"
-    """Of ``json``: one object, several ``objects``, an ``array`` of them, or ``any`` of these."""
+    """For ``json``: one object, several ``objects``, an ``array`` of them, or ``any`` of these."""
     name_key: str = "name"
-    """Of ``json``: the key of the name; empty if the name is the one key, its value the arguments.
+    """For ``json``: the key of the name; empty if the name is the one key, its value the arguments.
 
     The keys of other families are read too; so are those of arguments.
     """
     arguments_key: str = "arguments"
-    """Of ``json``: the key of the arguments."""
+    """For ``json``: the key of the arguments."""
     separator: str = ""
-    """Of ``json``: what stands between two objects, besides white space."""
+    """For ``json``: the text between two objects, besides white space."""
     call: tuple[str, ...] = ()
     """The marks around one call of several; the first opens calls if ``open`` was lost."""
     inner: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Dialect(Struct, frozen=True):
     tag: bool = False
     """The mark is the tag of a call, which holds name and arguments."""
     brackets: tuple[str, str, str] = ("<", ">", "</")
-    """What opens and ends a tag, and what opens a closing one."""
+    """The texts that open and end a tag, and the one that opens a closing tag."""
     one_value: bool = False
     """All calls of a turn stand in one array or object."""
     any_name: bool = False
@@ -281,7 +281,7 @@ BY_MARK: Final = {
 HARMONY: Final = BY_MARK["<|channel|>"]
 
 STRING_MARKS: Final = tuple(mark for one in DIALECTS if one.body == "literal" for mark in one.inner)
-"""What stands before and after a string in the families that quote so."""
+"""The marks before and after a string in the families that quote so."""
 
 BARE: Final = Dialect("bare", "", "", "json", "objects", separator=";", line=True)
 """Calls without a mark: objects, calls as in Python, a name before an object, an element."""

@@ -153,7 +153,7 @@ _MARKS: Final = re.compile(
     )
     + r"|(?<![\w.-])(?P<called>[\w.-]{1,64}+)(?:\((?=[\w\s]{0,64}[=){])|(?P<lines>\n\{))"
 )
-"""Where a call may begin in any dialect, and a name that is followed by its arguments."""
+"""Beginnings of calls in any dialect, and a name that is followed by its arguments."""
 
 
 _ELEMENT: Final = re.compile(

@@ -21,8 +21,8 @@ Kind = Literal["marked", "json", "python"]
 ``json`` and ``python`` are bare: objects, a name before an object and elements; calls in Python."""
 
 Extent = Literal["whole", "line", "inline"]
-"""What a bare candidate is of the output: all of it (of Python calls: its last lines), what begins
-a line beside prose, or a part of a line."""
+"""The part of the output that a bare candidate is: all of it (of Python calls: its last lines), the
+beginning of a line beside prose, or a part of a line."""
 
 
 class Candidate(NamedTuple):

@@ -27,7 +27,7 @@ _CUT_SHOWN: Final = 2_000
 whole of this one may have taken what the context had left."""
 
 _SURPLUS: Final = f"{WHITE}}}],"
-"""What stands behind an object that was closed more than once; no answer."""
+"""Text behind an object that was closed more than once; no answer."""
 
 
 @dataclass(slots=True, eq=False)

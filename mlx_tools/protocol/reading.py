@@ -27,7 +27,7 @@ DEFAULT_REASONING_MARKERS: Final[tuple[tuple[str, str], ...]] = (
     ("[THINK]", "[/THINK]"),  # Magistral
     ("◁think▷", "◁/think▷"),  # Kimi
 )
-"""What opens and closes a thought in the text of well-known models (reading rule 2)."""
+"""The marks that open and close a thought in the text of well-known models (reading rule 2)."""
 
 
 def _changes_things(name: str, arguments: Mapping[str, Any]) -> bool:
@@ -149,6 +149,6 @@ class ArgumentsDelta(Struct, frozen=True):
 
 
 Place = Literal["answer", "thought", "call"]
-"""Where a text stands while it is written: prose counts as an answer."""
+"""The state of a text while it is written: prose counts as an answer."""
 
 Delta = AnswerDelta | ThoughtDelta | CallStarted | ArgumentsDelta

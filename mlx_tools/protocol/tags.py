@@ -48,7 +48,7 @@ _OPENED_KEY: Final = re.compile(r"(?:[\w.-]+=[\"'])?([^\"'<>=\s]+)")
 """After an opening mark: the key that it names, as an attribute or alone."""
 
 PAIRS: Final = tuple(dict.fromkeys(one.inner[:4] for one in DIALECTS if one.body == "pairs"))
-"""Of each family with pairs: what opens and closes a key, then a value."""
+"""The marks around a key, then around a value, for each family with pairs."""
 
 KEY_OPENS: Final = tuple(marks[0] for marks in PAIRS)
 

@@ -37,14 +37,14 @@ MAX_NEW_FOLDERS: Final = 32
 """Folders that one call may make; each is held open until the file is there."""
 
 MAX_KEPT_BYTES: Final = 10_000_000
-"""What a file may have whose content is kept for undo before it is replaced or deleted."""
+"""The most bytes of a file whose content is kept for undo before it is replaced or deleted."""
 
 MAX_COMPARED_BYTES: Final = 1_000_000_000
 """A larger file is not replaced or deleted on approval: to tell that it is still the one that was
 approved takes reading all of it."""
 
 _MAX_SWAPS: Final = 8
-"""How often a file is put back that others replace at the same moment: two are rare already."""
+"""The most times that a file is put back while others replace it: two are rare already."""
 
 ABSENT: Final = "absent"
 _UNCHANGED: Final = "nothing was changed"

@@ -30,7 +30,7 @@ from mlx_tools.policy import match_path_parts
 MAX_PATH_CHARS: Final = 4096
 
 Identity = tuple[int, int]
-"""What tells one file or folder from every other: its device and its number there."""
+"""The identity of a file or folder: its device and its number there."""
 
 _KERNEL_FILES: Final = frozenset(
     {

@@ -53,7 +53,7 @@ MAX_SUMMARY: Final = 20_000
 """Bytes of a summary that is kept: a question may hold a file, and all are read for statistics."""
 
 _FAULTS: Final = (MlxToolsError, sqlite3.Error, OSError, ValueError, TypeError)
-"""What comes of an index that is locked, damaged or not to be written, and of a full disk."""
+"""Errors of an index that is locked, damaged or not to be written, and of a full disk."""
 
 
 class SessionIndex:

@@ -108,7 +108,7 @@ class StoreKeys(NamedTuple):
 SessionState = Literal[
     "answered", "paused", "stopped", "running", "interrupted", "damaged", "empty"
 ]
-"""Where a session stands: its last question was answered; it waits for a person; it ended without
+"""The status of a session: its last question was answered; it waits for a person; it ended without
 an answer; a process is at it; its process ended in the middle; it cannot be read; it holds nothing.
 """
 
@@ -555,7 +555,7 @@ _PART: Final = re.compile(
 
 
 SESSION: Final = "give its id, or the path of its transcript"
-"""What says which session is meant."""
+"""The hint for a session that is not known."""
 
 
 def is_session_id(text: object) -> bool:

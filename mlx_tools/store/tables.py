@@ -32,7 +32,7 @@ DAMAGED: Final = "malformed"
 """As SQLite says it, for what it does not see."""
 
 ODD_VALUES: Final = (TypeError, ValueError, LookupError, OverflowError, StopIteration)
-"""What comes of a value in the file that nobody has put there."""
+"""Errors by a value in the file that nobody has put there."""
 
 _PROBLEMS: Final = (
     ("full", "the disk is full", "free some space and try again: what was finished is kept"),

@@ -35,7 +35,7 @@ MAX_TRANSCRIPT: Final = 256 << 20
 """Bytes of a transcript: a hundred times the largest of the longest recorded runs."""
 
 FORMAT_VERSION: Final = 2
-"""What is written. Version 1 is read too: its completions do not say what they were asked with."""
+"""The version that is written. Version 1 is read too: its completions do not name their request."""
 
 NAME: Final = "transcript.jsonl"
 """A transcript's file in the folder of its session."""

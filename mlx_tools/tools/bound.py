@@ -62,7 +62,7 @@ class BoundTool(Struct, frozen=True):
     effects: tuple[Effect, ...] = tuple(sorted(ALL_EFFECTS))
     """The effects that were agreed to."""
     location: Mapping[str, Any] = field(name="at", default_factory=dict)
-    """What a call needs to know to reach it, such as method and path."""
+    """The data by which a call reaches it, such as method and path."""
 
     @classmethod
     def from_description(
@@ -107,7 +107,7 @@ class BoundSource(Struct, frozen=True, kw_only=True):
     name: str
     kind: SourceKind
     location: Mapping[str, Any] = field(name="at")
-    """What is needed to reach the source."""
+    """The data by which the source is reached."""
     version: str = ""
     """The version that it gives itself."""
     digest: str = ""

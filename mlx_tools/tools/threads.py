@@ -32,7 +32,7 @@ class TooManyThreads(Exception):
 
 
 _Jobs = queue.SimpleQueue[Callable[["_Jobs"], None]]
-"""What one thread does, one after the other. Each job gets the queue that it came from."""
+"""The jobs of one thread, one after the other. Each job gets the queue that it came from."""
 
 
 class _Threads:

@@ -253,7 +253,7 @@ class SessionHistory(Struct):
     sources: dict[int, NumberedSource] = field(default_factory=dict)
     """The sources that the model was given, by number."""
     files: dict[str, FileView] = field(default_factory=dict)
-    """What the model knows of files, by file."""
+    """The knowledge of the model about files, by file."""
     consents: dict[tuple[str, Any], ApprovalRecord] = field(default_factory=dict)
     """Consents for the rest of the session, by tool and binding (`ToolSpec.consent_binding`)."""
     last_completed_at: str = ""

@@ -53,7 +53,7 @@ STOP_WORDS: Final[Mapping[StopReason, tuple[str, str]]] = MappingProxyType(
         ),
     }
 )
-"""What each stop reason means, and what a person can do."""
+"""The meaning of each stop reason, and what a person can do."""
 
 _THOUGHT: Final = (
     "the model only thought and wrote no answer",

@@ -62,7 +62,7 @@ class Mended(Event, frozen=True, kw_only=True):
 
     turn: int
     kind: MendKind
-    """What did not fit."""
+    """The part that did not fit."""
     dropped: str
     """The text of the model from there on, which was removed."""
     replacement: str = field(name="put")
@@ -240,7 +240,7 @@ class WouldChange(Event, frozen=True, kw_only=True):
     call: str
     name: str
     preview: str
-    """What it would have changed, as an approval shows it (a unified diff); empty if unknown."""
+    """The change that it would have made, as a unified diff; empty if unknown."""
 
 
 class ContextFilling(Event, frozen=True, kw_only=True):

@@ -199,7 +199,7 @@ class Answered(Outcome, frozen=True, kw_only=True):
     truncated: bool = False
     call_like: bool = False
     truncated_by: Literal["length", "repetition"] | None = None
-    """Why the answer was cut off: at the token limit, or since it repeated itself."""
+    """The reason why the answer was cut off: at the token limit, or since it repeated itself."""
 
 
 class Paused(Outcome, frozen=True, kw_only=True):
@@ -365,7 +365,7 @@ def context_used(run: Sequence[Record]) -> int | None:
 
 
 _NO_END: Final = ObservationRecord(call="", name="")
-"""What a call that has not ended tells."""
+"""The stand-in for the end of a call that has not ended."""
 
 
 def _reports(

@@ -23,9 +23,9 @@ from mlx_tools.messages import (
 )
 
 MendKind = Literal["name", "key", "value", "bracket", "envelope", "end", "quote", "thought"]
-"""What did not fit: a tool's name; a key, a value or the punctuation of its arguments; white space
-and what stands around arguments; that the text ended; without a request, a quote in an answer that
-is not escaped; or a thought that repeated itself, and was closed."""
+"""The part that did not fit: a tool's name; a key, a value or the punctuation of its arguments;
+white space and text around arguments; the end of the text; without a request, a quote in an answer
+that is not escaped; or a thought that repeated itself, and was closed."""
 
 
 class _Record(Struct, frozen=True, tag_field="type", forbid_unknown_fields=True):
@@ -62,7 +62,7 @@ class RecordedSettings(Struct, frozen=True, kw_only=True):
     commands: tuple[str, ...] = ()
     functions: tuple[str, ...] = ()
     long_observations: LongObservations = "cut"
-    """What is shown of an output that is too long: head and tail (``cut``), or between them a
+    """The shown part of an output that is too long: head and tail (``cut``), or between them a
     ``summary`` by the model, if the call only reads."""
     context: Annotated[int, Meta(ge=1, description="tokens, a whole number from 1")] | None = None
     """The tokens that the model can take; None to take it from what the backend serves, if that
@@ -124,9 +124,9 @@ class Header(_Record, frozen=True, kw_only=True, tag="header"):
     """The tokens that the model can take, None if unknown."""
     compact: Compaction = "off"
     route: Mapping[str, Any] = field(default_factory=dict)
-    """Why and by which ``path`` the model is asked: ``native``, by its server's chat API, or
-    ``prompted``, the default. For a native one also if the server ``completes`` text, and ``obeys``
-    a tool choice."""
+    """The ``path`` by which the model is asked, and the reason: ``native``, by its server's chat
+    API, or ``prompted``, the default. For a native one also if the server ``completes`` text, and
+    ``obeys`` a tool choice."""
     output_schema: Mapping[str, Any] | None = None
     """The JSON Schema that answers must fit, None for text."""
     commands: tuple[str, ...] = ()
@@ -146,7 +146,7 @@ class GoldenRecord(_Record, frozen=True, kw_only=True, tag="golden"):
 
     name: str
     source: Literal["real", "scripted"] = "real"
-    """Who wrote the completions."""
+    """The writer of the completions."""
     about: str = ""
     features: tuple[str, ...] = ()
     extra_tools: tuple[Mapping[str, Any], ...] = field(name="known", default=())
@@ -158,7 +158,7 @@ class GoldenRecord(_Record, frozen=True, kw_only=True, tag="golden"):
     template: Mapping[str, Any] = field(default_factory=dict)
     """The source of the chat format."""
     expect: tuple[Mapping[str, Any], ...] = ()
-    """What a live check expects of each question (`mlx_tools.golden.expect`)."""
+    """The expectations of a live check for each question (`mlx_tools.golden.expect`)."""
     outcomes: tuple[Mapping[str, Any], ...] = ()
     """The outcomes of the questions."""
     named_values: Mapping[str, str] = field(name="named", default_factory=dict)
@@ -229,22 +229,22 @@ class MendRecord(_Record, frozen=True, kw_only=True, tag="mend"):
 
     turn: int
     kind: MendKind
-    """What did not fit."""
+    """The part that did not fit."""
     message: int = 0
     """The number of the message in the turn, from 0."""
     kept_chars: int = field(name="kept", default=0)
     """The number of characters of the turn that stayed, after the prefix."""
     rejected_pieces: tuple[str, ...] = field(name="drawn", default=())
-    """What the model had written since the last mend, in pieces."""
+    """The text of the model since the last mend, in pieces."""
     finish_reason: FinishReason | None = field(name="ended", default=None)
-    """How that ended, None if the stream was closed."""
+    """The finish reason of that text, None if the stream was closed."""
     alternatives: tuple[Mapping[str, Any], ...] | None = None
     """The tokens that were asked for, each with its ``logprob``."""
     replacement: str = field(name="put", default="")
-    """What stands in place of what did not fit: the only text that can stand there, or one of
+    """The text in place of the part that did not fit: the only one that can stand there, or one of
     ``alternatives``. It is empty if the model was asked again, or if the place was given up."""
     scored_text: str = field(name="scored", default="")
-    """What the model had written when the alternatives were asked for."""
+    """The text of the model when the alternatives were asked for."""
     after_text: bool = field(name="behind", default=False)
     """True if the alternatives follow all of it, False if they come before the token that ends
     it."""
@@ -361,7 +361,7 @@ class ApprovalRecord(_Record, frozen=True, kw_only=True, tag="approval"):
     recorded_at: str = field(name="at", default="")
     scope: Literal["call", "session"] = "call"
     state: str = ""
-    """What the call would act on, as it was shown."""
+    """The state that the call would act on, as it was shown."""
     expires_at: str = ""
     """The time until which the approval holds."""
     tool: str = ""
@@ -478,7 +478,7 @@ class ObservationRecord(_Record, frozen=True, kw_only=True, tag="tool_observatio
     call: str
     name: str
     content: str | None = None
-    """What the model sees."""
+    """The text that the model sees."""
     error: ErrorInfo | None = None
     id: str | None = None
     duration_ms: int | None = None
@@ -494,7 +494,7 @@ class ObservationRecord(_Record, frozen=True, kw_only=True, tag="tool_observatio
     whole: str | None = None
     """The whole output, in golden transcripts that keep it."""
     files: tuple[FileView, ...] = ()
-    """What the model knows of files by this observation."""
+    """The knowledge of files that this observation gives the model."""
     would_change: str = ""
     """The change that a dry run left out, in words and as far as the model is shown it."""
     unknown_ends: tuple[StartedCall, ...] = ()
@@ -538,7 +538,7 @@ class AnswerRecord(_Record, frozen=True, kw_only=True, tag="final_answer"):
     turn: int
     content: str
     sources: tuple[Any, ...] = ()
-    """What the model named as sources, whatever that is."""
+    """The value that the model named as sources, of any kind."""
     bare_text: bool = False
     """True if the answer is prose."""
     truncated: bool = False
@@ -555,7 +555,7 @@ class StoppedRecord(_Record, frozen=True, kw_only=True, tag="stopped"):
     reason: StopReason
     message: str = ""
     waiting_for: Literal["", "backend", "tool"] = ""
-    """What the run waited for when its time ran out: the backend, a tool, or nothing."""
+    """The part that the run waited for when its time ran out: the backend, a tool, or nothing."""
     partial: str = ""
     """The text of a completion that broke off: stored, never read."""
     used_tokens: int | None = field(name="used", default=None)
@@ -652,7 +652,7 @@ TRANSITIONS: Final[Mapping[State, frozenset[str]]] = {
     State.PAUSED: frozenset({"edited", "approval", "tool_observation", "resumed", "stopped"}),
     State.STOPPED: frozenset({"user", "compacted", "resumed"}),
 }
-"""Which records may come next. One that may not is a `TranscriptError`, and changes nothing."""
+"""The records that may come next. Any other is a `TranscriptError`, and changes nothing."""
 
 
 def at_rest(records: Sequence[Record]) -> Record:

@@ -116,7 +116,7 @@ class Word(Struct, frozen=True):
 
     text: str
     kind: Kind = "verbatim"
-    """What is still to be done with it.
+    """The check that is still to be made of it.
 
     Nothing with a ``verbatim`` one. A ``path`` is resolved below the roots, and a ``pattern``
     expanded there first. A ``revision`` is git's, or a path. A ``free`` one is expanded if that

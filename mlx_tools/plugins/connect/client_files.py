@@ -269,7 +269,7 @@ def _continue(target: GatewayTarget) -> ClientPlan:
 
 
 _LONG_AGO: Final = "2026-01-01T00:00:00.000Z"
-"""When Cline's settings were changed: it wants some time, and writes its own later."""
+"""The time of the last change of Cline's settings: it wants some time, and writes its own later."""
 
 
 def _cline(target: GatewayTarget) -> ClientPlan:

@@ -33,10 +33,10 @@ from mlx_tools.plugins.connect.yaml_edit import read_yaml, set_yaml
 app = typer.Typer(add_completion=False)
 
 _LOOK_SECONDS: Final = 3.0
-"""How long a gateway on this machine may take to list its models."""
+"""Seconds that a gateway on this machine may take to list its models."""
 
 _NEW_FILE_MODE: Final = 0o600
-"""Of a file that may hold a key."""
+"""The mode of a file that may hold a key."""
 
 
 class EditedFile(Struct, frozen=True):
@@ -186,7 +186,7 @@ _FORMATS: Final[Mapping[str, tuple[Callable[[str], Any], Callable[..., str]]]] =
     "toml": (read_toml, set_toml),
     "yaml": (read_yaml, set_yaml),
 }
-"""How a text of each format is read, and one value of it set."""
+"""The reader of each format, and the function that sets one value."""
 
 
 def _apply(change: ValueChange, form: str, text: str) -> str:

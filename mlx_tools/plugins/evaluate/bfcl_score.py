@@ -34,7 +34,7 @@ Fault = Literal[
     "wrong_value",
     "unmatched",
 ]
-"""Why calls are not right.
+"""The reasons why calls are not right.
 
 A call although none was due; none although one was; too few or too many; the name; a parameter that
 is missing, not expected, of a wrong type or value; of parallel calls, an expected one that none
@@ -59,7 +59,7 @@ class CallScore(Struct, frozen=True):
 
     correct: bool
     fault: Fault = ""
-    """Why they are not right, empty if they are."""
+    """The reason why they are not right, empty if they are."""
     fault_name: str = ""
     """The parameter or function with the fault."""
 

@@ -72,7 +72,7 @@ class FileRow(NamedTuple):
     """Changes when the file is written."""
     hash: bytes
     reader: str
-    """What read it."""
+    """The reader of the file."""
     problem: str = ""
     """The reason why it has no text; empty if it has."""
 

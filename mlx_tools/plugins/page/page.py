@@ -83,7 +83,7 @@ _HEADERS: Final = {
     "x-content-type-options": "nosniff",
 }
 _FIELDS: Final = 250
-"""Of a form: one for each tool that may be chosen, and some more."""
+"""Fields of a form: one for each tool that may be chosen, and some more."""
 
 COOKIE: Final = "mlx_tools_person"
 HOLDS: Final = 30 * 86_400

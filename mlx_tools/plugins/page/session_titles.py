@@ -15,7 +15,7 @@ MAX_TITLE: Final = 200
 """Characters: a title is one line of a list."""
 
 _MAX_BYTES: Final = 8 << 20
-"""Of the file: some 20,000 titles."""
+"""Bytes of the file: some 20,000 titles."""
 
 
 class SessionTitles:

@@ -42,7 +42,7 @@ MAX_ROWS: Final = 25
 """Sessions on one page."""
 
 SECONDS: Final = 2.0
-"""How long sessions are looked through for one page; the next one goes on from there."""
+"""Seconds for which sessions are looked through for one page; the next one goes on from there."""
 
 # --- sessions -------------------------------------------------------------------------------------
 

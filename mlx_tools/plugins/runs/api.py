@@ -38,7 +38,7 @@ RUN_BODIES: Final = {
     "tool_results": ResultBody,
     "continue": ContinueBody,
 }
-"""What may be posted of a run, and the body that it takes; ``cancel`` takes none."""
+"""The actions that may be posted to a run, with the body of each; ``cancel`` takes none."""
 
 _MOST_KEY: Final = 255
 _MOST_PAGE: Final = 100

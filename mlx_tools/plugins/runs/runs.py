@@ -84,7 +84,7 @@ _SOON: Final = 0.1
 """Seconds between two looks at whether a worker elsewhere has begun."""
 
 END_STATUSES: Final = ("answered", "stopped", "cancelled")
-"""How a run stands of which nothing more comes by itself, nor by a decision."""
+"""The states of a run that neither time nor a decision changes."""
 
 in_thread = anyio.to_thread.run_sync
 """Has what is read or written of the rows wait in a thread."""

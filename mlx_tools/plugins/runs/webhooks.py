@@ -32,7 +32,7 @@ DELAYS: Final = (5.0, 30.0, 180.0)
 """Seconds before each time that it is tried again to tell one thing."""
 
 SECONDS: Final = 20.0
-"""How long telling it once may take."""
+"""Seconds that one attempt may take."""
 
 
 @dataclass

@@ -71,7 +71,7 @@ class LiveRun:
     deltas: list[JsonObject] = field(default_factory=list)
     """The deltas since the last record."""
     record_count: int = 0
-    """How many records there were before them."""
+    """The number of records before them."""
 
     def take_note(self, delta: JsonObject | None) -> None:
         """Keep a delta until there is a record of what it is a part of."""

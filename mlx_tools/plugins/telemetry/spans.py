@@ -24,7 +24,7 @@ from mlx_tools.transcript import (
 )
 
 NAME: Final = "mlx-tools"
-"""What the conventions call the agent, and the provider of completions by way of a prompt."""
+"""The names in the conventions for the agent, and for the provider of prompted completions."""
 
 
 _OUTCOMES: Final = {"final_answer": "answered", "paused": "paused", "stopped": "stopped"}
