@@ -209,5 +209,7 @@ class _Failures:
         except BaseException as error:  # somebody else's code: nothing is known of it
             # Not its text, which may quote an event.
             kind, level = type(error).__name__, logging.INFO if self._is_known else logging.WARNING
-            _log.log(level, "the observer of runs %s failed: %s", self._name, kind)
+            _log.log(
+                level, "mlx-tools: warning: the observer of runs %s failed: %s", self._name, kind
+            )
             self._is_known = True

@@ -116,7 +116,8 @@ def test_no_fault_of_an_observer_reaches_the_run(
     assert controller.run_sync("Hello?").answer == "Done."
     (warning,) = [one for one in caplog.records if one.levelno == logging.WARNING]
     assert warning.getMessage() == (
-        f"the observer of runs {__name__}.Recorder.begin failed: {type(error).__name__}"
+        "mlx-tools: warning: the observer of runs "
+        f"{__name__}.Recorder.begin failed: {type(error).__name__}"
     )
     assert len(sound.told) > 3 and sound.ends == [None]
     assert faulty.told == ([] if fault == "begin" else sound.told)
