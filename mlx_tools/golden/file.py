@@ -103,7 +103,7 @@ def find_golden(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         if path.is_dir():
             below = sorted(path.rglob(f"*{SUFFIX}"))
-            visible = [p for p in below if not _hidden(p.relative_to(path)) and p.is_file()]
+            visible = [p for p in below if not _hidden(p.relative_to(path)) and not p.is_dir()]
             if not visible:
                 raise UsageError(f"{path} holds no transcripts (*{SUFFIX})")
             found.update(dict.fromkeys(visible))

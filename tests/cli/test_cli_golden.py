@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,15 @@ def test_accepting_goes_on_after_a_damaged_file(run: Run, kept: Path) -> None:
         assert result.err.count(f"golden_transcripts/{name}: ") == 1
         assert kept.with_name(name).read_bytes() == data
     assert kept.read_bytes() == good
+
+
+def test_a_transcript_that_is_no_file_is_not_passed_over(run: Run, kept: Path) -> None:
+    (kept.parent / "gone.jsonl").symlink_to("nowhere.jsonl")
+    os.mkfifo(kept.parent / "pipe.jsonl")
+    result = run("golden", "run", str(kept.parent))
+    assert result.code == 1 and "1 of 3 passed" in result.out + result.err
+    for problem in ("gone.jsonl cannot be read: No such file", "pipe.jsonl cannot be read: it is"):
+        assert problem in result.out + result.err
 
 
 def test_questions_are_asked_again_of_a_model(run: Run, kept: Path) -> None:
