@@ -280,13 +280,7 @@ class Root:
 
     def enter(self, parent: int, name: str) -> int:
         """Return a descriptor of a folder in an open folder. Raise as `open_folder`."""
-        # O_NOFOLLOW: a link that somebody has put in the folder's place meanwhile is refused here.
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-        try:
-            fd = os.open(name, flags, dir_fd=parent)
-        except OSError as error:
-            raise open_error(error, parent, name) from None
-        return self._check_descriptor(fd, name, stat.S_ISDIR)
+        return self._open(parent, name, os.O_DIRECTORY, stat.S_ISDIR)
 
     def open_last(self, parent: int, name: str) -> int:
         """Return a descriptor of a regular file in an open folder. Raise as `open_file`."""
@@ -305,20 +299,21 @@ class Root:
 
         Raises as `open_file` does, also if it is something else by now.
         """
-        # A pipe put in the file's place must not hang the call (O_NONBLOCK), nor a terminal become
-        # this process's own (O_NOCTTY).
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+        # A terminal put in the file's place must not become this process's own.
+        return self._open(parent, name, os.O_NOCTTY, stat.S_ISREG)
+
+    def _open(self, parent: int, name: str, flags: int, of_kind: Callable[[int], bool]) -> int:
+        """Return a descriptor of a file or folder of the right kind in an open folder.
+
+        This looks at the open file, not at its name, so nothing can change in between.
+        """
+        # A link that somebody has put in its place meanwhile is refused here (O_NOFOLLOW), and a
+        # pipe must not hang the call (O_NONBLOCK).
+        flags |= os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         try:
             fd = os.open(name, flags, dir_fd=parent)
         except OSError as error:
             raise open_error(error, parent, name) from None
-        return self._check_descriptor(fd, name, stat.S_ISREG)
-
-    def _check_descriptor(self, fd: int, name: str, of_kind: Callable[[int], bool]) -> int:
-        """Return the descriptor if the open file is of the right kind.
-
-        This looks at the open file, not at its name, so nothing can change in between.
-        """
         status = os.fstat(fd)
         wrong = None
         if not of_kind(status.st_mode):
