@@ -109,6 +109,7 @@ class _FrameParts(NamedTuple):
     whole: SystemPrompt
     examples: tuple[Message, ...]
     ranking: ToolRanking
+    tools: tuple[Mapping[str, Any], ...]
 
 
 _MAX_CACHED: Final = 64
@@ -130,9 +131,9 @@ class Openings:
     ) -> None:
         self.frame = frame
         self.search: ToolSpec | None = None
-        described = [spec.to_json() for spec in frame.tools]
+        described = json.dumps([spec.to_json() for spec in frame.tools])
         key = (
-            *(json.dumps(described), frame.words, frame.neutraliser.control_tokens, frame.style),
+            *(described, frame.words, frame.neutraliser.control_tokens, frame.style),
             *(frame.native, frame.response_mode, frame.project_context, frame.persona),
             *(
                 frame.catalog_budget,
@@ -146,14 +147,20 @@ class Openings:
             examples = () if whole.hidden_names else _examples(frame, frame.tools)
             if len(_parts_cache) >= _MAX_CACHED:
                 _parts_cache.clear()
-            kept = _parts_cache[key] = _FrameParts(whole, examples, rank_tools(frame.tools))
+            kept = _parts_cache[key] = _FrameParts(
+                whole, examples, rank_tools(frame.tools), tuple(json.loads(described))
+            )
         self._parts = kept
+        self.tools = kept.tools
         if kept.whole.hidden_names and (search := find_search()) is not None:
             self.search = search
-            described.append(search.to_json())
-        self.tools: tuple[Mapping[str, Any], ...] = tuple(json.loads(json.dumps(described)))
-        catalog = json.dumps(described, sort_keys=True)
-        self.catalog_hash = hashlib.sha256(catalog.encode()).hexdigest()
+            self.tools += (json.loads(json.dumps(search.to_json())),)
+
+    @property
+    def catalog_hash(self) -> str:
+        """A digest of the tools."""
+        catalog = json.dumps(self.tools, sort_keys=True)
+        return hashlib.sha256(catalog.encode()).hexdigest()
 
     def opening(self, question: str, *, first: Sequence[str] = ()) -> Opening:
         """Return the opening of a session that begins with ``question``.
@@ -162,7 +169,7 @@ class Openings:
         conversation that is sent again with each question, as stateless clients do, begins with the
         same bytes each time. ``first`` are tools that stand in the shortlist in any case.
         """
-        whole, shown, ranking = self._parts
+        whole, shown, ranking, _ = self._parts
         if not whole.hidden_names:
             return Opening(whole.text, shown)
         best = partial(ranking.shortlist, question, first)
