@@ -90,14 +90,9 @@ def call(counted):
     from mcp import Client
     from mlx_tools.app import RunOptions, config
     from mlx_tools.cli.call_text import in_message, in_words
-    try:
-        from mlx_tools.plugins.mcp.delegation import Delegation
-        from mlx_tools.plugins.mcp.elicitation import ApprovalText
-        from mlx_tools.plugins.mcp.mcp_server import McpServer
-    except ImportError:  # as they were before there were plugins
-        from mlx_tools.mcp.delegation import Delegation
-        from mlx_tools.mcp.elicitation import ApprovalText
-        from mlx_tools.mcp.mcp_server import McpServer
+    from mlx_tools.plugins.mcp.delegation import Delegation
+    from mlx_tools.plugins.mcp.elicitation import ApprovalText
+    from mlx_tools.plugins.mcp.mcp_server import McpServer
     options = {"backend.url": "http://127.0.0.1:9", "policy.preset": "readonly_basic"}
     run = RunOptions(configuration=config.load(options=options))
     delegation = Delegation(run, lambda profile: run.configuration, lambda text: None)
