@@ -293,12 +293,8 @@ def routes(gateway):
 """
 
 
-def test_what_a_plugin_adds_to_the_gateway_is_left_out_if_it_fails(
-    begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hooks = plugins_with(tmp_path, monkeypatch, FAILING_LATER)
-    one = begin(hooks=hooks)
-    assert send(one, "GET", "/metrics").status_code == 200
+def live_through(one: Any) -> None:
+    """Let a gateway shut down, listen, start and end, and call what was added to each."""
     one.gateway.shut_down()
     for tell in one.gateway.on_listening:
         tell("http://127.0.0.1:1/")
@@ -308,6 +304,15 @@ def test_what_a_plugin_adds_to_the_gateway_is_left_out_if_it_fails(
             pass
 
     anyio.run(live)
+
+
+def test_what_a_plugin_adds_to_the_gateway_is_left_out_if_it_fails(
+    begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks = plugins_with(tmp_path, monkeypatch, FAILING_LATER)
+    one = begin(hooks=hooks)
+    assert send(one, "GET", "/metrics").status_code == 200
+    live_through(one)
     places = ("on_startup", "on_cleanup", "on_listening", "on_shutdown", "gauges")
     (faults,) = hooks.faults.values()
     assert [place for place in places if f"{place}: " not in faults] == []
@@ -360,15 +365,7 @@ def test_of_a_built_in_plugin_only_a_failing_start_ends_the_gateway(
     importlib.invalidate_caches()
     hooks = Plugins(package.name, lambda _: [])
     one = begin(hooks=hooks)
-    one.gateway.shut_down()
-    for tell in one.gateway.on_listening:
-        tell("http://127.0.0.1:1/")
-
-    async def live() -> None:
-        async with one.app.router.lifespan_context(one.app):
-            pass
-
     with pytest.raises(LookupError, match="no tide"):
-        anyio.run(live)
+        live_through(one)
     places = ("on_cleanup", "on_listening", "on_shutdown")
     assert [place for place in places if f"{place}: " not in hooks.faults["tides"]] == []
