@@ -109,19 +109,26 @@ def test_others_are_served_between_many_tiny_chunks() -> None:
     tiny = chunked(*[b"x"] * MAX_UNREAD)
 
     async def read(client: LoopbackClient, server: Server) -> int:
-        served, size = asyncio.Event(), 0
+        """Return the most chunks that were read between two turns of the event loop."""
+        size = most = unserved = 0
+
+        def serve() -> None:
+            nonlocal unserved
+            unserved = 0
+
         async with client.stream("POST", server.url, content=b"{}") as response:
             stream: Any = response.stream
             await until(lambda: stream.unread_bytes > MAX_UNREAD)
             pieces = aiter(response.aiter_raw())
-            for _ in range(20):
-                served.clear()
-                asyncio.get_running_loop().call_soon(served.set)
-                size += len(await anext(pieces))
-                assert served.is_set()
-        return size
+            while size < 20 * MAX_EVENTS:
+                asyncio.get_running_loop().call_soon(serve)
+                piece = await anext(pieces)
+                size, unserved = size + len(piece), unserved + len(piece)
+                most = max(most, unserved)
+        return most
 
-    assert run(tiny, read) == 20 * MAX_EVENTS
+    # One turn may come late: what came with the head ends anywhere.
+    assert run(tiny, read) <= 2 * MAX_EVENTS
 
 
 def test_any_number_of_informational_responses_may_come_first() -> None:
