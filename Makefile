@@ -43,7 +43,7 @@ test-slow: $(READY) ## The slow tests, and the properties with new examples
 
 test-slowed: $(READY) ## The default and heavy tests, with pauses before commands, prompts and waits
 	TESTS_OF_MLX_TOOLS_SLOWED=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
-	  -m "not slow" $(PYTEST_ARGS)
+	  -m "not slow and not check" $(PYTEST_ARGS)
 
 test-hard: $(READY) ## The default and heavy tests, as strangers run them: an hour
 	bash scripts/test_hard.sh $(HARD)
@@ -61,8 +61,8 @@ check: $(READY) ## Lint, format, types, import order, repository hygiene
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
-	$(BIN)/pytest tests/test_architecture.py tests/test_hygiene.py tests/test_lock.py tests/test_names.py \
-	  tests/test_portable.py tests/test_public_api.py
+	$(BIN)/pytest -m "" tests/test_architecture.py tests/test_hygiene.py tests/test_lock.py tests/test_names.py \
+	  tests/test_portable.py tests/test_public_api.py tests/test_waiting.py
 
 format: $(READY) ## Put the code into shape
 	$(BIN)/ruff check --fix .

@@ -12,11 +12,15 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import cast
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from mlx_tools.app import plugins
 from scripts import import_diagram as house
 from scripts.stretch import ROOT
+
+pytestmark = pytest.mark.check
 
 PURE = (
     "errors",
@@ -72,6 +76,13 @@ def functions(name: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 def test_no_room_imports_one_that_stands_after_it() -> None:
     assert house.violations() == []
+
+
+def test_no_room_imports_a_plugin_and_no_plugin_imports_another() -> None:
+    edges = house.room_imports()
+    plugin_rooms = {room for room in edges if room.startswith("plugins.")}
+    assert {room.partition(".")[2] for room in plugin_rooms} == set(plugins().names())
+    assert {room for room, there in edges.items() if plugin_rooms & there.keys()} == set()
 
 
 def test_files_of_a_room_import_one_another_in_one_direction() -> None:

@@ -5,8 +5,12 @@ What breaks a rule only shrinks.
 
 from __future__ import annotations
 
+import pytest
+
 from scripts import names, sentences
 from tests.tables import table
+
+pytestmark = pytest.mark.check
 
 TABLE = names.read_table()
 

@@ -11,6 +11,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.check
+
 ROOT = Path(__file__).resolve().parent.parent
 
 LINUX_PATHS = re.compile(r"(?:^|[\s'\"=({:])/(?:proc|sys|run|dev/shm|dev/full)\b")

@@ -7,7 +7,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.waiting import HANG, wait_until
+
+pytestmark = pytest.mark.check
 
 TESTS = Path(__file__).parent
 

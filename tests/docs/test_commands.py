@@ -65,7 +65,7 @@ NO_COMMAND = re.compile(r"git log \*")
 """A rule of the policy, which looks like a command."""
 
 STAND_IN = """#!/bin/sh
-{ printf '%s\\0' "${0##*/}" "$@"; printf '\\n'; } >>"$RECORD"
+printf '%s\\0' "${0##*/}" "$@" >"$RECORDS/$$"
 """
 
 
@@ -217,8 +217,9 @@ class Shells:
         if "mkdir" not in command:
             for name in re.findall(r">\s*([\w.]+)/", command):  # folders that it writes to
                 (work / name).mkdir()
-        record = self._folder / "record"
-        record.write_bytes(b"")
+        records = self._folder / "records"  # a file for each call: those of a pipe run at once
+        shutil.rmtree(records, ignore_errors=True)
+        records.mkdir()
         done = subprocess.run(
             shell,
             input=command + "\n",
@@ -226,7 +227,7 @@ class Shells:
             env={
                 "HOME": str(self._folder),
                 "PATH": f"{self._bin}{os.pathsep}/usr/bin{os.pathsep}/bin",
-                "RECORD": str(record),
+                "RECORDS": str(records),
                 "LANG": "C.UTF-8",
                 "TERM": "dumb",
             },
@@ -235,9 +236,8 @@ class Shells:
             text=True,
             timeout=HANG,
         )
-        lines = record.read_text(encoding="utf-8").split("\0\n")
-        # the programs of a pipe start in any order
-        return done.returncode, done.stdout, sorted(line.split("\0") for line in lines if line)
+        calls = [call.read_text(encoding="utf-8").split("\0")[:-1] for call in records.iterdir()]
+        return done.returncode, done.stdout, sorted(calls)
 
 
 @pytest.mark.heavy

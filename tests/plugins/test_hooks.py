@@ -32,7 +32,6 @@ from mlx_tools.cli.command_table import COMMANDS
 from mlx_tools.errors import UsageError
 from mlx_tools.policy import Policy
 from mlx_tools.tools import FOLDER, Registry, ToolOffer, tool
-from scripts import import_diagram as house
 from tests.tables import table
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -374,13 +373,6 @@ def test_an_offer_that_cannot_be_loaded_is_a_disabled_tool() -> None:
 
 
 # --- the plugins that come along ------------------------------------------------------------------
-
-
-def test_no_room_imports_a_plugin_and_no_plugin_imports_another() -> None:
-    edges = house.room_imports()
-    plugin_rooms = {room for room in edges if room.startswith("plugins.")}
-    assert {room.partition(".")[2] for room in plugin_rooms} == set(plugins().names())
-    assert {room for room, there in edges.items() if plugin_rooms & there.keys()} == set()
 
 
 MODULES = """
