@@ -24,6 +24,7 @@ from mlx_tools.messages import replace
 from tests.backends.asking import ask
 from tests.backends.small_package import environment, make_package, start_pull
 from tests.conftest import ENVIRON
+from tests.waiting import HANG
 
 pytestmark = pytest.mark.real
 
@@ -163,7 +164,7 @@ def test_of_two_pulls_at_once_the_second_waits_and_finds_it_done(
     model: EmbeddedModel, environ: dict[str, str]
 ) -> None:
     with start_pull(model, environ) as one, start_pull(model, environ) as two:
-        said = [process.communicate(timeout=60)[0].split() for process in (one, two)]
+        said = [process.communicate(timeout=HANG)[0].split() for process in (one, two)]
     assert sorted(lines[-1] for lines in said) == ["fetched", "found"]
     found = next(lines for lines in said if lines[-1] == "found")
     assert found in (["wait", "found"], ["found"])

@@ -27,6 +27,7 @@ from tests.backends.test_server_process import wait_until_gone
 from tests.backends.tiny import END, LLAMA, SLIDING, make_chain_model, make_tiny_model
 from tests.conftest import ENVIRON
 from tests.processes import is_alive
+from tests.waiting import HANG
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -37,7 +38,7 @@ def raw(url: str, prompt: str, **options: Any) -> str:
     """The text, asked for as any client may: without a seed. Empty where no answer came."""
     try:
         body = {"prompt": prompt, "temperature": 0, **options}
-        answer = httpx.post(f"{url}/v1/completions", json=body, timeout=60)
+        answer = httpx.post(f"{url}/v1/completions", json=body, timeout=HANG)
         return str(answer.json()["choices"][0]["text"]) if answer.status_code == 200 else ""
     except (httpx.HTTPError, ValueError):
         return ""

@@ -282,7 +282,7 @@ def test_windows_is_told_to_be_unsupported_before_anything_is_imported_that_it_l
 
     def last(program: str, lines: int, code: int) -> str:
         command = [sys.executable, "-c", f"{windows}{program}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
         assert done.returncode == code
         return "".join(done.stderr.splitlines()[-lines:])
 

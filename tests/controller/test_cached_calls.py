@@ -36,7 +36,7 @@ from mlx_tools.tools import (
 )
 from mlx_tools.transcript.records import ObservationRecord
 from tests.controller.sessions import records_of
-from tests.waiting import EXPIRES
+from tests.waiting import EXPIRES, HANG
 
 ALL = Policy(allow=["*"], ask_effects=())
 READ = frozenset({"read"})
@@ -208,7 +208,7 @@ def test_an_answer_of_one_session_alone_is_not_shared() -> None:
     def looked(session: str) -> ToolResult:
         context = ToolContext(session=session)
         made = NestedReadCallCache(reads).call(
-            world.tools[0], {"at": "a"}, context, of_session=True, timeout=30.0
+            world.tools[0], {"at": "a"}, context, of_session=True, timeout=HANG
         )
         return asyncio.run(made)
 
@@ -235,7 +235,7 @@ def made(
     subject: Tool,
     arguments: dict[str, Any],
     expected: str | None = None,
-    timeout: float = 30.0,
+    timeout: float = HANG,
 ) -> ToolResult:
     context = ToolContext(expected=expected)
     return asyncio.run(reads.call(subject, arguments, context, timeout=timeout))

@@ -14,6 +14,7 @@ import pytest
 
 from mlx_tools.store.transcript import load
 from mlx_tools.transcript.records import AnswerRecord
+from tests.waiting import HANG
 
 SCRIPT = Path(__file__).with_name("killed_run.py")
 MOST = 40
@@ -94,7 +95,7 @@ def runs() -> Iterator[Runs]:
     assert made.server.stdout is not None
     made.server.stdin.close()
     made.server.stdout.close()
-    assert made.server.wait(timeout=60) == 0
+    assert made.server.wait(timeout=HANG) == 0
 
 
 def new_folder(folder: Path) -> Path:

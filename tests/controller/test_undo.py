@@ -27,6 +27,7 @@ from mlx_tools.transcript.records import Header, NestedRecord, UserRecord
 from tests.controller.full_disk import file_size_limit
 from tests.forked import forks
 from tests.tools.file_calls import quick_folder, tree
+from tests.waiting import HANG
 
 
 class Place:
@@ -49,7 +50,7 @@ class Place:
 
     def call(self, name: str, undo: Any = None, **arguments: Any) -> ToolResult:
         context = ToolContext(undo=self.files.undo if undo is None else undo)
-        return asyncio.run(execute(self.tools.get(name), arguments, context, timeout=60))
+        return asyncio.run(execute(self.tools.get(name), arguments, context, timeout=HANG))
 
     def write(self, path: str, content: str, **more: Any) -> ToolResult:
         return self.call("file_access", operation="write", path=path, content=content, **more)
@@ -168,7 +169,7 @@ def test_what_is_kept_is_for_its_owner_alone_and_no_tool_sees_it(place: Place) -
     seeing = builtin_tools([str(place.store.folder)])
     path = str(copy.relative_to(place.store.folder))
     arguments = {"operation": "read", "path": path}
-    result = asyncio.run(execute(seeing.get("file_access"), arguments, timeout=60))
+    result = asyncio.run(execute(seeing.get("file_access"), arguments, timeout=HANG))
     assert result.error is not None and "private" in result.error.message
 
 
@@ -466,5 +467,5 @@ def test_a_damaged_transcript_does_not_keep_the_files(place: Place) -> None:
 def test_a_call_outside_of_a_session_keeps_nothing(place: Place) -> None:
     arguments = {"operation": "write", "path": "a.txt", "content": "two\n"}
     context = ToolContext(policy=Policy(allow=["*"]))
-    asyncio.run(execute(place.tools.get("file_access"), arguments, context, timeout=60))
+    asyncio.run(execute(place.tools.get("file_access"), arguments, context, timeout=HANG))
     assert place.kept() == [] and (place.root / "a.txt").read_text() == "two\n"

@@ -18,10 +18,11 @@ from mlx_tools.plugins.folders.offers import folder_offers
 from mlx_tools.policy import PRESETS, Policy, check_presets, decide
 from mlx_tools.tools import Registry, ToolContext, ToolResult, execute
 from tests.folders.tool_folders import make_folder
+from tests.waiting import HANG
 
 
 def call(folder: Path, **more: Any) -> ToolResult:
-    return asyncio.run(execute(load_tool(folder), {}, ToolContext(**more), timeout=60))
+    return asyncio.run(execute(load_tool(folder), {}, ToolContext(**more), timeout=HANG))
 
 
 # --- what is read is what runs ------------------------------------------------------------------
@@ -44,9 +45,9 @@ def execute(arguments):
     (folder / "helper.py").write_text("who = 'read'")
     (folder / "words.txt").write_text("read")
     tool = load_tool(folder)
-    result = asyncio.run(execute(tool, {}, timeout=60))
+    result = asyncio.run(execute(tool, {}, timeout=HANG))
     assert json.loads(result.content or "") == {"helper": "read", "words": ["read", "read"]}
-    again = asyncio.run(execute(tool, {}, timeout=60))
+    again = asyncio.run(execute(tool, {}, timeout=HANG))
     assert again.error is not None and again.error.code == "disabled"
 
 

@@ -300,7 +300,7 @@ def execute(arguments):
 def test_an_approval_is_of_the_files_that_were_there(tmp_path: Path) -> None:
     tool = load_tool(make_folder(tmp_path))
     shown, other = (
-        asyncio.run(execute(tool, {}, ToolContext(expected=state), timeout=60))
+        asyncio.run(execute(tool, {}, ToolContext(expected=state), timeout=HANG))
         for state in (tool.preview({}).state, "other")
     )
     assert shown.error is None

@@ -28,6 +28,7 @@ from mlx_tools.policy import Policy
 from mlx_tools.tools import Registry, ToolError, ToolResult, execute
 from mlx_tools.tools.user_choices import NO_CHOICES, find_exposure
 from tests.folders.tool_folders import ECHO, make_folder
+from tests.waiting import HANG
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def why(collection: ToolCollection, name: str = "echo") -> str | None:
 
 
 def called(tool: Any, **arguments: Any) -> ToolResult:
-    return asyncio.run(execute(tool, arguments, timeout=60))
+    return asyncio.run(execute(tool, arguments, timeout=HANG))
 
 
 def test_a_folder_that_was_added_is_a_tool_of_the_files_that_were_read(

@@ -13,12 +13,13 @@ from typing import Any
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.tools import Preview, Registry, Tool, ToolContext, ToolLike, ToolResult, execute
+from tests.waiting import HANG
 
 SECRET = "nobody may read this"
 
 
 def executed(
-    tool: ToolLike, context: ToolContext | None = None, timeout: float = 30, **arguments: Any
+    tool: ToolLike, context: ToolContext | None = None, timeout: float = HANG, **arguments: Any
 ) -> ToolResult:
     """The result of a call."""
     return asyncio.run(execute(tool, arguments, context, timeout=timeout))

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.waiting import HANG
+
 HABIT, LOG = sys.argv[1], sys.argv[2]
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}}
 ASKS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -77,7 +79,7 @@ class Events(BaseHTTPRequestHandler):
 
     def hear(self) -> Iterator[dict[str, Any]]:
         while True:
-            yield self.answers.get(timeout=60)
+            yield self.answers.get(timeout=HANG)
 
     def do_POST(self) -> None:
         self.posts.append(self.path)

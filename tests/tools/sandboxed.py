@@ -12,6 +12,7 @@ from mlx_tools import builtin_tools
 from mlx_tools.plugins.command.sandbox import NoSandbox, detect_sandbox
 from mlx_tools.tools import ToolLike, ToolResult
 from tests.tools.file_calls import executed
+from tests.waiting import HANG
 
 
 def reason() -> str | None:
@@ -37,7 +38,7 @@ def tool(*roots: str | Path, commands: Sequence[str] = ()) -> ToolLike:
     return builtin_tools([str(root) for root in roots], commands=commands).get("run_command")
 
 
-def called(callee: ToolLike, program: str, *arguments: str, timeout: float = 60) -> ToolResult:
+def called(callee: ToolLike, program: str, *arguments: str, timeout: float = HANG) -> ToolResult:
     return executed(callee, timeout=timeout, program=program, arguments=list(arguments))
 
 

@@ -18,11 +18,12 @@ CALLS = """
 import asyncio, json, os, resource, sys
 from mlx_tools import builtin_tools
 from mlx_tools.tools import execute
+from tests.waiting import HANG
 
 files = builtin_tools([sys.argv[1] + ":rw"])
 
 def call(name, **arguments):
-    return asyncio.run(execute(files.get(name), arguments, timeout=60))
+    return asyncio.run(execute(files.get(name), arguments, timeout=HANG))
 
 def told(result):
     return None if result.error is None else [result.error.code, result.error.message]

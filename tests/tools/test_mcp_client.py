@@ -317,8 +317,8 @@ def test_its_resources_are_listed_and_read(home: Path) -> None:
 
     async def use(clients: McpClients) -> list[ToolResult]:
         made, asked = mcp_read(clients, ["there"]), ({}, {"uri": "note://a"}, {"uri": "note://b"})
-        results = [await execute(made, {"server": "there"} | more, timeout=60) for more in asked]
-        return [*results, await execute(made, {"server": "other"}, timeout=60)]
+        results = [await execute(made, {"server": "there"} | more, timeout=HANG) for more in asked]
+        return [*results, await execute(made, {"server": "other"}, timeout=HANG)]
 
     listed, text, blob, other = stranger.with_clients(use)
     assert '{"uri":"note://a","name":"A note"}' in (listed.content or "")
@@ -445,7 +445,7 @@ def test_what_it_asks_while_calls_of_two_sessions_run_is_nobodys(home: Path) -> 
         context = ToolContext(session="two", confirms=asking(person))
         async with clients.server(stranger.source).calling(ToolContext(session="one")):
             made = clients.tool(stranger.source, ECHO)
-            return await execute(made, {"text": "x"}, context, timeout=60)
+            return await execute(made, {"text": "x"}, context, timeout=HANG)
 
     assert "several sessions" in (stranger.with_clients(use).content or "")
     assert person.requests == []
@@ -522,7 +522,7 @@ def test_a_page_may_lead_back_before_whatever_showed_it_is_done(
     def show(page: str) -> None:
         with socket.create_connection(("127.0.0.1", port)) as other:  # who says nothing
             other.sendall(b"GET\r\n")
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/callback?{query}", timeout=60).close()
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/callback?{query}", timeout=HANG).close()
 
     async def signed_in() -> str:
         context = sign_in("https://there.example/mcp", "there", show).context

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mlx_tools.testing import run, skip
 from mlx_tools.tools import Progress, ToolContext, execute, tool
 from mlx_tools.tools.context import BURST, REPORT_INTERVAL, Reports
+from tests.waiting import HANG
 
 
 class Clock:
@@ -95,7 +96,7 @@ def test_a_fault_of_the_listener_costs_the_call_nothing() -> None:
 
     async def main() -> str | None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, told: faults.append(told))
-        return (await execute(work, {}, ToolContext(report=listen), timeout=60)).content
+        return (await execute(work, {}, ToolContext(report=listen), timeout=HANG)).content
 
     assert asyncio.run(main()) == "done"
     assert [str(fault["exception"]) for fault in faults] == ["x"]

@@ -37,7 +37,7 @@ def free(folder: Path) -> ToolLike:
     return tool(folder, commands=["python3", "sh", "env"])
 
 
-def python(callee: ToolLike, code: str, *, timeout: float = 60) -> str:
+def python(callee: ToolLike, code: str, *, timeout: float = HANG) -> str:
     result = called(callee, "python3", "-c", code, timeout=timeout)
     return result.content if result.content is not None else str(result.error)
 

@@ -18,6 +18,7 @@ from mlx_tools.toolbox.web_fetch import Fetcher
 from mlx_tools.tools import ToolResult
 from tests.backends.loopback import Connection, Server
 from tests.tools.file_calls import executed
+from tests.waiting import HANG
 
 HTML = "text/html; charset=utf-8"
 
@@ -116,7 +117,7 @@ def fetching(
     names: Names | None = None,
     may_ask: Callable[[Address], bool] = is_own,
     max_bytes: int = 3_000_000,
-    idle: float = 10.0,
+    idle: float = HANG,
     context: ssl.SSLContext | None = None,
 ) -> Fetcher:
     """A fetcher that may ask this server alone."""
@@ -130,9 +131,9 @@ def fetching(
     )
 
 
-def fetched(fetcher: Fetcher | None, url: str, seconds: float = 20.0) -> ToolResult:
+def fetched(fetcher: Fetcher | None, url: str, seconds: float = HANG) -> ToolResult:
     """The tool's result for a URL."""
-    return executed(fetch_url(fetcher, seconds), timeout=60, url=url)
+    return executed(fetch_url(fetcher, seconds), timeout=2 * HANG, url=url)
 
 
 def text(result: ToolResult) -> str:
