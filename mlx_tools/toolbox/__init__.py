@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mlx_tools.toolbox.file_opening import open_below, open_first, tool_errors
     from mlx_tools.toolbox.html_text import read_html
     from mlx_tools.toolbox.isolated import Problem
-    from mlx_tools.toolbox.text_diff import TextDiff, unified_diff
+    from mlx_tools.toolbox.text_diff import TextDiff, find_equal_lines, unified_diff
     from mlx_tools.toolbox.text_files import (
         MAX_TEXT_BYTES,
         decode_text,
@@ -40,7 +40,7 @@ __getattr__, __dir__ = names_of(
         "file_opening": ("open_below", "open_first", "tool_errors"),
         "html_text": ("read_html",),
         "isolated": ("Problem",),
-        "text_diff": ("TextDiff", "unified_diff"),
+        "text_diff": ("TextDiff", "find_equal_lines", "unified_diff"),
         "text_files": (
             "MAX_TEXT_BYTES",
             "decode_text",

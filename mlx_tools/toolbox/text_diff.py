@@ -103,7 +103,7 @@ def _group_changes(
     old_lines: Sequence[str], new_lines: Sequence[str]
 ) -> Iterator[tuple[list[Change], bool]]:
     """Yield the changes of each hunk, and whether all were compared line by line."""
-    equal, skipped = _find_equal_lines(old_lines, new_lines)
+    equal, skipped = find_equal_lines(old_lines, new_lines)
     hunk, compared = list[Change](), True
     i = j = 0
     for next_i, next_j, count in (*equal, (len(old_lines), len(new_lines), 0)):
@@ -118,7 +118,7 @@ def _group_changes(
         yield hunk, compared
 
 
-def _find_equal_lines(
+def find_equal_lines(
     old_lines: Sequence[str], new_lines: Sequence[str]
 ) -> tuple[list[Equal], set[tuple[int, int]]]:
     """Return the equal lines in order, and the starts of runs that were not compared."""

@@ -87,6 +87,13 @@ def test_one_text_is_replaced_and_the_rest_stays(files: Registry, folder: Path) 
         ("x\n\n\ny", "x\n\n\ny", "x\ny", "x\ny"),
         ("tab\there", "tab\there", "tab\tthere", "tab\tthere"),
         ("one line", "one line", "two\r\nlines", "two\r\nlines"),
+        ("a\nb  \nc\n", "a\nb\nc", "A\nb\nC", "A\nb  \nC\n"),
+        ("a \nb\t\nc\n", "a\nb\nc", "x\na\ny\nb\nz", "x\na \ny\nb\t\nz\n"),
+        ("a\r\nb\nc\r\nd\r\n", "a\nb\nc\nd", "A\nb\nC\nD", "A\r\nb\nC\r\nD\r\n"),
+        ("a\r\nb\nc\nd\n", "a\nb", "A\nb", "A\r\nb\nc\nd\n"),
+        ("a  \nbc\nd\n", "a\nb", "a", "ac\nd\n"),
+        ("a  \nb\n", "a\nb\n", "a\nb\nb\n", "a  \nb\nb\n"),
+        ("xa \nb\n", "a\nb", "y\na\nb", "xy\na \nb\n"),
     ],
 )
 def test_line_ends_and_white_space_at_the_end_of_lines_do_not_count(
@@ -283,6 +290,50 @@ def test_an_edit_changes_its_place_alone_and_is_undone_exactly(
     assert path.read_bytes() == before
 
 
+@given(
+    lines=st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from(("", " ", "\t  ")), ENDS),
+        min_size=2,
+        max_size=9,
+    ),
+    changed=st.sets(st.integers(0, 8), min_size=1, max_size=3),
+)
+def test_lines_that_the_new_text_repeats_keep_their_ends_and_blanks(
+    lines: list[tuple[str, str, str]], changed: set[int]
+) -> None:
+    """The old text has plain line ends and no blanks at the end of lines, as models write it."""
+    numbers = changed & set(range(len(lines))) or {0}
+    text = "".join(f"{number}{line}{blank}{end}" for number, (line, blank, end) in enumerate(lines))
+    old = "\n".join(f"{number}{line}" for number, (line, _, _) in enumerate(lines))
+    new_lines = [
+        f"new {number}" if number in numbers else f"{number}{line}"
+        for number, (line, _, _) in enumerate(lines)
+    ]
+    expected = [
+        line + (end if number in numbers else blank + end)
+        for number, (line, (_, blank, end)) in enumerate(zip(new_lines, lines, strict=True))
+    ]
+    last, ending = len(lines) - 1, lines[-1][1] + lines[-1][2]
+    expected[last] = new_lines[last] + ending  # the place ends before the blanks of its last line
+    assert edit_text(text, old, "\n".join(new_lines), "f").text == "".join(expected)
+
+
+def test_the_size_of_the_result_counts_not_that_of_each_new_text() -> None:
+    line = "v" * 50_000
+    text = f"{line}\n" * 60
+    result = edit_text(text, line, f"{line}w", "f", replace_all=True)
+    assert result.text == f"{line}w\n" * 60
+    with pytest.raises(ToolError, match="too large"):
+        edit_text(text, line, line * 2, "f", replace_all=True)
+
+
+def test_a_text_that_stands_nearly_everywhere_is_not_counted_to_its_end() -> None:
+    with pytest.raises(ToolError, match="more than 1000 times in f, at lines 1, 2, 3"):
+        edit_text("a\n" * 5_000, "a", "b", "f")
+    with pytest.raises(ToolError, match="more than 200000 times in f: give more"):
+        edit_text("a" * 200_001, "a", "b", "f", replace_all=True)
+
+
 def occurrences(text: str, old: str) -> int:
     """The count of a text in another, overlapping itself too; line ends aside."""
     text, old = (part.replace("\r\n", "\n") for part in (text, old))
@@ -332,6 +383,8 @@ def test_hostile_texts_take_linear_time() -> None:
     ):
         with pytest.raises(ToolError):
             edit_text(text, old, "x", "f")
+    text = ("v" * 30 + "\n") * 60_000
+    assert edit_text(text, "v\n", "w\n", "f", replace_all=True).text == text.replace("v\n", "w\n")
 
 
 # --- another writer at the same time ---

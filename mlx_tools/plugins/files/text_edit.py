@@ -11,10 +11,13 @@ import difflib
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct
 
+from mlx_tools.toolbox import find_equal_lines
 from mlx_tools.tools import ToolError
 
 MAX_RESULT_CHARS: Final = 5_000_000
@@ -22,6 +25,12 @@ MAX_RESULT_CHARS: Final = 5_000_000
 
 MAX_MESSAGE_CHARS: Final = 4_000
 """Characters of an error that shows the file's own text to copy: some 60 lines."""
+
+MAX_PLACES: Final = 200_000
+"""Places that one call replaces. So many take a second and 100 megabytes."""
+
+_MAX_COUNTED: Final = 1_000
+"""Places that an error counts: from a few on, the number says no more."""
 
 _TRAILING: Final = " \t\f\v"
 _MAX_NUMBERS: Final = 20  # line numbers that an error lists
@@ -74,7 +83,7 @@ class TextLines:
         """Return the number of lines, as an editor counts them."""
         return len(self.contents) - (not self.contents[-1])
 
-    @property
+    @cached_property
     def line_end(self) -> str | None:
         """The line end of most lines, None if there is none."""
         if self.separator == "\r":
@@ -112,10 +121,11 @@ def _make_view(lines: Sequence[str]) -> _View:
 # --- finding -------------------------------------------------------------------------------------
 
 
-def find_spans(lines: TextLines, old: str) -> list[Span]:
+def find_spans(lines: TextLines, old: str, max_count: int) -> list[Span]:
     """Return the places of ``old``, in order and without overlaps.
 
-    If a further place overlaps the only one, both are returned: the text then occurs twice.
+    If there are more than ``max_count``, some of the further ones are missing. If a further place
+    overlaps the only one, both are returned: the text then occurs twice.
     """
     old = lines.unify_ends(old)
     exact = _Finder(lines, lines.exact_view(), old)
@@ -126,7 +136,7 @@ def find_spans(lines: TextLines, old: str) -> list[Span]:
     places: dict[int, Span] = {}
     has_lines = "\n" in old  # then at most one of each kind begins on a line
     for finder in finders:
-        for span in finder.spans():
+        for span in islice(finder.spans(), max_count + 1):
             places.setdefault(span.first_line if has_lines else span.start, span)
     if len(places) == 1:
         ((key, only),) = places.items()
@@ -192,8 +202,8 @@ class EditResult(Struct, frozen=True):
 def edit_text(text: str, old: str, new: str, name: str, *, replace_all: bool = False) -> EditResult:
     """Replace ``old`` by ``new``: the only occurrence, or all with ``replace_all``.
 
-    The new text gets the file's line ends. Lines at the start and the end of ``new`` that are those
-    of ``old`` stay as they are in the file.
+    The new text gets the file's line ends. Lines of ``new`` that are those of ``old`` stay as they
+    are in the file.
 
     Raises:
         ToolError: ``old`` does not occur, or more than once, or nothing would change.
@@ -201,28 +211,32 @@ def edit_text(text: str, old: str, new: str, name: str, *, replace_all: bool = F
     if not old:
         raise ToolError("old is empty: give the text to replace", code="invalid_arguments")
     lines = TextLines(text)
-    spans = find_spans(lines, old)
+    max_count = MAX_PLACES if replace_all else _MAX_COUNTED
+    spans = find_spans(lines, old, max_count)
     if not spans:
         message = _explain_missing(lines, old, name)
         raise ToolError(message, max_chars=MAX_MESSAGE_CHARS)
+    count = f"{len(spans)}" if len(spans) <= max_count else f"more than {max_count}"
     if len(spans) > 1 and not replace_all:
         raise ToolError(
-            f"old occurs {len(spans)} times in {name}, at lines {_list_numbers(spans)}; "
+            f"old occurs {count} times in {name}, at lines {_list_numbers(spans)}; "
             "give more of the text around it, or all: true to replace each"
         )
-    if len(text) + len(spans) * len(new) > MAX_RESULT_CHARS:
+    if len(spans) > max_count:
+        raise ToolError(f"old occurs {count} times in {name}: give more of the text around it")
+    if len(text) + sum(len(new) - (span.end - span.start) for span in spans) > MAX_RESULT_CHARS:
         raise ToolError(
             f"the edited file would be too large (at most {MAX_RESULT_CHARS} characters)",
             code="payload_too_large",
         )
+    replacement = _Replacement(lines, old, new)
     parts: list[str] = []
     position, line_numbers = 0, []
     for span in spans:
         if span.start < position:  # it overlaps the one before
             continue
-        start, end, inserted = _trim_change(lines, span, old, new)
-        parts += (text[position:start], inserted)
-        position = end
+        parts += (text[position : span.start], replacement.text_at(span))
+        position = span.end
         line_numbers.append(span.first_line + 1)
     result = "".join((*parts, text[position:]))
     if result == text:
@@ -230,23 +244,58 @@ def edit_text(text: str, old: str, new: str, name: str, *, replace_all: bool = F
     return EditResult(result, tuple(line_numbers))
 
 
-def _trim_change(lines: TextLines, span: Span, old: str, new: str) -> tuple[int, int, str]:
-    """Return the part of the file's text to replace, and the replacement.
+class _Replacement:
+    """The text that comes in the place of ``old``.
 
-    Whole lines that ``old`` and ``new`` have in common at their start and end are left out.
+    Lines that ``old`` and ``new`` have in common stay as they are in the file, with their white
+    space and line ends. A changed line keeps its line end.
     """
-    old_lines, new_lines = lines.unify_ends(old).split("\n"), lines.unify_ends(new).split("\n")
-    common = min(len(old_lines), len(new_lines)) - 1  # at least one line of each remains
-    head = next((i for i in range(common) if old_lines[i] != new_lines[i]), common)
-    common -= head
-    tail = next((i for i in range(common) if old_lines[-1 - i] != new_lines[-1 - i]), common)
-    start = lines.starts[span.first_line + head] if head else span.start
-    end = lines.find_end(span.last_line - tail) if tail else span.end
-    line_end = lines.line_end
-    inserted = "\n".join(new_lines[head : len(new_lines) - tail])
-    if line_end is None:
-        return start, end, new if not head and not tail else inserted
-    return start, end, inserted.replace("\n", line_end)
+
+    def __init__(self, lines: TextLines, old: str, new: str) -> None:
+        self._lines, self._new = lines, new
+        old_lines = lines.unify_ends(old).split("\n")
+        self._new_lines = lines.unify_ends(new).split("\n")
+        self._last_old, self._last_new = len(old_lines) - 1, len(self._new_lines) - 1
+        self._old_numbers: list[int | None] = [None] * len(self._new_lines)
+        """For each new line the number of the old one that it is, or that it replaces."""
+        self._common = set[int]()
+        """Numbers of the new lines that are old ones."""
+        i = j = 0
+        equal, _ = find_equal_lines(old_lines, self._new_lines)
+        for next_i, next_j, count in (*equal, (len(old_lines), len(self._new_lines), 0)):
+            replaced = min(next_i - i, next_j - j)
+            self._old_numbers[j : j + replaced] = range(i, i + replaced)
+            i, j = next_i + count, next_j + count
+            self._old_numbers[next_j:j] = range(next_i, i)
+            self._common.update(range(next_j, j))
+        # What follows the place goes on behind its last line: only the old last line fits there.
+        if self._old_numbers[-1] != self._last_old:
+            self._common.discard(self._last_new)
+
+    def text_at(self, span: Span) -> str:
+        """Return the text for one place."""
+        line_end = self._lines.line_end
+        if line_end is None:  # a file of one line: the new text has its own line ends
+            return self._new
+        parts: list[str] = []
+        for number, (line, old_number) in enumerate(
+            zip(self._new_lines, self._old_numbers, strict=True)
+        ):
+            own_line, own_end = line, line_end
+            if old_number is not None:
+                own_line, own_end = self._read_line(span, old_number, line_end)
+            parts.append(own_line if number in self._common else line)
+            parts.append(own_end if number < self._last_new else "")
+        return "".join(parts)
+
+    def _read_line(self, span: Span, number: int, line_end: str) -> tuple[str, str]:
+        """Return a line of ``old`` as it is in the file, and its line end."""
+        lines, file_line = self._lines, span.first_line + number
+        start = lines.starts[file_line] if number else span.start
+        if number == self._last_old:
+            return lines.text[start : span.end], line_end
+        end = lines.find_end(file_line)
+        return lines.text[start:end], lines.text[end : lines.starts[file_line + 1]]
 
 
 def _list_numbers(spans: Sequence[Span]) -> str:
