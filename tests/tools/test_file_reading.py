@@ -10,7 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
-from mlx_tools.tools import ToolContext
+from mlx_tools.toolbox.tree_walk import MAX_DEPTH
+from mlx_tools.tools import Tool, ToolContext
+from mlx_tools.tools.context import CONTEXT
 from tests.tools.file_calls import SECRET, executed, written
 
 
@@ -134,3 +136,20 @@ def test_a_list_has_a_thousand_entries_at_most(tmp_path: Path) -> None:
 
 def test_a_glob_that_stands_for_too_many_patterns_is_refused(tmp_path: Path) -> None:
     assert "more than 100" in listed(tmp_path, "{a,b}" * 20)[0]
+
+
+def test_a_list_says_what_could_not_be_looked_at(tmp_path: Path) -> None:
+    tmp_path.joinpath(*["d"] * (MAX_DEPTH + 1)).mkdir(parents=True)
+    assert listed(tmp_path, "**/*.txt") == [
+        "[Nothing fits the pattern.]",
+        "[1 folders could not be read.]",
+    ]
+    tool, context = builtin_tools([str(tmp_path)]).get("file_access"), ToolContext()
+    assert isinstance(tool, Tool)
+    context.cancelled = True  # the walk ends as it does after too many entries
+    token = CONTEXT.set(context)
+    try:
+        content = tool.blocking({"operation": "list", "path": ".", "pattern": "**/*.txt"})
+    finally:
+        CONTEXT.reset(token)
+    assert "[Only the first 1 entries were looked at: list a smaller folder.]" in content

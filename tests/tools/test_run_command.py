@@ -18,8 +18,10 @@ from mlx_tools.plugins.command.run_command import run_command
 from mlx_tools.plugins.command.sandbox import NoSandbox, Sandbox, SandboxCommand, run
 from mlx_tools.policy import Policy, decide
 from mlx_tools.store.roots import Root, RootName
-from mlx_tools.tools import Tool, ToolContext, ToolLike, execute
+from mlx_tools.tools import Tool, ToolContext, ToolError, ToolLike, execute
+from mlx_tools.tools.context import CONTEXT
 from tests.processes import processes
+from tests.tables import table
 from tests.tools.file_calls import executed, written
 from tests.tools.sandboxed import called, needs_bwrap, needs_sandbox, printed, refusal, tool
 from tests.waiting import EXPIRES, HANG, until, wait_until
@@ -354,6 +356,41 @@ def test_a_call_that_nobody_waits_for_is_ended(free: ToolLike, tmp_path: Path) -
 
     asyncio.run(run())
     assert ends(mark)
+
+
+@needs_sandbox
+@table(
+    ("code", "shown"),
+    [
+        ("echo one; echo two", "it printed:\none\ntwo"),
+        ("printf 'no end'; echo fault >&2", "it printed:\nno end\n[standard error]\nfault"),
+        ("seq 10000; printf end", "it printed:\n[…]\n"),
+        ("printf 'a\\0b'", "it printed:\n[3 bytes that are no text]"),
+        ("true", "was cancelled"),
+    ],
+)
+def test_the_error_of_a_program_that_was_ended_shows_the_end_of_its_output(
+    folder: Path, code: str, shown: str
+) -> None:
+    begun = folder / "begun"
+    begun.unlink(missing_ok=True)
+
+    class Cancelled(ToolContext):
+        cancelled = property(lambda self: begun.exists(), lambda self, value: None)
+
+    callee = tool(f"{folder}:rw", commands=["sh"])
+    assert isinstance(callee, Tool)
+    token = CONTEXT.set(Cancelled(timeout=HANG))
+    try:
+        with pytest.raises(ToolError) as caught:
+            callee.blocking(
+                {"program": "sh", "arguments": ["-c", f"{code}; touch begun; sleep 600"]}
+            )
+    finally:
+        CONTEXT.reset(token)
+    message = str(caught.value)
+    assert shown in message and len(message) <= caught.value.max_chars
+    assert not code.startswith("seq") or message.endswith("\n9999\n10000\nend")
 
 
 @needs_bwrap

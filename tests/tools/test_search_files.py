@@ -21,6 +21,7 @@ from mlx_tools.toolbox.ignore_rules import IgnoreRules, is_ignored
 from mlx_tools.toolbox.tree_walk import MAX_DEPTH
 from mlx_tools.tools import ToolContext
 from mlx_tools.tools.context import CONTEXT
+from tests.tables import table
 from tests.tools.file_calls import SECRET, executed, names, written
 
 TEXTS = {
@@ -190,16 +191,46 @@ def test_of_a_long_line_less_is_searched_for_a_pattern_of_many_repetitions() -> 
     assert one.max_line_chars > 90 * many.max_line_chars
 
 
+@table(
+    "pattern",
+    [
+        *("a{1,100}{1,100}b", "(a{100}){100}b", "(a{100})*{100}b", "(?x)(a{100}) {100}b"),
+        "(?x)(a{100}) # so often:\n{100}b",
+    ],
+)
+def test_a_repeated_repetition_counts_as_the_product_of_both(pattern: str) -> None:
+    assert LinePattern(pattern).max_line_chars == 2_000
+
+
+def test_a_costly_pattern_gives_up_within_a_text() -> None:
+    pattern = LinePattern("(a?){500}b")
+    lines = "a" * 1_500 + "\n"
+    answers = iter((False, True))
+    found = pattern.find_lines(lines * 2 + "b\n" + lines + "b\n" + lines, lambda: next(answers))
+    assert [number for number, _ in found] == [2]
+
+
+def test_a_search_says_of_how_many_files_only_a_part_was_searched(folder: Path) -> None:
+    late_nul, late_match = "text\n" * 20_000 + "\0needle", "\n" * 5_300_000 + "needle"
+    written(folder, {"line": "a" * 3_000 + "needle", "nul": late_nul, "image": "\0needle"})
+    (folder / "utf-16").write_bytes(late_match.encode("utf-16"))
+    said = search(folder, "needle")
+    assert len(said) == 2 and said[0].startswith("line:1: …a")
+    assert said[1].startswith("[2 files were searched only in part")
+    said = search(folder, "(a?){500}needle", glob="line")
+    assert said[0].startswith("[No line matches")
+    assert said[1].startswith("[1 files were searched only in part")
+
+
 def test_numbers_are_right_in_large_files(folder: Path) -> None:
     lines = [f"line {number} {'x' * (number % 50)}" for number in range(100_000)]
     lines[77_777] += " é needle"
     written(
         folder, {"large.txt": "\r\n".join(lines) + "\n", "one.txt": "a" * 3_000_000 + "\nneedle"}
     )
-    assert search(folder, "needle$") == [
-        f"large.txt:77778: {lines[77_777]}",
-        "one.txt:2: needle",
-    ]
+    *found, partial = search(folder, "needle$")
+    assert found == [f"large.txt:77778: {lines[77_777]}", "one.txt:2: needle"]
+    assert partial.startswith("[1 files were searched only in part")  # its first line is too long
 
 
 LINE = st.text(st.sampled_from("abc é.\t(")).filter(lambda line: "\r" not in line)

@@ -28,14 +28,16 @@ from mlx_tools.tools import Preview, Tool, ToolError, current_context, load_word
 
 EFFECTS: Final[Effects] = frozenset(("read", "write", "execute"))
 """The effects of every call: no rule so far shows that a program is harmless. The network is not
-among
-them, since the sandbox has none."""
+among them, since the sandbox has none."""
 
 _MARGIN: Final = 0.9
 """The share of a call's time that a program may take; ending it takes the rest."""
 
 _SECONDS: Final = 60.0
 """Seconds that a program may take if the call has no time limit."""
+
+_PRINTED_CHARS: Final = 3_000
+"""Characters of the output that the error of a program that was ended shows: some 50 lines."""
 
 _END_MESSAGES: Final[Mapping[str, str]] = {
     "timeout": "it did not end in time, and was ended with all that it started",
@@ -158,7 +160,11 @@ class _Commands:
             raise ToolError(f"the sandbox could not be set up: {detail[:300]}")
         if result.ending in _END_MESSAGES:
             code: ErrorCode = "timeout" if result.ending == "timeout" else "tool_error"
-            raise ToolError(_END_MESSAGES[result.ending], code=code)
+            message, printed = _END_MESSAGES[result.ending], "\n".join(self._output_parts(result))
+            if printed:  # its end says where the program was
+                cut = "[…]\n" if len(printed) > _PRINTED_CHARS else ""
+                message = f"{message}; it printed:\n{cut}{printed[-_PRINTED_CHARS:]}"
+            raise ToolError(message, code=code, max_chars=_PRINTED_CHARS + 200)
         return self._report(result)
 
     def _plan(self, arguments: Mapping[str, Any]) -> Plan:
@@ -205,11 +211,13 @@ class _Commands:
             first_line = notices["flood"].format(kept=MAX_OUTPUT_BYTES)
         elif ran.code < 0:
             first_line = notices["signal"].format(signal=-ran.code)
-        output, errors = self._text(ran.output), self._text(ran.errors)
-        parts = [first_line, *([output] if output else [])]
-        parts += [notices["errors"], errors] if errors else []
-        parts += [] if parts[1:] else [notices["nothing"]]
-        return "\n".join(part.rstrip("\n") for part in parts)
+        return "\n".join((first_line, *(self._output_parts(ran) or [notices["nothing"]])))
+
+    def _output_parts(self, ran: ProcessResult) -> list[str]:
+        """Return the printed texts, without their last line ends, under their notices."""
+        output, errors = (self._text(text).rstrip("\n") for text in (ran.output, ran.errors))
+        parts = [output] if ran.output else []
+        return parts + ([self._notices["errors"], errors] if ran.errors else [])
 
     def _text(self, output: bytes) -> str:
         """Return the printed text, or its size if it is binary.

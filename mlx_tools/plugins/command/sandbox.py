@@ -332,8 +332,7 @@ TICK: Final = 0.05
 """Seconds that one read of the pipes waits while they are drained."""
 _COUNT_INTERVAL: Final = 0.01
 """Seconds between two counts of its processes. A choice: each count reads all of ``/proc``, and a
-fork
-bomb starts processes meanwhile."""
+fork bomb starts processes meanwhile."""
 _NICENESS_STEP: Final = 5
 """Its niceness above ours: on two cores the event loop still gets its turn."""
 _GRACE: Final = 0.5
@@ -401,8 +400,9 @@ def run(
             # one that multiplies is given no time for it
             end(child, 0.0 if ending == "processes" else _GRACE)
         # Only now: before `end` a process that got away could hold the pipes open.
+        last = reader.drain()
         if ending == "finished":
-            ending = reader.drain()
+            ending = last
         reader.pipes.close()
     status = None if command.status is None else bytes(reader.status)
     started = ending != "finished" or status is None or "exit-code" in parse_status(status)

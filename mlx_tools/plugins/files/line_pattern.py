@@ -13,7 +13,10 @@ from typing import Any, Final
 _LINE_STEPS: Final = 10_000_000  # characters times size of the pattern: half a second at worst
 _PIECE_STEPS: Final = 1_000_000  # for several lines at once: others get their turn in between
 _MIN_CHARS: Final = 2_000
-_REPEATED: Final = re.compile(r"(.)?\{\s*(\d+)\s*(?:,\s*(\d*)\s*)?\}", re.DOTALL)
+_REPEATED: Final = re.compile(r"(?<=(.))\{\s*(\d+)\s*(?:,\s*(\d*)\s*)?\}", re.DOTALL)
+_IGNORES_BLANKS: Final = re.compile(r"\(\?[A-Za-z]*x")
+"""Finds the flag that lets blanks and comments stand before a repetition."""
+
 _OF_WHOLE_TEXT: Final = re.compile(r"\\[Az]|\(\?[A-Za-z]*[m-]")
 """Finds anchors of the whole text, and flags that change the meaning of ``^`` and ``$``."""
 
@@ -36,20 +39,27 @@ class LinePattern:
             self._matches = _compile_pattern(flags + pattern)
         self.max_line_chars = max(_LINE_STEPS // size, _MIN_CHARS)
         """Characters of a longer line that are searched."""
+        self.has_skipped_text = False
+        """True once a line had no match in its searched characters, and has more of them."""
         self._piece_chars = max(_PIECE_STEPS // size, _MIN_CHARS)
         self._piece_matches: Callable[[str], bool] | None = None
         if not _OF_WHOLE_TEXT.search(pattern):
             self._piece_matches = _compile_pattern(f"{flags}(?m){pattern}")
 
-    def find_lines(self, text: str) -> Iterator[tuple[int, str]]:
+    def find_lines(
+        self, text: str, gives_up: Callable[[], bool] = lambda: False
+    ) -> Iterator[tuple[int, str]]:
         r"""Yield the matching lines, each with its number from 0.
 
-        Lines end at ``\n`` or ``\r\n``.
+        Lines end at ``\n`` or ``\r\n``. ``gives_up`` is called between pieces of a long text; True
+        ends the search.
         """
         if "\r" in text:
             text = text.replace("\r\n", "\n")
         number = start = 0
         while start < len(text):
+            if start and gives_up():
+                return
             stop = self._find_piece_end(text, start)
             piece = text[start:stop] if start or stop < len(text) else text
             # Most pieces have no match: one call of the engine then settles many lines.
@@ -57,6 +67,8 @@ class LinePattern:
                 for line in piece.removesuffix("\n").split("\n"):
                     if self._matches(line[: self.max_line_chars]):
                         yield number, line
+                    elif len(line) > self.max_line_chars:
+                        self.has_skipped_text = True
                     number += 1
             elif stop < len(text):
                 number += piece.count("\n")
@@ -115,9 +127,11 @@ def _compile_pattern(pattern: str) -> Callable[[str], bool]:
 def _measure_size(pattern: str) -> int:
     """Return an upper bound of how many places of the pattern can be active at once."""
     size, factor = len(pattern), 1
-    for repeated, minimum, maximum in _REPEATED.findall(pattern):
+    ignores_blanks = _IGNORES_BLANKS.search(pattern) is not None
+    for preceding, minimum, maximum in _REPEATED.findall(pattern):
         count = min(int((maximum or minimum)[:9]), 100_000_000)
-        if repeated in (")", "}"):
+        # After a group or another repetition it repeats all of that; so do blanks, if ignored.
+        if preceding in ")}?*+" or ignores_blanks:
             factor *= max(count, 1)
         else:
             size += count

@@ -140,7 +140,8 @@ class FileReader:
     def find(self, path: str, pattern: str) -> str:
         """Return the files and folders below a folder that match a pattern, with sizes.
 
-        Folders that a ``.gitignore`` names are left out, and named in a notice.
+        Folders that a ``.gitignore`` names are left out, and named in a notice. Other notices say
+        what could not be looked at.
         """
         patterns = parse_patterns(expand_glob(pattern), "pattern")
         context = current_context()
@@ -161,13 +162,18 @@ class FileReader:
                     if patterns.match(entry.path.split("/")[len(names) :])
                 )
                 lines += itertools.islice(fitting, MAX_ENTRIES + 1 - len(lines))
-            remarks += self._describe_ignored(walk.ignored_folders)
+            remarks += self._describe_omissions(walk)
         if len(lines) > MAX_ENTRIES:
             lines[MAX_ENTRIES:] = [self._notices["more"].format(kept=MAX_ENTRIES)]
         return "\n".join((*(lines or [self._notices["no_match"]]), *remarks))
 
-    def _describe_ignored(self, folders: Sequence[str]) -> Iterator[str]:
-        if folders:
+    def _describe_omissions(self, walk: TreeWalk) -> Iterator[str]:
+        """Yield notices on what a walk has left out."""
+        if walk.unreadable:
+            yield self._notices["unreadable"].format(count=walk.unreadable)
+        if not walk.is_complete:
+            yield self._notices["incomplete"].format(count=walk.entry_count)
+        if folders := walk.ignored_folders:
             names = ", ".join(f"{one_line(folder)}/" for folder in folders[:_MAX_NAMED])
             names += ", …" if len(folders) > _MAX_NAMED else ""
             yield self._notices["ignored"].format(folders=names)

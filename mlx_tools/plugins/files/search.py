@@ -68,7 +68,7 @@ class _Search:
         self._deadline = clock() + seconds_allowed
         self._room = self._context.shown_chars
         self._results: list[str] = []
-        self._files = self._unreadable = 0
+        self._files = self._unreadable = self._partial = 0
         self._is_over = False  # so that a further match is not shown
         self._is_late = False
 
@@ -142,19 +142,25 @@ class _Search:
     def _search_open(self, root: Root, fd: int, path: str) -> None:
         """Search one open file, piece by piece. A file with a NUL byte is no text."""
         self._files += 1
+        self._pattern.has_skipped_text = False
         before = 0
         try:
             if is_dataless(os.fstat(fd)):  # it would be fetched from iCloud
                 self._unreadable += 1
                 return
+            has_rest = False
             for text in _iter_texts(fd):
-                for number, line in self._pattern.find_lines(text):
+                if text is None:
+                    has_rest = True
+                    break
+                for number, line in self._pattern.find_lines(text, self._gives_up):
                     self._add(root, path, before + number + 1, line)
                     if self._is_over:
                         return
                 if self._gives_up():
                     return
                 before += text.count("\n")
+            self._partial += has_rest or self._pattern.has_skipped_text
         except OSError:
             self._unreadable += 1
 
@@ -191,6 +197,8 @@ class _Search:
             yield notices["late"].format(files=self._files)
         if self._pattern.reason:
             yield notices["plain"].format(reason=self._pattern.reason)
+        if self._partial:
+            yield notices["partial"].format(count=self._partial)
         if self._unreadable:
             yield notices["unreadable"].format(count=self._unreadable)
 
@@ -212,19 +220,25 @@ def _parse_glob(glob: str) -> PathPatterns | None:
     return parse_patterns(patterns, "glob")
 
 
-def _iter_texts(fd: int) -> Iterator[str]:
-    """Yield the text of a file in pieces of complete lines, until a NUL byte."""
+def _iter_texts(fd: int) -> Iterator[str | None]:
+    """Yield the text of a file in pieces of complete lines, until a NUL byte.
+
+    If a part of a text is left out, None comes last.
+    """
     content = os.read(fd, _FIRST_BYTES)
     if content.startswith(_UTF16):
         while len(content) < MAX_SEARCHED_BYTES // 10 and (next_bytes := os.read(fd, _PIECE_BYTES)):
             content += next_bytes
         yield codecs.getincrementaldecoder("utf-16")("replace").decode(content)
+        if os.read(fd, 1):
+            yield None
         return
-    is_last = len(content) < _FIRST_BYTES
+    is_last, has_rest = len(content) < _FIRST_BYTES, False
     content, remaining, bytes_read = content.removeprefix(codecs.BOM_UTF8), b"", 0
     while content and b"\0" not in content:
         bytes_read += len(content)
-        is_last |= bytes_read > MAX_SEARCHED_BYTES
+        if bytes_read > MAX_SEARCHED_BYTES:
+            is_last, has_rest = True, bool(os.read(fd, 1))
         content, remaining = remaining + content, b""
         stop = len(content) if is_last else content.rfind(b"\n") + 1
         if stop or len(content) < _LONGEST_LINE_BYTES:  # of a longer line the rest is another line
@@ -232,8 +246,12 @@ def _iter_texts(fd: int) -> Iterator[str]:
         if content:
             yield content.decode("utf-8", "replace")
         if is_last:
+            if has_rest:
+                yield None
             return
         content = os.read(fd, _PIECE_BYTES)
         is_last = len(content) < _PIECE_BYTES
     if remaining and not content:
         yield remaining.decode("utf-8", "replace")
+    if content and bytes_read:  # a NUL byte after text
+        yield None
