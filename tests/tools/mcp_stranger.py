@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.waiting import HANG
-
 HABIT, LOG = sys.argv[1], sys.argv[2]
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}}
 ASKS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -79,7 +77,7 @@ class Events(BaseHTTPRequestHandler):
 
     def hear(self) -> Iterator[dict[str, Any]]:
         while True:
-            yield self.answers.get(timeout=HANG)
+            yield self.answers.get(timeout=120)
 
     def do_POST(self) -> None:
         self.posts.append(self.path)
