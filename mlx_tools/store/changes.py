@@ -79,9 +79,6 @@ class Place(Struct, frozen=True):
     def name(self) -> str:
         return self.names[-1]
 
-    def exists(self) -> bool:
-        return status_of(self.folder, self.name) is not None
-
 
 @contextlib.contextmanager
 def place_of(
@@ -231,6 +228,9 @@ def open_present(place: Place) -> int | None:
         PathRefused: the file may not be changed.
         WrongFileKind: the place is no file.
     """
+    status = status_of(place.folder, place.name)
+    if status is not None and stat.S_ISDIR(status.st_mode):
+        raise WrongFileKind(f"{place.name} is a folder, not a file")
     try:
         fd = place.root.open_last(place.folder, place.name)
     except PathAbsent:

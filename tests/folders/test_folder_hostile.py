@@ -152,8 +152,19 @@ def execute(arguments):
     while True:
         os.write(results, b"x" * 65_536)
 """
-    result = call(make_folder(tmp_path, code=code, timeout=120))
+    result = call(make_folder(tmp_path / "at once", code=code, timeout=120))
     assert result.error is not None and result.error.code == "payload_too_large"
+    count = tmp_path / "count"
+    code = code.replace(
+        "    while True:\n",
+        f"""    os.write(results, b'{{"result": {{"n": 1}}}}\\n')
+    for count in range(1000):
+        open({str(count)!r}, "w").write(str(count))
+""",
+    )
+    result = call(make_folder(tmp_path / "after a result", code=code, timeout=120))
+    assert result.content == '{"n":1}'
+    assert int(count.read_text()) * 65_536 < 10_000_000  # a limit of 1,000,000, and full pipes
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")

@@ -90,6 +90,19 @@ def test_what_has_no_rule_is_refused(given: list[str]) -> None:
     assert refused(*given)
 
 
+@table(
+    "given",
+    [
+        *(["wc", "-l notes.txt"], ["head", "-n 5", "a"], ["git", "log -1"], ["git", "log", "-n 1"]),
+        *(["grep", "--bad\tx", "a"], ["find", ".", "-name x"], ["find", ".", "-type", "f -o"]),
+    ],
+    ids=" ".join,
+)
+def test_several_words_in_one_argument_are_named_as_the_fault(given: list[str]) -> None:
+    assert "give each word as an item of its own" in refused(*given)
+    assert "item" not in refused("wc", "-lz")
+
+
 def test_sizes_are_bounded() -> None:
     assert "more than" in refused("cat", *["a"] * (MAX_ARGUMENTS + 1))
     assert "longer than" in refused("cat", "a" * MAX_BYTES)

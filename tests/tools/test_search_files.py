@@ -90,6 +90,13 @@ def test_path_and_glob_narrow_the_search(folder: Path, options: Any, paths: set[
     assert {line.partition(":")[0] for line in search(folder, "flour", **options)} == paths
 
 
+def test_lines_of_a_text_without_other_line_ends_end_at_carriage_returns(folder: Path) -> None:
+    written(folder, {"mac": "one\rneedle\rtwo needle", "mixed": "a\rneedle\n"})
+    assert search(folder, "needle") == [
+        *("mac:2: needle", "mac:3: two needle", "mixed:1: a\rneedle"),
+    ]
+
+
 def test_several_roots_are_searched_with_whole_paths(folder: Path, tmp_path: Path) -> None:
     written(tmp_path / "other", {"x.txt": "flour"})
     lines = search([f"{folder}/sub", f"{tmp_path}/other"], "flour")

@@ -166,7 +166,8 @@ def _read_subcommand(rule: Rule, arguments: Sequence[str]) -> list[Word]:
     subcommand = rule.subcommands.get(arguments[0])
     if subcommand is None:
         raise PathRefused(
-            f"{rule.name} {_quote(arguments[0])} is not allowed here; there are {allowed_names}"
+            f"{rule.name} {_quote(arguments[0])} is not allowed here"
+            f"{_hint_at_words(arguments[0])}; there are {allowed_names}"
         )
     words = _RuleReader(subcommand).options(arguments[1:])
     return [Word(arguments[0]), *map(Word, subcommand.insert), *words]
@@ -240,7 +241,8 @@ class _RuleReader:
                 self._check_value(option, value)
                 return [Word(argument), *([] if remainder else [Word(value)])]
             if kind is None and option not in self._rule.flags:
-                raise self._refuse_option(option if len(argument) > 2 else argument)
+                is_bundle = len(argument) > 2 and not _hint_at_words(argument)
+                raise self._refuse_option(option if is_bundle else argument)
             self._seen_options.add(option)
         if argument == "-":
             raise PathRefused(f"{self._rule.name}: standard input is empty here; name a file")
@@ -251,7 +253,8 @@ class _RuleReader:
         self._seen_options.add(option)
         kind = self._kinds[option]
         if kind != PATH and not load_kinds()[kind].fullmatch(value):
-            raise PathRefused(f"{self._rule.name} {option}: {_quote(value)} is not allowed here")
+            fault = f"{_quote(value)} is not allowed here{_hint_at_words(value)}"
+            raise PathRefused(f"{self._rule.name} {option}: {fault}")
 
     def _next(self, option: str, remaining: Iterator[str]) -> str:
         if (value := next(remaining, None)) is None:
@@ -295,7 +298,14 @@ class _RuleReader:
             )
 
     def _refuse_option(self, argument: str) -> PathRefused:
-        return PathRefused(f"{self._rule.name}: the option {_quote(argument)} is not allowed here")
+        name, hint = self._rule.name, _hint_at_words(argument)
+        return PathRefused(f"{name}: the option {_quote(argument)} is not allowed here{hint}")
+
+
+def _hint_at_words(argument: str) -> str:
+    """Return a hint for an argument with blanks: models put several words into one."""
+    has_blanks = any(character.isspace() for character in argument)
+    return ": give each word as an item of its own" if has_blanks else ""
 
 
 def _quote(text: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
@@ -30,6 +31,7 @@ from mlx_tools.store import (
     open_present,
     place_of,
     state_of,
+    status_of,
     write_file,
 )
 from mlx_tools.toolbox import (
@@ -245,19 +247,22 @@ class Changes:
         vacant: list[tuple[bool, bool, int]] = []  # whether the folder is missing, is only read
         fault: Exception | None = None
         for number, (root, parts) in enumerate(candidates):
-            taken = False
+            taken, is_file = False, False
             try:
                 with place_of(root, parts, self._writable) as place:
-                    taken = place.exists()
+                    status = status_of(place.folder, place.name)
+                    taken = status is not None
+                    is_file = status is not None and stat.S_ISREG(status.st_mode)
                     vacant.append((False, not place.writable, number))
             except (PathAbsent, WrongFileKind, PathUnlisted) as error:
                 fault = error if fault is None or isinstance(fault, PathAbsent) else fault
                 if operation == "create" and isinstance(error, PathAbsent):
                     vacant.append((True, not root.writable, number))
             if taken and operation == "create":
+                way = "; file_access can, with write, below a folder that was named with :rw"
                 raise WrongFileKind(
-                    f"{parts[-1]} exists already, and create_file replaces nothing; file_access "
-                    "can, with write, below a folder that was named with :rw"
+                    f"{parts[-1]} exists already, and create_file replaces nothing"
+                    f"{way if is_file else ''}"
                 )
             if taken:
                 return root, parts

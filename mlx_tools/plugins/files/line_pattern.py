@@ -51,11 +51,11 @@ class LinePattern:
     ) -> Iterator[tuple[int, str]]:
         r"""Yield the matching lines, each with its number from 0.
 
-        Lines end at ``\n`` or ``\r\n``. ``gives_up`` is called between pieces of a long text; True
-        ends the search.
+        Lines end at ``\n`` or ``\r\n``, in a text with neither at ``\r``. ``gives_up`` is called
+        between pieces of a long text; True ends the search.
         """
-        if "\r" in text:
-            text = text.replace("\r\n", "\n")
+        if "\r" in text:  # alone it ends lines only in a text without other line ends
+            text = text.replace(*("\r\n", "\n") if "\n" in text else ("\r", "\n"))
         number = start = 0
         while start < len(text):
             if start and gives_up():

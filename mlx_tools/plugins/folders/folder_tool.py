@@ -100,8 +100,7 @@ def folder_tool(
         log: for a folder in the making: it is used as it is at each call, and the output and
             traceback of the last call are kept in this file.
         roots: folders (``DIR`` or ``DIR:rw``) below which a whitelist applies. Without one it
-            applies
-            below the working directory.
+            applies below the working directory.
     """
 
     def run(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -316,7 +315,7 @@ class _ToolProcess:
         for following in rest:
             self._handle_line(bytes(self._line))
             self._line = bytearray(following)
-        if len(self._line) > self._max_bytes + 100 and self._result is None:
+        if len(self._line) > self._max_bytes + 100:  # also after a result: it must not grow
             self._set_result(self._too_large(), is_over=True)
         self._is_over = self._is_over or not piece
         return not self._is_over
