@@ -71,6 +71,18 @@ NUDGES: Final = (" 0", "\nx", "a.")
 CROWD: Final = 12
 """One more than the entries that mlx-lm's server keeps by default, and one to be sure."""
 
+RESTART_SECONDS: Final = 2.0
+"""Seconds after an answer in which no server can have been restarted with another model.
+
+A choice: loading a model takes longer, and the turns of a run follow each other faster.
+"""
+
+LIST_SECONDS: Final = 2.0
+"""Seconds that a server has to list its models before a completion.
+
+A choice: servers do so in milliseconds. One that is busy is asked for the completion all the same.
+"""
+
 _CONTEXT_KEYS: Final = ("max_model_len", "context_length")
 """Keys for the size of the context in a row of the list of models: vLLM and SGLang, OpenRouter."""
 
@@ -177,13 +189,15 @@ class CompletionsBackend:
         self.completes = True
         """False if the server is known to have a chat interface only."""
         self.known_model: str | None = None
-        """The name in the server's list of the model that it was found to run, None if unknown."""
+        """The name of the model that the server was found to run, None if unknown."""
+        self._picks_model = False  # the server runs its own model, whatever name is sent
         self._was_lost = False  # the server has failed since its list was read
         self.forbidden_tokens = check_token_ids(forbidden_tokens)
         self._headers = _headers(api_key, headers)
         self._client = client
         self._exchange = Exchange(self.address, self._headers, client)
         self._retry = retry or Retry()
+        self._seen_at = 0.0  # when the server last showed which model it runs, or answered
         self._score_form: ScoreForm | None = None
         self._scores = ScoreReader()
         self.grammar_option: GrammarOption | None = None
@@ -227,11 +241,12 @@ class CompletionsBackend:
 
             with limits.step(silent=True):
                 await find_grammar_option(self)
+        if self._may_have_changed():
+            await self._check_model()
         if request.top_logprobs:
             yield await self._score_completion(request, limits)
+            self._seen_at = self._retry.clock()
             return
-        if self._was_lost:
-            await self._check_model()
         try:
             async with self._start_response(request, limits) as start:
                 # Some servers ignore `stream` and answer with one object.
@@ -249,27 +264,53 @@ class CompletionsBackend:
                     if collector.done or data is None:
                         break
                     data = await _next(start, collector)
+                self._seen_at = self._retry.clock()
                 yield collector.last()
         except (BackendUnreachable, BackendBroken):
             self._was_lost = True
             raise
 
+    def remember_model(self, name: str | None, listed: Sequence[str]) -> None:
+        """Remember the model that the server was found to run, so that another one is noticed.
+
+        Args:
+            name: the model's name, None if unknown.
+            listed: the models that the server lists.
+        """
+        self.known_model = name
+        # With several models in its list a server takes the one whose name is sent.
+        self._picks_model = self.model is None or len(listed) == 1
+        self._was_lost, self._seen_at = False, self._retry.clock()
+
+    def _may_have_changed(self) -> bool:
+        """Return True if the server may run another model than the one that was found."""
+        if self.known_model is None:
+            return False
+        is_quiet = self._retry.clock() - self._seen_at > RESTART_SECONDS
+        return self._was_lost or (is_quiet and self._picks_model)
+
     async def _check_model(self) -> None:
-        """Check that a server that failed has the same model as before.
+        """Check that the server has the same model as before.
 
         The prompts are in the chat format of the model that was found; another one misreads it.
 
         Raises:
-            BackendUnreachable: it lists other models.
+            BackendUnreachable: it has other models.
         """
-        listed, known = await self.models(), self.known_model
-        if listed and known is not None and known not in listed:
+        from mlx_tools.backends.running_model import find_started_model
+
+        names = await self.models(LIST_SECONDS)
+        started = await find_started_model(self, names) if self.model is None else None
+        names = names if started is None else (started,)
+        if names and self.known_model not in names:
+            self._was_lost = True
             raise BackendUnreachable(
-                f"the server at {self.address} has other models now: {list_names(listed)}, "
-                f"and no more {known}",
+                f"the server at {self.address} has other models now: {list_names(names)}, "
+                f"and no more {self.known_model}",
                 hint="/model NAME goes on with one in chat; else start mlx-tools again",
             )
-        self._was_lost = not listed
+        self._was_lost = not names
+        self._seen_at = self._retry.clock()
 
     async def ask_whole(
         self, request: CompletionRequest, limits: Deadlines | None = None, **options: Any

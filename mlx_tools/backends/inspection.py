@@ -227,7 +227,8 @@ async def inspect_found(
         if not listed and entry is None and health.is_mlx_lm:
             entry = await _recognised(backend)
         backend.model = None if health.is_mlx_lm else entry  # others may insist on a name
-    backend.known_model = entry if entry in listed else None
+    is_known = entry in listed or entry == running.name
+    backend.remember_model(entry if is_known else None, listed)
     folder, files, broken = None, running.files, ""
     if entry is not None:
         folder = folder_here(entry, loopback=backend.address.loopback)

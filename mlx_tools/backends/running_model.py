@@ -98,19 +98,10 @@ async def find_running_model(
     Raises:
         UsageError: nothing tells which model it is, and nobody can be asked.
     """
-    if model_names and is_path(
-        model_names[-1]
-    ):  # the folder that the server was started with comes last
-        return RunningModel(name=model_names[-1])
+    started = await find_started_model(backend, model_names, command_on=command_on)
+    if started is not None:
+        return RunningModel(name=started)
     loopback = backend.address.loopback
-    if loopback:
-        import anyio
-
-        # Reading the process table blocks for some milliseconds, so a thread does it.
-        command = await anyio.to_thread.run_sync(command_on, backend.address.port)
-        name = model_argument(command)
-        if name is not None and (REPOSITORY.fullmatch(name) or is_path(name)):
-            return RunningModel(name=name)
     candidates = _candidates(model_names, is_local=loopback)
     if len({files.chat_template for files in candidates.values()} - {None}) == 0:
         return _unmeasured(model_names)
@@ -121,6 +112,34 @@ async def find_running_model(
     return await _settle(
         backend, matching, [name for name in model_names if name not in candidates], pick
     )
+
+
+async def find_started_model(
+    backend: CompletionsBackend,
+    model_names: Sequence[str],
+    *,
+    command_on: Callable[[int], str | None] = listening_command,
+) -> str | None:
+    """Return the model that mlx-lm's server was started with, without a request to it.
+
+    None if neither its list nor its command says it, and for other servers.
+
+    Args:
+        backend: the server.
+        model_names: the models that it lists.
+        command_on: returns the command line of the program that listens on a port.
+    """
+    # the folder that the server was started with comes last
+    if model_names and is_path(model_names[-1]):
+        return model_names[-1]
+    if not backend.address.loopback:
+        return None
+    import anyio
+
+    # Reading the process table blocks for some milliseconds, so a thread does it.
+    command = await anyio.to_thread.run_sync(command_on, backend.address.port)
+    name = model_argument(command)
+    return name if name is not None and (REPOSITORY.fullmatch(name) or is_path(name)) else None
 
 
 def _candidates(model_names: Sequence[str], *, is_local: bool) -> dict[str, ModelFiles]:

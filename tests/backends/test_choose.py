@@ -24,7 +24,9 @@ from mlx_tools.backends import (
     VerdictStore,
     choose_backend,
     find_verdict,
+    inspect_server,
 )
+from mlx_tools.backends.deadlines import Retry
 from mlx_tools.backends.local_servers import match_model
 from mlx_tools.backends.models.embedded import SMOLLM2, best_precision, model_folder
 from mlx_tools.backends.models.listing import known_model
@@ -444,13 +446,13 @@ def test_a_repository_of_that_name_is_another_model() -> None:
     assert known_model("smollm2-135m-4bit-tuned") is None
 
 
-def test_a_server_that_failed_and_has_another_model_then_is_not_asked() -> None:
+async def text(backend: Any) -> str:
     request = CompletionRequest(prompt="Hi", max_tokens=9)
+    async with aclosing(backend.complete(request)) as chunks:
+        return "".join([chunk.text async for chunk in chunks])
 
-    async def text(backend: Any) -> str:
-        async with aclosing(backend.complete(request)) as chunks:
-            return "".join([chunk.text async for chunk in chunks])
 
+def test_a_server_that_failed_and_has_another_model_then_is_not_asked() -> None:
     async def asks(server: ScriptedServer) -> None:
         backend = (await choose_backend(url=server.url)).backend
         assert await text(backend) == "one"
@@ -467,4 +469,94 @@ def test_a_server_that_failed_and_has_another_model_then_is_not_asked() -> None:
 
     broken = Completion("ha", finish_reason=None)
     with ScriptedServer("one", broken, "two", model="first") as server:
+        anyio.run(asks, server)
+
+
+class Clock:
+    """Seconds as a test has them."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def inspected(url: str, clock: Clock, model: str | None = None) -> CompletionsBackend:
+    """A backend whose model was found out just now."""
+    backend = CompletionsBackend(url, model, retry=Retry(clock=clock))
+    await inspect_server(backend)
+    return backend
+
+
+def test_a_server_with_another_model_after_a_pause_is_not_asked() -> None:
+    async def asks(server: ScriptedServer) -> None:
+        clock = Clock()
+        backend = await inspected(server.url, clock)
+        clock.now += 3  # nothing was asked since the model was found
+        server.models = ("second",)
+        for _ in range(2):
+            with pytest.raises(BackendUnreachable, match="other models now: second, and no more"):
+                await text(backend)
+        server.models = ("first",)
+        assert await text(backend) == "one"
+        clock.now += 3
+        server.models = ("second",)
+        with pytest.raises(BackendUnreachable, match="other models now: second, and no more"):
+            await text(backend)
+        await backend.aclose()
+
+    with ScriptedServer("one", model="first") as server:
+        anyio.run(asks, server)
+
+
+def test_models_are_listed_again_only_after_a_pause_and_if_the_server_picks_its_model() -> None:
+    async def count_requests(server: Server) -> list[int]:
+        clock, counts = Clock(), []
+        backend = await inspected(server.url, clock)
+        for seconds in (0, 0, 3, 0):
+            clock.now += seconds
+            before = len(server.requests)
+            assert await text(backend) == "ok"
+            counts.append(len(server.requests) - before)
+        await backend.aclose()
+        return counts
+
+    for models, expected in (listing("only"), [1, 1, 2, 1]), (listing("a", "b"), [1, 1, 1, 1]):
+        with serving(says("ok"), health=OK, models=models) as server:
+            assert anyio.run(count_requests, server) == expected
+
+
+@pytest.mark.parametrize("other", ["/models/b", "org/b"])
+def test_mlx_lm_with_another_model_after_a_pause_is_not_asked(other: str) -> None:
+    """Its list is the whole cache, and the folder that it was started with."""
+    names = ["org/a", "org/b", "/models/a"]
+
+    def models(request: Connection) -> None:
+        mlx(listing(*names))(request)
+
+    async def asks(server: Server) -> None:
+        clock = Clock()
+        backend = await inspected(server.url, clock)
+        assert await text(backend) == "ok"
+        names[-1] = other
+        clock.now += 3
+        with pytest.raises(BackendUnreachable, match="and no more /models/a"):
+            await text(backend)
+        await backend.aclose()
+
+    with serving(says("ok"), health=mlx(OK), models=models) as server:
+        anyio.run(asks, server)
+
+
+def test_mlx_lm_loads_a_model_that_is_named_so_its_start_does_not_matter() -> None:
+    async def asks(server: Server) -> None:
+        clock = Clock()
+        backend = await inspected(server.url, clock, "org/a")
+        clock.now += 3
+        assert await text(backend) == "ok"
+        assert server.bodies[-1]["model"] == "org/a"
+        await backend.aclose()
+
+    models = mlx(listing("org/a", "/models/b"))
+    with serving(says("ok"), health=mlx(OK), models=models) as server:
         anyio.run(asks, server)

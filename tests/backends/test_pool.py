@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, cast
 
 import pytest
@@ -77,6 +77,9 @@ class Server:
 
     async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
         return ("m",)
+
+    def remember_model(self, name: str | None, listed: Sequence[str]) -> None:
+        assert (name, listed) == ("m", ("m",))
 
 
 def pool_of(*names: str, spread: bool = False) -> tuple[UpstreamPool, list[Server], Clock]:
