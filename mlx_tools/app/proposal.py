@@ -123,8 +123,12 @@ def _proposal(
 ) -> Proposal:
     completions = [record for record in records if isinstance(record, CompletionRecord)]
     if not completions:
-        ends = (record.message for record in records if isinstance(record, StoppedRecord))
-        raise BackendError(next(ends, "there was no completion"))
+        stops = [record for record in records if isinstance(record, StoppedRecord)]
+        is_full = any(stop.reason == "context_full" for stop in stops)
+        raise BackendError(
+            stops[0].message if stops else "there was no completion",
+            hint="ask for less at once" if is_full else None,
+        )
     opening = [*takewhile(lambda record: not isinstance(record, _COMPLETING), records)]
     last = completions[-1]
     reading = _reading(opening, last, tools)

@@ -163,8 +163,7 @@ class ContextWindow:
             if record is not None:
                 return record
             message = (
-                f"the prompt takes {used + spare} tokens, and the model's context holds {size}: "
-                "ask less at once, or begin a new session"
+                f"the prompt takes {used + spare} tokens, and the model's context holds {size}"
             )
             return StoppedRecord(reason="context_full", message=message, used_tokens=used + spare)
         return FittedStep(

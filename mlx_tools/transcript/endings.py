@@ -75,9 +75,12 @@ def stopped_in_words(records: Sequence[Record]) -> str:
         return f"stopped after {len(completions)} steps ({way_out})"
     if last.reason == "format_errors" and completions:
         what, way_out = _unreadable(completions[-1], records) or (what, way_out)
-    elif last.message:
-        what = f"{what}: {last.message}" if last.reason != "context_full" else last.message
-        if last.reason == "backend_error" and last.message.endswith(")"):
+    elif last.reason == "context_full":
+        what = last.message or what
+    elif last.message and last.reason not in ("interrupted", "cancelled"):  # these say it all
+        what = f"{what}: {last.message}"
+        is_of_server = last.reason in ("backend_error", "completion_timeout")
+        if is_of_server and last.message.endswith(")"):
             return f"stopped: {what}"  # the error says itself what to do
     return f"stopped: {what} ({way_out})"
 

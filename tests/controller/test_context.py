@@ -32,7 +32,7 @@ from mlx_tools.messages import Usage
 from mlx_tools.prompt import format_for_name
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend, answer, call
-from mlx_tools.transcript import events
+from mlx_tools.transcript import STOP_WORDS, events, stopped_in_words
 from mlx_tools.transcript.records import (
     CompactedRecord,
     CompletionRecord,
@@ -173,7 +173,11 @@ def test_a_question_that_is_too_long_by_itself_is_refused_before_anybody_is_aske
     assert (outcome.reason, outcome.exit_code) == ("context_full", 1)
     context = outcome.to_json()["context"]
     assert context["size"] == SIZE and context["used"] > SIZE
-    assert str(SIZE) in outcome.message and str(context["used"]) in outcome.message
+    assert outcome.message == (
+        f"the prompt takes {context['used']} tokens, and the model's context holds {SIZE}"
+    )
+    told_line = stopped_in_words(outcome.records)
+    assert told_line == f"stopped: {outcome.message} ({STOP_WORDS['context_full'][1]})"
     assert backend_of(made).requests == []
 
 

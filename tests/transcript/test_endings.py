@@ -34,6 +34,15 @@ def test_an_error_that_says_what_to_do_is_given_no_second_advice() -> None:
     message = "http://127.0.0.1:8080 broke off (its text is not used; ask again)"
     line = stopped_in_words([StoppedRecord(reason="backend_error", message=message)])
     assert line == f"stopped: the model's server failed: {message}"
+    message = "http://127.0.0.1:8080 did not complete within 9 s (allow more time with --timeout)"
+    line = stopped_in_words([StoppedRecord(reason="completion_timeout", message=message)])
+    assert line == f"stopped: the server took too long for one completion: {message}"
+
+
+@pytest.mark.parametrize("reason", ["interrupted", "cancelled"])
+def test_an_end_that_somebody_wanted_is_told_once(reason: StopReason) -> None:
+    line = stopped_in_words([StoppedRecord(reason=reason, message=f"the run was {reason}")])
+    assert line.count(reason) == 1
 
 
 def test_the_step_limit_names_the_steps_and_both_ways_on() -> None:
