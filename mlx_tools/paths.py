@@ -224,6 +224,28 @@ def write_whole(
         draft.replace(path)
 
 
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Lock a file that is read and then written, so that no other process writes in between.
+
+    Its folder is created if it is missing.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    import fcntl
+
+    private_dir(path.parent)
+    # A lock file of its own: the file itself is replaced by each write.
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path.with_suffix(".lock"), flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def private_dir(path: Path) -> Path:
     """Create a folder and its missing parents, readable by their owner only.
 

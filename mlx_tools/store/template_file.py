@@ -7,9 +7,7 @@ that nothing but this program adds one.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime
@@ -20,7 +18,7 @@ from msgspec import to_builtins
 
 from mlx_tools.errors import StorageError, UsageError, translate_os_error
 from mlx_tools.messages import replace
-from mlx_tools.paths import private_dir, read_private, write_whole
+from mlx_tools.paths import locked, read_private, write_whole
 from mlx_tools.policy import ApprovalTemplate, CallContext, equal_digests, seal
 
 _VERSION: Final = 1
@@ -128,13 +126,8 @@ class TemplateFile:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        private_dir(self.path.parent)
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        with translate_os_error(StorageError, f"{self.path} cannot be written"):
-            # A lock file of its own: the templates' file is replaced by each write.
-            file = os.open(self.path.with_suffix(".lock"), flags, 0o600)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with (
+            translate_os_error(StorageError, f"{self.path} cannot be written"),
+            locked(self.path),
+        ):
             yield
-        finally:
-            os.close(file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +31,7 @@ from mlx_tools.transcript import (
     UserRecord,
 )
 from tests.page.test_page import opened, post
-from tests.waiting import until
+from tests.waiting import EXPIRES, until
 
 pytestmark = pytest.mark.anyio
 
@@ -228,6 +229,26 @@ def test_titles_are_short_lines_and_a_damaged_file_has_none(tmp_path: Path) -> N
         with pytest.raises(UsageError, match="cannot be read"):
             titles.set("c", "New")
         assert path.read_text(encoding="latin-1") == damaged
+
+
+def test_two_gateways_that_name_sessions_at_once_lose_no_title(tmp_path: Path) -> None:
+    path = tmp_path / "titles.json"
+    others: list[Future[None]] = []
+
+    class Titles(SessionTitles):
+        """Titles of a gateway; another one names a session when these have been read."""
+
+        def _read(self) -> dict[str, str]:
+            titles = super()._read()
+            others.append(threads.submit(SessionTitles(path).set, f"other-{len(others)}", "Other"))
+            wait(others, EXPIRES)  # it must wait for these to be written
+            return titles
+
+    with ThreadPoolExecutor() as threads:
+        Titles(path).set("own", "Own")
+    assert not [other.exception() for other in others if other.exception()]
+    named = SessionTitles(path).all()
+    assert named == {"own": "Own", **{f"other-{n}": "Other" for n in range(len(others))}}
 
 
 def test_no_title_makes_the_file_larger_than_can_be_read(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from mlx_tools.paths import private_dir, read_private, state_dir, write_whole
+from mlx_tools.paths import locked, read_private, state_dir, write_whole
 from mlx_tools.process import clean
 from mlx_tools.tools import ToolError
 
@@ -115,8 +115,8 @@ class _Tokens:
         return {}
 
     def _write(self, **values: Any) -> None:
-        private_dir(self._path.parent)
-        write_whole(self._path, json.dumps(self._read() | values).encode())
+        with locked(self._path):
+            write_whole(self._path, json.dumps(self._read() | values).encode())
 
 
 class _RedirectServer:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from mlx_tools.errors import UsageError
-from mlx_tools.paths import private_dir, read_regular, write_whole
+from mlx_tools.paths import locked, read_regular, write_whole
 
 MAX_TITLE: Final = 200
 """Characters: a title is one line of a list."""
@@ -23,7 +22,6 @@ class SessionTitles:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lock = threading.Lock()
 
     def all(self) -> Mapping[str, str]:
         """Return the titles by session; none if they cannot be read."""
@@ -40,23 +38,23 @@ class SessionTitles:
         Raises:
             UsageError: the titles cannot be read or written.
         """
-        with self._lock:
-            titles = self._read()
-            old_title = titles.pop(session, "")
-            if line := " ".join(title.split())[:MAX_TITLE]:
-                titles[session] = line
-            if line == old_title:
-                return
-            try:
-                private_dir(self._path.parent)
+        line = " ".join(title.split())[:MAX_TITLE]
+        if self._read().get(session, "") == line:
+            return  # nothing is written, which a full disk would not allow
+        try:
+            # Other gateways of this user keep their titles in the same file.
+            with locked(self._path):
+                titles = {**self._read(), session: line}
+                if not line:
+                    del titles[session]
                 text = json.dumps(titles, ensure_ascii=False, indent=0)
                 data = text.encode(errors="surrogatepass")
                 write_whole(self._path, data, max_bytes=_MAX_BYTES)
-            except OSError as error:
-                raise UsageError(
-                    f"the titles of sessions in {self._path} cannot be written: "
-                    f"{error.strerror or error}"
-                ) from None
+        except OSError as error:
+            raise UsageError(
+                f"the titles of sessions in {self._path} cannot be written: "
+                f"{error.strerror or error}"
+            ) from None
 
     def _read(self) -> dict[str, str]:
         """Return the titles by session; none if there is no file.
