@@ -19,12 +19,14 @@ from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
 from mlx_tools.app import AccessRules
+from mlx_tools.errors import StorageError
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.messages import json_line
 from mlx_tools.plugins.runs.rows import Hook
-from mlx_tools.plugins.runs.webhooks import Webhooks
-from mlx_tools.testing import answer, call
+from mlx_tools.plugins.runs.webhooks import SECONDS, Webhooks
+from mlx_tools.testing import answer, call, run, skip
 from tests.runs.conftest import KEY, ask, copy_as_killed, deciding, ended, rested, waiting
+from tests.waiting import until as until_true
 
 pytestmark = pytest.mark.anyio
 
@@ -227,6 +229,38 @@ async def test_what_cannot_be_told_is_tried_three_times_more(hooked: Any) -> Non
     await hooks.deliver(rows, Hook("m", f"{hooked.origin}/", "run.done", {}, 1))
     assert tried == [(0, 1_005.0), (1, 1_030.0), (2, 1_180.0), (3, None), (1, None)]
     await hooks.aclose()
+
+
+def test_what_could_not_be_marked_as_told_is_told_again_soon(hooked: Any) -> None:
+    hook, tries = Hook("m", f"{hooked.origin}/", "run.done", {}), threading.Semaphore(0)
+    faults = [StorageError("the disk is full")]
+
+    def mark_sent(hook: Hook, again: float | None) -> None:
+        tries.release()
+        if faults:
+            raise faults.pop()
+        owed.clear()
+
+    owed = [hook]
+
+    async def tell() -> None:
+        rows: Any = SimpleNamespace(
+            next_due=lambda: 0.0 if owed else None,
+            owed=lambda now, deadline: [*owed],
+            mark_sent=mark_sent,
+        )
+        hooks = Webhooks({hooked.origin: SECRET}, lambda: 1_000.0)
+        hooks.wake(rows)
+        await until_true(lambda: tries.acquire(blocking=False))
+
+        async def is_told_again() -> bool:
+            await skip(SECONDS + 1)
+            return tries.acquire(blocking=False)
+
+        await until_true(is_told_again)
+        await hooks.aclose()
+
+    run(tell)
 
 
 async def test_who_is_named_by_one_client_is_told_of_no_other_clients_run(

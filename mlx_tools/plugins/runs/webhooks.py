@@ -105,9 +105,11 @@ class Webhooks:
     async def _tell_some(self, rows: RunRows) -> None:
         now = self.now()
         owed = await anyio.to_thread.run_sync(rows.owed, now, now + 2 * SECONDS)
-        async with anyio.create_task_group() as tasks:
-            for hook in owed:
-                tasks.start_soon(self.deliver, rows, hook)
+        # Not in a task group, which would wrap the error of a row that cannot be written.
+        deliveries = (self.deliver(rows, hook) for hook in owed)
+        for error in await asyncio.gather(*deliveries, return_exceptions=True):
+            if error is not None:
+                raise error
 
     async def deliver(self, rows: RunRows, hook: Hook) -> None:
         """Post a webhook, and record that it was sent or when it is tried again."""
