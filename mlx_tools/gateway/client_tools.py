@@ -290,6 +290,8 @@ def read_choice(
             raise wrong
         value = {"type": "function", "name": value}
     kind = value.get("type", "function")
+    if not isinstance(kind, str):
+        raise wrong
     if kind in _MODES:
         return Choice(_MODES[kind], json_value=_MODES[kind])
     if kind in _OF_CLIENT:
@@ -300,7 +302,7 @@ def read_choice(
     if kind != "allowed_tools" or not isinstance(listed, dict):
         raise wrong
     mode, named = listed.get("mode") or "auto", listed.get("tools")
-    if mode not in _MODES or not isinstance(named, list):
+    if not isinstance(mode, str) or mode not in _MODES or not isinstance(named, list):
         raise wrong
     if not all(isinstance(tool, dict) for tool in named):
         raise wrong

@@ -341,7 +341,8 @@ def _tools_of(tools: Sequence[JsonObject], items: Sequence[JsonObject]) -> Offer
         if namespace is not None and namespace.name not in groups:  # the first one of its group
             groups.add(namespace.name)
             texts = (namespace.description, param.description)
-            description = "\n".join(filter(None, texts)) or None
+            texts_given = [text for text in texts if isinstance(text, str) and text]
+            description = "\n".join(texts_given) or None
         grammar = custom_grammar(param.format)
         definitions.append(ToolDefinition(client_tool, description, param.parameters, grammar))
         described.append(_describe_tool(param, kind, description))
