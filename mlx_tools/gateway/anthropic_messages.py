@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, Field
 
 from mlx_tools.gateway.body import (
     MAX_MESSAGES,
+    MAX_STOPS,
     MAX_TOOLS,
     Body,
     Parts,
@@ -144,7 +145,9 @@ class MessagesBody(CountedBody):
     """The body of a message that is asked for."""
 
     max_tokens: TokenLimit
-    stop_sequences: list[Annotated[str, Field(min_length=1)]] | None = None
+    stop_sequences: (
+        Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=MAX_STOPS)] | None
+    ) = None
     thinking: JsonObject | None = None
     stream: bool | None = None
 

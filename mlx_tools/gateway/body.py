@@ -38,6 +38,9 @@ MAX_TOOLS: Final = 4_096
 MAX_MESSAGES: Final = 10_000
 """Messages, items or blocks of a conversation: ten times those of the longest recorded session."""
 
+MAX_STOPS: Final = 256
+"""Texts that end an answer: OpenAI takes 4. Each is looked for in each piece, 256 in 0.1 ms."""
+
 _MAX_NUMBER: Final = 2**63 - 1
 """The largest number that a server in any language can read."""
 
@@ -130,6 +133,26 @@ Parts = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}),
 ]
 """Content: parts, or a text, which is the one part of it."""
+
+
+def _as_texts(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Stops = Annotated[
+    list[str],
+    Field(max_length=MAX_STOPS),
+    BeforeValidator(_as_texts),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "string"}, "maxItems": MAX_STOPS},
+            ]
+        }
+    ),
+]
+"""Texts that end an answer, or one of them."""
 
 
 def _as_whole(value: Any) -> Any:

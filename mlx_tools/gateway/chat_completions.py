@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct, ValidationError, convert
@@ -16,6 +16,7 @@ from mlx_tools.gateway.body import (
     Body,
     Parts,
     SamplingBody,
+    Stops,
     TokenLimit,
     Whole,
     place,
@@ -185,12 +186,12 @@ class OpenAiBody(SamplingBody):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    stop: str | list[str] | None = None
+    stop: Stops | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:
         """The texts that end the answer."""
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        return tuple(self.stop or ())
 
     @property
     def wants_usage(self) -> bool:
@@ -323,10 +324,10 @@ def _call(call: AssistantCall, history: HistoryReader, *path: str | int) -> Clie
     return history.function_call(call.id or "", call.function.name, call.function.arguments)
 
 
-def _tools(tools: Sequence[ChatTool]) -> tuple[ClientTools, list[str]]:
+def _tools(tools: Sequence[ChatTool]) -> tuple[ClientTools, Collection[str]]:
     """The tools that the client runs, and the kinds of those that a server would run."""
     definitions: list[ToolDefinition] = []
-    hosted: list[str] = []
+    hosted: dict[str, None] = {}
     for number, tool in enumerate(tools):
         at = place("tools", number, "function")
         if tool.type == "custom" and tool.custom is not None:
@@ -339,7 +340,7 @@ def _tools(tools: Sequence[ChatTool]) -> tuple[ClientTools, list[str]]:
                 )
             )
         elif tool.type != "function":
-            hosted.append(tool.type)
+            hosted[tool.type] = None
         elif tool.function is None:
             raise missing(at)
         else:

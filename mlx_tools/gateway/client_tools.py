@@ -306,7 +306,13 @@ def read_choice(
         raise wrong
     if not all(isinstance(tool, dict) for tool in named):
         raise wrong
-    names = [_chosen_name(tool, tools, wrong) for tool in named if tool.get("type") not in hosted]
+    if len(named) > MAX_TOOLS:
+        raise invalid("tool_choice", f"more than {MAX_TOOLS} tools")
+    names = [
+        _chosen_name(tool, tools, wrong)
+        for tool in named
+        if not (isinstance(type_ := tool.get("type"), str) and type_ in hosted)
+    ]
     if not names and mode == "auto":  # what may be called is nothing that could be, here
         return Choice("none", json_value="none")
     told = [_tool_json(name, tools) for name in names]

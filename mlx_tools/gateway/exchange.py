@@ -53,7 +53,9 @@ def left_out_headers(names: Sequence[str]) -> dict[str, str]:
 
     It has as many names as a header can hold, in a form that it can.
     """
-    text = ", ".join(quote(name, safe=_PLAIN) for name in names)
+    # A client may name a million, or one of a megabyte.
+    names_shown = (name[:_MAX_HEADER_CHARS] for name in names[:_MAX_HEADER_CHARS])
+    text = ", ".join(quote(name, safe=_PLAIN) for name in names_shown)
     return {"x-mlx-tools-left-out": text[:_MAX_HEADER_CHARS].strip()} if names else {}
 
 

@@ -6,7 +6,7 @@ somebody else pays or keeps, and refused by name otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
@@ -319,20 +319,20 @@ class OfferedTools(Struct, frozen=True):
 
     tools: ClientTools
     descriptions: Sequence[JsonObject]
-    hosted: tuple[str, ...]
+    hosted: Collection[str]
 
 
 def _tools_of(tools: Sequence[JsonObject], items: Sequence[JsonObject]) -> OfferedTools:
     """Read the tools that a client offers, some by items. Raises `ApiError`."""
     definitions: list[ToolDefinition] = []
     described: list[JsonObject] = []
-    hosted: list[str] = []
+    hosted: dict[str, None] = {}
     groups: set[str] = set()
     for at, namespace, tool in _flat(tools, items):
         if not isinstance(kind := tool.get("type"), str):
             raise missing(place(at, "type"))
         if kind not in ("function", "custom"):
-            hosted.append(kind)
+            hosted[kind] = None
             continue
         param = read(FunctionParam, tool, at)
         space = namespace.name if namespace else ""
@@ -351,7 +351,7 @@ def _tools_of(tools: Sequence[JsonObject], items: Sequence[JsonObject]) -> Offer
         {**tool, "name": client_tools.model_name(one.tool.name, one.tool.namespace)}
         for tool, one in zip(described, definitions, strict=True)
     ]
-    return OfferedTools(client_tools, told, tuple(dict.fromkeys(hosted)))
+    return OfferedTools(client_tools, told, hosted)
 
 
 def _describe_tool(param: FunctionParam, kind: str, description: Any) -> JsonObject:

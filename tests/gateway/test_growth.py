@@ -12,9 +12,9 @@ import pytest
 from starlette.requests import Request
 
 from mlx_tools.controller import prior_from_messages
-from mlx_tools.gateway.body import MAX_MESSAGES, MAX_TOOLS
+from mlx_tools.gateway.body import MAX_MESSAGES, MAX_STOPS, MAX_TOOLS
 from mlx_tools.gateway.conversation import WaitingCalls
-from mlx_tools.gateway.exchange import LARGE, json_body
+from mlx_tools.gateway.exchange import LARGE, json_body, left_out_headers
 from mlx_tools.gateway.responses import read_responses
 from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt import build_catalog
@@ -120,6 +120,22 @@ LIMITED = {"model": "scripted", "max_tokens": 9}
             LIMITED | {"messages": [USER], "tools": [{"name": "f"}] * (MAX_TOOLS + 1)},
             "tools",
         ),
+        ("chat/completions", {"messages": [USER], "stop": ["a"] * (MAX_STOPS + 1)}, "stop"),
+        ("completions", {"prompt": "Hi", "stop": ["a"] * (MAX_STOPS + 1)}, "stop"),
+        (
+            "messages",
+            LIMITED | {"messages": [USER], "stop_sequences": ["a"] * (MAX_STOPS + 1)},
+            "stop_sequences",
+        ),
+        (
+            "responses",
+            {
+                "input": "Hi",
+                "tools": [NAMED],
+                "tool_choice": {"type": "allowed_tools", "tools": [NAMED] * (MAX_TOOLS + 1)},
+            },
+            "tool_choice",
+        ),
     ],
 )
 def test_too_many_of_anything_are_refused_by_name(
@@ -127,6 +143,17 @@ def test_too_many_of_anything_are_refused_by_name(
 ) -> None:
     got = send(serving("never"), "POST", f"/v1/{path}", body)
     assert (got.status_code, param in got.json()["error"]["message"]) == (400, True), got.text
+
+
+def test_a_header_is_made_of_no_more_names_than_it_has_room_for() -> None:
+    names: Any = ["a"] * 10_000 + [None]  # whoever looks at the last one fails
+    assert left_out_headers(names)["x-mlx-tools-left-out"].startswith("a, a, a")
+
+
+def test_each_kind_of_hosted_tool_is_named_once(serving: Any) -> None:
+    body = {"messages": [USER], "tools": [WEATHER, *[{"type": "web_search"}] * 3]}
+    got = send(serving("Hi."), "POST", "/v1/chat/completions", body)
+    assert got.headers["x-mlx-tools-left-out"] == "tools.web_search"
 
 
 # --- the event loop -------------------------------------------------------------------------------
