@@ -226,7 +226,7 @@ def write_whole(
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Lock a file that is read and then written, so that no other process writes in between.
+    """Lock a file that is read and then written against other processes.
 
     Its folder is created if it is missing.
 

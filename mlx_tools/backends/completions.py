@@ -270,16 +270,16 @@ class CompletionsBackend:
             self._was_lost = True
             raise
 
-    def remember_model(self, name: str | None, listed: Sequence[str]) -> None:
-        """Remember the model that the server was found to run, so that another one is noticed.
+    def remember_model(self, name: str | None, model_names: Sequence[str]) -> None:
+        """Remember the model that the server was found to run, to notice another one.
 
         Args:
             name: the model's name, None if unknown.
-            listed: the models that the server lists.
+            model_names: the models that the server lists.
         """
         self.known_model = name
         # With several models in its list a server takes the one whose name is sent.
-        self._picks_model = self.model is None or len(listed) == 1
+        self._picks_model = self.model is None or len(model_names) == 1
         self._was_lost, self._seen_at = False, self._retry.clock()
 
     def _may_have_changed(self) -> bool:
@@ -297,10 +297,10 @@ class CompletionsBackend:
         Raises:
             BackendUnreachable: it has other models.
         """
-        from mlx_tools.backends.running_model import find_started_model
+        from mlx_tools.backends.listener import find_started_model
 
         names = await self.models(LIST_SECONDS)
-        started = await find_started_model(self, names) if self.model is None else None
+        started = await find_started_model(self.address, names) if self.model is None else None
         names = names if started is None else (started,)
         if names and self.known_model not in names:
             self._was_lost = True

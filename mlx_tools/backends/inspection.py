@@ -13,6 +13,7 @@ from mlx_tools.backends.address import Address
 from mlx_tools.backends.capabilities import hides_its_model
 from mlx_tools.backends.completions import CompletionsBackend, Health, list_names
 from mlx_tools.backends.interface import Chunk, CompletionRequest
+from mlx_tools.backends.listener import is_path
 from mlx_tools.backends.local_servers import (
     find_program,
     folder_here,
@@ -27,7 +28,7 @@ from mlx_tools.backends.models.listing import (
     known_model,
     model_identity,
 )
-from mlx_tools.backends.running_model import Pick, RunningModel, find_running_model, is_path
+from mlx_tools.backends.running_model import Pick, RunningModel, find_running_model
 from mlx_tools.backends.scores import MAX_SCORES
 from mlx_tools.backends.server import ServerBackend
 from mlx_tools.errors import BackendError, BackendUnreachable, ModelError, UsageError

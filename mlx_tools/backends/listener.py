@@ -1,4 +1,4 @@
-"""The program that listens on a port of this machine."""
+"""The program that listens on a port of this machine, and its model."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Final
+
+from mlx_tools.backends.address import Address
 
 _LISTENS: Final = "0A"
 """The state TCP_LISTEN in Linux's tables of sockets."""
@@ -60,6 +62,40 @@ def model_argument(command: str | None) -> str | None:
         return None
     match = _MODEL.search(command)
     return match[1].strip() if match else None
+
+
+def is_path(name: str) -> bool:
+    """Return True if a model's name is an absolute path, of any system."""
+    return PurePosixPath(name).is_absolute() or PureWindowsPath(name).is_absolute()
+
+
+async def find_started_model(
+    address: Address,
+    model_names: Sequence[str],
+    *,
+    command_on: Callable[[int], str | None] = listening_command,
+) -> str | None:
+    """Return the model that mlx-lm's server was started with, without a request to it.
+
+    None if neither its list nor its command says it, and for other servers.
+
+    Args:
+        address: the server's address.
+        model_names: the models that it lists.
+        command_on: returns the command line of the program that listens on a port.
+    """
+    # the folder that the server was started with comes last
+    if model_names and is_path(model_names[-1]):
+        return model_names[-1]
+    if not address.loopback:
+        return None
+    import anyio
+
+    from mlx_tools.backends.models.hub import REPOSITORY
+
+    # Reading the process table blocks for some milliseconds, so a thread does it.
+    name = model_argument(await anyio.to_thread.run_sync(command_on, address.port))
+    return name if name is not None and (REPOSITORY.fullmatch(name) or is_path(name)) else None
 
 
 def _by_proc(port: int, processes: Path) -> str | None:

@@ -13,9 +13,9 @@ from typing import Final, Literal, NamedTuple
 from msgspec import Struct
 
 from mlx_tools.backends.completions import CompletionsBackend, Health
+from mlx_tools.backends.listener import is_path
 from mlx_tools.backends.models.listing import find_model, last_part, model_identity
 from mlx_tools.backends.ollama_raw import is_ollama, loaded_models
-from mlx_tools.backends.running_model import is_path
 from mlx_tools.backends.server_errors import json_object
 
 _log = logging.getLogger(__name__)

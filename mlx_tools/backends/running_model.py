@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
@@ -18,9 +18,8 @@ from msgspec import Struct
 from mlx_tools.backends.capabilities import chat_tokens, single_tokens
 from mlx_tools.backends.completions import CompletionsBackend, list_names
 from mlx_tools.backends.interface import CompletionRequest
-from mlx_tools.backends.listener import listening_command, model_argument
+from mlx_tools.backends.listener import find_started_model, listening_command
 from mlx_tools.backends.models.files import ModelFiles, exact_token_count, read_model_files
-from mlx_tools.backends.models.hub import REPOSITORY
 from mlx_tools.backends.models.listing import find_model, list_models
 from mlx_tools.errors import BackendError, ChatFormatError, ModelError, UsageError
 
@@ -75,11 +74,6 @@ class RunningModel(Struct, frozen=True, kw_only=True):
     doubt: str = ""
 
 
-def is_path(name: str) -> bool:
-    """Return True if a model's name is an absolute path, of any system."""
-    return PurePosixPath(name).is_absolute() or PureWindowsPath(name).is_absolute()
-
-
 async def find_running_model(
     backend: CompletionsBackend,
     model_names: Sequence[str],
@@ -98,7 +92,7 @@ async def find_running_model(
     Raises:
         UsageError: nothing tells which model it is, and nobody can be asked.
     """
-    started = await find_started_model(backend, model_names, command_on=command_on)
+    started = await find_started_model(backend.address, model_names, command_on=command_on)
     if started is not None:
         return RunningModel(name=started)
     loopback = backend.address.loopback
@@ -112,34 +106,6 @@ async def find_running_model(
     return await _settle(
         backend, matching, [name for name in model_names if name not in candidates], pick
     )
-
-
-async def find_started_model(
-    backend: CompletionsBackend,
-    model_names: Sequence[str],
-    *,
-    command_on: Callable[[int], str | None] = listening_command,
-) -> str | None:
-    """Return the model that mlx-lm's server was started with, without a request to it.
-
-    None if neither its list nor its command says it, and for other servers.
-
-    Args:
-        backend: the server.
-        model_names: the models that it lists.
-        command_on: returns the command line of the program that listens on a port.
-    """
-    # the folder that the server was started with comes last
-    if model_names and is_path(model_names[-1]):
-        return model_names[-1]
-    if not backend.address.loopback:
-        return None
-    import anyio
-
-    # Reading the process table blocks for some milliseconds, so a thread does it.
-    command = await anyio.to_thread.run_sync(command_on, backend.address.port)
-    name = model_argument(command)
-    return name if name is not None and (REPOSITORY.fullmatch(name) or is_path(name)) else None
 
 
 def _candidates(model_names: Sequence[str], *, is_local: bool) -> dict[str, ModelFiles]:

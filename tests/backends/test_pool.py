@@ -78,8 +78,8 @@ class Server:
     async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
         return ("m",)
 
-    def remember_model(self, name: str | None, listed: Sequence[str]) -> None:
-        assert (name, listed) == ("m", ("m",))
+    def remember_model(self, name: str | None, model_names: Sequence[str]) -> None:
+        assert (name, model_names) == ("m", ("m",))
 
 
 def pool_of(*names: str, spread: bool = False) -> tuple[UpstreamPool, list[Server], Clock]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 from mlx_tools.app import build_steps
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ErrorInfo
+from mlx_tools.paths import locked
 from mlx_tools.plugins.page.session_titles import MAX_TITLE, SessionTitles
 from mlx_tools.plugins.page.turns import turns_of
 from mlx_tools.plugins.runs.workers import LiveRun
@@ -31,7 +32,7 @@ from mlx_tools.transcript import (
     UserRecord,
 )
 from tests.page.test_page import opened, post
-from tests.waiting import EXPIRES, until
+from tests.waiting import EXPIRES, HANG, until
 
 pytestmark = pytest.mark.anyio
 
@@ -233,22 +234,13 @@ def test_titles_are_short_lines_and_a_damaged_file_has_none(tmp_path: Path) -> N
 
 def test_two_gateways_that_name_sessions_at_once_lose_no_title(tmp_path: Path) -> None:
     path = tmp_path / "titles.json"
-    others: list[Future[None]] = []
-
-    class Titles(SessionTitles):
-        """Titles of a gateway; another one names a session when these have been read."""
-
-        def _read(self) -> dict[str, str]:
-            titles = super()._read()
-            others.append(threads.submit(SessionTitles(path).set, f"other-{len(others)}", "Other"))
-            wait(others, EXPIRES)  # it must wait for these to be written
-            return titles
-
     with ThreadPoolExecutor() as threads:
-        Titles(path).set("own", "Own")
-    assert not [other.exception() for other in others if other.exception()]
-    named = SessionTitles(path).all()
-    assert named == {"own": "Own", **{f"other-{n}": "Other" for n in range(len(others))}}
+        with locked(path):  # as another gateway, which has read the titles
+            naming = threads.submit(SessionTitles(path).set, "own", "Own")
+            wait([naming], EXPIRES)
+            path.write_text('{"other": "Other"}')
+        naming.result(HANG)
+    assert SessionTitles(path).all() == {"own": "Own", "other": "Other"}
 
 
 def test_no_title_makes_the_file_larger_than_can_be_read(tmp_path: Path) -> None:
