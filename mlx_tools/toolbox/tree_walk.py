@@ -24,6 +24,10 @@ MAX_DEPTH: Final = 100
 MAX_ENTRIES: Final = 1_000_000
 """Entries that are looked at; a tree of so many takes over ten seconds."""
 
+_ENTRIES_BETWEEN: Final = 256
+"""Entries of one folder between two questions whether to give up. A costly pattern takes some
+milliseconds for each."""
+
 REPOSITORIES: Final = frozenset((".git", ".hg", ".svn", ".jj", ".bzr"))
 """Folders of version control, whose files are no documents."""
 
@@ -45,7 +49,7 @@ class TreeWalk:
 
     Args:
         root: the root to walk in.
-        gives_up: called at every folder; True ends the walk.
+        gives_up: called at every folder, and within large ones; True ends the walk.
         enters: returns whether anything below a folder is wanted, by the folder's names.
         with_ignored_files: include links, and files that a ``.gitignore`` names.
     """
@@ -86,7 +90,10 @@ class TreeWalk:
                 rules = (*rules, *self._read_rules(fd, prefix))
             has_patterns = bool(self._root.patterns)
             private = PrivateNames(parts, self._root.path.name)
-            for name, kind in entries:
+            for number, (name, kind) in enumerate(entries, start=1):
+                if number % _ENTRIES_BETWEEN == 0 and self._gives_up():
+                    self.is_complete = False
+                    return
                 if name in private or (kind == stat.S_IFDIR and name in REPOSITORIES):
                     continue
                 path = prefix + name

@@ -180,6 +180,14 @@ def test_a_search_ends_in_the_time_of_its_call_and_once_nobody_waits(
     assert ("The time was over" in content) is late
 
 
+def test_a_large_folder_of_files_that_are_not_wanted_is_left_in_time(folder: Path) -> None:
+    written(folder, {f"flat/{number}.txt": "" for number in range(300)})
+    times = iter((0.0, *[100.0] * 10))
+    tool = search_files([Root(RootName(str(folder / "flat")))], lambda: next(times))
+    result = executed(tool, pattern="flour", glob="*.none")
+    assert result.content is not None and "The time was over after 0 files" in result.content
+
+
 def test_a_folder_that_lies_too_deep_is_told_of(folder: Path) -> None:
     deep = folder.joinpath(*["d"] * (MAX_DEPTH + 1))
     deep.mkdir(parents=True)
