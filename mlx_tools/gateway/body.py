@@ -38,6 +38,9 @@ MAX_TOOLS: Final = 4_096
 MAX_MESSAGES: Final = 10_000
 """Messages, items or blocks of a conversation: ten times those of the longest recorded session."""
 
+MAX_PARTS: Final = 2 * MAX_MESSAGES
+"""Parts of one message, and messages and calls of a conversation: a call and its result are two."""
+
 MAX_STOPS: Final = 256
 """Texts that end an answer: OpenAI takes 4. Each is looked for in each piece, 256 in 0.1 ms."""
 
@@ -129,6 +132,7 @@ def _as_parts(value: Any) -> Any:
 
 Parts = Annotated[
     list[JsonObject],
+    Field(max_length=MAX_PARTS),
     BeforeValidator(_as_parts),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}),
 ]

@@ -11,6 +11,7 @@ from pydantic import Field, WrapValidator
 from mlx_tools.backends import MAX_SCORES, TokenScore
 from mlx_tools.gateway.body import (
     MAX_MESSAGES,
+    MAX_PARTS,
     MAX_TOOLS,
     AnswerFormat,
     Body,
@@ -121,7 +122,7 @@ class AssistantCall(Body):
 class ChatMessage(Body):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: Parts | None = None
-    tool_calls: list[AssistantCall] | None = None
+    tool_calls: Annotated[list[AssistantCall], Field(max_length=MAX_PARTS)] | None = None
     function_call: CalledFunction | None = None
     tool_call_id: str | None = None
     refusal: str | None = None

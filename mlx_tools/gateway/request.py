@@ -121,6 +121,11 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
         return texts + arguments + _AROUND_TEXT * len(self.messages)
 
     @property
+    def messages_count(self) -> int:
+        """The number of messages, and of the calls in them."""
+        return sum(1 + len(message.calls) for message in self.messages)
+
+    @property
     def is_plain(self) -> bool:
         """True if the model may write freely: there are neither tools nor a schema."""
         return not self.tools and self.schema is None

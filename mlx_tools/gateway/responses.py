@@ -14,7 +14,7 @@ from msgspec import Struct
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from mlx_tools.gateway.body import (
-    MAX_MESSAGES,
+    MAX_PARTS,
     MAX_TOOLS,
     AnswerFormat,
     Body,
@@ -135,7 +135,7 @@ class ResponsesBody(SamplingBody):
         list[JsonObject],
         BeforeValidator(_items),
         WithJsonSchema({"anyOf": [{"type": "string"}, {"items": {"type": "object"}}]}),
-        Field(max_length=2 * MAX_MESSAGES),  # a call and its result are two items
+        Field(max_length=MAX_PARTS),
     ]
     instructions: str | None = None
     previous_response_id: str | None = None

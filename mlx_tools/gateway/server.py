@@ -48,6 +48,7 @@ from mlx_tools.gateway.anthropic_messages import (
     read_anthropic_messages,
     read_count_tokens,
 )
+from mlx_tools.gateway.body import MAX_PARTS
 from mlx_tools.gateway.chat_completions import read_chat_completion, read_completion
 from mlx_tools.gateway.exchange import PATIENCE, Sender, json_body, left_out_headers
 from mlx_tools.gateway.meters import Meters
@@ -60,6 +61,7 @@ from mlx_tools.gateway.request import (
     TurnDone,
     TurnRequest,
     as_api_error,
+    invalid,
     openai_error,
 )
 from mlx_tools.gateway.responses import read_responses, responses_error
@@ -335,7 +337,7 @@ class _TurnEndpoint:
 
     def _read_turn(self, body: JsonObject, size: int) -> tuple[TurnRequest, Reply]:
         turn, reply = self._read(body)
-        return replace(turn, size=size, streamed=reply.streamed), reply
+        return replace(_bounded(turn), size=size, streamed=reply.streamed), reply
 
     async def _answer(
         self, speaker: TurnRunner, turn: TurnRequest, reply: Reply, sender: Sender
@@ -358,6 +360,13 @@ class _TurnEndpoint:
             return
         done = await take(lambda event: None)
         await sender.whole(200, reply.whole(done), headers | _done_headers(done))
+
+
+def _bounded(turn: TurnRequest) -> TurnRequest:
+    """Return a turn of not too many messages and calls. Raises `ApiError` for another."""
+    if turn.messages_count > MAX_PARTS:
+        raise invalid("messages", f"more than {MAX_PARTS} messages and calls")
+    return turn
 
 
 def _client_of(request: Request) -> str:
@@ -394,7 +403,7 @@ async def _model(request: Request) -> Response:
 
 async def _count_tokens(request: Request) -> Response:
     def read(body: JsonObject, size: int) -> TurnRequest:
-        return replace(read_count_tokens(body), size=size)
+        return replace(_bounded(read_count_tokens(body)), size=size)
 
     turn = await json_body(request, read)
     speaker = await request.app.state.gateway.models.speaker(turn.model)

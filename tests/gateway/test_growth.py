@@ -12,7 +12,7 @@ import pytest
 from starlette.requests import Request
 
 from mlx_tools.controller import prior_from_messages
-from mlx_tools.gateway.body import MAX_MESSAGES, MAX_STOPS, MAX_TOOLS
+from mlx_tools.gateway.body import MAX_MESSAGES, MAX_PARTS, MAX_STOPS, MAX_TOOLS
 from mlx_tools.gateway.conversation import WaitingCalls
 from mlx_tools.gateway.exchange import LARGE, json_body, left_out_headers
 from mlx_tools.gateway.responses import read_responses
@@ -90,6 +90,10 @@ def test_results_before_a_run_find_their_calls_at_once() -> None:
 USER = {"role": "user", "content": "Hi"}
 NAMED = {"type": "function", "name": "f", "parameters": {}}
 LIMITED = {"model": "scripted", "max_tokens": 9}
+TEXT = {"type": "text", "text": "a"}
+CALLING = {"role": "assistant", "content": None}
+CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+USE = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
 
 
 @pytest.mark.parametrize(
@@ -119,6 +123,37 @@ LIMITED = {"model": "scripted", "max_tokens": 9}
             "messages",
             LIMITED | {"messages": [USER], "tools": [{"name": "f"}] * (MAX_TOOLS + 1)},
             "tools",
+        ),
+        (
+            "chat/completions",
+            {"messages": [USER | {"content": [TEXT] * (MAX_PARTS + 1)}]},
+            "content",
+        ),
+        (
+            "chat/completions",
+            {"messages": [USER, CALLING | {"tool_calls": [CALL] * (MAX_PARTS + 1)}]},
+            "tool_calls",
+        ),
+        (
+            "chat/completions",
+            {"messages": [USER, *[CALLING | {"tool_calls": [CALL] * (MAX_PARTS // 4)}] * 4]},
+            "messages and calls",
+        ),
+        (
+            "messages",
+            LIMITED | {"messages": [USER | {"content": [TEXT] * (MAX_PARTS + 1)}]},
+            "content",
+        ),
+        (
+            "messages/count_tokens",
+            LIMITED
+            | {
+                "messages": [
+                    USER,
+                    *[{"role": "assistant", "content": [USE] * (MAX_PARTS // 4)}] * 4,
+                ]
+            },
+            "messages and calls",
         ),
         ("chat/completions", {"messages": [USER], "stop": ["a"] * (MAX_STOPS + 1)}, "stop"),
         ("completions", {"prompt": "Hi", "stop": ["a"] * (MAX_STOPS + 1)}, "stop"),
