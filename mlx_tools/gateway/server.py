@@ -337,7 +337,7 @@ class _TurnEndpoint:
 
     def _read_turn(self, body: JsonObject, size: int) -> tuple[TurnRequest, Reply]:
         turn, reply = self._read(body)
-        return replace(_bounded(turn), size=size, streamed=reply.streamed), reply
+        return replace(_check_bounds(turn), size=size, streamed=reply.streamed), reply
 
     async def _answer(
         self, speaker: TurnRunner, turn: TurnRequest, reply: Reply, sender: Sender
@@ -362,8 +362,8 @@ class _TurnEndpoint:
         await sender.whole(200, reply.whole(done), headers | _done_headers(done))
 
 
-def _bounded(turn: TurnRequest) -> TurnRequest:
-    """Return a turn of not too many messages and calls. Raises `ApiError` for another."""
+def _check_bounds(turn: TurnRequest) -> TurnRequest:
+    """Return a turn of not too many messages and calls. Raises `ApiError` of others."""
     if turn.messages_count > MAX_PARTS:
         raise invalid("messages", f"more than {MAX_PARTS} messages and calls")
     return turn
@@ -403,7 +403,7 @@ async def _model(request: Request) -> Response:
 
 async def _count_tokens(request: Request) -> Response:
     def read(body: JsonObject, size: int) -> TurnRequest:
-        return replace(_bounded(read_count_tokens(body)), size=size)
+        return replace(_check_bounds(read_count_tokens(body)), size=size)
 
     turn = await json_body(request, read)
     speaker = await request.app.state.gateway.models.speaker(turn.model)
