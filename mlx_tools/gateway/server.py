@@ -205,7 +205,9 @@ def application(gateway: Gateway, door: AccessRules, hooks: Plugins | None = Non
             *plugin_routes,
         ],
         middleware=middleware,
-        exception_handlers=dict.fromkeys((ApiError, StorageError, 404, 405, 500), _error_response),
+        exception_handlers=dict.fromkeys(
+            (ApiError, StorageError, ClientDisconnect, 404, 405, 500), _error_response
+        ),
         lifespan=lifespan,
     )
     app.state.gateway = gateway
@@ -448,6 +450,8 @@ async def _error_response(request: Request, error: Exception) -> Response:
     match error:
         case MlxToolsError():
             told = as_api_error(error)
+        case ClientDisconnect():
+            told = ApiError(400, "client_disconnected", "the body did not come to its end")
         case HTTPException():
             problem = f"{request.method} {path} is not served here"
             told = ApiError(error.status_code, "not_found", problem)

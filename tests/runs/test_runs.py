@@ -21,6 +21,7 @@ from mlx_tools.tools import Preview
 from mlx_tools.tools.host_tools import read_artifact
 from tests.cli.test_cli_plugin_tools import LEFT_OUT, install_moon
 from tests.runs.conftest import (
+    KEY,
     ask,
     copy_as_killed,
     deciding,
@@ -813,3 +814,26 @@ async def test_a_tool_that_is_left_out_is_noted_once(
     for _ in range(2):
         await execution.make_registry(None).aclose()
     assert notes == [LEFT_OUT]
+
+
+@pytest.mark.parametrize("path", ["/v1/runs", "/v1/messages/count_tokens", "/v1/responses"])
+async def test_a_client_that_leaves_within_its_body_is_no_fault_of_the_gateway(
+    begin: Any, path: str
+) -> None:
+    one = begin(answer("never"))
+    parts = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+    statuses: list[int] = []
+
+    async def receive() -> dict[str, Any]:
+        return parts.pop(0)
+
+    async def send(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+
+    names = {"host": "127.0.0.1", "content-type": "application/json", **KEY}
+    headers = [(name.lower().encode(), value.encode()) for name, value in names.items()]
+    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode()}
+    scope |= {"query_string": b"", "headers": headers, "scheme": "http", "http_version": "1.1"}
+    await one.app(scope | {"client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2)}, receive, send)
+    assert statuses in ([], [400])
