@@ -35,7 +35,7 @@ from mlx_tools.transcript.records import StoppedRecord
 from tests.backends.loopback import Connection, says, serving
 from tests.controller.sessions import answered, heard
 from tests.tables import table
-from tests.waiting import EXPIRES, HANG, until
+from tests.waiting import EXPIRES, until
 
 ALL = Policy(allow=["*"], ask_effects=())
 
@@ -105,7 +105,7 @@ def test_time_spent_waiting_for_a_person_does_not_count() -> None:
         ScriptedBackend(call("note"), answer()),
         [note],
         ALL,
-        limits=Limits(total_timeout=HANG),
+        limits=Limits(total_timeout=60),
         approver=Slow(True),
     )
     assert isinstance(run(controller.run, "Hi"), Answered)
@@ -139,7 +139,7 @@ def test_a_run_that_takes_too_long_stops_and_says_so() -> None:
         await skip(61)
         await anyio.sleep_forever()
 
-    limits = Limits(total_timeout=HANG, tool_timeout=600)
+    limits = Limits(total_timeout=60, tool_timeout=600)
     controller = Controller(ScriptedBackend(call("hang")), [hang], ALL, limits=limits)
     outcome = run(controller.run, "Hi")
     assert outcome.reason == "total_timeout"
