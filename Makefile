@@ -45,7 +45,7 @@ test-slowed: $(READY) ## The default and heavy tests, with pauses before command
 	TESTS_OF_MLX_TOOLS_SLOWED=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 	  -m "not slow and not check" $(PYTEST_ARGS)
 
-test-hard: $(READY) ## The default and heavy tests, as strangers run them: an hour
+test-hard: $(READY) ## The default tests, as strangers run them: an hour
 	bash scripts/test_hard.sh $(HARD)
 
 test-lowest: $(READY) ## Light tests with the lowest Python and versions that pyproject.toml names

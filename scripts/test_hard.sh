@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The default and heavy tests in a row, each time as another stranger might run them, with a summary.
+# `make test` in a row, each time as another stranger might run it, with a summary.
 #
 #   scripts/test_hard.sh                 all of them, from a new clone of this checkout's last commit
 #   scripts/test_hard.sh plain core      these alone
@@ -33,9 +33,7 @@ run() { # run NAME COMMAND…: a run of the tests, its output in a file of that 
   echo "${summary[${#summary[@]} - 1]}"
 }
 
-tests() { make -C "$clone" -k test test-heavy; }
-
-plain() { for number in 1 2; do run "plain-$number" tests; done; }
+plain() { for number in 1 2; do run "plain-$number" make -C "$clone" test; done; }
 
 busy() {
   for number in 1 2 3 4 5; do
@@ -43,7 +41,7 @@ busy() {
       sh -c 'while :; do :; done' &
       busy+=($!)
     done
-    run "busy-$number" tests
+    run "busy-$number" make -C "$clone" test
     stop_busy
   done
 }
@@ -52,7 +50,7 @@ linux() { [ "$(uname -s)" = Linux ] || { echo "$1: only on Linux"; return 1; }; 
 
 core() {
   linux core || return 0
-  run core taskset -c 0 make -C "$clone" -k test test-heavy
+  run core taskset -c 0 make -C "$clone" test
 }
 
 user() {
@@ -66,10 +64,10 @@ user() {
   cp -R "$clone" "$own"
   rm -rf "$own/.venv"
   chown -R "$name" "$own"
-  run user su "$name" -s /bin/sh -c "unset TMPDIR; make -C '$own' -k test test-heavy"
+  run user su "$name" -s /bin/sh -c "unset TMPDIR; make -C '$own' test"
 }
 
-language() { run language env -u LC_ALL -u LC_CTYPE LANG=C make -C "$clone" -k test test-heavy; }
+language() { run language env -u LC_ALL -u LC_CTYPE LANG=C make -C "$clone" test; }
 
 programs() { # a PATH of links to all there is, but for these; PostgreSQL is found elsewhere
   local folder=$work/bin program
@@ -87,14 +85,14 @@ programs() { # a PATH of links to all there is, but for these; PostgreSQL is fou
   run programs env "PATH=$folder" "${hide[@]}" make -C "$clone" test
 }
 
-home() { run home env -u XDG_CONFIG_HOME -u XDG_CACHE_HOME HOME=/nonexistent make -C "$clone" -k test test-heavy; }
+home() { run home env -u XDG_CONFIG_HOME -u XDG_CACHE_HOME HOME=/nonexistent make -C "$clone" test; }
 
 watched() {
   local home=$work/home
   mkdir -p "$home"/{config,data,state,cache}
   run watched env "HOME=$home" "XDG_CONFIG_HOME=$home/config" "XDG_DATA_HOME=$home/data" \
     "XDG_STATE_HOME=$home/state" "XDG_CACHE_HOME=$home/cache" \
-    make -C "$clone" -k test test-heavy
+    make -C "$clone" test
   if [ -n "$(find "$home" -type f)" ]; then
     find "$home" -type f
     summary+=("RED  watched: files were written into the home") && failed=1
