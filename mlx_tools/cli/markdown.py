@@ -95,7 +95,7 @@ class PlainScreen:
                 out += part
                 self._column, self._blank = 0, ""
             elif part.isspace():
-                self._blank = part
+                self._blank += part
             elif part:
                 fits = self._column + len(self._blank) + size <= columns
                 before = self._blank if fits or not self._column else "\n"

@@ -111,6 +111,18 @@ def test_what_stands_there_in_the_end_is_the_same_however_it_came(
     assert all(cell_len(row) <= columns for row in OWN.sub("", whole.getvalue()).split("\n"))
 
 
+@given(texts, sizes, st.sampled_from([40, 80, 200]))
+def test_plain_text_stands_there_the_same_however_it_came(
+    text: str, sizes: list[int], columns: int
+) -> None:
+    assert plain(parted(text, sizes), columns).text == plain([text], columns).text
+
+
+def test_plain_text_keeps_the_white_space_that_begins_a_line() -> None:
+    code = "def f():\n    if x:\n\t  return 1"
+    assert plain(code, 80).text == code.expandtabs()
+
+
 @FEW
 @given(st.lists(st.sampled_from((*MARKDOWN, *HOSTILE)), max_size=30).map("".join), sizes)
 def test_a_terminal_obeys_nothing_that_a_model_wrote(text: str, sizes: list[int]) -> None:
@@ -136,12 +148,12 @@ def test_words_are_folded_and_wide_characters_count_as_two(columns: int) -> None
         assert all(columns - 10 <= cells(row) <= columns for row in rows[:-1])
 
 
-def plain(text: str, columns: int) -> Paper:
-    """The drawing of an answer in plain words that come a character at a time."""
+def plain(pieces: Iterable[str], columns: int) -> Paper:
+    """The drawing of an answer in plain words; a text comes a character at a time."""
     paper = Paper(columns)
     view = PlainScreen(paper)
-    for char in text:
-        view.write(char)
+    for piece in pieces:
+        view.write(piece)
     view.finish()
     return paper
 
