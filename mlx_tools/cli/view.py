@@ -324,7 +324,7 @@ class LiveView:
     def _call_line(self, event: events.ToolEnded, text: str, took: str) -> None:
         """Show a call in one row: its name and arguments, its result, its time.
 
-        Only the reason of a refusal may take more.
+        Only the reason of a refusal or an error may take more.
         """
         if self._steps is None:
             return
@@ -335,7 +335,7 @@ class LiveView:
         head = _fit(for_terminal(_line(f"· {event.name} {words}")), room * 3 // 5)
         mark, colour = ("→", "dim") if event.error is None else ("✗", "red")
         result = for_terminal(f" {mark} {text}")
-        if event.error is None or event.error.code not in _REFUSALS:
+        if event.error is None:
             result = _fit(result, room - cells(head))
         self._step(colour, head + result + took)
 

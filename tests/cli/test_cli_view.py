@@ -182,6 +182,15 @@ def test_the_reason_of_a_refusal_is_not_cut(every_step: bool) -> None:
     assert "/allow clock" in text
 
 
+def test_the_reason_of_an_error_is_not_cut_to_a_row() -> None:
+    missing = ErrorInfo("tool_error", "there is no many/beds/one.txt; the folder has plan.md")
+    lines = Watched(every_step=False).show(
+        called("c1", "file_access", operation="write", path="many/beds/one.txt", content="kale"),
+        returned("file_access", "", error=missing),
+    )
+    assert missing.message in " ".join("".join(lines).split())
+
+
 def test_what_is_waited_for_says_for_how_long_and_goes_away() -> None:
     watched = Watched(every_step=False)
     runs = events.ToolStarted(call="c1", name="crawl")
