@@ -216,7 +216,7 @@ class ChatSession:
 
     # --- questions ---
 
-    def ask(self, question: str, *, untyped_suffix_chars: int = 0) -> Outcome:
+    def ask(self, question: str, *, untyped_suffix_chars: int = 0, retries: int = 0) -> Outcome:
         """Answer a question and show what happens.
 
         Calls in doubt are decided about first; if the user does not decide, the question is not
@@ -225,6 +225,7 @@ class ChatSession:
         Args:
             question: the question.
             untyped_suffix_chars: characters at its end that the user did not write.
+            retries: how often it was asked before.
 
         Raises:
             KeyboardInterrupt: Ctrl-C, which stops the answer.
@@ -235,7 +236,9 @@ class ChatSession:
         self._leave_unfinished()
         conversation = self.conversation
         return self._show_run(
-            lambda: conversation.stream(question, untyped_suffix_chars=untyped_suffix_chars)
+            lambda: conversation.stream(
+                question, untyped_suffix_chars=untyped_suffix_chars, retries=retries
+            )
         )
 
     def take_up(self) -> None:
@@ -296,14 +299,21 @@ class ChatSession:
         return event.outcome
 
     def retry(self) -> Outcome:
-        """Ask the last question again, as if it had not been answered."""
+        """Ask the last question again, as if it had not been answered.
+
+        Its answer is drawn at random, since it would be the same at temperature 0.
+        """
         question = self.last_question
         if question is None:
             raise UsageError("nothing was asked yet", hint="type a question first")
         if (paused := self._decide_doubts()) is not None:
             return paused
         self._go_on_in(self.controller, without_last=True)
-        return self.ask(question.content, untyped_suffix_chars=question.untyped_suffix_chars)
+        return self.ask(
+            question.content,
+            untyped_suffix_chars=question.untyped_suffix_chars,
+            retries=question.retries + 1,
+        )
 
     def compact(self) -> str:
         """Let the model sum up the conversation; return in words what left the prompt."""

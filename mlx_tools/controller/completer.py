@@ -386,7 +386,9 @@ class Completer:
         # Held to a grammar the model writes the end of the prefix once more.
         repeated = grammar.repeated_prefix if grammar is not None else ""
         text = prompt + ask.text.removesuffix(repeated)
-        request = request_for(self._session, text, max(1, left), grammar, ask.attempt)
+        request = request_for(
+            self._session, text, max(1, left), grammar, ask.attempt + self._session.retries
+        )
         # Only the first draw can go by the chat API: it has no way to go on from a begun turn.
         if step.messages is not None and not ask.text and not ask.attempt:
             request = to_chat_request(request, step, self._session.neutraliser)
@@ -452,7 +454,12 @@ class Completer:
         It ends when the model closes its thought, or its budget ends.
         """
         text, watch = "", RepetitionWatch()
-        request = request_for(self._session, step.prompt + thought.opening, thought.budget)
+        request = request_for(
+            self._session,
+            step.prompt + thought.opening,
+            thought.budget,
+            attempt=self._session.retries,
+        )
         async with aclosing(self._backend.complete(request)) as chunks:
             async for chunk in chunks:
                 text += chunk.text

@@ -247,12 +247,15 @@ class Conversation:
         *,
         tool_choice: str | None = None,
         untyped_suffix_chars: int = 0,
+        retries: int = 0,
         emit: Emit | None = None,
     ) -> Outcome:
         """Answer the next question; see `Controller.run`.
 
         ``untyped_suffix_chars`` is how many characters at the end of the question are somebody
-        else's text: a call that stands there is an echo. ``emit`` is called with what happens.
+        else's text: a call that stands there is an echo. ``retries`` is how often the question was
+        asked before: at temperature 0 it would get the same answer, so it is then drawn at random.
+        ``emit`` is called with what happens.
 
         A backend that fails before it completed anything for this session raises its
         `BackendError`; one that fails later stops the run. Either is in the transcript. Whoever
@@ -263,7 +266,7 @@ class Conversation:
             tool_choice = self._check_tool_choice(tool_choice)
         live = self._open_for(question, tool_choice, untyped_suffix_chars)
         with observe_run(self._parts.observers, live.writer, emit):
-            self._append_question(live, question, tool_choice, untyped_suffix_chars)
+            self._append_question(live, question, tool_choice, untyped_suffix_chars, retries)
             with self._resumable():
                 await live.driver.drive()
         return self._outcome(live)
@@ -316,6 +319,7 @@ class Conversation:
         question: str,
         tool_choice: str | None,
         untyped_suffix_chars: int,
+        retries: int = 0,
     ) -> None:
         """Begin a run with its question."""
         # Whole outputs of the last question are released now: an outcome holds its own.
@@ -324,7 +328,10 @@ class Conversation:
         live.window.begin()
         live.writer.append(
             live.session.question_record(
-                question, tool_choice, untyped_suffix_chars=untyped_suffix_chars
+                question,
+                tool_choice,
+                untyped_suffix_chars=untyped_suffix_chars,
+                retries=retries,
             )
         )
         # After the question, so that a session that was only looked at gets no record.
@@ -463,11 +470,20 @@ class Conversation:
         return state is State.IDLE or (state is State.STOPPED and not self.calls_in_doubt)
 
     def stream(
-        self, question: str, *, tool_choice: str | None = None, untyped_suffix_chars: int = 0
+        self,
+        question: str,
+        *,
+        tool_choice: str | None = None,
+        untyped_suffix_chars: int = 0,
+        retries: int = 0,
     ) -> AsyncGenerator[events.Event]:
         """Answer the next question and yield what happens; see `Controller.stream`."""
         run = partial(
-            self.run, question, tool_choice=tool_choice, untyped_suffix_chars=untyped_suffix_chars
+            self.run,
+            question,
+            tool_choice=tool_choice,
+            untyped_suffix_chars=untyped_suffix_chars,
+            retries=retries,
         )
         return _streamed(lambda emit: run(emit=emit))
 

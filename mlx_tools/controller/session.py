@@ -327,6 +327,7 @@ class Session(SessionState):
         self.corrected_call_like = False  # the model was just told that its text looks like a call
         self._hear(record)
         self.question = record.content
+        self.retries = record.retries
         self.run_history = RunHistory()
         self.state = State.COMPLETING
 
@@ -588,6 +589,7 @@ class Session(SessionState):
         tool_choice: str | None,
         recorded_at: str = "",
         untyped_suffix_chars: int = 0,
+        retries: int = 0,
     ) -> UserRecord:
         """The record of a question, with the tools that it brings (`KnownTools.offer`)."""
         tools = self.known_tools.offer(content, tool_choice or self.header.tool_choice)
@@ -597,4 +599,5 @@ class Session(SessionState):
             tool_choice=tool_choice,
             tools=tools,
             untyped_suffix_chars=untyped_suffix_chars,
+            retries=retries,
         )

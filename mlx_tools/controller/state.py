@@ -295,6 +295,8 @@ class SessionState:
         self.current = Turn(())
         # --- the question under way ---
         self.question = ""
+        self.retries = 0
+        """How often the question was asked before."""
         self.tool_choice = header.tool_choice
         self.run_history = RunHistory()
         """The part of the history since the last question."""

@@ -398,6 +398,7 @@ class _Replayer:
                     record.tool_choice,
                     record.recorded_at,
                     record.untyped_suffix_chars,
+                    record.retries,
                 )
                 self._comparing.field("prompt", "the tools told of", "tools", now, record)
                 writer.take(record, now)

@@ -182,6 +182,8 @@ class UserRecord(_Record, frozen=True, kw_only=True, tag="user"):
     """The number of characters at the end of ``content`` that nobody typed."""
     joined_to_results: bool = field(name="beside", default=False)
     """True if it came with the results of the calls before it, in the same turn."""
+    retries: int = 0
+    """How often a person had it asked again. Its completions are then drawn at random."""
 
 
 class CompletionRecord(_Record, frozen=True, kw_only=True, tag="completion"):

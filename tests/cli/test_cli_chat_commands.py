@@ -485,6 +485,15 @@ def test_a_question_is_asked_again_without_its_answer(say: Say) -> None:
     assert server.prompts[2] == server.prompts[1]
 
 
+@pytest.mark.parametrize("last, drawn", [("/retry", (0.7, 2)), ("second?", (0.0, 0))])
+def test_a_question_asked_again_is_drawn_otherwise_and_the_next_one_as_usual(
+    say: Say, last: str, drawn: tuple[float, int]
+) -> None:
+    _, server = say("first?", "/retry", last)
+    sampling = [(body["temperature"], body["seed"]) for body in server.bodies]
+    assert sampling == [(0.0, 0), (0.7, 1), drawn]
+
+
 def test_a_question_asked_again_still_says_what_a_file_wrote_of_it(say: Say, home: Path) -> None:
     (home / "here" / "plan.md").write_text("Bed 2: kale\n")
     result, _ = say("What grows in @plan.md?", "/retry", "/transcript")
