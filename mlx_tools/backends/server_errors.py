@@ -150,6 +150,21 @@ def dead(address: str, kind: type[BackendDead] = BackendDead) -> BackendDead:
     )
 
 
+_TOO_LONG: Final = re.compile(r"(?i)context[ _](length|size|window)|prompt is too long")
+"""Words of a server whose model cannot take so much: vLLM, SGLang, llama.cpp, LM Studio, OpenAI's
+and Anthropic's interfaces."""
+
+
+def context_hint(detail: str) -> str | None:
+    """Return the advice for an error that tells of too long a prompt; None for any other error."""
+    if not _TOO_LONG.search(detail):
+        return None
+    return (
+        "the model cannot take so much: ask for less at once, or /compact in chat; "
+        "mlx-tools config set model.context TOKENS makes room in time"
+    )
+
+
 def as_refusal(
     status: int,
     body: bytes,
@@ -170,7 +185,7 @@ def as_refusal(
     if DEAD_WORDS in detail:
         return dead(address)
     message = f"{address} answered {status}" + (f": {detail}" if detail else "")
-    hint = None
+    hint = context_hint(detail)
     if 300 <= status < 400:
         location = clean(headers.get("location", ""))
         hint = f"redirects are not followed; name the address itself: {location}"

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from mlx_tools.backends.interface import Chunk, CompletionRequest, GrammarText
-from mlx_tools.backends.server_errors import LOG_HINT, error_text
+from mlx_tools.backends.server_errors import LOG_HINT, context_hint, error_text
 from mlx_tools.errors import (
     BackendBroken,
     BackendError,
@@ -431,7 +431,9 @@ class Collector:
             raise self._broken_answer("what is no object", data)
         if value.get("error"):
             message = clean(error_text(value))
-            raise BackendRefused(f"{self._address} broke off with an error: {message}")
+            raise BackendRefused(
+                f"{self._address} broke off with an error: {message}", hint=context_hint(message)
+            )
         return value
 
     def _read_finish(self, choice: Mapping[str, Any]) -> FinishReason | None:

@@ -170,6 +170,25 @@ def test_an_error_of_the_servers_is_told_in_one_clean_line(
     assert error.message.isprintable()
 
 
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, "This model's maximum context length is 4096 tokens. Your prompt has 9000."),
+        (400, "the request exceeds the available context size, try increasing it"),
+        (400, "tokens to keep from the prompt is greater than the context length"),
+        (500, "exceed_context_size_error"),
+        (413, "prompt is too long: 9000 tokens > 4096 maximum"),
+        (200, "the input is longer than the model's context length"),
+    ],
+)
+def test_a_prompt_that_is_too_long_for_the_model_is_told_with_what_to_do(
+    status: int, message: str
+) -> None:
+    error = raised_by(answers(status, {"error": {"message": message}}))
+    assert isinstance(error, BackendRefused) and message in error.message
+    assert "model.context" in (error.hint or "")
+
+
 def test_nobody_at_the_address_is_unreachable_and_says_what_to_do() -> None:
     with serving(says("Hi")) as server:
         url = server.url
