@@ -433,7 +433,7 @@ def _undo(talk: ChatSession, _: str) -> None:
     with talk.turns.keyboard():
         found = files.undo_question(talk.sessions, talk.conversation.session)
     if not found:
-        note("nothing that this talk changed can be undone")
+        note("this conversation left nothing that can be undone")
 
 
 def _steps(talk: ChatSession, words: str) -> str:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from mlx_tools.errors import UsageError
+from mlx_tools.plugins.files.command import undo_question
 from mlx_tools.testing import ScriptedServer, answer, call
 
 WRITE = '{"operation": "write", "path": "monday.txt", "content": "Buy flour.\\n"}'
@@ -84,6 +86,24 @@ def test_what_cannot_be_undone_is_told_and_is_no_success(run: Any, root: Path) -
     assert (root / "monday.txt").read_text() == "mine\n"
     refused = run("undo", "--json")
     assert (refused.code, refused.json["refused"]) == (1, 1)
+
+
+def test_in_a_chat_a_refused_change_does_not_hide_one_of_an_earlier_session(
+    run: Any, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "tuesday.txt").write_text(OLD)
+    sessions = []
+    for name in ("monday.txt", "tuesday.txt"):
+        arguments = json.dumps({**json.loads(WRITE), "path": name})
+        how = ("--root", f"{root}:rw", "--tools", "file_access", "--approve", "always", "--json")
+        sessions.append(run("tools", "call", "file_access", arguments, *how).json["session"])
+    (root / "tuesday.txt").write_text("mine\n")
+    with pytest.raises(UsageError) as raised:  # nobody is here to be asked
+        undo_question(sessions, sessions[-1])
+    assert f"mlx-tools undo {sessions[0]} --yes" in str(raised.value)
+    told = capsys.readouterr()
+    assert f"cannot restore {root / 'tuesday.txt'}: it has changed since the run" in told.out
+    assert f"restore {root / 'monday.txt'}\n" in told.err
 
 
 def test_where_the_last_session_left_nothing_the_one_that_did_is_named(

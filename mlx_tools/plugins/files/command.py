@@ -59,6 +59,8 @@ def undo(session: SessionId = LAST, yes: Yes = False, as_json: AsJson = False) -
 def undo_question(sessions: Sequence[str], present: str) -> bool:
     """Undo what the last question of a chat changed, as far as the user agrees.
 
+    A session whose changes are all refused is told of, and the one before it is undone.
+
     Args:
         sessions: the sessions of the chat, the newest last.
         present: the session that this process uses.
@@ -66,14 +68,16 @@ def undo_question(sessions: Sequence[str], present: str) -> bool:
     Returns:
         False if there is nothing to undo.
     """
-    store = kept_sessions()
+    store, found = kept_sessions(), False
     for session in reversed(sessions):
         with Undo(store, session, session_id=present) as undoing:
-            if steps := undoing.steps(of_question=True):
-                hint = f"mlx-tools undo {session} --yes"
-                _tell_undone(_undo_steps(undoing, steps, hint=hint) or ())
-                return True
-    return False
+            steps = undoing.steps(of_question=True)
+            hint = f"mlx-tools undo {session} --yes"
+            _tell_undone(_undo_steps(undoing, steps, hint=hint) or ())
+            found = found or bool(steps)
+            if any(step.status == "due" for step in steps):
+                break
+    return found
 
 
 def _undo_steps(
