@@ -336,9 +336,14 @@ def _save(talk: ChatSession, words: str) -> str:
         raise UsageError("nothing was said yet", hint="ask a question first")
     try:
         with path.open("x", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(f"{text}\n")
+            try:
+                file.write(f"{text}\n")
+                file.flush()
+            except OSError:  # else a second try would find the beginning that the first one left
+                path.unlink()
+                raise
     except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None
+        raise UsageError(f"{path}: {error.strerror or error}", hint="name another file") from None
     return f"saved in {path}"
 
 

@@ -23,6 +23,7 @@ from mlx_tools.errors import BackendUnreachable, MlxToolsError, UsageError
 from mlx_tools.messages import ToolSpec, replace
 from mlx_tools.testing import ScriptedServer, answer, call
 from mlx_tools.transcript import ApprovalRecord
+from tests.controller.full_disk import file_size_limit
 from tests.tables import table
 
 Say = Callable[..., Any]
@@ -535,6 +536,17 @@ def test_a_talk_is_saved_as_markdown_and_never_over_a_file(run: Any) -> None:
         '```json\n{"expression":"6*7"}\n```\n\n```\n42\n```\n\nIt is `42`.\n'
     )
     assert result.code == 2 and "talk.md: File exists" in result.error
+
+
+def test_a_talk_that_could_not_be_saved_leaves_no_file(home: Path) -> None:
+    path = home / "talk.md"
+    with talking(answer("One.")) as talk:
+        say_in(talk, "What grows?")
+        with file_size_limit(2), pytest.raises(UsageError, match="name another file"):
+            say_in(talk, f"/save {path}")
+        assert not path.exists()
+        say_in(talk, f"/save {path}")
+    assert path.read_text() == "## What grows?\n\nOne.\n"
 
 
 def test_the_answer_goes_to_the_first_clipboard_that_takes_it(tmp_path: Path) -> None:
