@@ -86,11 +86,20 @@ def talk_on(saved: SavedSession) -> int:
 
 
 def _talk(run: RunOptions, saved: SavedSession | None = None) -> int:
+    left: ResumeChat | None = None
     while True:
         try:
             return _talk_once(run, saved)
         except ResumeChat as wanted:
-            saved, run = wanted.saved, wanted.saved.run
+            left, saved, run = wanted, wanted.saved, wanted.saved.run
+        except MlxToolsError as error:
+            # At a keyboard an open chat reports its errors itself, so this one was not opened.
+            if left is None or not sys.stdin.isatty():
+                raise
+            complain(str(error))
+            run = left.run
+            saved = resolve_session(left.session, False, {}) if left.session else None
+            left = None
 
 
 def _talk_once(run: RunOptions, saved: SavedSession | None) -> int:

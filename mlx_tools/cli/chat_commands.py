@@ -22,7 +22,6 @@ from typing import Any, Final
 from msgspec import Struct
 
 from mlx_tools.app import (
-    SavedSession,
     SettingRow,
     config,
     list_roots,
@@ -81,11 +80,19 @@ class ExitChat(Exception):
 
 
 class ResumeChat(Exception):
-    """The user wants to go on with another session."""
+    """The user wants to go on with another session.
 
-    def __init__(self, saved: SavedSession) -> None:
+    Args:
+        talk: the present chat, which goes on if the other session cannot be opened.
+        session: the other session.
+    """
+
+    def __init__(self, talk: ChatSession, session: str) -> None:
         super().__init__()
-        self.saved = saved
+        self.saved = resolve_session(session, False, {})
+        self.run = talk.run
+        self.session = talk.conversation.session if talk.conversation.is_begun else ""
+        """The present session, empty if nothing was asked in it."""
 
 
 class ChatCommand(Struct, frozen=True):
@@ -454,7 +461,7 @@ _MAX_ROWS: Final = 10
 def _resume(talk: ChatSession, name: str) -> None:
     store, present = kept_sessions(), talk.conversation.session
     if name:
-        raise ResumeChat(resolve_session(store.find(name), False, {}))
+        raise ResumeChat(talk, store.find(name))
     rows = [
         row
         for row in map(store.describe, store.by_last_update(3 * _MAX_ROWS))
@@ -468,7 +475,7 @@ def _resume(talk: ChatSession, name: str) -> None:
     with talk.turns.keyboard():
         chosen = picked("Which conversation?", [*answers])
     if chosen is not None:
-        raise ResumeChat(resolve_session(answers[chosen], False, {}))
+        raise ResumeChat(talk, answers[chosen])
     note("this conversation goes on")
 
 

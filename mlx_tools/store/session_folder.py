@@ -36,7 +36,6 @@ from mlx_tools.store.artifacts import (
 from mlx_tools.store.session_store import (
     SESSION,
     SessionFiles,
-    SessionInUse,
     SessionPart,
     SessionStore,
     SessionSummary,
@@ -51,6 +50,7 @@ from mlx_tools.store.transcript import (
     NAME,
     NO_FILE,
     FileState,
+    SessionInUse,
     Transcript,
     TranscriptFile,
     file_state,

@@ -36,7 +36,7 @@ from mlx_tools.store.artifacts import (
     BlobStore,
     UndoStore,
 )
-from mlx_tools.store.transcript import NAME, Transcript
+from mlx_tools.store.transcript import NAME, SessionInUse, Transcript
 from mlx_tools.transcript import (
     AnswerRecord,
     CallRecord,
@@ -230,15 +230,6 @@ def asked_at(question: Record | None, header: Record | None) -> float:
 
 
 # --- the seam -----------------------------------------------------------------------------------
-
-
-class SessionInUse(TranscriptError):
-    """Another process has the session open."""
-
-    def __init__(self, session: str) -> None:
-        super().__init__(
-            f"the session {session} is in use by another process", hint="wait for it to end"
-        )
 
 
 class SessionStore(ABC):

@@ -40,6 +40,17 @@ FORMAT_VERSION: Final = 2
 NAME: Final = "transcript.jsonl"
 """A transcript's file in the folder of its session."""
 
+
+class SessionInUse(TranscriptError):
+    """Another process has the session open."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(
+            f"the session {session} is in use by another process",
+            hint="end it there, such as a chat in another window, or wait",
+        )
+
+
 _KINDS: Final = frozenset(str(cls.__struct_config__.tag) for cls in get_args(Record))
 _SCALARS: Final = frozenset((str, bool, int, float, type(None)))
 
@@ -227,10 +238,7 @@ class TranscriptFile(Transcript):
             # Locked before it is read: what another process is about to append would be missed.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise TranscriptError(
-                f"the session of {self.path} is in use by another process",
-                hint="wait for it to end",
-            ) from None
+            raise SessionInUse(self.path.parent.name) from None
         with translate_os_error(TranscriptError, f"the transcript {self.path} cannot be read"):
             check_regular(file, self._max_bytes)
             with os.fdopen(os.dup(file), "rb") as reader:

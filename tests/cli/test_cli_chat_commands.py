@@ -18,6 +18,7 @@ from mlx_tools.cli.chat import say as say_in
 from mlx_tools.cli.chat_commands import COMMANDS, copy, run_slash_command
 from mlx_tools.cli.chat_commands import completions as suggestions
 from mlx_tools.cli.inputs import with_files
+from mlx_tools.cli.saved_sessions import kept_sessions
 from mlx_tools.cli.talk import ChatSession
 from mlx_tools.errors import BackendUnreachable, MlxToolsError, UsageError
 from mlx_tools.messages import ToolSpec, replace
@@ -598,6 +599,25 @@ def test_the_banner_says_model_context_folders_and_what_asks(home: Path) -> None
             "tools: calculator, create_file (each asks first)",
             "/help lists the commands, Ctrl-D leaves",
         ]
+
+
+def test_a_chat_goes_on_where_the_conversation_to_resume_is_open_elsewhere(
+    run: Any, terminal: Any
+) -> None:
+    with ScriptedServer(*map(answer, ("One.", "Two.", "Three."))) as server:
+        other = run("ask", "Other?", "--url", server.url, "--json").json["session"]
+        screen = terminal("chat", "--url", server.url)
+        screen.see("^>$")
+        screen.type("Mine?\r")
+        screen.see("Two")
+        with kept_sessions().hold(other):
+            screen.type(f"/resume {other}\r")
+            screen.see(f"{other} is in use by another process")
+            screen.see("going on with .* 1 question so far:\n> Mine")
+            screen.see("^>$")
+        screen.type("And then?\r")
+        screen.see("Three")
+    assert "Mine?" in server.prompts[2] and "Other?" not in server.prompts[2]
 
 
 @pytest.mark.heavy
