@@ -51,6 +51,8 @@ from mlx_tools.transcript import (
 
 if TYPE_CHECKING:
     from mlx_tools.app import SavedSession
+    from mlx_tools.backends import SelectedBackend
+    from mlx_tools.controller import RunSettings
 
 
 def folders(configuration: Configuration) -> dict[str, str]:
@@ -102,13 +104,8 @@ class ChatSession:
         self._remaining = False  # True if the last question must be left to its session
         self._changes_model = saved is not None and run.model not in (None, saved.header.model)
         """True until the next question, if it continues the saved session with another model."""
-        try:
-            self._stack, self.controller = self._open_controller(run, saved)
-        except (BackendError, UsageError) as error:
-            if saved is None:
-                raise
-            self.run = run = saved.fallback_after(error)
-            self._stack, self.controller = self._open_controller(run, saved)
+        self._stack, self.controller = self._open_controller(run, saved)
+        run = self.run
         try:
             self.conversation: Conversation = self.wait(self._beginning(saved))
         except BaseException:
@@ -389,22 +386,35 @@ class ChatSession:
     def _open_controller(
         self, run: RunOptions, saved: SavedSession | None = None
     ) -> tuple[ExitStack, Controller]:
-        """Return what closes the backend of these options, and its controller."""
-        configuration = run.configuration
+        """Return what closes the backend of these options, and its controller.
+
+        If the server of a saved session does not answer, the other address is tried.
+        """
         header = None if saved is None else saved.header
-        registry = build_registry(configuration, header, note)
+        registry = build_registry(run.configuration, header, note)
         with ExitStack() as stack:
-            if run.pick is not None:
-                run = replace(run, pick=self._pick)
-            backends = self._portal.wrap_async_context_manager(open_selected_backend(run, note))
-            enter = partial(stack.enter_context, backends)
-            selected, settings = self.turns.wait_while_asked(enter)
+            try:
+                selected, settings = self._enter_backend(run, stack)
+            except (BackendError, UsageError) as error:
+                if saved is None:
+                    raise
+                self.run = run = saved.fallback_after(error)
+                selected, settings = self._enter_backend(run, stack)
             approver = self.turns.approver
             controller = build_controller(
-                configuration, registry, selected.backend, settings, approver
+                run.configuration, registry, selected.backend, settings, approver
             )
             return stack.pop_all(), controller
         raise AssertionError("unreachable")
+
+    def _enter_backend(
+        self, run: RunOptions, stack: ExitStack
+    ) -> tuple[SelectedBackend, RunSettings]:
+        """Return the backend of these options, which ``stack`` closes, and its settings."""
+        if run.pick is not None:
+            run = replace(run, pick=self._pick)
+        backends = self._portal.wrap_async_context_manager(open_selected_backend(run, note))
+        return self.turns.wait_while_asked(partial(stack.enter_context, backends))
 
     async def _pick(self, question: str, answers: Sequence[str]) -> str | None:
         """Ask the user which of several answers is right, from the loop."""

@@ -73,3 +73,15 @@ def test_a_chat_goes_on_at_the_address_that_is_configured_now(
         told = run("chat", "-c", stdin="Second?\n")
         assert (told.code, told.out.strip()) == (0, "two"), told.err
         assert f"trying {server.url}" in told.err and "one" in server.prompts[0]
+
+
+def test_no_other_server_is_tried_where_the_folder_of_a_chat_is_gone(
+    run: Any, home: Path, configure: Callable[[str], Path]
+) -> None:
+    (home / "beds").mkdir()
+    with ScriptedServer(answer("one")) as server:
+        configure(f'[backend]\nurl = "{server.url}"\n')
+        run("ask", "First?", "--root", str(home / "beds"))
+        (home / "beds").rmdir()
+        gone = run("chat", "-c", stdin="Second?\n")
+    assert gone.code == 2 and "beds" in gone.err and "trying" not in gone.err
