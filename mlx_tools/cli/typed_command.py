@@ -15,7 +15,7 @@ from mlx_tools.app import call_recorded, config
 from mlx_tools.cli.call_text import in_words
 from mlx_tools.cli.output import cut, note, print_text
 from mlx_tools.cli.view import LiveView, show_change
-from mlx_tools.controller import DirectCall, shorten
+from mlx_tools.controller import DirectCall, PauseApprover, shorten
 from mlx_tools.errors import UsageError
 from mlx_tools.transcript import Event, ToolStarted
 
@@ -45,6 +45,9 @@ def run_line(talk: ChatSession, line: str) -> None:
     program, *arguments = split_line(line)
     _check_program(talk, program)
     call = _call(talk, program, arguments)
+    if call.status == "pending" and not isinstance(talk.turns.own_approver, PauseApprover):
+        note("nothing ran")  # the user was asked, and decided nothing
+        return
     if call.preview:
         show_change(call.name, call.preview, sys.stderr)
     if call.status == "dry_run":
@@ -152,4 +155,4 @@ def _keep(talk: ChatSession, line: str, output: str) -> None:
     )
     talk.outputs.append(f"{line.strip()}\n{kept}")
     size = f"{len(kept):,}" if len(kept) == len(output) else f"{len(kept):,} of {len(output):,}"
-    note(f"{size} characters of output go with the next question (/clear drops them)")
+    note(f"{size} characters of output go with the next question (or /clear begins without them)")
