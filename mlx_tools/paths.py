@@ -266,12 +266,12 @@ def private_dir(path: Path) -> Path:
     except OSError as error:
         raise UsageError(
             f"the folder {path} cannot be used: {error.strerror or error}",
-            hint="make it a folder that you may write to" + _other_folder_hint(path),
+            hint="make it a folder that you may write to" + other_folder_hint(path),
         ) from error
     return path
 
 
-def _other_folder_hint(path: Path) -> str:
+def other_folder_hint(path: Path) -> str:
     """Return how another folder is named instead of this one, empty if it cannot be."""
     for kind in get_args(Kind):
         if path.is_relative_to(_folder(kind)):

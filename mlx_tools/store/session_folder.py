@@ -23,7 +23,14 @@ from mlx_tools.errors import (
     wrong_argument,
 )
 from mlx_tools.macos import sync_fully
-from mlx_tools.paths import check_regular, drafted, expand_user, private_dir, read_regular
+from mlx_tools.paths import (
+    check_regular,
+    drafted,
+    expand_user,
+    other_folder_hint,
+    private_dir,
+    read_regular,
+)
 from mlx_tools.store.access_list import ACCESS_FILE, ConsumedApprovalsFile, RunPermitFile
 from mlx_tools.store.artifacts import (
     ARTIFACTS,
@@ -115,7 +122,7 @@ class TranscriptStore(SessionStore):
     def create(self) -> SessionFiles:
         self._sweeper.sweep_if_due()
         folder = self.folder / new_session_id()
-        hint = "check the folder's permissions and free space"
+        hint = "check the folder's permissions and free space" + other_folder_hint(self.folder)
         with translate_os_error(StorageError, f"no session can be kept in {self.folder}", hint):
             self._make()
             self.index.make(folder.name)

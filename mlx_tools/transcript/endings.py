@@ -42,7 +42,10 @@ STOP_WORDS: Final[Mapping[StopReason, tuple[str, str]]] = MappingProxyType(
             "the model wrote nothing that could be read",
             "/retry, another --style (mlx-tools doctor --probe measures which), or another model",
         ),
-        "iteration_limit": ("it took all its steps", "raise it with --max-iterations, or /retry"),
+        "iteration_limit": (
+            "it took all its steps",
+            "raise it with --max-iterations, or /set max_iterations in chat",
+        ),
         "repeated_call": (
             "the model made the same call three times",
             "ask in other words, or /retry",
@@ -54,6 +57,8 @@ STOP_WORDS: Final[Mapping[StopReason, tuple[str, str]]] = MappingProxyType(
     }
 )
 """The meaning of each stop reason, and what a person can do."""
+
+_MORE_TOKENS: Final = "raise it with --max-tokens, or /set max_tokens in chat"
 
 _THOUGHT: Final = (
     "the model only thought and wrote no answer",
@@ -99,7 +104,7 @@ def cut_in_words(records: Sequence[Record], *, repeated: bool = False) -> str:
         way_out = STOP_WORDS["repetition"][1]
         return f"the answer repeated the same text over and over, so it was cut off ({way_out})"
     completions = [r for r in records if isinstance(r, CompletionRecord)]
-    return f"the answer was cut off{_at_tokens(completions[-1:])} (raise it with --max-tokens)"
+    return f"the answer was cut off{_at_tokens(completions[-1:])} ({_MORE_TOKENS})"
 
 
 def _unreadable(last: CompletionRecord, records: Sequence[Record]) -> tuple[str, str] | None:
@@ -112,7 +117,7 @@ def _unreadable(last: CompletionRecord, records: Sequence[Record]) -> tuple[str,
         return None
     if last.reasoning and not last.retained_text.strip():
         return _THOUGHT
-    return f"the call was cut off{_at_tokens([last])}", "raise it with --max-tokens"
+    return f"the call was cut off{_at_tokens([last])}", _MORE_TOKENS
 
 
 def _at_tokens(completions: Sequence[CompletionRecord]) -> str:

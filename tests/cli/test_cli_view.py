@@ -114,7 +114,7 @@ def test_cited_sources_are_told_and_of_an_answer_that_it_was_cut_off(
     cited = (NumberedSource(2, "Tea\x1b[2J", "docs/tea.md"),)
     cut_off = (
         "mlx-tools: truncated: the answer was cut off at the token limit "
-        "(raise it with --max-tokens)\n"
+        "(raise it with --max-tokens, or /set max_tokens in chat)\n"
     )
     told = "mlx-tools: source: [2] Tea\\x1b[2J (docs/tea.md)\n"
     for screen in (Terminal(), io.StringIO()):

@@ -316,6 +316,15 @@ def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
         TranscriptStore(tmp_path / "sessions").create()
 
 
+def test_a_state_folder_that_cannot_be_made_is_told_with_what_names_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "state").write_text("a file stands here")
+    monkeypatch.setenv("MLX_TOOLS_STATE_DIR", str(tmp_path / "state"))
+    with pytest.raises(TranscriptError, match="MLX_TOOLS_STATE_DIR"):
+        TranscriptStore(tmp_path / "state" / "sessions").create()
+
+
 def test_the_approval_key_is_made_once_even_by_many_at_once(tmp_path: Path) -> None:
     store = TranscriptStore(tmp_path / "sessions")
     with ThreadPoolExecutor(8) as pool:

@@ -48,7 +48,7 @@ def test_an_end_that_somebody_wanted_is_told_once(reason: StopReason) -> None:
 def test_the_step_limit_names_the_steps_and_both_ways_on() -> None:
     records = [completed()] * 24 + [StoppedRecord(reason="iteration_limit")]
     assert stopped_in_words(records) == (
-        "stopped after 24 steps (raise it with --max-iterations, or /retry)"
+        "stopped after 24 steps (raise it with --max-iterations, or /set max_iterations in chat)"
     )
 
 
@@ -68,6 +68,7 @@ def test_a_model_that_only_thought_is_told_as_that() -> None:
 
 def test_an_answer_that_was_cut_off_says_where_and_what_raises_it() -> None:
     assert cut_in_words([completed()]) == (
-        "the answer was cut off at 8,192 tokens (raise it with --max-tokens)"
+        "the answer was cut off at 8,192 tokens "
+        "(raise it with --max-tokens, or /set max_tokens in chat)"
     )
     assert "over and over" in cut_in_words([completed()], repeated=True)
