@@ -93,7 +93,7 @@ def answer(
 ) -> Outcome:
     """Return the outcome of a conversation in a session.
 
-    Ctrl-C ends it, prints where its transcript is, and is raised again.
+    Ctrl-C ends it, prints where its transcript is and what goes on with it, and is raised again.
 
     Args:
         session: the session.
@@ -120,7 +120,8 @@ def answer(
                 view.end()
                 begin_line()
                 location = conversation.transcript or f"session {conversation.session}"
-                complain(f"the transcript is in {location}", kind="interrupted")
+                hint = f"mlx-tools ask --session {conversation.session} goes on"
+                complain(f"the transcript is in {location} ({hint})", kind="interrupted")
                 raise Interrupted(conversation.session, conversation.transcript) from None
             finally:
                 view.end()

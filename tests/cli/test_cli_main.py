@@ -237,6 +237,7 @@ def test_ctrl_c_ends_with_130_and_says_where_the_transcript_is(home: Path) -> No
     assert process.returncode == 130 and out == b""
     assert b"transcript" in err and b"Traceback" not in err
     (transcript,) = (home / "state" / "sessions").glob("*/transcript.jsonl")
+    assert f"mlx-tools ask --session {transcript.parent.name} goes on" in err.decode()
     assert '"interrupted"' in transcript.read_text()
 
 
