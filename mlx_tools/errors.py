@@ -7,6 +7,7 @@ configuration, the backend or the disk is at fault. Its message says what to do 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeVar
 
@@ -285,7 +286,7 @@ def require_path(name: str, value: object, hint: str) -> str:
     """Return a path as text; it may be a `pathlib.Path`.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: it is neither, or no file can have this name.
     """
     path: Any = value
     if (
@@ -296,7 +297,13 @@ def require_path(name: str, value: object, hint: str) -> str:
             path = fspath(value)
         except Exception:  # __fspath__ of a foreign object may raise anything
             raise wrong_argument(name, value, hint) from None
-    return require_text(name, path, hint)
+    text = require_text(name, path, hint)
+    try:
+        if b"\0" not in os.fsencode(text):
+            return text
+    except UnicodeEncodeError:  # half of a surrogate pair
+        pass
+    raise wrong_argument(name, value, hint)
 
 
 def require_mapping(name: str, value: Any, hint: str) -> dict[Any, Any]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mlx_tools.gateway import Gateway, TurnRunner
 
 
-def call(name: str, **arguments: Any) -> str:
+def call(name: str, /, **arguments: Any) -> str:
     """Return the line of a call."""
     return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
 

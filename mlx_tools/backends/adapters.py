@@ -12,6 +12,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
+from msgspec import ValidationError, convert, to_builtins
+
 from mlx_tools.backends.interface import Backend, Chunk, CompletionRequest
 from mlx_tools.errors import (
     BackendBroken,
@@ -138,6 +140,7 @@ class ErrorMappingBackend:
                         "Chunk",
                         hint="yield mlx_tools.Chunk(text), the last with a finish_reason",
                     )
+                _check_fields(chunk, self.backend)
                 self.received_any = self.received_any or bool(chunk.text or chunk.scores)
                 if chunk.text and self.on_text is not None:
                     on_text, self.on_text = self.on_text, None
@@ -151,6 +154,19 @@ class ErrorMappingBackend:
             except Exception as error:  # an iterator without aclose fails here, too
                 name = _name_of(self.backend)
                 _log.debug("the stream of %s was not closed: %s", name, type(error).__name__)
+
+
+def _check_fields(chunk: Chunk, backend: Backend) -> None:
+    """Raise `BackendBroken` if a field of a chunk has a value of another type."""
+    if isinstance(chunk.text, str) and chunk == Chunk(chunk.text):
+        return  # as nearly all are: no more than this for each token
+    try:
+        convert(to_builtins(chunk, builtin_types=(bytes,)), Chunk)
+    except (ValidationError, TypeError) as error:
+        raise BackendBroken(
+            f"the backend {_name_of(backend)} yielded a chunk that cannot be read: {error}",
+            hint="its fields are those of mlx_tools.Chunk",
+        ) from None
 
 
 def _name_of(backend: Backend) -> str:

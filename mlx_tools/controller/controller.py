@@ -277,6 +277,10 @@ class Controller:
         ):
             if not isinstance(value, kind):
                 raise wrong_argument(name, value, hint)
+        if not callable(now):
+            raise wrong_argument("now", now, "give a function that returns a datetime")
+        if run_context is not None and not isinstance(run_context, RunContext):
+            raise wrong_argument("run_context", run_context, "leave it out")
         # The clock is passed in, so that tests of expiry and limits need not wait.
         self._now, self._templates = now, templates
         self._run_context = run_context

@@ -176,6 +176,7 @@ class Conversation:
         self.registry = parts.registry
         self._parts = parts
         self._is_cancelled = False
+        self._is_answering = False
         self._reopened = begin is None
         self._live: _OpenSession | None = None  # None: the header is not written yet
         if files.transcript:
@@ -261,15 +262,18 @@ class Conversation:
         `BackendError`; one that fails later stops the run. Either is in the transcript. Whoever
         cancels finds the run stopped as ``interrupted``. Where something cannot be written down
         (`StorageError`) the run breaks off there as one that was killed, and can be resumed.
+
+        Raises `UsageError` while another question is being answered in this conversation.
         """
         if tool_choice is not None:
             tool_choice = self._check_tool_choice(tool_choice)
-        live = self._open_for(question, tool_choice, untyped_suffix_chars)
-        with observe_run(self._parts.observers, live.writer, emit):
-            self._append_question(live, question, tool_choice, untyped_suffix_chars, retries)
-            with self._resumable():
-                await live.driver.drive()
-        return self._outcome(live)
+        with self._exclusive():
+            live = self._open_for(question, tool_choice, untyped_suffix_chars)
+            with observe_run(self._parts.observers, live.writer, emit):
+                self._append_question(live, question, tool_choice, untyped_suffix_chars, retries)
+                with self._resumable():
+                    await live.driver.drive()
+            return self._outcome(live)
 
     async def take_turn(self, question: str) -> None:
         """Let the model write one turn in answer to a question; run nothing of it.
@@ -279,12 +283,13 @@ class Conversation:
         Raises:
             BackendError: there was no turn to be had, or no time for one.
         """
-        live = self._open_for(question, None, 0)
-        seconds = live.session.limits.total_timeout
-        with observe_run(self._parts.observers, live.writer):
-            self._append_question(live, question, None, 0)
-            with live.clock.limit(seconds) as scope:
-                await live.driver.take_turn()
+        with self._exclusive():
+            live = self._open_for(question, None, 0)
+            seconds = live.session.limits.total_timeout
+            with observe_run(self._parts.observers, live.writer):
+                self._append_question(live, question, None, 0)
+                with live.clock.limit(seconds) as scope:
+                    await live.driver.take_turn()
         if scope.cancelled_caught:
             error = BackendTimeout(f"not done in {seconds:g} s")
             error.exit_code = EXIT_STOPPED  # as of a run that its own limit ended
@@ -368,7 +373,7 @@ class Conversation:
         answers = answers_of(approvals, sure)
         # Ids of nested calls hold a slash; their own sessions check these answers once more.
         within = {key: answers.pop(key) for key in tuple(answers) if "/" in key}
-        with observe_run(self._parts.observers, live.writer, emit):
+        with self._exclusive(), observe_run(self._parts.observers, live.writer, emit):
             live.outputs.begin()
             live.approvals.check_nested_answers(within)
             live.approvals.check_answers(answers, self.policy)
@@ -437,7 +442,7 @@ class Conversation:
         def asks_model() -> bool:
             return session.state is State.COMPLETING and isinstance(session.next_step(), Complete)
 
-        with observe_run(self._parts.observers, live.writer, emit):
+        with self._exclusive(), observe_run(self._parts.observers, live.writer, emit):
             live.outputs.begin()
             with self._resumable():
                 self._append_resumed()
@@ -611,6 +616,20 @@ class Conversation:
 
     async def __aexit__(self, *failure: object) -> None:
         self.close()
+
+    @contextlib.contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Hold the session while a question is answered. Raises `UsageError` if it is held."""
+        if self._is_answering:  # a second question would break the first one off
+            raise UsageError(
+                f"the session {self.session} is answering a question",
+                hint="wait for its outcome, or ask in another conversation",
+            )
+        self._is_answering = True
+        try:
+            yield
+        finally:
+            self._is_answering = False
 
     @contextlib.contextmanager
     def _resumable(self) -> Iterator[None]:

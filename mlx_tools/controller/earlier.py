@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from mlx_tools.controller.session import Session
 from mlx_tools.controller.turn import refusal
-from mlx_tools.errors import UsageError
+from mlx_tools.errors import UsageError, require_items
 from mlx_tools.messages import ErrorInfo, ToolCall, Usage, replace
 from mlx_tools.protocol import ReadingRules, read, write_answer, write_call
 from mlx_tools.store import ArtifactStore
@@ -327,7 +327,7 @@ def _part_text(part: Any) -> str:
 
 def _calls(message: Mapping[str, Any]) -> Iterator[tuple[str | None, str, Mapping[str, Any]]]:
     """The id, the name and the arguments of each call of a message."""
-    for call in message.get("tool_calls") or ():
+    for call in require_items("tool_calls", message.get("tool_calls"), MESSAGES):
         own = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(own, Mapping) or not isinstance(own.get("name"), str):
             raise _unusable()

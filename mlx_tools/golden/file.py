@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
-from mlx_tools.errors import TranscriptError, UsageError
+from mlx_tools.errors import TranscriptError, UsageError, require_items, require_path
 from mlx_tools.paths import read_regular, write_whole
 from mlx_tools.store import MAX_TRANSCRIPT, encode, parse
 from mlx_tools.transcript import CarriedRecord, GoldenRecord, Header, Record, UserRecord
@@ -56,12 +57,14 @@ class Golden(Struct, frozen=True):
         return cls(records[0], golden, rest, path)
 
 
-def read_golden(path: Path) -> Golden:
+def read_golden(path: str | os.PathLike[str]) -> Golden:
     """Return the golden transcript in a file.
 
     Raises:
+        UsageError: this is no path.
         TranscriptError: the file is damaged, cut off, or of a newer version; the message names it.
     """
+    path = _as_path(path)
     try:
         data = read_regular(path, MAX_TRANSCRIPT)
         records, whole = parse(data)
@@ -90,7 +93,7 @@ def write_golden(golden: Golden, path: Path) -> None:
         ) from None
 
 
-def find_golden(paths: Iterable[Path]) -> list[Path]:
+def find_golden(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """Return the files that these paths name, each once.
 
     Files are returned as they are; of folders all transcripts below them, in the order of their
@@ -100,7 +103,7 @@ def find_golden(paths: Iterable[Path]) -> list[Path]:
         UsageError: a path does not exist, or holds no transcript.
     """
     found: dict[Path, None] = {}
-    for path in paths:
+    for path in map(_as_path, require_items("paths", paths, "give a list of paths")):
         if path.is_dir():
             below = sorted(path.rglob(f"*{SUFFIX}"))
             visible = [p for p in below if not _hidden(p.relative_to(path)) and not p.is_dir()]
@@ -113,6 +116,10 @@ def find_golden(paths: Iterable[Path]) -> list[Path]:
             hint = "mlx-tools golden record NAME QUESTION makes one, in golden_transcripts"
             raise UsageError(f"there is no {path}", hint=hint)
     return list(found)
+
+
+def _as_path(path: str | os.PathLike[str]) -> Path:
+    return Path(require_path("path", path, "give the path of a golden transcript"))
 
 
 def _hidden(path: Path) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from mlx_tools.backends import ModelFiles
-from mlx_tools.errors import TranscriptError
+from mlx_tools.errors import TranscriptError, require_instance, require_items
 from mlx_tools.golden.difference import Difference
 from mlx_tools.golden.file import Golden
 from mlx_tools.golden.recorded import (
@@ -57,7 +57,7 @@ class CannotSettle(TranscriptError):
 
 
 def make_golden(
-    session: Golden,
+    session: Golden | Sequence[Record],
     *,
     name: str,
     registry: Registry,
@@ -70,10 +70,14 @@ def make_golden(
 ) -> Golden:
     """The golden transcript of a session that has come to rest.
 
-    ``registry`` are the tools that it had, ``files`` the model's, where they are here, ``artifact``
-    reads one of the session's. Raises `TranscriptError` where the session has not come to rest, and
-    `CannotSettle` where it does not replay: it was made with other prompts or another version.
+    ``session`` are its records, as ``store.read(session).transcript`` gives them. ``registry`` are
+    the tools that it had, ``files`` the model's, where they are here, ``artifact`` reads one of the
+    session's. Raises `TranscriptError` where the session has not come to rest, and `CannotSettle`
+    where it does not replay: it was made with other prompts or another version.
     """
+    if not isinstance(session, Golden):
+        session = Golden.from_records(require_items("session", session, "give its records"))
+    require_instance("registry", registry, Registry, "write controller.registry")
     header = session.header
     if any(o["status"] == UNFINISHED for o in outcomes_of(header, session.records)):
         raise TranscriptError("the session has not come to rest", hint="resume it first")

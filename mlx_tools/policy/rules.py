@@ -613,6 +613,10 @@ class Policy:
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A read-only table cannot be pickled or copied, so a policy is made anew.
+        return type(self).from_json, (self.to_json(),)
+
     def narrowed_by(self, second: Policy) -> Policy:
         """Return the policy that allows a call only if both do.
 

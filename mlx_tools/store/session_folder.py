@@ -96,7 +96,7 @@ class TranscriptStore(SessionStore):
         keep_all: bool = False,
         watched: Mapping[str, str] | None = None,
     ) -> None:
-        if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
+        if not require_path("the folder of a store", folder, "give its path"):
             raise wrong_argument("the folder of a store", folder, "give its path")
         super().__init__(keep=keep, max_bytes=max_bytes, keep_all=keep_all, watched=watched)
         self.folder = Path(folder)

@@ -11,7 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from typing import Any, Final
 
-from mlx_tools.errors import ToolDefinitionError, UsageError
+from mlx_tools.errors import (
+    ToolDefinitionError,
+    require_instance,
+    require_items,
+    wrong_argument,
+)
 from mlx_tools.messages import MUTATING, ToolSpec
 from mlx_tools.schema import find_anchors, resolve, to_pointer, walk
 
@@ -129,13 +134,14 @@ def export(specs: Iterable[ToolSpec], format: str) -> str:  # noqa: A002
     """Return the tools in one of `FORMATS`, as text that ends in a newline.
 
     Raises:
-        UsageError: there is no such format.
+        UsageError: there is no such format, or ``specs`` are no specifications.
         ToolDefinitionError: the format cannot hold one of the tools.
     """
-    writer = _WRITERS.get(format)
-    if writer is None:
-        raise UsageError(f"{format!r} is no export format", hint=f"one of {', '.join(FORMATS)}")
-    exported = writer(specs)
+    if format not in FORMATS:
+        raise wrong_argument("the format", format, f"one of {', '.join(FORMATS)}")
+    hint = "give ToolSpecs: [tool.spec, …], or registry.specs().values()"
+    items = require_items("specs", specs, hint)
+    exported = _WRITERS[format]([require_instance("specs", item, ToolSpec, hint) for item in items])
     return (
         exported
         if isinstance(exported, str)

@@ -14,6 +14,7 @@ import contextlib
 import contextvars
 import os
 import queue
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -67,6 +68,10 @@ def submit(work: Callable[[], Any]) -> asyncio.Future[Outcome | None]:
         TooManyThreads: no further call can begin.
     """
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+    if sniffio := sys.modules.get("sniffio"):
+        # No loop runs in the thread. The copied context says that one does, and a function that
+        # calls `anyio.run`, or another controller's `run_sync`, would be refused.
+        context.run(sniffio.current_async_library_cvar.set, None)
     future: asyncio.Future[Outcome | None] = loop.create_future()
     free, waiting = _threads.free, _threads.waiting
 

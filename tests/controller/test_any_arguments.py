@@ -34,6 +34,7 @@ from mlx_tools import (
     builtin_tools,
     tool,
 )
+from mlx_tools.errors import BackendBroken
 from mlx_tools.plugins.local import LocalBackend
 from mlx_tools.testing import ScriptedBackend, answer, call
 
@@ -273,6 +274,19 @@ def test_what_a_backend_gives_instead_of_chunks_is_an_error_of_ours(wrong: str) 
     for backend in (Own(), Returning()):
         with pytest.raises(MlxToolsError):
             Controller(backend).run_sync("Q?")
+
+
+@pytest.mark.parametrize("field", ["text", "finish_reason", "usage", "edited", "scores"])
+def test_a_chunk_with_a_field_of_another_type_is_an_error_of_ours(field: str) -> None:
+    for wrong in (5, b"a", [[5]], Plain()):
+
+        class Own:
+            async def complete(self, request: CompletionRequest) -> AsyncIterator[Any]:
+                yield Chunk(**{field: wrong})  # noqa: B023
+                yield Chunk(finish_reason="stop")
+
+        with pytest.raises(BackendBroken, match="backend Own yielded a chunk"):
+            Controller(Own()).run_sync("Q?")
 
 
 # --- somebody's own approver ----------------------------------------------------------------------

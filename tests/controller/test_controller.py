@@ -321,6 +321,31 @@ def test_a_conversation_goes_on_after_a_turn_that_was_interrupted() -> None:
     assert backend.prompts[1].startswith(backend.prompts[0])
 
 
+def test_a_second_question_is_refused_while_the_first_is_answered() -> None:
+    refused = list[str]()
+
+    async def main() -> Any:
+        @tool(effects={"read"})
+        async def ask_again() -> None:
+            """Asks the conversation that it is called from."""
+            for again in (conversation.run("two"), conversation.decide()):
+                with pytest.raises(UsageError, match="is answering a question") as caught:
+                    await again
+                refused.append(str(caught.value))
+
+        controller = Controller(ScriptedBackend(call("ask_again"), answer("one")), [ask_again], ALL)
+        async with await controller.conversation() as conversation:
+            outcome = await conversation.run("one")
+            assert [made.status for made in outcome.calls] == ["ok"]
+            return outcome
+
+    assert anyio.run(main).answer == "one" and len(refused) == 2
+
+
+def test_a_scripted_call_may_have_an_argument_that_is_called_name() -> None:
+    assert json.loads(call("look", name="x"))["arguments"] == {"name": "x"}
+
+
 def test_an_empty_question_is_refused() -> None:
     with pytest.raises(UsageError, match="empty"):
         Controller(ScriptedBackend()).run_sync("  \n")

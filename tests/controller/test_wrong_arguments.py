@@ -20,9 +20,11 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.app.proposal import Proposer
+from mlx_tools.golden import find_golden, make_golden, read_golden
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.tools import Registry, ToolOffer
+from mlx_tools.tools import Registry, ToolOffer, export
+from mlx_tools.transcript import Header, UserRecord
 from tests.tables import table
 
 ANSWER = '{"type":"final_answer","content":"3"}'
@@ -43,6 +45,8 @@ def controller(*tools: Any, **options: Any) -> Controller:
     return Controller(ScriptedBackend(ANSWER), *tools, **options)
 
 
+CALLING = {"role": "assistant", "content": ""}
+RECORDS = (Header(session="s", created=""), UserRecord(content="Hi?"))
 WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("policy", lambda: controller([area], policy=["area"])),
     ("policy", lambda: controller([area], policy=[])),
@@ -67,6 +71,16 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("history", lambda: controller().run_sync("Hi?", history={"role": "user"})),  # type: ignore[arg-type]
     ("history", lambda: controller().run_sync("Hi?", history="Hello.")),  # type: ignore[arg-type]
     ("earlier message", lambda: controller().run_sync("Hi?", history=["Hello."])),  # type: ignore[list-item]
+    ("tool_calls", lambda: controller().run_sync("Hi?", history=[{**CALLING, "tool_calls": 3}])),
+    ("now", lambda: controller(now=None)),
+    ("run_context", lambda: controller(run_context="c1")),
+    ("specs", lambda: export([area], "openai")),  # type: ignore[list-item]
+    ("format", lambda: export([area.spec], ["openai"])),  # type: ignore[arg-type]
+    ("registry", lambda: make_golden(RECORDS, name="it", registry=[area])),  # type: ignore[arg-type]
+    ("path", lambda: find_golden([3])),  # type: ignore[list-item]
+    ("path", lambda: read_golden("a\0b")),
+    ("folder", lambda: TranscriptStore("a\0b")),
+    ("folder", lambda: TranscriptStore("\ud800")),
     ("folder", lambda: TranscriptStore(3)),  # type: ignore[arg-type]
     ("folder", lambda: TranscriptStore("")),
     ("keep", lambda: TranscriptStore("a", keep="3 days")),  # type: ignore[arg-type]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Literal, get_args
@@ -177,6 +179,12 @@ def test_a_name_means_itself_alone_and_a_plugin_is_named_with_its_prefix(
     assert made(Policy(allow=[pattern]), spec).decision == ("allow" if meant else "deny")
     denying = Policy(allow=["*"], deny=[pattern])
     assert made(denying, spec).decision == ("deny" if meant else "allow")
+
+
+def test_a_policy_is_copied_and_pickled_as_it_is() -> None:
+    policy = Policy(allow=["look"], rate_limits={"look": "3/minute"}).narrowed_by(ASKING)
+    for again in (copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))):
+        assert again == policy and again.parts == policy.parts
 
 
 def test_a_name_denied_is_denied_under_the_name_that_was_called() -> None:

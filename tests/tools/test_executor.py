@@ -409,6 +409,18 @@ def test_context_variables_reach_a_function_in_a_thread_and_do_not_come_back() -
     assert asyncio.run(main()) == (["outside", "outside"], "outside")
 
 
+def test_a_function_in_a_thread_can_run_an_event_loop_of_its_own() -> None:
+    async def main() -> str | None:
+        made = tool(name="loop")(lambda: anyio.run(sleepless))
+        return (await execute(made, {}, timeout=LONG)).content
+
+    async def sleepless() -> str:
+        await anyio.sleep(0)
+        return "ran"
+
+    assert anyio.run(main) == "ran"
+
+
 def test_a_second_try_gets_what_is_left_of_the_time() -> None:
     left: list[float] = []
 
