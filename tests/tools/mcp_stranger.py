@@ -216,6 +216,8 @@ def call(number: Any, habit: str, text: str, token: Any) -> None:
     content = [{"type": "text", "text": said or text}]
     if habit == "picture":
         content.append({"type": "image", "data": "AAAA", "mimeType": "image/png"})
+    if habit == "misshapen":
+        content = {}  # type: ignore[assignment]
     say(id=number, result={"content": content})
 
 

@@ -275,6 +275,12 @@ def test_what_is_packed_or_no_json_is_no_answer(home: Path) -> None:
         assert "packed its answer" in refusal(packed)
 
 
+def test_an_answer_of_another_shape_is_an_error_in_a_line(home: Path) -> None:
+    (result,) = Stranger(home, "any").calls("misshapen")
+    said = "its answer is not as the protocol says, at content: Input should be a valid list"
+    assert f"failed: {said}; it said:" in refusal(result)
+
+
 def test_what_it_says_besides_is_passed_over_or_told(home: Path) -> None:
     """Between its messages, with a text, where its schema has who checks it busy, as an error."""
     habits, told = ("garbage", "picture", "pattern", "error"), list[Progress]()

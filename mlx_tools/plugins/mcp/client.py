@@ -341,7 +341,7 @@ class _McpServer:
             error = error.exceptions[0]
         if isinstance(error, MlxToolsError):
             return f"the server {self.source.name} cannot be started: {error.message}"
-        text = clean(str(error) or type(error).__name__, 300)
+        text = clean(_in_words(error), 300)
         last_line = ""
         if "command" in self.source.location:
             with contextlib.suppress(OSError):
@@ -426,6 +426,17 @@ class _McpServer:
         if agreed is None:
             return ElicitResult(action="decline")
         return ElicitResult(action="accept", content=dict(agreed))
+
+
+def _in_words(error: BaseException) -> str:
+    """Return the text of an exception, of the SDK's check of a message its first fault."""
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(map(str, fault["loc"]))
+        return f"its answer is not as the protocol says, at {place}: {fault['msg']}"
+    return str(error) or type(error).__name__
 
 
 async def _skip_check(name: str, result: Any) -> None:
