@@ -16,7 +16,7 @@ import secrets
 import shlex
 import stat
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final, TextIO
 
@@ -451,7 +451,7 @@ async def serve_stdio(served: McpServer, stdout: TextIO) -> None:
     try:
         with _standard_input() as file:
             async with (
-                _lines_of(file) as lines,
+                _lines_of(file, served.delegation.note) as lines,
                 stdio_server(lines, anyio.wrap_file(stdout)) as (read, write),
             ):
                 await server.run(read, write, server.create_initialization_options())
@@ -476,7 +476,7 @@ def _standard_input() -> Iterator[BinaryIO]:
 
 
 @asynccontextmanager
-async def _lines_of(file: BinaryIO) -> AsyncIterator[Any]:
+async def _lines_of(file: BinaryIO, note: Callable[[str], None]) -> AsyncIterator[Any]:
     """Provide the lines of a file as texts."""
     mode = os.fstat(file.fileno()).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or file.isatty()):
@@ -485,19 +485,21 @@ async def _lines_of(file: BinaryIO) -> AsyncIterator[Any]:
     reader, loop = asyncio.StreamReader(limit=MAX_LINE), asyncio.get_running_loop()
     pipe = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)
     try:
-        yield _lines(reader)
+        yield _lines(reader, note)
     finally:
         pipe[0].close()
 
 
-async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[str]:
+async def _lines(reader: asyncio.StreamReader, note: Callable[[str], None]) -> AsyncIterator[str]:
     """Yield the lines of a pipe; a line longer than `MAX_LINE` ends them.
 
     Unlike a thread that reads, it can be stopped.
     """
-    with suppress(ValueError):
+    try:
         while line := await reader.readline():
             yield line.decode("utf-8", "replace")
+    except ValueError:
+        note(f"a message of the client has more than {MAX_LINE} bytes, so the connection ends")
 
 
 async def serve_http(
