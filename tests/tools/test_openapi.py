@@ -153,6 +153,16 @@ def test_an_operation_that_cannot_be_a_tool_says_why(operation: dict[str, Any], 
     assert why in refused.message
 
 
+def test_a_part_of_the_path_that_nothing_fills_is_not_left_out_of_the_request() -> None:
+    operation = {"parameters": [_parameter("id", "query"), _parameter("shop", "path")]}
+    refused = _tool(operation, path="/{shop}/items/{id}", method="delete")
+    assert isinstance(refused, OperationRefused) and "{id} of its path" in refused.message
+    bound = _tool({}, method="delete")  # by a version that did not refuse it
+    bound = replace(bound, location={**bound.location, "path": "/items/{id}"})
+    seen, result = _sent(bound, {})
+    assert not seen and "nothing was sent" in result.error.message
+
+
 def test_one_part_that_is_described_wrongly_costs_no_other() -> None:
     paths = {
         "/a": {"get": {"responses": {}, "security": [{"key": []}]}},
@@ -241,7 +251,8 @@ def test_arguments_stand_where_they_belong() -> None:
     ],
 )
 def test_no_argument_leads_to_another_path_or_header(place: str, value: str, said: str) -> None:
-    tool = _tool({"parameters": [_parameter("id", place)]}, path="/animals/{id}")
+    path = "/animals/{id}" if place == "path" else "/animals"
+    tool = _tool({"parameters": [_parameter("id", place)]}, path=path)
     requests, result = _sent(tool, {"id": value})
     assert not requests and said in result.error.message
 

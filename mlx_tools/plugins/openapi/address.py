@@ -54,6 +54,10 @@ def find_server_fault(server: str) -> str:
     return _find_dots(match["path"] or "")
 
 
+PATH_PARTS: Final = re.compile(r"\{([^{}]*)\}")
+"""The parts of a path that parameters fill."""
+
+
 def find_path_fault(path: str) -> str:
     """Return why a path cannot be an operation's, in words; empty if it can."""
     if not path.startswith("/"):

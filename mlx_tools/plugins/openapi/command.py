@@ -135,7 +135,8 @@ def _bytes(place: str) -> bytes:
 
     try:
         with httpx.stream("GET", place, follow_redirects=True, timeout=_SECONDS) as response:
-            response.raise_for_status()
+            if not response.is_success:
+                raise UsageError(f"{response.url}: HTTP {response.status_code}")
             data = bytearray()
             for chunk in response.iter_bytes():
                 data += chunk

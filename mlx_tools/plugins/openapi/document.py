@@ -20,7 +20,12 @@ from msgspec import Struct
 
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.messages import Effect, replace
-from mlx_tools.plugins.openapi.address import find_path_fault, find_server_fault, is_reserved
+from mlx_tools.plugins.openapi.address import (
+    PATH_PARTS,
+    find_path_fault,
+    find_server_fault,
+    is_reserved,
+)
 from mlx_tools.schema import resolve, walk
 from mlx_tools.tools import BoundTool
 
@@ -168,6 +173,10 @@ class OpenApiDocument(Struct, frozen=True):
                 required.append(argument)
             sent = {key: parameter[key] for key in ("name", "in", "style", "explode", "json")}
             places.append({"argument": argument, **sent})
+        described = {place["name"] for place in places if place["in"] == "path"}
+        if missing := [part for part in PATH_PARTS.findall(path) if part not in described]:
+            # Sent without it the request would go to another place, such as to all items.
+            raise OperationRefused(f"no parameter fills {{{missing[0]}}} of its path")
         location: dict[str, Any] = {"method": method.upper(), "path": path, "parameters": places}
         body = self._follow(operation.get("requestBody"))
         if isinstance(body, Mapping):

@@ -12,13 +12,12 @@ import contextlib
 import functools
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from mlx_tools.errors import UsageError
-from mlx_tools.plugins.openapi.address import is_reserved, join_url
+from mlx_tools.plugins.openapi.address import PATH_PARTS, is_reserved, join_url
 from mlx_tools.plugins.openapi.document import BODY, FORM, JSON
 from mlx_tools.tools import BoundSource, BoundTool, Preview, Tool, ToolError, is_local, submit
 
@@ -33,7 +32,6 @@ _SAID_CHARS: Final = 2000
 _PASSING_STATUSES: Final = frozenset((429, 502, 503, 504))
 """Statuses after which the same request may succeed a moment later."""
 _SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|"}
-_PARTS: Final = re.compile(r"\{([^{}]*)\}")
 _LEAST_SECRET: Final = 4
 """Characters of the shortest secret that is removed from answers: a shorter one is part of any
 text."""
@@ -181,7 +179,10 @@ class _Request:
             media = str(tool.location["body"])
             self.headers["content-type"] = media
             self.content = _encode_body(media, arguments[BODY])
-        path = _PARTS.sub(lambda part: places.get(part[1], ""), str(tool.location["path"]))
+        try:
+            path = PATH_PARTS.sub(lambda part: places[part[1]], str(tool.location["path"]))
+        except KeyError as error:
+            raise ToolError(f"nothing was sent: no argument fills {error} of its path") from None
         server = str(tool.location.get("server", source.location["server"])).rstrip("/")
         try:
             self._base = join_url(server, path)
