@@ -348,7 +348,7 @@ def read_typed(key: str, text: str) -> Any:
     if not text:
         return None
     try:
-        return row.read("" if text == "[]" and row.is_a("array") else text)
+        return row.read(text)
     except ValueError:
         raise ConfigErrors([f"{key}: {not_allowed(row, repr(text))}"]) from None
 

@@ -4,6 +4,7 @@ A `Section` is a table of the configuration file. Each of its fields is annotate
 a `Setting`; `build_rows` makes a `SettingRow` of each, which reads values and describes them.
 """
 
+import contextlib
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -216,8 +217,10 @@ class SettingRow:
         if self.is_a("object"):
             return self.check(_pairs(text))
         text = text.strip()
+        if self.is_a("array") and text == "[]":
+            text = ""
         if self.is_a("array") and (text or self.may_be_empty):
-            return self.check([item for part in text.split(",") if (item := part.strip())])
+            return self.check(_items(text))
         if not text and self.optional:
             return None
         if self.is_a("boolean"):
@@ -241,6 +244,18 @@ class SettingRow:
         if not words:  # a plugin's setting that says no more
             words = [_PLAIN_NOUNS[part.kind] for part in self._parts if part.kind != "null"]
         return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+
+
+def _items(text: str) -> list[Any]:
+    """Return the items that ``a, b`` writes, or a list as in a file: ``["a", "b"]``."""
+    if text.startswith("["):  # as a pattern may, too
+        import tomllib
+
+        with contextlib.suppress(tomllib.TOMLDecodeError, RecursionError):
+            values = tomllib.loads(f"items = {text}")
+            if values.keys() == {"items"}:
+                return list(values["items"])
+    return [item for part in text.split(",") if (item := part.strip())]
 
 
 def _pairs(text: str) -> dict[str, str]:

@@ -62,6 +62,11 @@ _LISTS: Final = {
     "a": ("a",),
     "a, b ,,c,": ("a", "b", "c"),
     "a=b": ("a=b",),
+    "[]": (),
+    ' ["a", "b,c"] ': ("a", "b,c"),
+    "['a']": ("a",),
+    "[1]": NO,
+    "[[]]": NO,
 }
 
 TEXTS: Final = {
@@ -70,6 +75,7 @@ TEXTS: Final = {
     "model.temperature": _NUMBERS,
     "model.name": _NAMES,
     "gateway.hosts": _LISTS,
+    "policy.allow": {"[ab]*, c": ("[ab]*", "c"), "[ab]*": ("[ab]*",), '["[ab]*"]': ("[ab]*",)},
     "model.seed": {"": None, "0": 0, "4294967295": 4294967295, "4294967296": NO, "-1": NO},
     "model.reasoning": {"off": "off", "auto": "auto", "7": 7, "0": NO, "OFF": NO, "": NO},
     "model.prompt_style": {"xml": "xml", " xml ": "xml", "XML": NO, "": NO, "jsonl,xml": NO},
