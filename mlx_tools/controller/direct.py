@@ -27,7 +27,7 @@ from mlx_tools.controller.session import Complete, Session
 from mlx_tools.controller.state import CallState, SessionInputs
 from mlx_tools.controller.tool_runner import RegistryRunner
 from mlx_tools.controller.writer import WALL_CLOCK, SessionWriter
-from mlx_tools.errors import BackendBroken
+from mlx_tools.errors import BackendBroken, require_instance, require_text, require_texts
 from mlx_tools.messages import ErrorInfo, ToolCall, replace
 from mlx_tools.parsing import loads
 from mlx_tools.policy import Decision, Limits, Policy
@@ -116,7 +116,16 @@ async def call_tool(
         undo: stores what the call replaces.
         templates: approval templates, which answer first.
         roots: the folders of the templates.
+
+    Raises:
+        UsageError: an argument besides ``arguments`` is not valid.
     """
+    require_instance("registry", registry, Registry, "write controller.registry")
+    require_instance("policy", policy, Policy, "write Policy(allow=[…])")
+    require_text("name", name, "give the name of a tool")
+    if limits is not None:
+        require_instance("limits", limits, Limits, "write Limits(tool_timeout=…)")
+    roots = require_texts("roots", roots, "give a list of folders")
     try:
         # As a transcript would hold them: tuples become lists, and what no JSON holds is refused
         # here.
@@ -127,7 +136,7 @@ async def call_tool(
         session=session,
         created="",
         chat_format=NAMED_FORMATS["chatml"].to_json(),  # no prompt is made
-        roots=tuple(roots),
+        roots=roots,
         policy=policy.to_json(),
         limits=(limits or Limits()).to_json(),
     )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from mlx_tools import (
@@ -20,7 +23,11 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.app.proposal import Proposer
+from mlx_tools.controller import call_tool
 from mlx_tools.golden import find_golden, make_golden, read_golden
+from mlx_tools.plugins.folders import load_tool
+from mlx_tools.plugins.kb import KnowledgeBase
+from mlx_tools.plugins.schedule.when import parse_when
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import Registry, ToolOffer, export
@@ -76,6 +83,15 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("run_context", lambda: controller(run_context="c1")),
     ("specs", lambda: export([area], "openai")),  # type: ignore[list-item]
     ("format", lambda: export([area.spec], ["openai"])),  # type: ignore[arg-type]
+    ("registry", lambda: anyio.run(call_tool, [area], Policy(), "area", {})),
+    ("policy", lambda: anyio.run(call_tool, Registry([area]), None, "area", {})),
+    ("name", lambda: anyio.run(call_tool, Registry([area]), Policy(), area, {})),
+    ("path", lambda: KnowledgeBase(3)),  # type: ignore[arg-type]
+    ("paths", lambda: KnowledgeBase(Path("kb.sqlite3")).add("notes")),  # type: ignore[arg-type]
+    ("corpus", lambda: KnowledgeBase(Path("kb.sqlite3")).search("bread", corpus=3)),  # type: ignore[arg-type]
+    ("now", lambda: parse_when("in an hour", "UTC", None)),  # type: ignore[arg-type]
+    ("zone", lambda: parse_when("in an hour", datetime.now(UTC), "UTC")),  # type: ignore[arg-type]
+    ("folder", lambda: load_tool("a\0b")),
     ("registry", lambda: make_golden(RECORDS, name="it", registry=[area])),  # type: ignore[arg-type]
     ("path", lambda: find_golden([3])),  # type: ignore[list-item]
     ("path", lambda: read_golden("a\0b")),
@@ -115,8 +131,6 @@ def test_what_cannot_be_is_named_and_a_hint_given(name: str, make: Callable[[], 
 
 
 def test_tools_of_a_proposal_are_specs_by_name() -> None:
-    import anyio
-
     async def main() -> None:
         await Proposer(ScriptedBackend(ANSWER))("Hi?", [area])  # type: ignore[arg-type]
 

@@ -19,7 +19,12 @@ from math import inf
 from pathlib import Path
 from typing import Any, Final
 
-from mlx_tools.errors import ToolDefinitionError, UsageError
+from mlx_tools.errors import (
+    ToolDefinitionError,
+    UsageError,
+    require_path,
+    require_texts,
+)
 from mlx_tools.paths import package_file, private_dir, write_whole
 from mlx_tools.plugins.folders.definition import (
     EXECUTE,
@@ -81,9 +86,11 @@ def load_tool(folder: str | os.PathLike[str], roots: Iterable[str] = ()) -> Tool
         roots: see `folder_tool`.
 
     Raises:
+        UsageError: an argument is not valid.
         ToolDefinitionError: it is no tool; the message names the file and the fault.
     """
-    return folder_tool(read_folder(Path(folder).resolve()), roots=tuple(roots))
+    path = Path(require_path("folder", folder, "give the folder of a tool"))
+    return folder_tool(read_folder(path.resolve()), roots=require_texts("roots", roots, "a list"))
 
 
 def folder_tool(

@@ -22,7 +22,13 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from mlx_tools.errors import UsageError
+from mlx_tools.errors import (
+    UsageError,
+    require_instance,
+    require_items,
+    require_path,
+    require_text,
+)
 from mlx_tools.paths import expand_user, knowledge_base_file
 from mlx_tools.plugins.kb.database import Database, FileRow
 from mlx_tools.plugins.kb.documents import (
@@ -95,7 +101,10 @@ class KnowledgeBase:
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = knowledge_base_file() if path is None else Path(path)
+        if path is None:
+            self.path = knowledge_base_file()
+        else:
+            self.path = Path(require_path("path", path, "give the file of a knowledge base"))
 
     def add(
         self,
@@ -113,11 +122,14 @@ class KnowledgeBase:
             UsageError: a path is no file or folder, or the name cannot be a corpus.
             KnowledgeBaseError: the file cannot be written. Finished batches are kept.
         """
-        if not _NAME.fullmatch(corpus):
-            raise UsageError(
-                f"{corpus[:100]!r} cannot name a corpus", hint="use 1 to 64 of A-Z a-z 0-9 _ . -"
-            )
-        starts = [WalkStart.from_path(added_path) for added_path in paths]
+        hint = "use 1 to 64 of A-Z a-z 0-9 _ . -"
+        if not _NAME.fullmatch(require_text("corpus", corpus, hint)):
+            raise UsageError(f"{corpus[:100]!r} cannot name a corpus", hint=hint)
+        hint = "give a list of files and folders"
+        starts = [
+            WalkStart.from_path(require_path("paths", path, hint))
+            for path in require_items("paths", paths, hint)
+        ]
         if not starts:
             raise UsageError("there is nothing to add", hint="name files or folders")
         with Database(self.path) as database, database.translate_errors():
@@ -143,6 +155,10 @@ class KnowledgeBase:
             UsageError: there is no such corpus.
             KnowledgeBaseError: the file cannot be read.
         """
+        require_text("question", question, "give a text")
+        if corpus is not None:
+            require_text("corpus", corpus, "give its name")
+        require_instance("limit", limit, int, "give the most passages")
         if not self.path.exists():
             if corpus is not None:
                 raise self._unknown(corpus)

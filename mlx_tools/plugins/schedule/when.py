@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec import Struct
 
-from mlx_tools.errors import UsageError
+from mlx_tools.errors import UsageError, require_instance, require_text
 from mlx_tools.toolbox import find_zone
 
 EXAMPLES: Final = (
@@ -87,6 +87,9 @@ def parse_when(text: str, zone: str, now: datetime) -> Schedule:
     Raises:
         UsageError: it is no time, or is past.
     """
+    require_text("text", text, "give a time such as tomorrow 9:00")
+    require_text("zone", zone, "give a time zone such as Europe/Berlin")
+    require_instance("now", now, datetime, "give a datetime with its zone")
     local = now.astimezone(find_zone(zone))
     try:
         when = _parse(normalize_text(text) if len(text) <= MAX_CHARS else "", local)
