@@ -52,6 +52,13 @@ def controller(*tools: Any, **options: Any) -> Controller:
     return Controller(ScriptedBackend(ANSWER), *tools, **options)
 
 
+def called(registry: Any, policy: Any, name: Any) -> Any:
+    async def main() -> Any:
+        return await call_tool(registry, policy, name, {})
+
+    return anyio.run(main)
+
+
 CALLING = {"role": "assistant", "content": ""}
 RECORDS = (Header(session="s", created=""), UserRecord(content="Hi?"))
 WRONG: list[tuple[str, Callable[[], Any]]] = [
@@ -83,9 +90,9 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("run_context", lambda: controller(run_context="c1")),
     ("specs", lambda: export([area], "openai")),  # type: ignore[list-item]
     ("format", lambda: export([area.spec], ["openai"])),  # type: ignore[arg-type]
-    ("registry", lambda: anyio.run(call_tool, [area], Policy(), "area", {})),
-    ("policy", lambda: anyio.run(call_tool, Registry([area]), None, "area", {})),
-    ("name", lambda: anyio.run(call_tool, Registry([area]), Policy(), area, {})),
+    ("registry", lambda: called([area], Policy(), "area")),
+    ("policy", lambda: called(Registry([area]), None, "area")),
+    ("name", lambda: called(Registry([area]), Policy(), area)),
     ("path", lambda: KnowledgeBase(3)),  # type: ignore[arg-type]
     ("paths", lambda: KnowledgeBase(Path("kb.sqlite3")).add("notes")),  # type: ignore[arg-type]
     ("corpus", lambda: KnowledgeBase(Path("kb.sqlite3")).search("bread", corpus=3)),  # type: ignore[arg-type]
