@@ -429,7 +429,7 @@ class _McpServer:
 
 
 def _in_words(error: BaseException) -> str:
-    """Return the text of an exception, of the SDK's check of a message its first fault."""
+    """Return the text of an exception; the first fault if the SDK refused a message."""
     from pydantic import ValidationError
 
     if isinstance(error, ValidationError):
