@@ -619,7 +619,10 @@ class Conversation:
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """Hold the session while a question is answered. Raises `UsageError` if it is held."""
+        """Hold the session while a question is answered.
+
+        Raises `UsageError` if it is held.
+        """
         if self._is_answering:  # a second question would break the first one off
             raise UsageError(
                 f"the session {self.session} is answering a question",
