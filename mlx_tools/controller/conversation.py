@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mappi
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from msgspec import Struct
 
@@ -176,7 +176,8 @@ class Conversation:
         self.registry = parts.registry
         self._parts = parts
         self._is_cancelled = False
-        self._is_answering = False
+        self._answering: tuple[asyncio.Task[Any] | None, asyncio.Event] | None = None
+        """The task that answers a question now, and the event of its end."""
         self._reopened = begin is None
         self._live: _OpenSession | None = None  # None: the header is not written yet
         if files.transcript:
@@ -267,6 +268,7 @@ class Conversation:
         """
         if tool_choice is not None:
             tool_choice = self._check_tool_choice(tool_choice)
+        await self._finish_closed_stream()
         with self._exclusive():
             live = self._open_for(question, tool_choice, untyped_suffix_chars)
             with observe_run(self._parts.observers, live.writer, emit):
@@ -617,22 +619,35 @@ class Conversation:
     async def __aexit__(self, *failure: object) -> None:
         self.close()
 
+    async def _finish_closed_stream(self) -> None:
+        """Wait for the end of a stream that its reader left with ``break``."""
+        # The event loop closes it: until the third turn the task that it reads is cancelled.
+        for _ in range(3):
+            if self._answering is None:
+                return
+            await asyncio.sleep(0)
+        task, end = self._answering or (None, None)
+        if task is not None and task.cancelling() and end is not None:
+            await end.wait()
+
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
         """Hold the session while a question is answered.
 
         Raises `UsageError` if it is held.
         """
-        if self._is_answering:  # a second question would break the first one off
+        if self._answering is not None:  # a second question would break the first one off
             raise UsageError(
                 f"the session {self.session} is answering a question",
                 hint="wait for its outcome, or ask in another conversation",
             )
-        self._is_answering = True
+        end = asyncio.Event()
+        self._answering = asyncio.current_task(), end
         try:
             yield
         finally:
-            self._is_answering = False
+            self._answering = None
+            end.set()
 
     @contextlib.contextmanager
     def _resumable(self) -> Iterator[None]:

@@ -234,11 +234,13 @@ class TranscriptFile(Transcript):
             raise
 
     def _load(self, file: int) -> None:
+        path = self.path
+        assert path is not None  # it is a file's
         try:
             # Locked before it is read: what another process is about to append would be missed.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise SessionInUse(self.path.parent.name) from None
+            raise SessionInUse(path.parent.name) from None
         with translate_os_error(TranscriptError, f"the transcript {self.path} cannot be read"):
             check_regular(file, self._max_bytes)
             with os.fdopen(os.dup(file), "rb") as reader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from cProfile import Profile
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ import pytest
 from mlx_tools import (
     Answered,
     Chunk,
+    CompletionRequest,
     CompletionsBackend,
     Controller,
     Limits,
@@ -340,6 +342,28 @@ def test_a_second_question_is_refused_while_the_first_is_answered() -> None:
             return outcome
 
     assert anyio.run(main).answer == "one" and len(refused) == 2
+
+
+def test_a_question_can_be_asked_after_a_stream_that_was_left() -> None:
+    """Nobody closes the stream: the event loop does."""
+    hanging = [True]
+
+    class Hangs(ScriptedBackend):
+        async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
+            if hanging.pop():
+                await anyio.sleep_forever()
+            async for chunk in super().complete(request):
+                yield chunk
+
+    async def main() -> Any:
+        async with await Controller(Hangs(answer("two")), [], ALL).conversation() as conversation:
+            async for event in conversation.stream("one"):
+                assert isinstance(event, events.TurnStarted)
+                break
+            hanging.append(False)
+            return await conversation.run("two")
+
+    assert anyio.run(main).answer == "two"
 
 
 def test_a_scripted_call_may_have_an_argument_that_is_called_name() -> None:
