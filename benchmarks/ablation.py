@@ -46,7 +46,7 @@ from mlx_tools.backends import (
 )
 from mlx_tools.messages import ToolCall, ToolSpec, replace
 from mlx_tools.plugins.evaluate.bfcl_data import BfclItem, Half, ensure_wheel, run_bfcl
-from mlx_tools.prompt import NAMED_FORMATS, WRITTEN_STYLES, opening
+from mlx_tools.prompt import NAMED_FORMATS, PROMPTED_STYLES, opening
 
 CATEGORIES = "simple_python,multiple,live_simple,live_multiple,irrelevance,fresh"
 
@@ -63,7 +63,7 @@ ROWS: Mapping[str, Row] = {
     "auto": Row(),
     "free": Row({"strategy": "free"}),
     "guided": Row({"strategy": "guided"}),
-    **{f"style {style}": Row({"style": style}) for style in WRITTEN_STYLES if style != "jsonl"},
+    **{f"style {style}": Row({"style": style}) for style in PROMPTED_STYLES if style != "jsonl"},
     "many examples": Row(examples="many"),
     "no examples": Row(examples="none"),
 }

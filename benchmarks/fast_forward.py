@@ -27,7 +27,7 @@ from mlx_tools.backends import (
     model_path,
     read_model_files,
 )
-from mlx_tools.decoding.constraints import Grammar, grammar_for
+from mlx_tools.decoding.constraints import Grammar, build_grammar
 from mlx_tools.messages import ToolSpec
 from mlx_tools.plugins.local import LocalBackend
 from mlx_tools.prompt import Frame, Neutraliser, Prompt, build_examples, build_system
@@ -133,7 +133,7 @@ async def completed(backend: LocalBackend, prompt: str, grammar: Grammar, most: 
 
 async def measure(folder: Path, rounds: int) -> dict[str, list[Row]]:
     """Each question's row, with fast-forward on and off."""
-    grammar = grammar_for(TOOLS, tool_choice="required")
+    grammar = build_grammar(TOOLS, tool_choice="required")
     asked = prompts(folder)
     found: dict[str, list[Row]] = {}
     for name, on in (("on", True), ("off", False)):

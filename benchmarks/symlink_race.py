@@ -27,7 +27,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from mlx_tools.store.changes import place_of, write_file
+from mlx_tools.store.changes import open_place, write_file
 from mlx_tools.store.roots import PathAbsent, PathRefused, Root, RootName, WrongFileKind
 
 SECRET = b"outside"
@@ -113,11 +113,11 @@ class Walk:
             os.close(fd)
 
     def write(self, path: str) -> None:
-        with place_of(self.root, path.split("/"), {}) as place:
+        with open_place(self.root, path.split("/"), {}) as place:
             write_file(place, b"written", new=False, expected=None)
 
     def delete(self, path: str) -> None:
-        with place_of(self.root, path.split("/"), {}) as place:
+        with open_place(self.root, path.split("/"), {}) as place:
             write_file(place, None, expected=None)
 
 

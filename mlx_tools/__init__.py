@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mlx_tools.lazy import VERSION, names_of
+from mlx_tools.lazy import VERSION, attach_names
 
 if TYPE_CHECKING:
     from mlx_tools.app import builtin_tools
@@ -121,7 +121,7 @@ __all__ = [
     "tool",
 ]
 
-__getattr__, __dir__ = names_of(
+__getattr__, __dir__ = attach_names(
     globals(),
     {
         "app": ("builtin_tools",),

@@ -7,7 +7,6 @@ configuration, the backend or the disk is at fault. Its message says what to do 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeVar
 
@@ -299,11 +298,12 @@ def require_path(name: str, value: object, hint: str) -> str:
             raise wrong_argument(name, value, hint) from None
     text = require_text(name, path, hint)
     try:
-        if b"\0" not in os.fsencode(text):
-            return text
+        encoded = text.encode("utf-8", "surrogateescape")  # as names of files that are no UTF-8
     except UnicodeEncodeError:  # half of a surrogate pair
-        pass
-    raise wrong_argument(name, value, hint)
+        raise wrong_argument(name, value, hint) from None
+    if b"\0" in encoded:
+        raise wrong_argument(name, value, hint)
+    return text
 
 
 def require_mapping(name: str, value: Any, hint: str) -> dict[Any, Any]:

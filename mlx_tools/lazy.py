@@ -19,7 +19,7 @@ UNSUPPORTED: Final = (
 """The message on Windows."""
 
 
-def names_of(
+def attach_names(
     namespace: dict[str, Any], modules: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` for a package (PEP 562).

@@ -29,7 +29,7 @@ _F_FULLFSYNC: Final = 51
 _PATH_BYTES: Final = 1024
 """MAXPATHLEN of ``sys/param.h``."""
 
-OPEN_FILES: Final = 4096
+WANTED_OPEN_FILES: Final = 4096
 """Open files that this process asks for.
 
 A gateway with some hundred connections needs more than the 256 that launchd and terminals give a
@@ -124,7 +124,7 @@ def sync_fully(
     sync(fd)
 
 
-def raise_open_files(limits: Any = None, target: int = OPEN_FILES) -> None:
+def raise_open_files(limits: Any = None, target: int = WANTED_OPEN_FILES) -> None:
     """Allow this process ``target`` open files, as far as the system lets it."""
     if limits is None:
         import resource as limits

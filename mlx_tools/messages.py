@@ -214,7 +214,7 @@ def tool_named(name: str, known_names: Container[str], aliases: Mapping[str, str
     return own if name not in known_names and own in known_names else name
 
 
-def names_of(name: str, aliases: Mapping[str, str] = ALIASES) -> tuple[str, ...]:
+def list_names(name: str, aliases: Mapping[str, str] = ALIASES) -> tuple[str, ...]:
     """Return all names of the tool that has this name: its own first."""
     own = aliases.get(name, name)
     return (own, *(alias for alias, tool in aliases.items() if tool == own))
@@ -264,7 +264,7 @@ class ToolSpec:
                 hint="use 1 to 64 of A-Z a-z 0-9 _ . -",
             )
 
-    def effects_of(self, arguments: Mapping[str, Any]) -> Effects:
+    def get_effects(self, arguments: Mapping[str, Any]) -> Effects:
         """Return the effects that a call with these arguments may have."""
         if not callable(self.effects):
             return self.effects
@@ -279,7 +279,7 @@ class ToolSpec:
 
         See reading rule 9 in docs/protocol.md.
         """
-        return not MUTATING.isdisjoint(self.effects_of(arguments))
+        return not MUTATING.isdisjoint(self.get_effects(arguments))
 
     def consent_binding(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Return the arguments that a consent for the session to such a call is bound to.

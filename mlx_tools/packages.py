@@ -20,9 +20,9 @@ PLUGINS: Final = "mlx_tools"
 def find_offers(group: str) -> list[EntryPoint]:
     """Return the entry points of other packages in a group, not imported."""
     points = {
-        (package_of(point), point.name, point.value): point
+        (find_package(point), point.name, point.value): point
         for point in _entry_points(_places(), group)
-        if package_of(point) != OWN_PACKAGE
+        if find_package(point) != OWN_PACKAGE
     }
     return [points[key] for key in sorted(points)]
 
@@ -35,7 +35,7 @@ def may_offer(group: str) -> bool:
     return _may_offer(_places(), group)
 
 
-def package_of(point: EntryPoint) -> str:
+def find_package(point: EntryPoint) -> str:
     """Return the name of the package that an entry point belongs to."""
     return str(point.dist.name if point.dist is not None else point.module)
 

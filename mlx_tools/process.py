@@ -225,7 +225,7 @@ def visible(text: str) -> str:
 
 _CHUNK: Final = 65_536
 """Bytes of one read: the size of a pipe on Linux."""
-_PATIENCE: Final = 2.0
+_END_SECONDS: Final = 2.0
 """Seconds that a relayed program has after its standard input has ended.
 
 A choice: time to write its last lines, and short enough for a command's end.
@@ -272,7 +272,7 @@ def _relay(line: str, errors: str, *command: str) -> None:
             while data := os.read(0, _CHUNK):
                 _write(stdin.fileno(), data)
         stdin.close()
-        time.sleep(_PATIENCE)
+        time.sleep(_END_SECONDS)
         _die()
 
     def pass_errors() -> None:

@@ -73,13 +73,13 @@ assert json.loads(header)["remark"] == "a try"
         shown="""
 from mlx_tools import Controller, TranscriptStore
 from mlx_tools.testing import ScriptedBackend, answer
-from mlx_tools.transcript import StoppedRecord, outcome_of, stopped_in_words
+from mlx_tools.transcript import StoppedRecord, make_outcome, stopped_in_words
 store = TranscriptStore("sessions")
 session = Controller(ScriptedBackend(answer()), store=store).run_sync("Hi").session
 with store.open(session).transcript as transcript:
     transcript.append(StoppedRecord(reason="no_wish"))
 with store.open(session).transcript as transcript:
-    assert outcome_of(transcript).reason == "no_wish"
+    assert make_outcome(transcript).reason == "no_wish"
     assert "nobody wished for more" in stopped_in_words(list(transcript))
 """,
     ),
@@ -122,7 +122,7 @@ async def main():
         transcript.append(RemarkRecord(content="well said"))
     async with await controller.reopen(session) as conversation:
         assert (await conversation.run("And now?")).answer == "again"
-    told = events.event_of(RemarkRecord(content="well said"), [])
+    told = events.make_event(RemarkRecord(content="well said"), [])
     assert told.to_json() == {"type": "remarked", "content": "well said"}
     assert '"remark"' in open(f"sessions/{session}/transcript.jsonl").read()
 

@@ -19,7 +19,7 @@ from typer.main import get_command
 
 from mlx_tools.app import plugins
 from mlx_tools.cli import command_table, completion, help_screen
-from mlx_tools.cli.root import app, page_of
+from mlx_tools.cli.root import app, get_page
 
 COMPLETERS = (completion.__name__, "mlx_tools.plugins.")
 """The modules whose functions complete a word: that of the command line, and those of plugins."""
@@ -40,10 +40,10 @@ def help_table() -> str:
     for name in root.list_commands(context):
         command = root.get_command(context, name)
         inner = command.make_context(name, [], parent=context, resilient_parsing=True)
-        pages[name] = page_of(inner)
+        pages[name] = get_page(inner)
         for below, one in getattr(command, "commands", {}).items():
             deeper = one.make_context(below, [], parent=inner, resilient_parsing=True)
-            pages[f"{name} {below}"] = page_of(deeper)
+            pages[f"{name} {below}"] = get_page(deeper)
     rows = (f"{_json(path)}: {_json(page)}" for path, page in pages.items())
     return "{\n" + ",\n".join(rows) + "}\n"
 

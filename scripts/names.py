@@ -105,7 +105,11 @@ def _attributes(node: ast.Assign | ast.AnnAssign) -> Iterator[tuple[str, int]]:
 
 
 def bad_names(room: str) -> list[Finding]:
-    """Return the names of a room that are participles, pronouns or prepositions."""
+    """Return the names of a room that are participles, pronouns or prepositions.
+
+    Of constants, also those that begin with a superlative: a limit is ``MAX_`` or ``MIN_``.
+    Names that end in ``_of`` are no verbs.
+    """
     table = read_table()
     words = {word for key in ("participles", "pronouns", "prepositions") for word in table[key]}
     findings: set[Finding] = set()
@@ -116,7 +120,9 @@ def bad_names(room: str) -> list[Finding]:
         allowed = table["allowed"].get(name, [])
         for identifier, line in definitions(parse(path)):
             word = identifier.strip("_").lower()
-            if word in words and identifier not in allowed:
+            is_odd_limit = identifier.isupper() and word.split("_")[0] in table["superlatives"]
+            is_bad = word in words or is_odd_limit or word.endswith("_of")
+            if is_bad and identifier not in allowed:
                 findings.add((name, line, identifier))
     return sorted(findings)
 

@@ -20,7 +20,7 @@ def lazy_packages() -> list[str]:
     return [
         ".".join(path.parent.relative_to(ROOT).parts)
         for path in files
-        if "names_of(" in path.read_text(encoding="utf-8")
+        if "attach_names(" in path.read_text(encoding="utf-8")
     ]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mlx_tools.lazy import names_of
+from mlx_tools.lazy import attach_names
 
 if TYPE_CHECKING:
     from mlx_tools.app.autostart import Autostart
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         check_tried,
         check_verdict,
         failed_check,
-        written_tokens,
+        list_control_tokens,
     )
     from mlx_tools.app.config import Configuration
     from mlx_tools.app.config_edit import as_toml, read_user_text, with_value, write_user_text
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         SavedSession,
         as_options,
         call_recorded,
-        header_of,
+        find_header,
     )
     from mlx_tools.app.machine_checks import check_autostart, check_machine
     from mlx_tools.app.plugin_guard import tolerate, tolerate_async
@@ -105,6 +105,7 @@ if TYPE_CHECKING:
         function_files,
         list_function_files,
         list_roots,
+        load_registry,
         note_left_out,
         open_controller,
         open_selected_backend,
@@ -113,14 +114,13 @@ if TYPE_CHECKING:
         reusable_options,
         run_settings,
         session_store,
-        tools_of,
         try_native,
         with_route_tried,
         with_settings,
         working_directory,
     )
 
-__getattr__, __dir__ = names_of(
+__getattr__, __dir__ = attach_names(
     globals(),
     {
         "builtin": ("builtin_tools",),
@@ -140,7 +140,7 @@ __getattr__, __dir__ = names_of(
             "check_tried",
             "check_verdict",
             "failed_check",
-            "written_tokens",
+            "list_control_tokens",
         ),
         "config": ("Configuration",),
         "config_edit": ("as_toml", "read_user_text", "with_value", "write_user_text"),
@@ -157,7 +157,7 @@ __getattr__, __dir__ = names_of(
             "listen",
         ),
         "http_server": ("OpenConnections", "ServerConfig"),
-        "kept_session": ("NO_MODEL", "SavedSession", "as_options", "call_recorded", "header_of"),
+        "kept_session": ("NO_MODEL", "SavedSession", "as_options", "call_recorded", "find_header"),
         "machine_checks": ("check_autostart", "check_machine"),
         "plugin_guard": ("tolerate", "tolerate_async"),
         "probe": (
@@ -200,7 +200,7 @@ __getattr__, __dir__ = names_of(
             "choose_route",
             "run_settings",
             "session_store",
-            "tools_of",
+            "load_registry",
             "try_native",
             "with_route_tried",
             "with_settings",

@@ -39,7 +39,7 @@ _SECRET: Final = re.compile(r"(?i)key|token|secret|password|authorization")
 _PASSWORD: Final = re.compile(r"://[^/\s@]*:[^/\s@]*@")
 """A user and a password in an address."""
 
-_USUAL_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+_DEFAULT_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 TRIES: Final = 3
 """The most tries to have launchd start an agent.
@@ -60,7 +60,7 @@ def select_variables(environ: Mapping[str, str]) -> tuple[dict[str, str], list[s
 
     The second value is the names of those that are left out since they hold a secret.
     """
-    selected, left_out = {"PATH": _USUAL_PATH}, []
+    selected, left_out = {"PATH": _DEFAULT_PATH}, []
     # A setting says itself if it is a secret: MLX_TOOLS_LIMITS_MAX_TOKENS is none.
     settings = {row.env: row.setting.secret for row in table().values()}
     for name, value in sorted(environ.items()):

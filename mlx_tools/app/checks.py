@@ -310,7 +310,7 @@ def check_verdict(
     return Check("verdict", "ok", detail)
 
 
-def written_tokens(chat_format: ChatFormat) -> list[str]:
+def list_control_tokens(chat_format: ChatFormat) -> list[str]:
     """Return the control tokens that turns of this format are written with.
 
     Tokens of other formats are not the model's own if this is the right format.

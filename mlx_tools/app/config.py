@@ -140,7 +140,7 @@ class Configuration:
             raise UsageError(f"no plugin that is here has the settings {name}")
         return self.plugin_settings[name]
 
-    def named_by(self, key: str) -> str:
+    def tell_origin(self, key: str) -> str:
         """Return who set a setting, for a message.
 
         ``MLX_TOOLS_DRY_RUN``, ``FILE: policy.allow``.
@@ -159,9 +159,9 @@ class Configuration:
 
     def policy(self) -> Policy:
         """Return the policy of these settings."""
-        return self._policy_of(self.choices)
+        return self._build_policy(self.choices)
 
-    def _policy_of(self, choices: Sequence[_Choice]) -> Policy:
+    def _build_policy(self, choices: Sequence[_Choice]) -> Policy:
         section = self.settings.policy
         allow, preset = choices[0]
         shared = {policy_field.name for policy_field in fields(Policy)} & {
@@ -174,7 +174,7 @@ class Configuration:
         policy = Policy(allow=allow or (), preset=preset, **fields_given)
         for allow, preset in choices[1:]:
             # A further choice only narrows the tools; the other rules are in the policy already.
-            policy = policy.narrowed_by(restriction(allow or (), preset=preset))
+            policy = policy.intersect(restriction(allow or (), preset=preset))
         return policy
 
     def configured_policy(self) -> Policy:
@@ -186,7 +186,7 @@ class Configuration:
         configured = merge([layer for layer in self.layers if layer.kind != "option"])
         is_chosen = any(configured.is_set(key) for key in _TOOL_CHOICE)
         first: _Choice = configured.choices[0] if is_chosen else (("*",), None)
-        return configured._policy_of((first, *configured.choices[1:]))
+        return configured._build_policy((first, *configured.choices[1:]))
 
     def limits(self) -> Limits:
         """Return the limits of these settings, in seconds and other units of their own."""

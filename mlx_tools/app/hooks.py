@@ -34,7 +34,7 @@ from mlx_tools.app.hook_values import (
 from mlx_tools.app.plugin_guard import guard_part
 from mlx_tools.errors import MlxToolsError, UsageError, describe_error
 from mlx_tools.packages import PLUGINS as GROUP
-from mlx_tools.packages import find_offers, package_of
+from mlx_tools.packages import find_offers, find_package
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -340,7 +340,7 @@ class Plugins:
             if self._installed is None:
                 self._installed = {}
                 for point in self._find(GROUP):
-                    package = package_of(point)
+                    package = find_package(point)
                     name = package if package not in self._installed else f"{package}:{point.name}"
                     with self._report(name):
                         plugin = point.load()

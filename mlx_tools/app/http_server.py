@@ -85,7 +85,7 @@ class BoundedConnection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.address = _peer_of(self.client[0] if self.client else "")
+        self.address = _peer_address(self.client[0] if self.client else "")
         self.is_local = is_loopback(self.address)
         self._set_deadline(HEAD_SECONDS)
         self.open_connections.add(self)
@@ -215,7 +215,7 @@ def raise_file_limit() -> int:
     return most if soft == unlimited else min(soft, most)
 
 
-def _peer_of(host: str) -> str:
+def _peer_address(host: str) -> str:
     """Return the address that counts as one peer.
 
     It is an IPv4 address, or the 64 bits that a provider gives to an IPv6 customer.

@@ -139,7 +139,7 @@ class SavedSession(Struct, frozen=True):
         return await controller.reopen(self.place, narrowed_policy=self.narrowed_policy)
 
 
-def header_of(place: str, records: Sequence[Record], secret: bytes) -> Header:
+def find_header(place: str, records: Sequence[Record], secret: bytes) -> Header:
     """Return the header of a session that can continue.
 
     It is checked before anything in it is used, such as the address of a server.

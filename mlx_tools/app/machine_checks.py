@@ -21,10 +21,10 @@ from mlx_tools.backends import GPU_SHARE, HEADROOM, folder_bytes, listening_comm
 
 GB: Final = 10**9
 
-LEAST_MACOS: Final = 14
+MIN_MACOS: Final = 14
 """MLX's wheels are built for macOS 14 and later."""
 
-LEAST_OPEN_FILES: Final = 1024
+MIN_OPEN_FILES: Final = 1024
 """Files and connections of a gateway with some hundred clients."""
 
 _SECONDS: Final = 5.0
@@ -92,8 +92,8 @@ def check_system(
             detail = "this Mac has an Intel processor: MLX has no version for it"
             hint = "use a model server that is not MLX, here or elsewhere: --url"
         system = Check("macOS", "warn", detail, hint)
-    elif int(re.match(r"\d*", version)[0] or 0) < LEAST_MACOS:  # type: ignore[index]
-        detail = f"macOS {version}: MLX needs {LEAST_MACOS} or later"
+    elif int(re.match(r"\d*", version)[0] or 0) < MIN_MACOS:  # type: ignore[index]
+        detail = f"macOS {version}: MLX needs {MIN_MACOS} or later"
         system = Check("macOS", "warn", detail, "update macOS, or name another server: --url")
     else:
         system = Check("macOS", "ok", f"macOS {version} on Apple silicon")
@@ -138,7 +138,7 @@ def check_open_files(limits: Any = None) -> Check:
     if limits is None:
         import resource as limits
     soft, hard = limits.getrlimit(limits.RLIMIT_NOFILE)
-    if soft != limits.RLIM_INFINITY and soft < LEAST_OPEN_FILES:
+    if soft != limits.RLIM_INFINITY and soft < MIN_OPEN_FILES:
         detail = f"{soft} files may be open at once, and no more than {hard}"
         return Check("open files", "warn", detail, "raise it before the start: ulimit -n 4096")
     said = "any number of" if soft == limits.RLIM_INFINITY else str(soft)

@@ -41,7 +41,7 @@ def guard_part(plugin: str, hook: str, part: Any, refuse: Refuse, *, built_in: b
         )
     guarded = {
         name: _guard(plugin, f"{hook}: {name}", function, check)
-        for name, check in _LATER.get(hook, {}).items()
+        for name, check in _CALLBACKS.get(hook, {}).items()
         if (function := getattr(part, name)) is not None
     }
     if hook == "tables" and guarded:
@@ -229,7 +229,7 @@ def _check_function(value: Any) -> str | None:
     return None if callable(value) else f"it gives {type(value).__name__}, which is no function"
 
 
-_LATER: Final[Mapping[str, Mapping[str, Callable[[Any], str | None] | None]]] = {
+_CALLBACKS: Final[Mapping[str, Mapping[str, Callable[[Any], str | None] | None]]] = {
     "store": {"open": _check_store, "check": None},
     "tables": {"owner": _check_function},
     "offers": {"remove": None, "last_output": None},

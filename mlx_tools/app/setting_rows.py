@@ -270,11 +270,11 @@ def _pairs(text: str) -> dict[str, str]:
     return pairs
 
 
-def rows_of(section: type[Section], prefix: str = "") -> Iterator[SettingRow]:
+def iter_rows(section: type[Section], prefix: str = "") -> Iterator[SettingRow]:
     """Yield the settings of a table and of those in it, in the order of the code."""
     for name, annotation in _fields(section):
         if (declared := _setting(annotation)) is None:
-            yield from rows_of(annotation, f"{prefix}{name}.")
+            yield from iter_rows(annotation, f"{prefix}{name}.")
         else:
             yield SettingRow(f"{prefix}{name}", annotation, declared)
 

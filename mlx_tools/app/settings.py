@@ -17,7 +17,7 @@ from mlx_tools.app.setting_rows import (
     Setting,
     SettingRow,
     find_declaration_fault,
-    rows_of,
+    iter_rows,
 )
 from mlx_tools.backends import (
     BackendKind,
@@ -650,9 +650,9 @@ class Settings(Section, frozen=True):
 @cache
 def table() -> dict[str, SettingRow]:
     """Return all settings by key: the core's in the order of the code, then plugins'."""
-    rows = {row.key: row for row in rows_of(Settings)}
+    rows = {row.key: row for row in iter_rows(Settings)}
     for name, section in plugin_sections().items():
-        rows |= {row.key: row for row in rows_of(section, f"{name}.")}
+        rows |= {row.key: row for row in iter_rows(section, f"{name}.")}
     return rows
 
 
@@ -673,7 +673,7 @@ def _read_sections() -> tuple[dict[str, type[Section]], frozenset[str]]:
     from mlx_tools.app.hooks import plugins
 
     hooks, sections, owners = plugins(), dict[str, type[Section]](), dict[str, str]()
-    rows = list(rows_of(Settings))
+    rows = list(iter_rows(Settings))
     core_names = {row.key.partition(".")[0] for row in rows} | RESERVED
     left_out: set[str] = set()
     for plugin, offered in hooks.call("settings"):
@@ -681,7 +681,7 @@ def _read_sections() -> tuple[dict[str, type[Section]], frozenset[str]]:
             fault = find_section_fault(name, section, rows)
             if fault is None:
                 sections[name], owners[name] = section, plugin
-                rows += rows_of(section, f"{name}.")
+                rows += iter_rows(section, f"{name}.")
                 continue
             if name in owners:
                 fault += f", from {owners[name]}"
@@ -703,7 +703,7 @@ def find_section_fault(name: Any, section: Any, rows: Iterable[SettingRow]) -> s
         return fault
     taken_names = OTHER_VARIABLES | {row.env for row in rows}
     reserved = taken_names.union(*(row.setting.flags for row in rows))
-    for row in rows_of(section, f"{name}."):
+    for row in iter_rows(section, f"{name}."):
         if row.setting.run:
             return f"{row.key} would be a field of a run"
         if taken := reserved & {row.env, *row.setting.flags}:

@@ -193,7 +193,7 @@ def _step(record: Record) -> ReportStep:
         case AnswerRecord() | StoppedRecord():
             return _end(record)
         case _:
-            return _of_a_call(record)
+            return _make_call_step(record)
 
 
 def _beginning(record: Header | GoldenRecord | UserRecord) -> ReportStep:
@@ -263,7 +263,7 @@ def _end(record: AnswerRecord | StoppedRecord) -> ReportStep:
     return ReportStep("answer", "Answer", notes=notes, words=words, blocks=blocks)
 
 
-def _of_a_call(
+def _make_call_step(
     record: CallRecord
     | DecisionRecord
     | PauseRecord

@@ -22,7 +22,7 @@ from mlx_tools.app.config_edit import read_user_text, with_value, write_user_tex
 from mlx_tools.app.hooks import backend_makers, collect, source_makers, store_kind
 from mlx_tools.app.settings import SESSION, addresses, table
 from mlx_tools.backends import (
-    USUAL_ADDRESSES,
+    DEFAULT_ADDRESSES,
     Backend,
     ModelMissing,
     NativeVerdict,
@@ -114,19 +114,19 @@ def build_registry(
     Raises:
         UsageError: a root is no folder, or an allowed tool or plugin does not exist.
     """
-    registry = tools_of(configuration, header)
+    registry = load_registry(configuration, header)
     _check_names(configuration, registry)
     if note is not None:
         note_left_out(configuration, registry, note)
     return registry
 
 
-def tools_of(configuration: Configuration, header: Header | None = None) -> Registry:
+def load_registry(configuration: Configuration, header: Header | None = None) -> Registry:
     """Return the tools of `build_registry`, without a check of the settings' names."""
     settings = configuration.settings
     off: dict[str, str] = {}
     if not settings.enabled:
-        off["*"] = f"tools are turned off by {configuration.named_by('enabled')}"
+        off["*"] = f"tools are turned off by {configuration.tell_origin('enabled')}"
     tool_settings = settings.tools
     for name, is_on in UserChoicesFile().load().switched.items():
         if not is_on:
@@ -185,10 +185,10 @@ def _check_names(configuration: Configuration, registry: Registry) -> None:
             if registry.resolve_name(name) in specs or name in offered or is_glob(name):
                 continue
             if name.startswith(PLUGIN):
-                _check_plugin(configuration.named_by(key), name, registry)
+                _check_plugin(configuration.tell_origin(key), name, registry)
                 continue
             raise UsageError(
-                f"{configuration.named_by(key)}: there is no tool {name}",
+                f"{configuration.tell_origin(key)}: there is no tool {name}",
                 hint=did_you_mean(name, specs),
             )
 
@@ -238,7 +238,7 @@ def require_tools_enabled(configuration: Configuration, tool_choice: str = "auto
     """
     if not configuration.settings.enabled and tool_choice != "none":
         raise UsageError(
-            f"tools are turned off by {configuration.named_by('enabled')}",
+            f"tools are turned off by {configuration.tell_origin('enabled')}",
             hint="set it to true, or ask without tools: --tool-choice none",
         )
 
@@ -260,12 +260,13 @@ async def choose(
         backend_settings.kind in ("server", "local")
         and configuration.origins["backend.kind"][-1].kind == "option"
     ):
-        urls = urls if urls and configuration.named_by("backend.url") == "--url" else ()
+        urls = urls if urls and configuration.tell_origin("backend.url") == "--url" else ()
     if configuration.settings.policy.local_only:
         for url in urls:
             if not parse_address(url).loopback:
+                origin = configuration.tell_origin("policy.local_only")
                 raise UsageError(
-                    f"{configuration.named_by('policy.local_only')}: {url} is not on this machine",
+                    f"{origin}: {url} is not on this machine",
                     hint="name a loopback address, or leave local-only mode",
                 )
     pick = options.pick
@@ -277,11 +278,11 @@ async def choose(
             url=urls or None,
             model=options.model_name,
             api_key=backend_settings.api_key if urls else None,
-            gateway=None if options.serves else _gateway_of(configuration),
+            gateway=None if options.serves else _find_gateway(configuration),
             gateway_key=configuration.settings.gateway.api_key,
             note=note,
             spread=options.spread,
-            usual=usual or USUAL_ADDRESSES,
+            usual=usual or DEFAULT_ADDRESSES,
             pick=pick,
             pick_server=_server_picker(options, note),
             server_options=backend_settings.server_options,
@@ -329,7 +330,7 @@ async def _no_pick(question: str, answers: Sequence[str]) -> str | None:
     return None
 
 
-def _gateway_of(configuration: Configuration) -> str | None:
+def _find_gateway(configuration: Configuration) -> str | None:
     """Return the address of this user's gateway, None if there can be none."""
     gateway_settings = configuration.settings.gateway
     host = f"[{gateway_settings.host}]" if ":" in gateway_settings.host else gateway_settings.host
@@ -396,7 +397,7 @@ def build_controller(
 
 def with_settings(settings: RunSettings, configuration: Configuration) -> RunSettings:
     """Return the settings of a run for the same model, under another configuration."""
-    return replace(settings, **configuration.run_values(), **_places_of(configuration))
+    return replace(settings, **configuration.run_values(), **_list_paths(configuration))
 
 
 @asynccontextmanager
@@ -472,7 +473,7 @@ async def run_settings(options: RunOptions, selected: SelectedBackend, note: Not
         model=model,
         backend=selected.header_fields(),
         route=route.to_json(),
-        **_places_of(options.configuration),
+        **_list_paths(options.configuration),
     )
 
 
@@ -487,8 +488,8 @@ async def choose_route(options: RunOptions, selected: SelectedBackend) -> Route:
     if configuration.settings.backend.kind == "native":
         if route == "prompted":
             raise UsageError(
-                f"{configuration.named_by('backend.kind')} is native, and "
-                f"{configuration.named_by('routing.route')} prompted",
+                f"{configuration.tell_origin('backend.kind')} is native, and "
+                f"{configuration.tell_origin('routing.route')} prompted",
                 hint="leave one of them out",
             )
         route = "native"
@@ -604,7 +605,7 @@ def function_files(paths: Sequence[str]) -> tuple[str, ...]:
     return tuple(str(expand_user(path).resolve()) for path in paths)
 
 
-def _places_of(configuration: Configuration) -> dict[str, Any]:
+def _list_paths(configuration: Configuration) -> dict[str, Any]:
     """Return the paths that the header of a session stores."""
     return {
         "roots": list_roots(configuration),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mlx_tools.lazy import names_of
+from mlx_tools.lazy import attach_names
 
 if TYPE_CHECKING:
     from mlx_tools.backends.adapters import (
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
         read_traits,
     )
     from mlx_tools.backends.listener import listening_command
-    from mlx_tools.backends.local_servers import USUAL_ADDRESSES
+    from mlx_tools.backends.local_servers import DEFAULT_ADDRESSES
     from mlx_tools.backends.models.download import PullProgress, Report, fetch_wheel, file_sha256
     from mlx_tools.backends.models.embedded import DEFAULT_MODEL, folder_bytes
     from mlx_tools.backends.models.files import ModelFiles, TokenCounter, read_model_files
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
         takes_grammar,
         tells_of_tools,
     )
-    from mlx_tools.backends.scores import MAX_SCORES, spelled_bytes
+    from mlx_tools.backends.scores import MAX_SCORES, decode_spelling
     from mlx_tools.backends.server import ServerBackend, foreground_command
     from mlx_tools.backends.server_errors import LOG_HINT, as_refusal, translate
     from mlx_tools.backends.server_options import GPU_SHARE, HEADROOM, check_options
@@ -111,7 +111,7 @@ if TYPE_CHECKING:
     from mlx_tools.backends.waits import WaitTimer
     from mlx_tools.backends.wire import check_request, check_size, without_surrogates
 
-__getattr__, __dir__ = names_of(
+__getattr__, __dir__ = attach_names(
     globals(),
     {
         "adapters": (
@@ -149,7 +149,7 @@ __getattr__, __dir__ = names_of(
             "read_traits",
         ),
         "listener": ("listening_command",),
-        "local_servers": ("USUAL_ADDRESSES",),
+        "local_servers": ("DEFAULT_ADDRESSES",),
         "models.download": ("PullProgress", "Report", "fetch_wheel", "file_sha256"),
         "models.embedded": ("DEFAULT_MODEL", "folder_bytes"),
         "models.files": ("ModelFiles", "TokenCounter", "read_model_files"),
@@ -181,7 +181,7 @@ __getattr__, __dir__ = names_of(
             "takes_grammar",
             "tells_of_tools",
         ),
-        "scores": ("MAX_SCORES", "spelled_bytes"),
+        "scores": ("MAX_SCORES", "decode_spelling"),
         "server": ("ServerBackend", "foreground_command"),
         "server_options": ("GPU_SHARE", "HEADROOM", "check_options"),
         "address": ("Address", "parse_address"),

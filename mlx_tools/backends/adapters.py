@@ -120,9 +120,9 @@ class ErrorMappingBackend:
                 # A plain coroutine would warn that it was never awaited.
                 if inspect.iscoroutine(chunks):
                     chunks.close()
-                name = _name_of(self.backend)
+                name = _get_name(self.backend)
                 raise BackendBroken(
-                    f"complete() of the backend {_name_of(self.backend)} gave "
+                    f"complete() of the backend {name} gave "
                     f"{type(chunks).__name__}, no async iterator",
                     hint="write it as an async generator: async def complete(self, request), "
                     "with yield in it",
@@ -134,10 +134,9 @@ class ErrorMappingBackend:
                 except StopAsyncIteration:
                     return
                 if not isinstance(chunk, Chunk):
-                    name = _name_of(self.backend)
+                    name = _get_name(self.backend)
                     raise BackendBroken(
-                        f"the backend {_name_of(self.backend)} yielded {type(chunk).__name__}, not "
-                        "Chunk",
+                        f"the backend {name} yielded {type(chunk).__name__}, not Chunk",
                         hint="yield mlx_tools.Chunk(text), the last with a finish_reason",
                     )
                 _check_fields(chunk, self.backend)
@@ -147,12 +146,12 @@ class ErrorMappingBackend:
                     on_text()
                 yield chunk
         except Exception as error:
-            raise_as_own(error, f"backend {_name_of(self.backend)}")
+            raise_as_own(error, f"backend {_get_name(self.backend)}")
         finally:
             try:
                 await chunks.aclose()
             except Exception as error:  # an iterator without aclose fails here, too
-                name = _name_of(self.backend)
+                name = _get_name(self.backend)
                 _log.debug("the stream of %s was not closed: %s", name, type(error).__name__)
 
 
@@ -164,12 +163,12 @@ def _check_fields(chunk: Chunk, backend: Backend) -> None:
         convert(to_builtins(chunk, builtin_types=(bytes,)), Chunk)
     except (ValidationError, TypeError) as error:
         raise BackendBroken(
-            f"the backend {_name_of(backend)} yielded a chunk that cannot be read: {error}",
+            f"the backend {_get_name(backend)} yielded a chunk that cannot be read: {error}",
             hint="its fields are those of mlx_tools.Chunk",
         ) from None
 
 
-def _name_of(backend: Backend) -> str:
+def _get_name(backend: Backend) -> str:
     """Return the name of a backend in a message: of its own, or its class's."""
     name = read_attribute(backend, "name_in_errors")
     return name if isinstance(name, str) else type(backend).__name__
@@ -197,7 +196,7 @@ async def start_backend(backend: Backend) -> None:
         try:
             await start()
         except Exception as error:
-            raise_as_own(error, f"backend {_name_of(backend)}")
+            raise_as_own(error, f"backend {_get_name(backend)}")
 
 
 def raise_as_own(error: Exception, name: str) -> NoReturn:

@@ -17,8 +17,8 @@ from mlx_tools.backends.inspection import (
 )
 from mlx_tools.backends.interface import BackendKind
 from mlx_tools.backends.local_servers import (
+    DEFAULT_ADDRESSES,
     PROBE_TIMEOUT,
-    USUAL_ADDRESSES,
     LocalServer,
     find_local_servers,
     match_model,
@@ -44,7 +44,7 @@ async def choose_backend(
     url: str | Sequence[str] | None = None,
     model: str | None = None,
     api_key: str | None = None,
-    usual: str | Sequence[str] = USUAL_ADDRESSES,
+    usual: str | Sequence[str] = DEFAULT_ADDRESSES,
     gateway: str | None = None,
     gateway_key: str | None = None,
     note: Callable[[str], None] | None = None,

@@ -65,10 +65,10 @@ DIAGNOSIS: Final = 3.0
 A choice: ``/health`` answers at once unless the process hangs, and the error waits for it.
 """
 
-NUDGES: Final = (" 0", "\nx", "a.")
+CACHE_BREAKERS: Final = (" 0", "\nx", "a.")
 """Texts that, appended, push a prompt out of the server's cache: see `CompletionsBackend`."""
 
-CROWD: Final = 12
+SERVER_CACHE_ENTRIES: Final = 12
 """One more than the entries that mlx-lm's server keeps by default, and one to be sure."""
 
 RESTART_SECONDS: Final = 2.0
@@ -526,7 +526,7 @@ class CompletionsBackend:
                 if isinstance(error, EmptyResponse) or (
                     sent_nothing and isinstance(error, ConnectionDropped)
                 ):
-                    if nudges > len(NUDGES):
+                    if nudges > len(CACHE_BREAKERS):
                         problem = "began an answer and gave nothing, again and again"
                         raise TryAnotherServer(
                             f"{self.address} {problem}",
@@ -588,10 +588,10 @@ class CompletionsBackend:
         """
         # First the cheap way: one longer prompt. A cache that cannot shorten its entries needs a
         # crowd.
-        if turn < len(NUDGES):
-            prompts = [request.prompt + NUDGES[turn]]
+        if turn < len(CACHE_BREAKERS):
+            prompts = [request.prompt + CACHE_BREAKERS[turn]]
         else:
-            prompts = [f"{number} {number}" for number in range(CROWD)]
+            prompts = [f"{number} {number}" for number in range(SERVER_CACHE_ENTRIES)]
         for prompt in prompts:
             # One token at temperature 0: the nudge itself must not be the request that is
             # expensive.

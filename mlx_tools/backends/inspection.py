@@ -37,7 +37,7 @@ from mlx_tools.process import clean
 
 Source = Literal["named", "found", "embedded", "started", "loaded"]
 
-ALIKE: Final = 0.25
+MAX_LIKELIHOOD_DIFFERENCE: Final = 0.25
 """The most that a model's likelihoods may differ from those recorded, as natural logarithms.
 
 A choice: precision and hardware move them a little (in float16 the logits move by up to 0.4, so
@@ -308,7 +308,10 @@ async def _recognised(backend: CompletionsBackend) -> str | None:
                 scores = [row async for chunk in chunks for row in chunk.scores]
             logprobs = {score.text: score.logprob for score in scores[0]} if scores else {}
             expected = model.likelihoods
-            if all(abs(logprobs.get(text, -99.0) - expected[text]) < ALIKE for text in expected):
+            if all(
+                abs(logprobs.get(text, -99.0) - expected[text]) < MAX_LIKELIHOOD_DIFFERENCE
+                for text in expected
+            ):
                 return model.name
     except BackendError:
         pass  # the run's own request will show the failure

@@ -23,7 +23,7 @@ PROBE_TIMEOUT: Final = 2.0
 """Seconds that a server has to answer if nobody named it. A choice: local servers answer at once.
 """
 
-USUAL_ADDRESSES: Final = (
+DEFAULT_ADDRESSES: Final = (
     "http://127.0.0.1:8080",  # mlx-lm, llama.cpp
     "http://127.0.0.1:1234",  # LM Studio
     "http://127.0.0.1:11434",  # Ollama

@@ -147,7 +147,7 @@ class LoopbackTransport(httpx.AsyncBaseTransport):
         oldest = asyncio.get_running_loop().time() - self._keepalive_seconds
         while self._idle and self._idle[0].idle_since < oldest:
             self._idle.pop(0).close()
-        address = _address_of(request)
+        address = _get_address(request)
         for connection in reversed(self._idle):
             if connection.address == address:
                 self._idle.remove(connection)
@@ -157,16 +157,16 @@ class LoopbackTransport(httpx.AsyncBaseTransport):
         return None
 
 
-def _address_of(request: httpx.Request) -> tuple[str, int]:
+def _get_address(request: httpx.Request) -> tuple[str, int]:
     return request.url.host, request.url.port or 80
 
 
 async def _connect(request: httpx.Request) -> _Connection:
-    host, port = address = _address_of(request)
+    host, port = address = _get_address(request)
     seconds = request.extensions.get("timeout", {}).get("connect")
     try:
         async with asyncio.timeout(seconds):
-            *others, last = await _numbers_of(host, port)
+            *others, last = await _resolve_host(host, port)
             for number in others:  # localhost has two, and a server may have either
                 with suppress(OSError):
                     return await _open(address, number)
@@ -177,7 +177,7 @@ async def _connect(request: httpx.Request) -> _Connection:
         raise httpx.ConnectError(str(error), request=request) from error
 
 
-async def _numbers_of(host: str, port: int) -> list[str]:
+async def _resolve_host(host: str, port: int) -> list[str]:
     """Return the numeric addresses of a host; a name is looked up in a thread."""
     with suppress(ValueError):
         return [str(ipaddress.ip_address(host))]

@@ -48,7 +48,7 @@ PAUSE: Final = 1.0
 
 A choice: short enough for a restart, long enough not to ask a dead server with every request.
 """
-LONGEST_PAUSE: Final = 60.0
+MAX_PAUSE: Final = 60.0
 """The most seconds between two checks; each pause is twice the one before."""
 
 FAILURES: Final = 3
@@ -112,7 +112,7 @@ class Upstream:
         if at_once or self.problem or self._failures >= FAILURES:
             self.problem, self.elsewhere = problem, False
             self._retry_at = self.clock() + self._pause
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            self._pause = min(2 * self._pause, MAX_PAUSE)
 
     def note(self, error: BackendError) -> None:
         """Count an error against the server.

@@ -226,7 +226,7 @@ async def find_context_size(backend: Backend, model: str | None = None) -> int |
     try:
         named = model is not None or find_model_name(backend) is not None
         if not named and read_traits(backend).asks_server:
-            model = (await _look_at(backend)).model
+            model = (await _inspect(backend)).model
         folder = find_model_folder(backend, model)
         return None if folder is None else read_context(folder)
     except (BackendError, ModelError, UsageError):
@@ -444,7 +444,7 @@ async def find_setup(backend: Backend, wishes: PromptPreferences) -> ModelSetup:
     server: Any = backend
     selected, files, chat_format = None, None, wishes.chat_format
     if traits.asks_server and chat_format is None:
-        selected = await _look_at(server)
+        selected = await _inspect(server)
         name, files = selected.model, selected.files
     elif traits.own_model:
         name = str(server.model)
@@ -473,7 +473,7 @@ async def find_setup(backend: Backend, wishes: PromptPreferences) -> ModelSetup:
     return ModelSetup(_speakable(decided, chat_format, wishes.style), chat_format, context)
 
 
-async def _look_at(backend: Any) -> SelectedBackend:
+async def _inspect(backend: Any) -> SelectedBackend:
     from mlx_tools.backends.inspection import inspect_server
 
     return await inspect_server(backend)

@@ -97,8 +97,8 @@ class ScoreReader:
         """
         if not raw:
             has_spaces = any(" " in token for token in tokens)
-            return (None if has_spaces else shown_spelling(tokens)) or Spelling.PLAIN
-        self._spelling = self._spelling or shown_spelling(tokens)
+            return (None if has_spaces else find_spelling(tokens)) or Spelling.PLAIN
+        self._spelling = self._spelling or find_spelling(tokens)
         if self._spelling is not None:
             return self._spelling
         text = "".join(tokens)
@@ -169,7 +169,7 @@ _ADDED_TOKEN: Final = re.compile(r"<[^<>\s]+>")
 """The look of tokens outside the vocabulary: they show nothing about the spelling of the others."""
 
 
-def shown_spelling(tokens: Collection[str]) -> Spelling | None:
+def find_spelling(tokens: Collection[str]) -> Spelling | None:
     """Return the spelling that a mark in the tokens shows; None if there is no mark."""
     text = "".join(token for token in tokens if not _ADDED_TOKEN.fullmatch(token))
     if "▁" in text or any(_BYTE.fullmatch(token) for token in tokens):
@@ -182,14 +182,14 @@ def token_bytes(token: str, spelling: Spelling) -> bytes | None:
     if "\ufffd" in token:
         return None
     if spelling is Spelling.BYTES:
-        return spelled_bytes(token)
+        return decode_spelling(token)
     if spelling is Spelling.PIECES:
         byte = _BYTE.fullmatch(token)
         return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
     return token.encode()
 
 
-def spelled_bytes(token: str) -> bytes:
+def decode_spelling(token: str) -> bytes:
     """Return the bytes of a token in the byte-level spelling.
 
     An added token stands for itself.

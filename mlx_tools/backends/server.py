@@ -44,7 +44,7 @@ from mlx_tools.errors import (
 from mlx_tools.paths import private_dir, state_dir, to_install
 from mlx_tools.process import SUPERVISED, clean, end
 
-LOGS_KEPT: Final = 10
+MAX_LOGS: Final = 10
 """Logs of servers that stay in the log folder. A choice: enough to look into a few days of
 failures."""
 _ACCESS: Final = re.compile(r'"[A-Z]+ \S+ HTTP/\d\.\d" \d{3} -\s*\Z')
@@ -58,7 +58,7 @@ _NO_MEMORY: Final = re.compile(
 RESTARTED: Final = "the model's server had died; it is started again"
 """The note to a person when a dead server is started again."""
 
-PATIENCE: Final = 5.0
+END_SECONDS: Final = 5.0
 """Seconds that a server has to end by itself. A choice: it ends at once unless a forward pass runs.
 """
 
@@ -451,7 +451,7 @@ class ServerProcess:
             # Its supervisor ends it when this pipe closes.
             self._process.stdin.close()
         try:
-            self._process.wait(PATIENCE)
+            self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:  # it holds Python's lock for long: kill it
             end(self._process)
 
@@ -548,7 +548,7 @@ def new_log(folder: Path) -> Path:
     Remove the oldest logs there, so that ten are left.
     """
     old = sorted(folder.glob("server-*.log"))  # their names begin with the time
-    for path in old[: max(0, len(old) - LOGS_KEPT + 1)]:
+    for path in old[: max(0, len(old) - MAX_LOGS + 1)]:
         path.unlink(missing_ok=True)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     return folder / f"server-{stamp}-{os.getpid()}-{secrets.token_hex(2)}.log"

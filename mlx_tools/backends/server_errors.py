@@ -81,7 +81,7 @@ def translate(error: Exception, address: str) -> MlxToolsError:
 
     # httpx wraps a TLS failure in a ConnectError, whose words do not say that it is the
     # certificate.
-    for cause in causes_of(error):
+    for cause in iter_causes(error):
         if isinstance(cause, ssl.SSLError):
             return _untrusted(cause, address)
     names = [cls.__name__ for cls in type(error).__mro__]
@@ -90,7 +90,7 @@ def translate(error: Exception, address: str) -> MlxToolsError:
     return kind(f"{words.format(address)}: {detail}", hint=hint)
 
 
-def causes_of(error: BaseException) -> Iterator[BaseException]:
+def iter_causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and its causes."""
     cause: BaseException | None = error
     # Chains are two or three long; the limit guards against one that runs in a circle.
@@ -105,7 +105,7 @@ def causes_of(error: BaseException) -> Iterator[BaseException]:
 
 def _reason(error: BaseException) -> str:
     """Return the operating system's message behind an error, else the error's own."""
-    for cause in causes_of(error):
+    for cause in iter_causes(error):
         # os.strerror gives the same words on every path; strerror may come from getaddrinfo, with a
         # number of its own below 0.
         if isinstance(cause, OSError) and cause.strerror:
@@ -156,7 +156,7 @@ and Anthropic's interfaces."""
 
 
 def context_hint(detail: str) -> str | None:
-    """Return the advice for an error that tells of too long a prompt; None for any other error."""
+    """Return the advice for an error about too long a prompt, None for others."""
     if not _TOO_LONG.search(detail):
         return None
     return (

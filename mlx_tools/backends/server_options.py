@@ -26,7 +26,7 @@ The rest is for requests at work. Half is a choice: a longer cache saves reading
 more requests run at once.
 """
 
-LEAST_CACHE: Final = 256 * 2**20
+MIN_CACHE_BYTES: Final = 256 * 2**20
 """The fewest bytes for stored prompts: one conversation of some thousand tokens.
 
 With less, every turn would read the whole prompt again, also with a model that nearly fills the
@@ -40,7 +40,7 @@ UNKNOWN_CACHE: Final = 2**30
 _PER_REQUEST: Final = 2 * 10**9
 """Bytes that a request in a batch may need: 16,000 tokens of an 8-billion-parameter model."""
 
-_MOST_AT_ONCE: Final = 8
+_MAX_CONCURRENT: Final = 8
 """The most requests at once. A choice: more make each too slow to wait for on one machine."""
 
 ALLOWED: Final = {
@@ -78,8 +78,8 @@ def memory_options(model: Path, memory: int | None = None) -> list[str]:
         cache, at_once = UNKNOWN_CACHE, 1
     else:
         free = memory * GPU_SHARE - folder_bytes(model) - HEADROOM
-        cache = max(LEAST_CACHE, int(free * CACHE_SHARE))
-        at_once = max(1, min(_MOST_AT_ONCE, int(free * (1 - CACHE_SHARE) / _PER_REQUEST)))
+        cache = max(MIN_CACHE_BYTES, int(free * CACHE_SHARE))
+        at_once = max(1, min(_MAX_CONCURRENT, int(free * (1 - CACHE_SHARE) / _PER_REQUEST)))
     return [
         *("--prompt-cache-bytes", str(cache)),
         *("--decode-concurrency", str(at_once)),

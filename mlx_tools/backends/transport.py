@@ -25,7 +25,7 @@ from mlx_tools.backends.server_errors import (
     START_HINT,
     EmptyResponse,
     as_refusal,
-    causes_of,
+    iter_causes,
     translate,
 )
 from mlx_tools.errors import (
@@ -348,7 +348,7 @@ def local_network_hint(
     with suppress(ValueError):
         number = ipaddress.ip_address(host)
         is_local = number.is_private and not number.is_loopback
-    numbers = [errno.errno for errno in causes_of(error) if isinstance(errno, OSError)]
+    numbers = [errno.errno for errno in iter_causes(error) if isinstance(errno, OSError)]
     hints = (network_hint(errno, is_local=is_local, platform=platform) for errno in numbers)
     return next(filter(None, hints), None)
 

@@ -282,7 +282,7 @@ class VerdictStore(Struct, frozen=True):
 
         None if there is none.
         """
-        verdict = self._native_in(self._native_path(server, model))
+        verdict = self._read_native(self._native_path(server, model))
         is_same = verdict is not None and (verdict.server, verdict.model) == (server, model)
         return verdict if is_same else None
 
@@ -295,7 +295,7 @@ class VerdictStore(Struct, frozen=True):
         verdicts = (
             verdict
             for path in paths
-            if (verdict := self._native_in(path)) and verdict.model == model
+            if (verdict := self._read_native(path)) and verdict.model == model
         )
         return tuple(sorted(verdicts, key=lambda verdict: verdict.server))
 
@@ -308,7 +308,7 @@ class VerdictStore(Struct, frozen=True):
         path = self.path(f"{model} {server}")
         return path.with_name(f"{_NATIVE}{path.name}")
 
-    def _native_in(self, path: Path) -> NativeVerdict | None:
+    def _read_native(self, path: Path) -> NativeVerdict | None:
         try:
             return _parsed(read_regular(path, MAX_BYTES), NativeVerdict)
         except (OSError, NoVerdict):

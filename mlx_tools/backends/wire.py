@@ -296,7 +296,7 @@ def without_surrogates(text: str) -> str:
 TOKEN_BYTES: Final = 1024
 """More bytes of text than any tokenizer spends on one token (the longest are runs of spaces)."""
 
-SLACK: Final = 3
+MAX_EMPTY_TOKENS: Final = 3
 """Tokens that a server may count though they leave no text: the stop token, and one or two held
 back."""
 
@@ -488,4 +488,4 @@ class Collector:
         explained = self._bytes
         if self._mlx_lm:
             explained = min(explained, self._texts + self._silent_tokens)
-        return tokens - self._thought > explained + SLACK
+        return tokens - self._thought > explained + MAX_EMPTY_TOKENS

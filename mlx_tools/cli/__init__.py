@@ -44,13 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments[0] == "--version":
             return _print(f"mlx-tools {version()}\n")
         if arguments[-1] in ("--help", "-h", "--help-all"):
-            from mlx_tools.cli.help_screen import find_page, help_text_of
+            from mlx_tools.cli.help_screen import find_page, render_help
             from mlx_tools.cli.output import count_columns
 
             if (page := find_page(arguments[:-1])) is not None:
                 show_all = arguments[-1] == "--help-all"
                 return _print(
-                    help_text_of(page, count_columns(sys.stdout), show_all=show_all) + "\n"
+                    render_help(page, count_columns(sys.stdout), show_all=show_all) + "\n"
                 )
     from mlx_tools.cli.root import run
 

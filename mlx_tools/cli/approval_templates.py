@@ -19,7 +19,7 @@ from mlx_tools.cli.call_text import TextLine, as_name, in_words, on_one_line, sh
 from mlx_tools.cli.inputs import confirm, parse_json
 from mlx_tools.cli.options import AsJsonLines, Yes, argument, option
 from mlx_tools.cli.output import complain, count_noun, note, print_json, print_text
-from mlx_tools.cli.saved_sessions import kept_sessions
+from mlx_tools.cli.saved_sessions import open_user_store
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
 from mlx_tools.policy import ApprovalTemplate, compute_pin
 from mlx_tools.store import RootName
@@ -28,13 +28,13 @@ app = typer.Typer(add_completion=False)
 
 DAYS: Final = 30
 """Days that a template holds by default: a choice, so that a forgotten one ends."""
-_MOST_DAYS: Final = 366
+_MAX_DAYS: Final = 366
 
 
 @app.command(name="list")
 def list_templates(as_lines: AsJsonLines = False) -> None:
     """List the templates that hold, the oldest first."""
-    file = approval_templates(kept_sessions())
+    file = approval_templates(open_user_store())
     templates = file.templates(datetime.now(UTC))
     for template in templates:
         if as_lines:
@@ -62,9 +62,7 @@ def add(
             "ARGUMENT=* for any value, ARGUMENT:=JSON. A path is one below a root.",
         ),
     ] = None,
-    days: Annotated[
-        int, option("--days N", "For how long it holds.", min=1, max=_MOST_DAYS)
-    ] = DAYS,
+    days: Annotated[int, option("--days N", "For how long it holds.", min=1, max=_MAX_DAYS)] = DAYS,
     nested: Annotated[
         bool, option("--nested", "In runs that tools start within a call, too.")
     ] = False,
@@ -97,7 +95,7 @@ def add(
         show_all(map(TextLine, _lines(template)))
     if not confirm("Add this standing yes?", yes, warning="nothing was added"):
         return EXIT_STOPPED
-    added = approval_templates(kept_sessions()).add(template)
+    added = approval_templates(open_user_store()).add(template)
     print_text("\n".join(_lines(added)))
     return EXIT_OK
 
@@ -110,7 +108,7 @@ def revoke(
     """Take templates back: from now on their calls are asked about again."""
     if revoke_all == bool(ids):
         raise UsageError("which templates?", hint="name their ids, or say --all")
-    file, requested = approval_templates(kept_sessions()), frozenset(ids or ())
+    file, requested = approval_templates(open_user_store()), frozenset(ids or ())
     revoked = file.revoke(None if revoke_all else requested)
     if revoked < len(requested):
         raise UsageError(

@@ -18,11 +18,11 @@ from mlx_tools.cli.call_text import (
     TextLine,
     as_name,
     exact,
+    get_screen_size,
     in_brief,
     in_full,
     in_words,
     show,
-    size_of,
     wrap_lines,
 )
 from mlx_tools.cli.inputs import EditFailed, at_terminal, find_editor, in_editor, read_key
@@ -123,7 +123,7 @@ class Questions:
         prompt = partial(self._prompt, "y go on  n answer now ")
         while True:
             try:
-                key = read_key(self._keyboard, self._screen, prompt, partial(_print_to, text))
+                key = read_key(self._keyboard, self._screen, prompt, partial(_print_text, text))
             except OSError:  # the terminal was closed
                 return 0
             key = "n" if key is None else key.lower()
@@ -196,7 +196,7 @@ class Questions:
         session = "s" if self._look and can_last else ""
         keys = f"yn{edit}{session}dp"
         while True:
-            line = _offer(keys, request, size_of(self._screen).columns, omits=omits)
+            line = _offer(keys, request, get_screen_size(self._screen).columns, omits=omits)
             key = read_key(self._keyboard, self._screen, partial(self._prompt, f"{line} "), show)
             key = "p" if key is None else key.lower()
             if len(key) == 1 and key in keys:
@@ -258,13 +258,13 @@ class Questions:
         self, request: ApprovalRequest, screen: TextIO, *, place: str, edited: bool
     ) -> None:
         print(file=screen)
-        show(in_brief(request, size_of(self._screen), place=place, edited=edited), screen)
+        show(in_brief(request, get_screen_size(self._screen), place=place, edited=edited), screen)
 
     def _page(self, lines: Callable[[], Iterable[TextLine]]) -> None:
         """Show lines a screen at a time, wrapped for its present width."""
         rows, columns, shown = list[TextLine](), 0, 0
         while True:
-            size = size_of(self._screen)
+            size = get_screen_size(self._screen)
             if columns != size.columns:
                 columns = size.columns
                 rows = [*wrap_lines(lines(), columns)]
@@ -287,7 +287,7 @@ class Questions:
         print(text, file=self._screen, flush=True)
 
 
-def _print_to(text: str, file: TextIO) -> None:
+def _print_text(text: str, file: TextIO) -> None:
     print(text, file=file)
 
 

@@ -90,7 +90,7 @@ def ask(
 ) -> int:
     """Answer one question and return the exit code of how it ended."""
     talk, choice = _pick_session(go_on, session, options_given, tool_choice, require_tools, schema)
-    text, piped = _question(_words_of(question, prompt))
+    text, piped = _question(_read_question(question, prompt))
     is_plain = not (as_json or as_events)
     view = LiveView.for_process(steps=steps, answer=is_plain)
     clean = trace_cleaner(talk.run.configuration)
@@ -144,7 +144,7 @@ def _pick_session(
     return NewSession(run), None
 
 
-def _words_of(question: Sequence[str] | None, prompt: str | None) -> str | None:
+def _read_question(question: Sequence[str] | None, prompt: str | None) -> str | None:
     """The question as it was typed, or as a named prompt has it."""
     if prompt is None:
         return options.join_words(question)

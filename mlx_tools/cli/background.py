@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_PATIENCE: Final = 10.0
+_END_SECONDS: Final = 10.0
 """Seconds without an event after which a cancelled run is left alone.
 
 A choice: a tool that does not end must not keep the user from the prompt.
@@ -50,7 +50,7 @@ A choice: a tool that does not end must not keep the user from the prompt.
 
 _TICK: Final = 0.1
 """Seconds between two updates of the view, and looks for signals, while nothing happens."""
-_SOON: Final = 0.02
+_POLL_SECONDS: Final = 0.02
 """Seconds between two looks for a question while a backend is opened."""
 
 
@@ -192,7 +192,7 @@ class Turns:
         await decided.wait()
         return question.answer.result()
 
-    def wait_while_asked(self, does: Callable[[], T]) -> T:
+    def wait_answering(self, does: Callable[[], T]) -> T:
         """Return the result of a blocking function; meanwhile the user can be asked.
 
         Raises:
@@ -207,7 +207,7 @@ class Turns:
                 future.set_exception(error)
 
         threading.Thread(target=run, daemon=True).start()
-        while not wait([future], _SOON).done:
+        while not wait([future], _POLL_SECONDS).done:
             with suppress(queue.Empty):
                 item = self._queue.get_nowait()
                 assert isinstance(item, _Question)
@@ -266,7 +266,7 @@ class Turns:
             # A cancelled future does not mean that the run has recorded its interruption: wait for
             # its last event. Another Ctrl-C, or a tool that does not end, ends this wait.
             with suppress(queue.Empty):
-                while not has_ended and self._queue.get(timeout=_PATIENCE) is not None:
+                while not has_ended and self._queue.get(timeout=_END_SECONDS) is not None:
                     continue
             raise
 

@@ -126,7 +126,7 @@ MIN_COLUMNS: Final = 12
 MAX_ARGUMENTS: Final = 8
 """Arguments that the line of a call names; the others are counted."""
 
-_WIDE: Final = 40
+_WRAPPED_FROM_COLUMNS: Final = 40
 """Columns from which on our own lines are wrapped between words; narrower screens waste no room."""
 _SHORT: Final = 32
 """Columns of an argument that is shown whole in the line of a call, even if that takes one more
@@ -137,7 +137,7 @@ _MORE_SUFFIX: Final = ", … 1000000 more"
 _SCANNED_CHARS: Final = 2_000
 """Characters of an argument that are scanned for its beginning: it can have megabytes."""
 _REASON_CHARS: Final = 300
-_WIDE_LINE: Final = 160
+_PLAIN_COLUMNS: Final = 160
 """Columns of the line of a call without a screen."""
 
 IN_DOUBT: Final = (
@@ -163,7 +163,7 @@ class TextLine(Struct, frozen=True):
     """Words of ours come before the foreign text."""
 
 
-def size_of(screen: TextIO) -> os.terminal_size:
+def get_screen_size(screen: TextIO) -> os.terminal_size:
     """Return columns and lines of a terminal as it is now.
 
     80 by 24 if it does not say.
@@ -245,14 +245,14 @@ def _body(request: ApprovalRequest, whole: bool) -> tuple[Iterator[TextLine], st
     """
     if request.preview:
         lines = request.preview.removesuffix("\n").split("\n")
-        counts = in_words(request.counts or _counts_of(lines))
+        counts = in_words(request.counts or _count_changes(lines))
         return diff(request.preview), f"{len(lines)} lines" + (f" ({counts})" if counts else "")
     text = "" if whole else exact(request.arguments)
     lines = text.split("\n") if text else []
     return (TextLine(line, foreign=True) for line in lines), f"{len(text)} characters"
 
 
-def _counts_of(lines: Sequence[str]) -> str:
+def _count_changes(lines: Sequence[str]) -> str:
     """Return how many lines a diff adds and removes; empty for another text."""
     changes = [*dropwhile(lambda line: not line.startswith("@@"), lines)]
     added, removed = (sum(line.startswith(mark) for line in changes) for mark in "+-")
@@ -310,7 +310,7 @@ def in_full(
 
 def in_message(request: ApprovalRequest) -> str:
     """Return a call as a message that is shown elsewhere: on one line, then in full."""
-    arguments, _ = _beginnings(request.arguments, _WIDE_LINE)
+    arguments, _ = _beginnings(request.arguments, _PLAIN_COLUMNS)
     head = TextLine(f"Run {as_name(request.name)}? {arguments}")
     return "\n".join(row.text for row in wrap_lines([head, *in_full(request)], None))
 
@@ -337,7 +337,7 @@ def diff_sources(old_source: BoundSource, new_source: BoundSource) -> Iterator[T
     from difflib import unified_diff
 
     old, new = (
-        [row for tool in source.tools for row in _written_out(tool)]
+        [row for tool in source.tools for row in _describe_tool(tool)]
         for source in (old_source, new_source)
     )
     text = "\n".join(unified_diff(old, new, "agreed to", "now", n=2, lineterm=""))
@@ -346,7 +346,7 @@ def diff_sources(old_source: BoundSource, new_source: BoundSource) -> Iterator[T
         yield from diff(text)
 
 
-def _written_out(tool: BoundTool) -> list[str]:
+def _describe_tool(tool: BoundTool) -> list[str]:
     details = {"description": tool.description, "parameters": tool.parameters, "at": tool.location}
     text = json.dumps({tool.name: details, "effects": tool.effects}, indent=1, ensure_ascii=False)
     return text.split("\n")
@@ -363,7 +363,7 @@ def wrap_lines(lines: Iterable[TextLine], columns: int | None) -> Iterator[TextL
             yield TextLine(first + line.text, line.colour)
             continue
         room = max(MIN_COLUMNS, columns - 1) - len(continuation)
-        by_words = not line.foreign and columns >= _WIDE
+        by_words = not line.foreign and columns >= _WRAPPED_FROM_COLUMNS
         parts = wrap_line(line.text, room).split("\n") if by_words else [line.text]
         for number, piece in enumerate(piece for part in parts for piece in _pieces(part, room)):
             yield TextLine((continuation if number else first) + piece, line.colour)

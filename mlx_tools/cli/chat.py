@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
-_BRIEF: Final = 300
+_MAX_RECAP_CHARS: Final = 300
 """Characters of the last question and answer that are shown when a session continues."""
 
 
@@ -76,11 +76,11 @@ def chat(
             saved = replace(saved, run=run, fallback_options=other)
         if go_on and not sys.stdin.isatty():  # at a terminal the reminder says it
             tell_resumed(saved)
-        return talk_on(saved)
+        return continue_chat(saved)
     return _talk(with_project(options.run_options(options_given, tool_choice, require_tools)))
 
 
-def talk_on(saved: SavedSession) -> int:
+def continue_chat(saved: SavedSession) -> int:
     """Continue a saved session in a chat."""
     return _talk(saved.run, saved)
 
@@ -127,7 +127,7 @@ def _at_keyboard(talk: ChatSession) -> int:
     for row in (*banner(talk), *reminder(talk)):
         text = wrap_line(row, count_columns(sys.stderr), "  ")
         print(color_text(text, "dim", sys.stderr), file=sys.stderr)
-    _run_and_report(ahead, talk.take_up)
+    _run_and_report(ahead, talk.decide_pending)
     while True:
         try:
             line = editor.read()
@@ -220,7 +220,7 @@ def reminder(talk: ChatSession) -> Iterator[str]:
 
 
 def _brief(text: str) -> str:
-    return in_words(cut(" ".join(text.split()), _BRIEF))
+    return in_words(cut(" ".join(text.split()), _MAX_RECAP_CHARS))
 
 
 def banner(talk: ChatSession) -> Iterator[str]:

@@ -46,7 +46,7 @@ from mlx_tools.cli.chat_rights import (
 )
 from mlx_tools.cli.completion import first_questions
 from mlx_tools.cli.inputs import at_terminal, picked
-from mlx_tools.cli.options import one_of
+from mlx_tools.cli.options import require_choice
 from mlx_tools.cli.output import (
     cut,
     note,
@@ -55,7 +55,7 @@ from mlx_tools.cli.output import (
     steerable,
     warn_all,
 )
-from mlx_tools.cli.saved_sessions import kept_sessions, resolve_session
+from mlx_tools.cli.saved_sessions import open_user_store, resolve_session
 from mlx_tools.cli.talk import ChatSession
 from mlx_tools.errors import UsageError, did_you_mean
 from mlx_tools.messages import json_line
@@ -328,7 +328,7 @@ def _set(talk: ChatSession, words: str) -> str:
 
 
 def _clear(talk: ChatSession, _: str) -> str:
-    talk.begin_anew()
+    talk.start_conversation()
     return "a new conversation begins"
 
 
@@ -450,7 +450,7 @@ def _undo(talk: ChatSession, _: str) -> None:
 
 def _steps(talk: ChatSession, words: str) -> str:
     if words:
-        talk.steps = one_of("/steps", words, _SWITCH) == "on"
+        talk.steps = require_choice("/steps", words, _SWITCH) == "on"
     return "every step is shown" if talk.steps else "a call is shown in a line"
 
 
@@ -459,7 +459,7 @@ _MAX_ROWS: Final = 10
 
 
 def _resume(talk: ChatSession, name: str) -> None:
-    store, present = kept_sessions(), talk.conversation.session
+    store, present = open_user_store(), talk.conversation.session
     if name:
         raise ResumeChat(talk, store.find(name))
     rows = [
@@ -480,7 +480,7 @@ def _resume(talk: ChatSession, name: str) -> None:
 
 
 def _session_ids(talk: ChatSession, _: str) -> dict[str, str]:
-    questions, present = first_questions(kept_sessions()), talk.conversation.session
+    questions, present = first_questions(open_user_store()), talk.conversation.session
     return {key: question for key, question in questions.items() if question and key != present}
 
 

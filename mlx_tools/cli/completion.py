@@ -70,10 +70,10 @@ def first_questions(store: SessionStore) -> dict[str, str]:
 
 def tool_names() -> list[Item]:
     """Return the tools, each with the first sentence of its description."""
-    from mlx_tools.app import config, tools_of
+    from mlx_tools.app import config, load_registry
     from mlx_tools.cli.output import first_sentence
 
-    specs = tools_of(config.load()).all_specs()
+    specs = load_registry(config.load()).all_specs()
     return [(name, first_sentence(spec.description)) for name, spec in specs.items()]
 
 

@@ -106,7 +106,7 @@ def set_value(
     with contextlib.suppress(ConfigError):  # every command reports an error elsewhere
         loaded = config.load()
         if value is not None and all(origin.kind != "user" for origin in loaded.origins[key]):
-            note(f"{loaded.named_by(key)} overrides it")
+            note(f"{loaded.tell_origin(key)} overrides it")
 
 
 @app.command()

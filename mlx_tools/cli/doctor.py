@@ -37,6 +37,7 @@ from mlx_tools.app import (
     choose_route,
     collect,
     failed_check,
+    list_control_tokens,
     list_styles,
     load_questions,
     make_verdict,
@@ -45,7 +46,6 @@ from mlx_tools.app import (
     run_settings,
     session_store,
     try_native,
-    written_tokens,
 )
 from mlx_tools.backends import (
     Route,
@@ -208,7 +208,7 @@ async def _check(
         sessions=session_store(run.configuration),
         chat_format=f"{format_choice.chat_format.name}, {source}",
         is_explicit=format_choice.is_named,
-        control_tokens=written_tokens(format_choice.chat_format),
+        control_tokens=list_control_tokens(format_choice.chat_format),
         native=check_native_tools(format_choice.chat_format),
     )
     if not {check.name for check in findings.checks if check.status == "fail"} <= {"completion"}:

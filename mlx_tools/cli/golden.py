@@ -76,7 +76,7 @@ FOLDER: Final = Path("golden_transcripts")
 LORA: Final = "mlx-lora"
 """The form of training data for mlx_lm.lora."""
 
-_MAX_SHOWN: Final = 24
+_MAX_DIFFERENCES: Final = 24
 """Differences that are printed: some four screens. ``--json`` and ``--report`` have them all."""
 
 _MAX_NAMES: Final = 6
@@ -122,8 +122,10 @@ def run(
             _show_check(check)
 
     if live:
-        styles = options.some_of("--style", style, STYLES) if style else (None,)
-        strategies = options.some_of("--strategy", strategy, STRATEGIES) if strategy else (None,)
+        styles = options.parse_choices("--style", style, STYLES) if style else (None,)
+        strategies = (
+            options.parse_choices("--strategy", strategy, STRATEGIES) if strategy else (None,)
+        )
         cells = list(product(styles, strategies))
         run_choice = options.run_options(options_given)
         goldens = [read_golden(path) for path in files]
@@ -437,11 +439,12 @@ def _show_replays(checks: Sequence[GoldenCheck]) -> None:
 
 def _show_shared(shared: Sequence[SharedDifference]) -> None:
     """Print differences with the transcripts that have them."""
-    for row in shared[:_MAX_SHOWN]:
+    for row in shared[:_MAX_DIFFERENCES]:
         _show_differences([row.first], len(row.names) == 1)
         _show_names(row.names)
-    if len(shared) > _MAX_SHOWN:
-        rest = f"and {len(shared) - _MAX_SHOWN} more differences; golden run --json prints them all"
+    if len(shared) > _MAX_DIFFERENCES:
+        left = len(shared) - _MAX_DIFFERENCES
+        rest = f"and {left} more differences; golden run --json prints them all"
         print_text(rest)
 
 

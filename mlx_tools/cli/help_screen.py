@@ -22,7 +22,7 @@ ROWS: Final = 23
 
 COLUMNS: Final = 80
 
-MOST_USED: Final = (
+COMMON_OPTIONS: Final = (
     *("--continue", "--session", "--model", "--url", "--system", "--tools", "--preset"),
     *("--root", "--approve", "--max-iterations", "--max-tokens"),
     *("--batch", "--when", "--timezone"),
@@ -58,7 +58,7 @@ def _has_changed(command: str, pages: Mapping[str, Any]) -> bool:
     return missing or not pages.keys() >= list_subcommands(command).keys()
 
 
-def help_text_of(page: Page, columns: int | None, *, show_all: bool) -> str:
+def render_help(page: Page, columns: int | None, *, show_all: bool) -> str:
     """Return the help of a command, so wide; all of it if it fits on a screen."""
     width = columns or COLUMNS
     panels: dict[str, list[tuple[str, str]]] = {"Options": []}
@@ -68,7 +68,7 @@ def help_text_of(page: Page, columns: int | None, *, show_all: bool) -> str:
     if show_all or text.count("\n") < ROWS:
         return text
     by_name = {name: option for option in page["options"] for name in option["names"]}
-    used = [by_name[name] for name in (*MOST_USED, "--help-all", "--help") if name in by_name]
+    used = [by_name[name] for name in (*COMMON_OPTIONS, "--help-all", "--help") if name in by_name]
     room = width - _HEAD - 4
     brief = [(option["head"], _in_brief(option["help"], room)) for option in used]
     return _lay_out(page, {"Options": brief}, width)

@@ -41,7 +41,7 @@ MAX_BYTES = 64 * 1024 * 1024
 _OPEN_FILE = re.compile(r"/dev/(?:stdin|fd/[0-9]+)|/proc/self/fd/[0-9]+")
 """Paths of files that this process was started with."""
 
-_PATIENCE = 3.0
+_SILENCE_SECONDS = 3.0
 """Seconds of silence after which a person reads what the program waits for."""
 
 
@@ -143,7 +143,7 @@ def _stdin_bytes() -> bytes:
     if stream is None:
         return sys.stdin.read().encode("utf-8")
     with contextlib.suppress(OSError, ValueError):
-        ready, _, _ = select.select([stream.fileno()], [], [], _PATIENCE)
+        ready, _, _ = select.select([stream.fileno()], [], [], _SILENCE_SECONDS)
         if not ready:
             note("reading standard input (end it, or redirect it from /dev/null)")
     return _read_bounded(stream, "standard input")
@@ -279,7 +279,7 @@ def read_key(
 
     try:
         with (
-            terminal_kept(keyboard),
+            restore_terminal(keyboard),
             handle_signal(signal.SIGCONT, begin),
             _wake_on_signals() as signals,
         ):
@@ -370,7 +370,7 @@ def read_line(keyboard: TextIO, given_up: int | None = None) -> str | None:
 
 
 @contextlib.contextmanager
-def terminal_kept(keyboard: TextIO) -> Iterator[None]:
+def restore_terminal(keyboard: TextIO) -> Iterator[None]:
     """Restore the terminal's modes at the end.
 
     Raises:
@@ -562,7 +562,7 @@ def in_editor(text: str, name: str, keyboard: TextIO, screen: TextIO) -> str:
         path.touch(mode=0o600)
         path.write_text(text + "\n", encoding="utf-8")
         # Ctrl-C is for the editor. A handler is not inherited by it, while "ignored" would be.
-        with terminal_kept(keyboard), handle_signal(signal.SIGINT, lambda *_: None):
+        with restore_terminal(keyboard), handle_signal(signal.SIGINT, lambda *_: None):
             code = subprocess.run(  # noqa: S603 (the user's own command)
                 [*command, str(path)], stdin=keyboard.fileno(), stdout=screen, stderr=screen
             ).returncode

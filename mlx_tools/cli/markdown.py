@@ -22,7 +22,7 @@ from itertools import pairwise
 from time import monotonic
 from typing import TYPE_CHECKING, ClassVar, Final, TextIO
 
-from mlx_tools.cli.call_text import size_of
+from mlx_tools.cli.call_text import get_screen_size
 from mlx_tools.cli.output import PROSE, cells, color_text, for_terminal, wrap_line
 
 if TYPE_CHECKING:
@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 
 _PAUSE: Final = 0.03
 """The fewest seconds between two drawings: a person sees no more, and drawing takes time."""
-_SHARE: Final = 4
+_PAUSE_FACTOR: Final = 4
 """The pause is also at least this many times the last drawing: it takes at most a fifth of the
 time."""
 
-_NARROWEST: Final = 5
+_MIN_COLUMN_WIDTH: Final = 5
 """Columns of the screen for each column of a table; with fewer its source is shown."""
 
-_LONGEST: Final = 5000
+_MAX_PARAGRAPH_CHARS: Final = 5000
 """Characters of a paragraph: the time to read its marks grows with the square of its length."""
 
-_DEEPEST: Final = 20
+_MAX_LEVELS: Final = 20
 """Levels of nesting that are drawn: no screen shows more."""
 
 _MARKS: Final = " \t-=`~*_#>|:+.0123456789"
@@ -88,7 +88,7 @@ class PlainScreen:
         self._write_parts([word, "\n"] if word or self._column else [])
 
     def _write_parts(self, parts: Iterable[str]) -> None:
-        columns, out = size_of(self._output).columns, ""
+        columns, out = get_screen_size(self._output).columns, ""
         for part in parts:
             size = cells(part)
             if part == "\n":
@@ -152,7 +152,7 @@ class MarkdownScreen:
     def _parser(self) -> MarkdownIt:
         from rich.markdown import MarkdownIt
 
-        parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 2 * _DEEPEST})
+        parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 2 * _MAX_LEVELS})
         parser.enable(["table", "strikethrough"])
         return parser.disable(["reference", "image", "entity", "html_inline", "html_block"])
 
@@ -165,7 +165,7 @@ class MarkdownScreen:
     def _draw(self, whole: int, *, last: bool = False) -> None:
         """Draw the text so far; up to ``whole`` it has complete lines."""
         started_at = self._clock()
-        size = size_of(self._output)
+        size = get_screen_size(self._output)
         columns = max(size.columns - 1, 4)
         done: list[str] = []
         *finished, last_block = self._blocks(self._text[:whole])
@@ -182,7 +182,7 @@ class MarkdownScreen:
         self._replace_rows(done, live[-(size.lines - 1) :], columns)
         self._waits = False
         now = self._clock()
-        self._due = now + max(_PAUSE, _SHARE * (now - started_at))
+        self._due = now + max(_PAUSE, _PAUSE_FACTOR * (now - started_at))
 
     def _blocks(self, text: str) -> list[str]:
         """Return the lines of each block; the last one may continue."""
@@ -229,8 +229,12 @@ class MarkdownScreen:
         heads = sum(token.type == "th_open" for token in tokens)
         deepest = max((token.level for token in tokens), default=0)
         longest = max((len(token.content) for token in tokens if token.type == "inline"), default=0)
-        crowded = heads * _NARROWEST > columns or deepest > min(_DEEPEST, columns // 4)
-        rows = [] if crowded or longest > _LONGEST else self._render_rows(block, columns, max_rows)
+        crowded = heads * _MIN_COLUMN_WIDTH > columns or deepest > min(_MAX_LEVELS, columns // 4)
+        rows = (
+            []
+            if crowded or longest > _MAX_PARAGRAPH_CHARS
+            else self._render_rows(block, columns, max_rows)
+        )
         drawn = "\n".join(rows).strip("\n")
         source = "\n".join(wrap_line(line, columns) for line in block.rstrip().split("\n"))
         return (drawn or source).split("\n")

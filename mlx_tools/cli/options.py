@@ -192,7 +192,7 @@ def names(text: str | None) -> tuple[str, ...]:
     return tuple(name for part in (text or "").split(",") if (name := part.strip()))
 
 
-def one_of(option: str, text: str, allowed: Sequence[str]) -> str:
+def require_choice(option: str, text: str, allowed: Sequence[str]) -> str:
     """Return the text if it is one of the allowed ones, else raise `UsageError`."""
     if text not in allowed:
         problem = f"{text!r} is not allowed" if text else "none is named"
@@ -200,13 +200,15 @@ def one_of(option: str, text: str, allowed: Sequence[str]) -> str:
     return text
 
 
-def some_of(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
+def parse_choices(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
     """Return the names in a list with commas, each once.
 
     Raises:
         UsageError: one is not allowed, or there is none.
     """
-    return tuple(one_of(option, name, allowed) for name in dict.fromkeys(names(text)) or ("",))
+    return tuple(
+        require_choice(option, name, allowed) for name in dict.fromkeys(names(text)) or ("",)
+    )
 
 
 def _option(name: str, row: SettingRow) -> inspect.Parameter:

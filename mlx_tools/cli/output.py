@@ -28,7 +28,7 @@ PROSE = "\n\t\u200c\u200d"
 """Characters that stay in a text for reading, not for approval: also joiners of scripts and emoji.
 """
 
-_ROOM: Final = 30
+_MIN_TEXT_COLUMNS: Final = 30
 """Columns that a text in a list needs beside its head; with fewer it goes below."""
 
 _INDENT_BELOW: Final = "    "
@@ -141,7 +141,7 @@ def print_padded_row(head: str, text: str, width: int = 0) -> None:
     """Print a row of a list; heads have ``width`` columns if there is room."""
     columns = count_columns(stdout())
     # two blanks follow the head
-    narrow = columns is not None and columns < width + 2 + _ROOM
+    narrow = columns is not None and columns < width + 2 + _MIN_TEXT_COLUMNS
     print_text(join_columns(f"{head if narrow else head.ljust(width)} ", text, columns))
 
 
@@ -208,7 +208,7 @@ def join_columns(head: str, text: str, columns: int | None) -> str:
     """
     used = cells(head) + 1
     word = max(map(cells, text.split()), default=0)
-    if columns is None or columns - used >= max(_ROOM, word):
+    if columns is None or columns - used >= max(_MIN_TEXT_COLUMNS, word):
         return wrap_line(f"{head} {text}", columns, " " * used)
     if used + cells(text) <= columns:
         return f"{head} {text}"

@@ -37,7 +37,7 @@ from mlx_tools.protocol import (
     Reading,
     ReadingRules,
     Style,
-    calls_in,
+    find_call_keys,
     judge,
     read,
 )
@@ -87,7 +87,7 @@ def parse(
     options_given: options.Options,
 ) -> int:
     """Exit code 1 where the reading holds an error."""
-    options.one_of("--finish-reason", finish_reason, ("stop", "length"))
+    options.require_choice("--finish-reason", finish_reason, ("stop", "length"))
     style = options.load(options_given).settings.model.prompt_style
     # Bytes that are not UTF-8 become lone surrogates, and reading refuses these with a message.
     text = read_bytes(file).decode("utf-8", "surrogateescape")
@@ -143,7 +143,7 @@ def as_json(
     reading's error if it had none.
     """
     specs = tools if tools is not None else _assumed(reading)
-    echo_candidates = frozenset[str]().union(*map(calls_in, observations))
+    echo_candidates = frozenset[str]().union(*map(find_call_keys, observations))
     judged_calls = iter(judge(reading, specs, echo_candidates, tool_choice))
     error = reading.error
     messages: list[dict[str, Any]] = []
@@ -200,10 +200,10 @@ def read_tools(path: Path) -> dict[str, ToolSpec]:
     Raises:
         UsageError: names the file, the item and the error.
     """
-    return tools_of(read_json(path), str(path))
+    return parse_definitions(read_json(path), str(path))
 
 
-def tools_of(value: Any, name: str) -> dict[str, ToolSpec]:
+def parse_definitions(value: Any, name: str) -> dict[str, ToolSpec]:
     """Return the tools in a list of OpenAI or plain definitions.
 
     Each may have ``effects``; without them it has all.
@@ -319,7 +319,7 @@ def _items(path: Path, known_tools: Tools | None) -> list[Item]:
         value = inputs.parse_json(line, name)
         if not isinstance(value, dict) or not isinstance(value.get("question"), str):
             raise UsageError(f'{name}: expected {{"id", "question", "tools"}}')
-        tools = tools_of(value["tools"], name) if "tools" in value else known_tools
+        tools = parse_definitions(value["tools"], name) if "tools" in value else known_tools
         if tools is None:
             raise UsageError(f"{name}: no tools are named", hint="in the line, or by --tools")
         if not value["question"].strip():

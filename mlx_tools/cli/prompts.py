@@ -61,7 +61,7 @@ class NamedPrompts:
         Raises:
             UsageError: its blanks cannot be read, or it cannot be written.
         """
-        blanks_of(text)
+        find_blanks(text)
         path = self._path(name)
         try:
             private_dir(self._folder)
@@ -94,7 +94,7 @@ class NamedPrompts:
         return self._folder / f"{name}{_SUFFIX}"
 
 
-def blanks_of(text: str) -> list[str]:
+def find_blanks(text: str) -> list[str]:
     """Return the names of a prompt's blanks, ``$NAME`` or ``${NAME}``, each once.
 
     Raises:
@@ -118,7 +118,7 @@ def fill_prompt(name: str, words: Sequence[str], prompts: NamedPrompts | None = 
         UsageError: there is no such prompt, or a blank has no value.
     """
     text = (prompts or NamedPrompts()).read(name)
-    blanks = blanks_of(text)
+    blanks = find_blanks(text)
     values: dict[str, str] = {}
     rest = []
     for word in words:
@@ -147,7 +147,7 @@ def list_prompts(as_json: options.AsJson = False) -> None:
     for name in prompts.names():
         try:
             text = prompts.read(name)
-            blanks = blanks_of(text)
+            blanks = find_blanks(text)
         except UsageError as error:
             note(f"{name} is left out, since it cannot be asked: {error}")
             continue
@@ -175,7 +175,7 @@ def set_prompt(
     """Write a prompt; what was there under its name is replaced."""
     text = inputs.as_question(options.join_words(words) or "-")
     path = NamedPrompts().write(name, text)
-    blanks = [blank for blank in blanks_of(text) if blank != QUESTION]
+    blanks = [blank for blank in find_blanks(text) if blank != QUESTION]
     values = "".join(f" {blank}=…" for blank in blanks)
     note(f"kept in {path}: mlx-tools ask -p {name}{values}")
 

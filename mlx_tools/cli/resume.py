@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.background import answer
-from mlx_tools.cli.chat import talk_on
+from mlx_tools.cli.chat import continue_chat
 from mlx_tools.cli.inputs import parse_object
 from mlx_tools.cli.output import print_json
-from mlx_tools.cli.saved_sessions import kept_sessions, load_session, resolve_session
+from mlx_tools.cli.saved_sessions import load_session, open_user_store, resolve_session
 from mlx_tools.cli.view import LiveView, tell
 from mlx_tools.controller import ApprovalAnswer, Approvals
 from mlx_tools.errors import UsageError
@@ -74,14 +74,14 @@ def resume_session(
         as_json: print the outcome as JSON.
     """
     saved = load_session(session, options_given)
-    records = kept_sessions().read(saved.place).transcript
+    records = open_user_store().read(saved.place).transcript
     if not isinstance(approvals, Mapping) and session_status(records).is_finished:
         if approvals is not None or not inputs.at_terminal() or as_json:
             raise UsageError(
                 "nothing waits in the session: it has ended",
                 hint=f"go on in it: mlx-tools chat --session {saved.header.session}",
             )
-        return talk_on(resolve_session(session, False, options_given))
+        return continue_chat(resolve_session(session, False, options_given))
     outcome = answer(
         saved,
         lambda conversation: conversation.stream_resumed(approvals),

@@ -34,7 +34,7 @@ from mlx_tools.cli.command_table import (
     list_commands,
     list_subcommands,
 )
-from mlx_tools.cli.help_screen import Page, help_text_of, on_a_line
+from mlx_tools.cli.help_screen import Page, on_a_line, render_help
 from mlx_tools.cli.output import LINES, complain, count_columns, for_terminal, print_text, stdout
 from mlx_tools.cli.plain_values import read_plainly
 from mlx_tools.errors import (
@@ -242,7 +242,7 @@ def fails_as_json(command: Callable[..., Any]) -> Callable[..., Any]:
         except (Exception, KeyboardInterrupt) as error:
             if kwargs["as_json"]:
                 with contextlib.suppress(OSError):
-                    output.print_json(_stopped_by(error))
+                    output.print_json(_make_outcome(error))
             raise
 
     return wrapper
@@ -260,10 +260,10 @@ _REASONS: Final = (
 )
 
 
-def _stopped_by(error: BaseException) -> dict[str, Any]:
+def _make_outcome(error: BaseException) -> dict[str, Any]:
     """Return the outcome of a run that this error ended, or that never began."""
     from mlx_tools.app import config, session_store
-    from mlx_tools.transcript import Stopped, outcome_of
+    from mlx_tools.transcript import Stopped, make_outcome
 
     reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
     value = Stopped(session="", reason="internal_error").to_json() | {"session": None}
@@ -271,7 +271,7 @@ def _stopped_by(error: BaseException) -> dict[str, Any]:
         value |= {"session": error.session, "transcript": error.transcript}
         with contextlib.suppress(MlxToolsError, OSError):  # the session may not be at rest yet
             records = session_store(config.load()).records(error.session)
-            value = outcome_of(records, transcript=error.transcript).to_json()
+            value = make_outcome(records, transcript=error.transcript).to_json()
     code = reason if reason in ("interrupted", "internal_error") else _code(error)
     message = str(error) or "ended by Ctrl-C"
     if reason == "internal_error":
@@ -446,10 +446,10 @@ def format_help(context: Any, columns: int | None = None, *, show_all: bool) -> 
 
     It is complete if it fits on a screen, or with ``show_all``.
     """
-    return help_text_of(page_of(context), columns, show_all=show_all)
+    return render_help(get_page(context), columns, show_all=show_all)
 
 
-def page_of(context: Any) -> Page:
+def get_page(context: Any) -> Page:
     """Return the page of a context's command, for the table of help screens."""
     command = context.command
     parameters = command.get_params(context)

@@ -17,7 +17,7 @@ from mlx_tools.app import (
     as_options,
     collect,
     config,
-    header_of,
+    find_header,
     session_store,
     working_directory,
 )
@@ -45,7 +45,7 @@ _MAX_SESSIONS: Final = 200
 index, and 200 of them less than a tenth of a second."""
 
 
-def kept_sessions() -> SessionStore:
+def open_user_store() -> SessionStore:
     """The store of the user's sessions."""
     return session_store(config.load())
 
@@ -98,7 +98,7 @@ def find_last_conversation() -> str:
     Raises:
         UsageError: there is no conversation.
     """
-    store = kept_sessions()
+    store = open_user_store()
     tables = [table for table in collect("tables") if table.owner is not None]
     owners = [table.owner(store) for table in tables]
     here, last = working_directory(), ""
@@ -138,16 +138,16 @@ def describe_resumed(header: Header) -> str:
 
 def tell_resumed(saved: SavedSession) -> None:
     """Note which session goes on, and its first question."""
-    question = " ".join(kept_sessions().summary(saved.header.session).status.question.split())
+    question = " ".join(open_user_store().summary(saved.header.session).status.question.split())
     note(f"{describe_resumed(saved.header)}: {cut(in_words(question), 60)}")
 
 
 def load_session(session: str, options_given: options.Options) -> SavedSession:
     """A session, read without holding it, and how its header says to go on."""
-    store = kept_sessions()
+    store = open_user_store()
     place = session if os.sep in session else store.find(session)
     records = store.read(place).transcript
-    header = header_of(place, records, store.secret)
+    header = find_header(place, records, store.secret)
     begun = as_options(header)
     run = options.run_options({**begun, **options_given})
     other = None

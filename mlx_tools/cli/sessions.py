@@ -34,7 +34,7 @@ from mlx_tools.cli.output import (
     stdout,
 )
 from mlx_tools.cli.root import fails_as_json
-from mlx_tools.cli.saved_sessions import kept_sessions
+from mlx_tools.cli.saved_sessions import open_user_store
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.paths import expand_user
 from mlx_tools.store import (
@@ -67,7 +67,7 @@ def list_sessions(
     limit: Annotated[int, option("--limit N", "How many sessions at most.", min=1)] = DEFAULT_LIMIT,
 ) -> None:
     """List the sessions, the one first that was last written to."""
-    store, now = kept_sessions(), _now()
+    store, now = open_user_store(), _now()
     ids = store.by_last_update(limit)
     for session in ids:
         listed = store.describe(session)
@@ -89,7 +89,7 @@ def show(
     ] = False,
 ) -> None:
     """Show what happened in a session."""
-    store = kept_sessions()
+    store = open_user_store()
     session = store.find(session)
     records = store.records(session)
     if as_lines:
@@ -166,7 +166,7 @@ def delete(
     yes: Yes = False,
 ) -> None:
     """Remove these sessions, with all that they keep."""
-    store = kept_sessions()
+    store = open_user_store()
     listings = [store.describe(session) for session in dict.fromkeys(map(store.find, sessions))]
     for listed in listings:
         state = listed.status.state
@@ -189,7 +189,7 @@ def prune(
     yes: Yes = False,
 ) -> None:
     """Remove sessions that have ended."""
-    store = kept_sessions()
+    store = open_user_store()
     limit = None if older_than is None else time.time() - older_than * _DAY
     listings = [
         listed
@@ -293,7 +293,7 @@ def _describe_copy(report: CopyReport) -> str:
 QUESTION_CHARS: Final = 60
 """Characters of a question in a list. A choice: a list is for finding a session, not for reading
 it."""
-_LEAST_WORDS: Final = 16
+_MIN_QUESTION_COLUMNS: Final = 16
 """Columns that the words of a question need beside the rest of a row."""
 _PREVIEW_LINES: Final = 8
 _COLOURS: Final = {
@@ -317,7 +317,10 @@ def row(listing: ListedSession, now: datetime, columns: int | None = None) -> st
     if listing.updated:
         when = format_time(datetime.fromtimestamp(listing.updated, now.tzinfo), now)
     head, about = f"{listing.session:<24}  {when:<11} ", describe_status(status)
-    if columns is not None and (room := columns - len(f"{head} {about}  ")) >= _LEAST_WORDS:
+    if (
+        columns is not None
+        and (room := columns - len(f"{head} {about}  ")) >= _MIN_QUESTION_COLUMNS
+    ):
         return f"{head} {about}  {cut(gist(status), room)}".rstrip()
     return join_columns(head, f"{about}  {gist(status)}", columns).rstrip()
 

@@ -12,7 +12,7 @@ import typer
 from mlx_tools.cli.call_text import as_name, in_words
 from mlx_tools.cli.options import AsJson, option
 from mlx_tools.cli.output import count_noun, note, print_json, print_text, progress_counter, table
-from mlx_tools.cli.saved_sessions import kept_sessions
+from mlx_tools.cli.saved_sessions import open_user_store
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.store import SessionStore, asked_at
 from mlx_tools.transcript import Counters, CounterSum, Record, UserRecord, count
@@ -36,7 +36,7 @@ def stats(
     as_json: AsJson = False,
 ) -> None:
     """Count the questions and calls of all sessions, and how they ended."""
-    store = kept_sessions()
+    store = open_user_store()
     begin = _moment(begin_text, datetime.now(UTC)) if begin_text else None
     sessions, models, damaged = _count_all(store, begin)
     if as_json:
@@ -132,17 +132,17 @@ def _lines(sessions: int, models: Mapping[str, Counters]) -> Iterable[str]:
         yield f"ended: {', '.join(parts)}"
     heads = ("model", "questions", "answered", "turns", "tokens in", "cached", "out")
     if models:
-        rows = [_of_model(name, counters) for name, counters in models.items()]
+        rows = [_make_model_row(name, counters) for name, counters in models.items()]
         yield ""
         yield from table([(*heads, "unread", "repairs", "mends", "time"), *rows], numbers=True)
     if total.tools:
         heads = ("tool", "calls", "ok", "failed", "refused", "repaired", "mean time")
         names = sorted(total.tools, key=lambda name: (-total.tools[name].picked, name))
         yield ""
-        yield from table([heads, *(_of_tool(name, total) for name in names)], numbers=True)
+        yield from table([heads, *(_make_tool_row(name, total) for name in names)], numbers=True)
 
 
-def _of_model(name: str, counters: Counters) -> Sequence[str]:
+def _make_model_row(name: str, counters: Counters) -> Sequence[str]:
     tokens = (counters.prompt_tokens, counters.cached_tokens, counters.completion_tokens)
     lines = (sum(counters.corrections.values()), sum(counters.repairs.values()), counters.mends)
     answered = _share(counters.ends.get("answered", 0), counters.questions)
@@ -151,7 +151,7 @@ def _of_model(name: str, counters: Counters) -> Sequence[str]:
     return [in_words(name), *map(str, figures)]
 
 
-def _of_tool(name: str, total: Counters) -> Sequence[str]:
+def _make_tool_row(name: str, total: Counters) -> Sequence[str]:
     tool_counters = total.tools[name]
     mean = f"{tool_counters.duration_ms / tool_counters.ran:.0f} ms" if tool_counters.ran else "-"
     figures = (

@@ -28,7 +28,7 @@ from mlx_tools.cli.background import Turns, wait_for
 from mlx_tools.cli.call_text import in_words
 from mlx_tools.cli.inputs import ctrl_c_later, picked
 from mlx_tools.cli.output import note
-from mlx_tools.cli.saved_sessions import kept_sessions
+from mlx_tools.cli.saved_sessions import open_user_store
 from mlx_tools.cli.type_ahead import TypeAhead
 from mlx_tools.cli.view import LiveView, StatusLine, describe_compaction, tell
 from mlx_tools.controller import Controller, Conversation
@@ -209,7 +209,7 @@ class ChatSession:
         self.conversation.close()
         if not self.conversation.is_begun:
             with suppress(TranscriptError):
-                kept_sessions().remove(self.conversation.session)
+                open_user_store().remove(self.conversation.session)
 
     # --- questions ---
 
@@ -238,7 +238,7 @@ class ChatSession:
             )
         )
 
-    def take_up(self) -> None:
+    def decide_pending(self) -> None:
         """Decide what must be decided before the next question.
 
         Such as calls of a paused session.
@@ -329,7 +329,7 @@ class ChatSession:
 
     # --- sessions of the chat ---
 
-    def begin_anew(self) -> None:
+    def start_conversation(self) -> None:
         """Begin a new conversation."""
         self._enter(self.wait(self.controller.conversation))
         self._status = StatusLine(self.model)
@@ -414,7 +414,7 @@ class ChatSession:
         if run.pick is not None:
             run = replace(run, pick=self._pick)
         backends = self._portal.wrap_async_context_manager(open_selected_backend(run, note))
-        return self.turns.wait_while_asked(partial(stack.enter_context, backends))
+        return self.turns.wait_answering(partial(stack.enter_context, backends))
 
     async def _pick(self, question: str, answers: Sequence[str]) -> str | None:
         """Ask the user which of several answers is right, from the loop."""

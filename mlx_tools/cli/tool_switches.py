@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from mlx_tools.app import tools_of
+from mlx_tools.app import load_registry
 from mlx_tools.cli import options
 from mlx_tools.cli.call_text import TextLine, in_words, show_all
 from mlx_tools.cli.completion import tool_names
@@ -54,7 +54,7 @@ def remove(name: ToolName, yes: Yes = False) -> int:
     spec, offer = registry.all_specs().get(registry.resolve_name(name)), registry.find_offer(name)
     if spec is not None and (offer is None or offer.remove is None or spec.plugin != offer.plugin):
         raise UsageError(
-            f"{name} was not added by you ({origin_of(spec.plugin)})",
+            f"{name} was not added by you ({describe_origin(spec.plugin)})",
             hint=f"mlx-tools tools disable {name}",
         )
     if offer is None or offer.remove is None:
@@ -97,7 +97,7 @@ def tell_callable(names: Sequence[str]) -> None:
     if not names:
         return
     loaded = options.load({})
-    registry, policy = tools_of(loaded), loaded.policy()
+    registry, policy = load_registry(loaded), loaded.policy()
     for name in names:
         reason = lacking(name, registry, policy)
         if reason is not None:
@@ -109,10 +109,10 @@ def tell_callable(names: Sequence[str]) -> None:
 
 def load_tools() -> Registry:
     """Return the tools under the user's settings."""
-    return tools_of(options.load({}))
+    return load_registry(options.load({}))
 
 
-def origin_of(plugin: str) -> str:
+def describe_origin(plugin: str) -> str:
     """Return where a tool of this plugin comes from, in words."""
     return "built in" if plugin == BUILTIN else f"of {plugin}"
 

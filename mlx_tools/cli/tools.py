@@ -61,7 +61,7 @@ from mlx_tools.tools import (
 )
 from mlx_tools.transcript import PREVIEW_CHARS
 
-_USUAL: Final = ("default", "preset ")
+_DEFAULT_RULES: Final = ("default", "preset ")
 """The beginnings of the rules that deny a call which no list names."""
 
 _EXAMPLE: Final = """write it as '{"expression": "2+2"}', in single quotes"""
@@ -289,7 +289,9 @@ def _tell(done: DirectCall) -> int:
     elif done.error is not None:
         decision = done.decision
         # only an option that names the tool is missing
-        option_helps = decision and decision.decision == "deny" and decision.rule.startswith(_USUAL)
+        option_helps = (
+            decision and decision.decision == "deny" and decision.rule.startswith(_DEFAULT_RULES)
+        )
         hint = f" ({ALLOW.format(name=done.name)})" if option_helps else ""
         complain(f"{done.error.code}: {done.error.message}{hint}")
     if done.status == "pending":

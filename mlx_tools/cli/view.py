@@ -12,7 +12,15 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any, Final, Self, TextIO
 
-from mlx_tools.cli.call_text import TextLine, as_name, diff, exact, show, size_of, wrap_lines
+from mlx_tools.cli.call_text import (
+    TextLine,
+    as_name,
+    diff,
+    exact,
+    get_screen_size,
+    show,
+    wrap_lines,
+)
 from mlx_tools.cli.markdown import MarkdownScreen, PlainScreen
 from mlx_tools.cli.output import (
     PROSE,
@@ -45,7 +53,7 @@ from mlx_tools.transcript import (
 
 _WIDTH: Final = 160
 """Characters of a step's text. A choice: two lines of a terminal."""
-_FEW: Final = 40
+_MAX_PROGRESS_CHARS: Final = 40
 """Characters of a progress message: its line must fit into one row."""
 _FULL: Final = 80
 """Percent of the context from which on the status line says how to make room."""
@@ -279,7 +287,7 @@ class LiveView:
         row = text + (f" {seconds} s" if seconds else "")
         if row != self._row:
             self._clear_row()
-            shown = _fit(for_terminal(row), size_of(self._steps).columns - 1)
+            shown = _fit(for_terminal(row), get_screen_size(self._steps).columns - 1)
             self._steps.write(color_text(shown, "dim", self._steps))
             self._steps.flush()
             self._row = row
@@ -331,7 +339,7 @@ class LiveView:
         values = self._arguments.pop(event.call, {}).values()
         words = ", ".join(value if isinstance(value, str) else json_line(value) for value in values)
         took = f" · {took}" if took else ""
-        room = size_of(self._steps).columns - 1 - cells(took)
+        room = get_screen_size(self._steps).columns - 1 - cells(took)
         head = _fit(for_terminal(_line(f"· {event.name} {words}")), room * 3 // 5)
         mark, colour = ("→", "dim") if event.error is None else ("✗", "red")
         result = for_terminal(f" {mark} {text}")
@@ -477,7 +485,7 @@ def describe_compaction(event: events.Compacted) -> str:
 
 def describe_progress(message: str, fraction: float | None) -> str:
     """Return a call's progress in a few words: its line must fit into one row."""
-    words = cut(" ".join(message.split()), _FEW)
+    words = cut(" ".join(message.split()), _MAX_PROGRESS_CHARS)
     share = "" if fraction is None else f"{100 * fraction:.0f} %"
     return ", ".join(part for part in (words, share) if part) or "goes on"
 

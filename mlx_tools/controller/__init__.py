@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mlx_tools.lazy import names_of
+from mlx_tools.lazy import attach_names
 
 if TYPE_CHECKING:
     from mlx_tools.controller.approvals import CallApprovals, check_begun_here, check_header
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from mlx_tools.controller.completer import (
         Completer,
         CompletionResult,
+        make_request,
         mend_points,
-        request_for,
         to_chat_request,
     )
     from mlx_tools.controller.context import FittedStep
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from mlx_tools.controller.conversation import Conversation
     from mlx_tools.controller.direct import DirectCall, call_tool
     from mlx_tools.controller.driver import CallEnd, Driver, DriverParts, RunClock
-    from mlx_tools.controller.earlier import PriorConversation, prior_from_messages, turn_of
-    from mlx_tools.controller.outputs import Outputs, cleaner, preface_of, shorten
+    from mlx_tools.controller.earlier import PriorConversation, make_turn, prior_from_messages
+    from mlx_tools.controller.outputs import Outputs, cleaner, make_preface, shorten
     from mlx_tools.controller.session import (
         Ask,
         Complete,
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
         Session,
         Step,
         Write,
-        reading_of,
+        reread_completion,
     )
     from mlx_tools.controller.state import SessionInputs, Turn
-    from mlx_tools.controller.turn import decision_on, not_started, refusal_by
+    from mlx_tools.controller.turn import decide_call, make_refusal, not_started
     from mlx_tools.controller.writer import Emit, Observer, RunObserver, SessionWriter
 
-__getattr__, __dir__ = names_of(
+__getattr__, __dir__ = attach_names(
     globals(),
     {
         "approvals": ("CallApprovals", "check_begun_here", "check_header"),
@@ -65,18 +65,18 @@ __getattr__, __dir__ = names_of(
             "CompletionResult",
             "mend_points",
             "to_chat_request",
-            "request_for",
+            "make_request",
         ),
         "context": ("FittedStep",),
         "controller": ("Controller", "RunSettings", "check_output_schema"),
         "direct": ("DirectCall", "call_tool"),
         "conversation": ("Conversation",),
         "driver": ("CallEnd", "Driver", "DriverParts", "RunClock"),
-        "earlier": ("PriorConversation", "prior_from_messages", "turn_of"),
-        "outputs": ("Outputs", "cleaner", "preface_of", "shorten"),
-        "session": ("Ask", "Complete", "Execute", "Session", "Step", "Write", "reading_of"),
+        "earlier": ("PriorConversation", "prior_from_messages", "make_turn"),
+        "outputs": ("Outputs", "cleaner", "make_preface", "shorten"),
+        "session": ("Ask", "Complete", "Execute", "Session", "Step", "Write", "reread_completion"),
         "state": ("SessionInputs", "Turn"),
         "writer": ("Emit", "Observer", "RunObserver", "SessionWriter"),
-        "turn": ("decision_on", "not_started", "refusal_by"),
+        "turn": ("decide_call", "not_started", "make_refusal"),
     },
 )

@@ -26,7 +26,7 @@ from mlx_tools.controller.approver import (
     by_template,
 )
 from mlx_tools.controller.outputs import Outputs
-from mlx_tools.controller.turn import decision_on, decision_record, refusal_by
+from mlx_tools.controller.turn import decide_call, decision_record, make_refusal
 from mlx_tools.controller.writer import SessionWriter
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.messages import ErrorInfo, ToolCall, ToolSpec, json_bytes, replace
@@ -52,7 +52,7 @@ from mlx_tools.transcript import (
 APPROVAL_HOLDS: Final = timedelta(days=7)
 """The time within which an approval can be given: a weekend and a short illness, and no longer,
 since what was shown is forgotten by then."""
-_SLACK: Final = timedelta(minutes=5)
+_MAX_CLOCK_ERROR: Final = timedelta(minutes=5)
 """The most that a clock may be set back before it is no longer believed: clocks that are set by
 the network move by seconds, those of virtual machines that slept by a few minutes."""
 _EDITS: Final = 3
@@ -216,7 +216,7 @@ class CallApprovals:
             effects=tuple(sorted(request.effects)),
             bound_to=request.consent_binding or None,
         )
-        self._writer.append(replace(record, seal=seal_of(self._writer.secret, record)))
+        self._writer.append(replace(record, seal=compute_seal(self._writer.secret, record)))
 
     async def _preview_edit(
         self, request: ApprovalRequest, arguments: Mapping[str, Any]
@@ -251,7 +251,7 @@ class CallApprovals:
         )
         if len(json_bytes(edited.arguments)) > session.limits.max_argument_bytes:
             raise UsageError(f"the arguments of {name} are too long")
-        decision = decision_on(edited, session)
+        decision = decide_call(edited, session)
         if decision.decision == "deny":
             raise UsageError(f"with these arguments policy denies the call: {decision.reason}")
         # A person asked for the edit, so a person approves it, even where policy would not ask.
@@ -276,7 +276,7 @@ class CallApprovals:
             if key not in waiting:
                 fault = "was already decided" if key in made else "is not a call of this session"
                 raise UsageError(f"{key} {fault}", hint=f"waiting: {', '.join(waiting) or 'none'}")
-            decision = decision_on(waiting[key], session, policy)
+            decision = decide_call(waiting[key], session, policy)
             if answer.approved and answer.arguments is None and decision.decision == "deny":
                 raise UsageError(
                     f"{key} cannot be approved: {decision.reason}",
@@ -302,9 +302,9 @@ class CallApprovals:
             last, approval = state.decision, state.approval
             if approval is not None and not approval.approved:
                 continue
-            decision = decision_on(state.record, session)
+            decision = decide_call(state.record, session)
             if decision.decision == "deny":
-                await self.write([decision, refusal_by(decision, state, session)])
+                await self.write([decision, make_refusal(decision, state, session)])
             elif state.in_doubt:
                 continue  # a person decides about it, whatever policy allows
             elif approval is None and (last is None or last.decision != decision.decision):
@@ -416,7 +416,7 @@ class CallApprovals:
         what would run now; it is written down that somebody must decide about the call again.
         """
         one = await self._build_request(call, approval.expires_at)
-        if not equal_digests(seal_of(self._writer.secret, approval), approval.seal):
+        if not equal_digests(compute_seal(self._writer.secret, approval), approval.seal):
             why = "the approval in the transcript was not given here"
         elif not equal_digests(one.digest, approval.digest):
             why = f"what {call.name} would do has changed since it was approved"
@@ -473,7 +473,7 @@ class CallApprovals:
         try:
             begin, end = datetime.fromisoformat(issued_at), datetime.fromisoformat(expires_at)
             # A clock that was set back far would make an expired approval valid again.
-            return begin - _SLACK <= self._writer.now() <= end
+            return begin - _MAX_CLOCK_ERROR <= self._writer.now() <= end
         except (TypeError, ValueError, OverflowError):
             return False
 
@@ -515,7 +515,7 @@ def approval_request(
         expires_at=expires_at,
         in_doubt=in_doubt,
         state=preview.state,
-        effects=tool.effects_of(call.arguments) if tool is not None else frozenset(),
+        effects=tool.get_effects(call.arguments) if tool is not None else frozenset(),
         consent_binding=tool.consent_binding(call.arguments) if tool is not None else None,
         is_changed=is_changed,
     )
@@ -532,7 +532,7 @@ def _scope(answer: ApprovalAnswer, request: ApprovalRequest) -> Literal["call", 
     return "session" if lasting else "call"
 
 
-def seal_of(secret: bytes, record: ApprovalRecord) -> str:
+def compute_seal(secret: bytes, record: ApprovalRecord) -> str:
     """The seal that shows that a person said what the record says."""
     return seal(secret, "approval", to_json(record))
 

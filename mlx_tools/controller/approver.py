@@ -103,7 +103,7 @@ Approvals = Mapping[str, "bool | ApprovalAnswer"] | bool | None
 """The decisions on calls that wait, by their ids; True or False decides all of them."""
 
 
-def answers_of(approvals: Approvals, waiting: Sequence[str]) -> dict[str, ApprovalAnswer]:
+def collect_answers(approvals: Approvals, waiting: Sequence[str]) -> dict[str, ApprovalAnswer]:
     """Return an answer for each call that ``approvals`` decides.
 
     Args:
@@ -189,7 +189,7 @@ def by_template(
     )
     if (found := templates.find(called)) is None:
         return None
-    return decide_by_template(found, tool.spec, tool.spec.effects_of(call.arguments))
+    return decide_by_template(found, tool.spec, tool.spec.get_effects(call.arguments))
 
 
 class PauseApprover:

@@ -35,10 +35,10 @@ _TAIL_BEGUN: Final = re.compile(
 )
 """Text by which the end of a text may become one of these."""
 
-_LONGEST_TAIL: Final = 120
+_MAX_TAIL_CHARS: Final = 120
 """Characters at the end of a text in which a call may begin."""
 
-_LONGEST_WORD: Final = 40
+_MAX_WORD_CHARS: Final = 40
 """The same where no mark stands: a word that may be a tool's name, or a heading such as Action."""
 
 _MARK: Final = re.compile(r"[({<>\[|｜:=\"']")
@@ -75,7 +75,7 @@ def call_beginning(text: str, loose_names: Collection[str], start: int = 0) -> C
         if match.end() >= start and is_named:
             return CallBeginning(match.start(), is_frame=match["frame"] is not None)
     # Only the end can still grow into a call; what stands before it was looked at when it came.
-    tail = max(0, len(text) - (_LONGEST_TAIL if is_marked else _LONGEST_WORD))
+    tail = max(0, len(text) - (_MAX_TAIL_CHARS if is_marked else _MAX_WORD_CHARS))
     for match in _TAIL_BEGUN.finditer(text, tail):
         begins_line = text[max(0, match.start() - 1) : match.start()] in ("", "\n")
         if _may_go_on(match, loose_names, begins_line=begins_line):

@@ -64,19 +64,19 @@ GRACE_SECONDS: Final = 0.25
 CHARS_PER_TOKEN: Final = 64
 """More text than this for each token asked for is no completion: the stream is closed."""
 
-CHARS_OF_TOKEN: Final = 6
+MAX_CHARS_PER_TOKEN: Final = 6
 """A token has so many characters or fewer, mostly: for servers that neither stream nor count."""
 
 ALTERNATIVES: Final = 11
 """The alternatives for a token that are asked for: the most that mlx-lm's server gives."""
 
-LOOK_CHARS: Final = 80
+REREAD_CHARS: Final = 80
 """So much more text at least comes before held text is read again: a line or two."""
 
 TAIL: Final = 200
 """Characters in which a call's name and its bracket stand, if they stand in two pieces."""
 
-WARM: Final = 0.7
+MIN_RETRY_TEMPERATURE: Final = 0.7
 """The least temperature of what is drawn again."""
 
 _THOUGHT: Final = DEFAULT_REASONING_MARKERS[0][0]
@@ -200,7 +200,7 @@ class AnswerStreamFilter:
         assert begin is not None
         text = "".join(self._unread)
         self._unread = [text]
-        self._next_look = len(pending) + max(len(text) // 4, LOOK_CHARS)
+        self._next_look = len(pending) + max(len(text) // 4, REREAD_CHARS)
         if begin.is_frame or pending.rstrip().find("\n", begin.offset) < 0:
             return False
         if not self._is_text(text):
@@ -364,7 +364,7 @@ class Completer:
                 teller.tell(ending)
         said = usage.completion_tokens if usage is not None else None
         # Without usage the larger of two estimates: a server may send several tokens in a piece.
-        result.tokens += said or max(result.pieces - pieces, size // CHARS_OF_TOKEN)
+        result.tokens += said or max(result.pieces - pieces, size // MAX_CHARS_PER_TOKEN)
         result.usages.append(usage or Usage())
 
     async def _draw_request(
@@ -386,7 +386,7 @@ class Completer:
         # Held to a grammar the model writes the end of the prefix once more.
         repeated = grammar.repeated_prefix if grammar is not None else ""
         text = prompt + ask.text.removesuffix(repeated)
-        request = request_for(
+        request = make_request(
             self._session, text, max(1, left), grammar, ask.attempt + self._session.retries
         )
         # Only the first draw can go by the chat API: it has no way to go on from a begun turn.
@@ -426,7 +426,7 @@ class Completer:
             return None, ""
         # Of two tokens the first is used: so no later prompt is one that was finished, with its
         # whole text. mlx_lm.server dies of those.
-        request = replace(request_for(self._session, prompt, 2), top_logprobs=ALTERNATIVES)
+        request = replace(make_request(self._session, prompt, 2), top_logprobs=ALTERNATIVES)
         scores: list[tuple[TokenScore, ...]] = []
         usage: Usage | None = None
         text = ""
@@ -454,7 +454,7 @@ class Completer:
         It ends when the model closes its thought, or its budget ends.
         """
         text, watch = "", RepetitionWatch()
-        request = request_for(
+        request = make_request(
             self._session,
             step.prompt + thought.opening,
             thought.budget,
@@ -481,9 +481,9 @@ class Completer:
 
     def _grammar(self, step: Complete) -> Grammar:
         """The grammar of the completion: the calls and answers that are possible."""
-        from mlx_tools.decoding import grammar_for
+        from mlx_tools.decoding import build_grammar
 
-        return grammar_for(
+        return build_grammar(
             step.tools,
             style=step.rules.style,
             tool_choice=step.rules.tool_choice,
@@ -492,7 +492,7 @@ class Completer:
         )
 
 
-def request_for(
+def make_request(
     session: Session,
     prompt: str,
     max_tokens: int,
@@ -510,7 +510,7 @@ def request_for(
         prompt=prompt,
         max_tokens=max_tokens,
         # At temperature 0 a second attempt would be the first one over again.
-        temperature=max(temperature, WARM) if attempt else temperature,
+        temperature=max(temperature, MIN_RETRY_TEMPERATURE) if attempt else temperature,
         seed=(seed or 0) + attempt if attempt else seed,
         timeout=limits.completion_timeout,
         idle_timeout=limits.idle_timeout,

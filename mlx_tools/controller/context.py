@@ -41,15 +41,15 @@ from mlx_tools.transcript import (
     StoppedRecord,
 )
 
-LEAST_TOKENS: Final = 16
+MIN_TOKENS: Final = 16
 """With less room than this the model is not asked: it could not write a message."""
-ROOM_TOKENS: Final = 512
+RESERVED_TOKENS: Final = 512
 """If less room than this is left for a completion, room is made first: a call with a short text,
 or an answer of two paragraphs, takes some 300 tokens."""
-_ROOM_SHARE: Final = 8
+_RESERVED_DIVISOR: Final = 8
 """The part of a small context, one in so many, that is kept free for a completion: in 2,048 tokens
-`ROOM_TOKENS` would be a quarter, and a prompt with tools would hardly ever fit."""
-_DOUBT: Final = 4
+`RESERVED_TOKENS` would be a quarter, and a prompt with tools would hardly ever fit."""
+_MAX_COUNT_RATIO: Final = 4
 """A server that reports so many times fewer tokens than we count tells of something else: some
 report only what they did not have in their cache."""
 
@@ -75,7 +75,7 @@ class PromptCounter:
         session, last = self._session, self._session.completed
         asked = str(session.sent_prompt)
         said = last.usage.prompt_tokens if last is not None and last.requests == 1 else None
-        if asked and said is not None and _DOUBT * said >= (own := self.tokens(asked)):
+        if asked and said is not None and _MAX_COUNT_RATIO * said >= (own := self.tokens(asked)):
             self._extra_tokens *= max(1.0, said / max(own, 1))
             if prompt.startswith(asked):
                 return said + self.tokens(prompt) - self.tokens(asked)
@@ -156,7 +156,9 @@ class ContextWindow:
             self._has_tried = True
         budget = 0 if thought is None else thought.budget
         # Room for an ordinary turn. All of max_tokens would empty a small context for nothing.
-        wanted = max(LEAST_TOKENS, min(step.max_tokens + budget, ROOM_TOKENS, size // _ROOM_SHARE))
+        wanted = max(
+            MIN_TOKENS, min(step.max_tokens + budget, RESERVED_TOKENS, size // _RESERVED_DIVISOR)
+        )
         room = size - used - spare
         if room < wanted:
             record = await self._by_reference(render, size, size - spare - wanted, used)

@@ -29,7 +29,7 @@ from mlx_tools.backends import (
     find_setup,
     limit_discovery,
 )
-from mlx_tools.controller.approvals import check_begun_here, seal_of
+from mlx_tools.controller.approvals import check_begun_here, compute_seal
 from mlx_tools.controller.approver import (
     Approvals,
     Approver,
@@ -135,9 +135,9 @@ class RunSettings(RecordedSettings, frozen=True, kw_only=True):
     """The time for which the result of a call that only reads serves the same call: one ``run``,
     for the ``session``, or ``off``."""
 
-    def naming(self, name_of: Callable[[str], str]) -> RunSettings:
-        """Return the settings with tools by the names that ``name_of`` gives them."""
-        choice, wanted = name_of(self.tool_choice), tuple(map(name_of, self.require_tools))
+    def naming(self, get_name: Callable[[str], str]) -> RunSettings:
+        """Return the settings with tools by the names that ``get_name`` gives them."""
+        choice, wanted = get_name(self.tool_choice), tuple(map(get_name, self.require_tools))
         if (choice, wanted) == (self.tool_choice, self.require_tools):
             return self
         return replace(self, tool_choice=choice, require_tools=wanted)
@@ -497,7 +497,7 @@ class Controller:
             raise
         conversation = self._open(files)
         if narrowed_policy is not None:
-            conversation.policy = conversation.policy.narrowed_by(narrowed_policy)
+            conversation.policy = conversation.policy.intersect(narrowed_policy)
         return conversation
 
     def _check_model(self, header: Header) -> None:
@@ -533,7 +533,7 @@ class Controller:
                     words=load_words(),
                     disabled=disabled,
                     believes=lambda approval: equal_digests(
-                        seal_of(secret, approval), approval.seal
+                        compute_seal(secret, approval), approval.seal
                     ),
                     consents=earlier.consents or context.consents,
                     unknown_ends=context.unknown_ends,
@@ -568,7 +568,7 @@ class Controller:
         own = Policy.from_json(header.policy)
         stood = Policy.from_json(header.configured_policy) if header.configured_policy else own
         equal_digests = stood.digest() == self._configured_policy.digest()
-        return own if equal_digests else own.narrowed_by(self._configured_policy)
+        return own if equal_digests else own.intersect(self._configured_policy)
 
     def nested(self, run: NestedRun) -> Controller:
         """A controller for a run within a call of one of this one's."""
@@ -593,7 +593,7 @@ class Controller:
             run_context=replace(run.context, reads=NestedReadCallCache(run.context.reads)),
         )
 
-    def records_of(self, session: str) -> Sequence[Record]:
+    def read_records(self, session: str) -> Sequence[Record]:
         """The records of a session of this store, none where there is no such session."""
         reads = getattr(self._store, "read", None)
         try:

@@ -22,7 +22,7 @@ from mlx_tools.controller.approver import (
     Approvals,
     Approver,
     Templates,
-    answers_of,
+    collect_answers,
 )
 from mlx_tools.controller.completer import Completer
 from mlx_tools.controller.context import ContextWindow, PromptCounter
@@ -62,11 +62,11 @@ from mlx_tools.transcript import (
     State,
     events,
     last_run,
-    outcome_of_run,
+    make_run_outcome,
 )
 
 _ANSWERING: Final = (State.COMPLETING, State.READING, State.CALLING, State.PAUSED)
-_NOTHING_SAID: Final = PriorConversation()
+_NO_PRIOR_CONVERSATION: Final = PriorConversation()
 _NO_RESULTS: Final[Mapping[str, ToolResult]] = {}
 
 
@@ -155,7 +155,7 @@ class Conversation:
         *,
         policy: Policy,
         begin: Callable[[str, str | None], Header] | None = None,
-        earlier: PriorConversation = _NOTHING_SAID,
+        earlier: PriorConversation = _NO_PRIOR_CONVERSATION,
     ) -> None:
         """
         Args:
@@ -372,7 +372,7 @@ class Conversation:
             raise UsageError(f"{min(strangers)} is not a call that waits (any more)")
         if state is State.PAUSED and session.pause is not None:
             sure += [call.call_id for call in session.pause.nested_calls if not call.in_doubt]
-        answers = answers_of(approvals, sure)
+        answers = collect_answers(approvals, sure)
         # Ids of nested calls hold a slash; their own sessions check these answers once more.
         within = {key: answers.pop(key) for key in tuple(answers) if "/" in key}
         with self._exclusive(), observe_run(self._parts.observers, live.writer, emit):
@@ -525,14 +525,14 @@ class Conversation:
             return None
         writer = self._live.writer
         writer.emit = None
-        event = events.event_of(writer.append(record), ())
+        event = events.make_event(writer.append(record), ())
         assert isinstance(event, events.Compacted)
         return event
 
     def _outcome(self, live: _OpenSession) -> Outcome:
         """Return the outcome of the last question."""
         session, outputs = live.session, live.outputs
-        outcome = outcome_of_run(
+        outcome = make_run_outcome(
             session.header,
             last_run(self.files.transcript),
             session.history.sources,  # gathered by the fold, not by a look through all records
@@ -559,7 +559,7 @@ class Conversation:
             return live
         clean, artifacts = live.outputs.clean, self.files.artifacts
         if artifacts is not None:
-            for key, text in self.earlier.kept_artifacts():
+            for key, text in self.earlier.stored_artifacts():
                 artifacts.add(clean(text), key)
         there = sum(isinstance(record, CarriedRecord) for record in self.files.transcript)
         # Each record is folded before the next is made: the keys of calls go on behind it.

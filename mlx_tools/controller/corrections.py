@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct
 
 from mlx_tools.messages import ErrorInfo, Style, ToolCall, ToolSpec, replace
-from mlx_tools.parsing import compact, objects_in
+from mlx_tools.parsing import compact, find_objects
 from mlx_tools.prompt import GAP, one_line
 from mlx_tools.protocol import (
     Reading,
@@ -25,15 +25,15 @@ from mlx_tools.schema import read_properties, read_required
 if TYPE_CHECKING:
     from mlx_tools.controller.state import SessionState
 
-_MOST_CHARS: Final = 500
+_MAX_CHARS: Final = 500
 """Characters of an error's words: what all of them have (`PromptWords.error`)."""
 
-_SHOWN_CHARS: Final = 80
+_MAX_VALUE_CHARS: Final = 80
 """Characters of a value, or of what was written, that are shown: more says no more of the form."""
 
 _ELLIPSIS: Final = "…"
 
-_OF_A_TEXT: Final = ("invalid_json", "truncated_output", "unfilled")
+_SYNTAX_FAULTS: Final = ("invalid_json", "truncated_output", "unfilled")
 """Codes of faults that another form of the same call mends."""
 
 
@@ -41,7 +41,7 @@ def explain_reading(reading: Reading, session: SessionState) -> ErrorInfo:
     """Return the error of a reading, with the asked form of the call that was tried."""
     error = reading.error
     assert error is not None
-    if error.code not in _OF_A_TEXT:
+    if error.code not in _SYNTAX_FAULTS:
         return error
     tools = session.offered_tools
     attempt = attempted_call(reading.retained_text, tools)
@@ -54,7 +54,7 @@ def explain_reading(reading: Reading, session: SessionState) -> ErrorInfo:
     # The form shows what fitted of the attempt: a small model copies it, and fills the gaps.
     arguments = attempt.arguments if attempt is not None else None
     form = _form(tools[name], arguments, session)
-    return replace(error, message=one_line(message, _MOST_CHARS), form=form)
+    return replace(error, message=one_line(message, _MAX_CHARS), form=form)
 
 
 def explain_call(call: ToolCall, error: ErrorInfo, session: SessionState) -> ErrorInfo:
@@ -73,10 +73,10 @@ def explain_call(call: ToolCall, error: ErrorInfo, session: SessionState) -> Err
 def _form(spec: ToolSpec, arguments: Mapping[str, Any] | None, session: SessionState) -> str:
     is_asked_by_chat = session.header.route.get("path") == "native"
     native = ("", "") if is_asked_by_chat else session.call_form
-    return asked_form(spec, arguments, session.header.style, native)
+    return write_example_call(spec, arguments, session.header.style, native)
 
 
-def asked_form(
+def write_example_call(
     spec: ToolSpec,
     arguments: Mapping[str, Any] | None,
     style: Style,
@@ -110,7 +110,7 @@ def _fitting(spec: ToolSpec, arguments: Mapping[str, Any] | None) -> dict[str, A
     else:
         keys = [key for key in known if key in given or key in due] or [*known][:1]
         values = {key: given[key] if _fits(spec, key, given) else GAP for key in keys}
-    return {k: v if len(compact(v)) <= _SHOWN_CHARS else GAP for k, v in values.items()}
+    return {k: v if len(compact(v)) <= _MAX_VALUE_CHARS else GAP for k, v in values.items()}
 
 
 def _fits(spec: ToolSpec, key: str, arguments: Mapping[str, Any]) -> bool:
@@ -152,15 +152,15 @@ def attempted_call(text: str, tools: Mapping[str, ToolSpec]) -> AttemptedCall | 
     if found is None or name not in tools:
         return None
     begin = text.rfind("\n", 0, found.start()) + 1
-    return AttemptedCall(_shorten(text[max(begin, found.start() - _SHOWN_CHARS // 2) :]), name)
+    return AttemptedCall(_shorten(text[max(begin, found.start() - _MAX_VALUE_CHARS // 2) :]), name)
 
 
 def _attempts(text: str, catalog: ToolCatalog) -> Iterator[AttemptedCall]:
     """Calls that can be read: objects by any keys, then any family's form."""
-    for value in filter(None, (value for _, value in objects_in(text))):
+    for value in filter(None, (value for _, value in find_objects(text))):
         outline = ", ".join(f"{compact(str(key))}: {_ELLIPSIS}" for key in value)
         for name, arguments in (*possible_calls(value), *fitting_calls(catalog, value)):
-            yield AttemptedCall(f"{{{outline}}}"[:_SHOWN_CHARS], catalog.find(name), arguments)
+            yield AttemptedCall(f"{{{outline}}}"[:_MAX_VALUE_CHARS], catalog.find(name), arguments)
     for sequence in call_sequences(text):
         for call in sequence.calls[:1]:
             written = _shorten(text[sequence.begin : sequence.end])
@@ -174,5 +174,5 @@ def _fit_score(attempt: AttemptedCall, catalog: ToolCatalog) -> int:
 
 
 def _shorten(text: str) -> str:
-    line = " ".join(text[: 4 * _SHOWN_CHARS].split())
-    return line if len(line) <= _SHOWN_CHARS else line[: _SHOWN_CHARS - 1] + _ELLIPSIS
+    line = " ".join(text[: 4 * _MAX_VALUE_CHARS].split())
+    return line if len(line) <= _MAX_VALUE_CHARS else line[: _MAX_VALUE_CHARS - 1] + _ELLIPSIS

@@ -50,7 +50,7 @@ from mlx_tools.transcript import (
 )
 
 _CALL: Final = "c1"
-_KEPT_RECORDS: Final = (
+_CALL_RECORDS: Final = (
     *(CallRecord, RepairRecord, DecisionRecord),
     *(ApprovalRecord, ExecutionRecord, ObservationRecord),
 )
@@ -107,10 +107,8 @@ async def call_tool(
         limits: the limits of a run.
         approver: decides about the call. Without one a call that needs an approval stays
             ``pending``.
-        record: called with every record as it comes; the one that says that a tool starts comes
-            before it does.
-        session: what an approval binds to.
-        secret: what an approval binds to.
+        record: called with every record as it comes, that of a tool's start before it starts.
+        session, secret: what an approval binds to.
         now: the wall clock.
         on_progress: called with the tool's progress.
         undo: stores what the call replaces.
@@ -120,12 +118,8 @@ async def call_tool(
     Raises:
         UsageError: an argument besides ``arguments`` is not valid.
     """
-    require_instance("registry", registry, Registry, "write controller.registry")
-    require_instance("policy", policy, Policy, "write Policy(allow=[…])")
-    require_text("name", name, "give the name of a tool")
-    if limits is not None:
-        require_instance("limits", limits, Limits, "write Limits(tool_timeout=…)")
-    roots = require_texts("roots", roots, "give a list of folders")
+    limits = Limits() if limits is None else limits
+    _check_arguments(registry, policy, name, limits)
     try:
         # As a transcript would hold them: tuples become lists, and what no JSON holds is refused
         # here.
@@ -136,17 +130,13 @@ async def call_tool(
         session=session,
         created="",
         chat_format=NAMED_FORMATS["chatml"].to_json(),  # no prompt is made
-        roots=roots,
+        roots=require_texts("roots", roots, "give a list of folders"),
         policy=policy.to_json(),
-        limits=(limits or Limits()).to_json(),
+        limits=limits.to_json(),
     )
+    specs, disabled = registry.specs(), dict(registry.disabled)
     direct = _DirectSession(
-        Session(
-            header,
-            SessionInputs(
-                specs=registry.specs(), words=load_words(), disabled=dict(registry.disabled)
-            ),
-        ),
+        Session(header, SessionInputs(specs=specs, words=load_words(), disabled=disabled)),
         SessionFiles(session, _CallLog(record), undo=undo),
         registry,
         approver=approver or PauseApprover(),
@@ -156,6 +146,13 @@ async def call_tool(
         on_progress=on_progress,
     )
     return await direct.call(ToolCall(name, given))
+
+
+def _check_arguments(registry: object, policy: object, name: object, limits: object) -> None:
+    require_instance("registry", registry, Registry, "write controller.registry")
+    require_instance("policy", policy, Policy, "write Policy(allow=[…])")
+    require_text("name", name, "give the name of a tool")
+    require_instance("limits", limits, Limits, "write Limits(tool_timeout=…)")
 
 
 def _no_json(name: str, fault: Exception, record: Callable[[Record], None]) -> DirectCall:
@@ -174,7 +171,7 @@ class _CallLog(Transcript):
         self._record = record
 
     def append(self, record: Record) -> None:
-        if isinstance(record, _KEPT_RECORDS):
+        if isinstance(record, _CALL_RECORDS):
             self._record(record)
         super().append(record)
 

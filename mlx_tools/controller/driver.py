@@ -23,7 +23,7 @@ from mlx_tools.controller.completer import CompletionResult
 from mlx_tools.controller.context import FittedStep
 from mlx_tools.controller.outputs import Outputs
 from mlx_tools.controller.session import Ask, Complete, Execute, Idle, Step, Write
-from mlx_tools.controller.turn import decision_record, not_started, refusal, refusal_by
+from mlx_tools.controller.turn import decision_record, make_refusal, not_started, refusal
 from mlx_tools.controller.writer import Emit, SessionWriter
 from mlx_tools.errors import (
     BackendError,
@@ -123,11 +123,11 @@ class ToolRunner(Protocol):
         """End the run: nothing may be called any more."""
         ...
 
-    def spec_of(self, call: CallRecord, /) -> ToolSpec:
+    def find_spec(self, call: CallRecord, /) -> ToolSpec:
         """Return the tool of a call, as it is now."""
         ...
 
-    def denial_of(self, call: CallRecord, /) -> Decision | None:
+    def find_denial(self, call: CallRecord, /) -> Decision | None:
         """Return why the call may not start after all; None if it may."""
         ...
 
@@ -490,7 +490,7 @@ class Driver:
         async def limited(call: CallRecord) -> None:
             # Changes are made one after the other, in call order: a later one may build on an
             # earlier one, and an approval holds for what a file is when its call begins.
-            mutates = self.parts.runner.spec_of(call).mutates(call.arguments)
+            mutates = self.parts.runner.find_spec(call).mutates(call.arguments)
             async with one_change if mutates else contextlib.nullcontext(), limiter:
                 if problems:
                     return
@@ -546,12 +546,12 @@ class Driver:
                 expected_state = await parts.approvals.check_template(call, state.decision.rule)
         except ApprovalOutdated:
             return None
-        denied = parts.runner.denial_of(call)
+        denied = parts.runner.find_denial(call)
         if denied is not None:
             decision = decision_record(call.call, denied)
-            self.writer.append_all([decision, refusal_by(decision, state, session)])
+            self.writer.append_all([decision, make_refusal(decision, state, session)])
             return None
-        mutates = parts.runner.spec_of(call).mutates(call.arguments)
+        mutates = parts.runner.find_spec(call).mutates(call.arguments)
         # On disk before the tool starts: a crash from here on leaves a call in doubt, never one
         # that ran and is not known.
         self.writer.append(ExecutionRecord(call=call.call, mutates=mutates))

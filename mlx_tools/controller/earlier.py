@@ -95,8 +95,8 @@ class PriorConversation(Struct, frozen=True, kw_only=True):
         session may not show.
         """
         # In the same form the bytes stay, so a server's cache of the prompt still holds.
-        same = self.form == form_of(session)
-        said = self.records if same else tuple(_rewritten(self.records, session))
+        same = self.form == get_form(session)
+        said = self.records if same else tuple(_rewrite(self.records, session))
         for place, one in enumerate(said, start=1):
             if isinstance(one, UserRecord):
                 one = session.question_record(
@@ -107,7 +107,7 @@ class PriorConversation(Struct, frozen=True, kw_only=True):
             doubts = self.unknown_ends if place == len(said) else ()
             yield CarriedRecord(record=one, private=self.private, unknown_ends=doubts)
 
-    def kept_artifacts(self) -> Iterator[tuple[str, str]]:
+    def stored_artifacts(self) -> Iterator[tuple[str, str]]:
         """The artifacts that are still there of what is shown in part: id and text."""
         for one in self.records if self.artifacts is not None else ():
             keys: tuple[str | None, ...] = getattr(one, "artifacts", ())
@@ -118,7 +118,7 @@ class PriorConversation(Struct, frozen=True, kw_only=True):
                     yield key, text
 
 
-def form_of(session: Session) -> tuple[Any, ...]:
+def get_form(session: Session) -> tuple[Any, ...]:
     """All that decides how a model's turns are written in a session."""
     header = session.header
     native = header.chat_format if header.style == "native" else None
@@ -139,10 +139,10 @@ def prior_from_session(session: Session, artifacts: ArtifactStore | None) -> Pri
     return PriorConversation(
         records=(
             *(gone if prompt.removed_text else ()),
-            *map(_as_said, prompt.records),
+            *map(_strip_record, prompt.records),
             *(refusal(call, session, "in_doubt") for call in doubts),
         ),
-        form=form_of(session),
+        form=get_form(session),
         private=session.history.private_read,
         artifacts=artifacts,
         unknown_ends=tuple(session.history.unknown_ends.calls.values()),
@@ -153,7 +153,7 @@ def _is_in_doubt(record: ObservationRecord) -> bool:
     return record.error is not None and record.error.code == "in_doubt"
 
 
-def _as_said(record: PromptRecord) -> PromptRecord:
+def _strip_record(record: PromptRecord) -> PromptRecord:
     """A record of a prompt, without what was used up or found out when it was made."""
     match record:
         case CompletionRecord():
@@ -187,7 +187,7 @@ def turn_to_text(content: str, calls: Sequence[CallRecord], session: Session) ->
         if not any(lines):
             lines = [write_call(call.name, call.arguments, style=style) for call in calls]
         return "\n".join(filter(None, (content, *lines)))
-    given = None if result is None else result.arguments_in(content)
+    given = None if result is None else result.parse_arguments(content)
     if result is None or given is None:
         return write_answer(content, style)
     return write_call(result.spec.name, given, style=style)
@@ -219,7 +219,7 @@ def _in_native_form(calls: Sequence[CallRecord], session: Session) -> str:
     return ""
 
 
-def turn_of(
+def make_turn(
     content: str, calls: Sequence[CallRecord], session: Session, turn: int
 ) -> tuple[CompletionRecord, *tuple[CallRecord | AnswerRecord, ...]]:
     """The records of a turn that the host writes."""
@@ -228,7 +228,7 @@ def turn_of(
     return completion, *(calls or (AnswerRecord(turn=turn, content=content),))
 
 
-def _rewritten(records: Sequence[PromptRecord], session: Session) -> Iterator[PromptRecord]:
+def _rewrite(records: Sequence[PromptRecord], session: Session) -> Iterator[PromptRecord]:
     """The records with the model's turns in this session's form.
 
     Turns of which nothing was read are left out, and the corrections of them.
@@ -245,7 +245,7 @@ def _rewritten(records: Sequence[PromptRecord], session: Session) -> Iterator[Pr
                 continue
             answers = [r.content for r in brought if isinstance(r, AnswerRecord)]
             content = one.commentary if calls else answers[0]
-            yield turn_of(content, calls, session, one.turn)[0]
+            yield make_turn(content, calls, session, one.turn)[0]
         elif not isinstance(one, CorrectionRecord):
             yield one
 

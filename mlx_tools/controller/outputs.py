@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from mlx_tools.controller.session import Session
 from mlx_tools.errors import StorageError
 from mlx_tools.messages import ErrorInfo, replace
-from mlx_tools.policy import CHARS_OF_TOKEN, MIN_OBSERVATION_CHARS, Policy, can_be_allowed
+from mlx_tools.policy import MIN_CHARS_PER_TOKEN, MIN_OBSERVATION_CHARS, Policy, can_be_allowed
 from mlx_tools.prompt import READER, is_reader, is_search
 from mlx_tools.store import ArtifactStore, RootName
 from mlx_tools.tools import MAX_ERROR_CHARS, Preview, ToolResult
@@ -47,7 +47,7 @@ def shorten(text: str, limit: int, notice: Notice) -> str:
     return text[:head] + notice(len(text) - head - tail, head) + text[len(text) - tail :]
 
 
-def preface_of(session: Session, call: CallRecord) -> str:
+def make_preface(session: Session, call: CallRecord) -> str:
     """Return the notice that stands before an output.
 
     It says that a person gave the call other arguments, or that the same call was made before.
@@ -118,7 +118,7 @@ class Outputs:
         if result.sources is not None:
             return self._record_sources(record, call, result.sources.map_texts(self.clean))
         # Cleaned before it is cut or stored: half a secret at a cut would not be found any more.
-        content, limit = self.clean(result.content), self.most_chars
+        content, limit = self.clean(result.content), self.max_chars
         content = self._preface(call) + content
         self.whole[call.call] = content
         problem = None
@@ -146,7 +146,7 @@ class Outputs:
         if is_reader(self._session.specs.get(call.name)):
             return None
         content = self._preface(call) + self.clean(result.content)
-        return content if len(content) > self.most_chars else None
+        return content if len(content) > self.max_chars else None
 
     def _record_failure(
         self, record: ObservationRecord, call: CallRecord, error: ErrorInfo | None
@@ -165,7 +165,7 @@ class Outputs:
         self, record: ObservationRecord, call: CallRecord, sources: Sources
     ) -> RecordedEnd:
         """Sources, numbered on from those that the session was given before."""
-        words, limit = self._session.words, self.most_chars
+        words, limit = self._session.words, self.max_chars
         # Numbers go on over the session: ``[3]`` must mean one thing in it.
         first = max(self._session.history.sources, default=0) + 1
         cite = words.text("turns.cite", number=first) if sources.items else ""
@@ -181,7 +181,7 @@ class Outputs:
             after = after if len(after) <= limit // 2 else ""
             room = max(limit - len(preface) - len(after) - bool(after), 1)
             notice = self._cut_notice(self.artifacts.get(call.call), room, len(laid.text))
-            laid, content = _fitted(sources, first, room, notice)
+            laid, content = _limit_sources(sources, first, room, notice)
             content = (preface + _join_texts(content, after))[:limit]
         given = tuple(one.to_json() for one in laid.sources)
         artifact = self.artifacts.get(call.call)
@@ -195,13 +195,13 @@ class Outputs:
         words = self._session.words
         if not preview.text or preview.fails:
             return preview.text
-        limit = min(self.most_chars, _MAX_CHANGE_CHARS)
+        limit = min(self.max_chars, _MAX_CHANGE_CHARS)
         change = shorten(preview.text, limit, self._cut_notice(None, limit, len(preview.text)))
         counts = f" ({preview.counts})" if preview.counts else ""
         return words.text("turns.would_change", counts=counts, change=change)
 
     @property
-    def most_chars(self) -> int:
+    def max_chars(self) -> int:
         """The characters that the model is shown of one output of the current turn.
 
         All outputs of a turn together take at most a quarter of the context, in equal shares:
@@ -212,7 +212,7 @@ class Outputs:
         if size is None:
             return most
         # A quarter of the context, so that four such turns fit before anything has to leave.
-        share = size // 4 * CHARS_OF_TOKEN // max(1, len(session.current.calls))
+        share = size // 4 * MIN_CHARS_PER_TOKEN // max(1, len(session.current.calls))
         return min(most, max(share, MIN_OBSERVATION_CHARS))
 
     def keep_thoughts(self, thoughts: Iterable[str]) -> str | None:
@@ -244,7 +244,7 @@ class Outputs:
 
     def _preface(self, call: CallRecord) -> str:
         """Return the notice before an output, without what the policy takes out."""
-        return self.clean(preface_of(self._session, call))
+        return self.clean(make_preface(self._session, call))
 
     def _keep(self, *calls: str) -> StorageError | None:
         """Keep the outputs of these calls, those that are kept already left alone."""
@@ -312,7 +312,9 @@ def _redactor(secrets: bool, paths: bool, folders: tuple[str, ...]) -> Redactor:
     return Redactor(secrets=secrets, paths=paths, folders=folders)
 
 
-def _fitted(sources: Sources, first: int, room: int, notice: Notice) -> tuple[RenderedSources, str]:
+def _limit_sources(
+    sources: Sources, first: int, room: int, notice: Notice
+) -> tuple[RenderedSources, str]:
     """As much of the sources as there is room for.
 
     With the notice, if there is room for it.

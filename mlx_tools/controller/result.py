@@ -39,7 +39,7 @@ def settle_result(
     at = next(places, None)
     if at is None:
         done = bool(calls) or bool(early_message)
-        spoken = reading if done else _spoken(result, reading, read_again, wanted_message)
+        spoken = reading if done else _read_text_answer(result, reading, read_again, wanted_message)
         return replace(spoken, call_like=False)
     if at:
         return read_again(max_calls=at)
@@ -49,7 +49,7 @@ def settle_result(
     return _answered(result, alone, calls[0].arguments, calls[0].repairs)
 
 
-def _spoken(
+def _read_text_answer(
     result: ResultTool, reading: Reading, read_again: Callable[..., Reading], wanted_message: str
 ) -> Reading:
     """Return the answer of a turn without a call, or why it is none."""
@@ -57,7 +57,7 @@ def _spoken(
     for free in others:  # some servers pay no heed to the prefix
         for answer in free.messages if not free.truncated else ():
             text = answer.content if isinstance(answer, FinalAnswer) else ""
-            if (arguments := result.arguments_in(text)) is not None:
+            if (arguments := result.parse_arguments(text)) is not None:
                 return _answered(result, free, arguments, answer.repairs)
     if others[1].bare_text:  # which any text is
         others = others[:1]
@@ -69,7 +69,7 @@ def _spoken(
 def _answered(
     result: ResultTool, reading: Reading, arguments: Mapping[str, Any], repairs: tuple[str, ...]
 ) -> Reading:
-    answer = result.answer_from(arguments, repairs)
+    answer = result.make_answer(arguments, repairs)
     if answer is None:
         _, _, error = validate_arguments(result.spec, arguments)
         assert error is not None
@@ -86,7 +86,7 @@ class ResultText:
     """The text of an answer, told while its call is written.
 
     `feed` takes the next text of the arguments, as the model writes it, and gives the next of the
-    answer's: compact. All of it joins to what `ResultTool.answer_from` makes of arguments that need
+    answer's: compact. All of it joins to what `ResultTool.make_answer` makes of arguments that need
     no coercion.
     """
 

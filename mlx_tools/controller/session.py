@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, Self
 from msgspec import Struct, field
 
 from mlx_tools.controller.result import settle_result
-from mlx_tools.controller.state import OF_A_CALL, CallState, SessionInputs, SessionState, Turn
+from mlx_tools.controller.state import CALL_RECORDS, CallState, SessionInputs, SessionState, Turn
 from mlx_tools.controller.turn import follow, refusal
 from mlx_tools.errors import MlxToolsError, TranscriptError
 from mlx_tools.messages import ErrorInfo, FinishReason, Strategy, ToolSpec, replace
@@ -28,7 +28,7 @@ from mlx_tools.protocol import (
     Reading,
     ReadingRules,
     as_repetition,
-    calls_in,
+    find_call_keys,
     forcing_prefix,
     opening,
     read,
@@ -137,7 +137,7 @@ def fills(size: int | None, used_tokens: int | None) -> bool:
     return size is not None and used_tokens is not None and 5 * used_tokens >= 4 * size
 
 
-def reading_of(record: CompletionRecord, rules: ReadingRules) -> Reading:
+def reread_completion(record: CompletionRecord, rules: ReadingRules) -> Reading:
     """Read a recorded completion again, by the rules under which it was written."""
     reading = read(record.text, record.finish_reason or "stop", rules)
     reading = with_mended(reading, record.mended_messages)
@@ -204,7 +204,7 @@ class Session(SessionState):
         # The table comes first: it alone says what can follow, and the rest only narrows it.
         if record.type not in TRANSITIONS[self.state] and not self._begins_calling(record):
             raise TranscriptError(f"a {record.type} record may not follow while {self.state.value}")
-        if isinstance(record, OF_A_CALL):
+        if isinstance(record, CALL_RECORDS):
             state = self.current.open_calls.get(record.call)
             if state is None:
                 raise TranscriptError(
@@ -253,7 +253,7 @@ class Session(SessionState):
         """
         # In an old transcript a turn may have fewer decisions than would be made today.
         if self.state is State.READING and record.type in _BEGINS_CALLING:
-            self.current.all_written()
+            self.current.drop_unwritten()
         match record:
             case GoldenRecord() | MendRecord():
                 return  # what the session is kept for; how the completion came about that follows
@@ -301,7 +301,7 @@ class Session(SessionState):
                 self._take_in(record, RunHistory())
             case CompactedRecord():
                 # What left was read there: of it only these words can hold a call to be echoed.
-                self.calls_seen_in_outputs |= calls_in(record.content)
+                self.calls_seen_in_outputs |= find_call_keys(record.content)
                 self.known_tools.compact(record, ())
                 self.summary_artifacts = record.artifacts
         for call in message.unknown_ends:
@@ -312,7 +312,9 @@ class Session(SessionState):
     def _hear(self, record: UserRecord) -> None:
         """Take in the words of a question; what was piped in may hold a call to be echoed."""
         if record.untyped_suffix_chars:
-            self.calls_seen_in_outputs |= calls_in(record.content[-record.untyped_suffix_chars :])
+            self.calls_seen_in_outputs |= find_call_keys(
+                record.content[-record.untyped_suffix_chars :]
+            )
         self.first_question = self.first_question or record.content
 
     def _ask(self, record: UserRecord) -> None:
@@ -337,7 +339,9 @@ class Session(SessionState):
         if reading is None and record.error is not None:
             reading = Reading(error=record.error)
         elif reading is None:
-            reading = self.settle_reading(reading_of(record, self._rules(record.prefix)), record)
+            reading = self.settle_reading(
+                reread_completion(record, self._rules(record.prefix)), record
+            )
         # Before the turn is read: what a record leaves out of its prompt is relative to this one.
         self.sent_prompt.take(record)
         self.completed, self.turn = record, record.turn
@@ -421,7 +425,7 @@ class Session(SessionState):
         # search finds are lines of the catalog, from which the model is to call.
         text = record.shown_text
         if text and not search:
-            self.calls_seen_in_outputs |= calls_in(text)
+            self.calls_seen_in_outputs |= find_call_keys(text)
         return search, ran
 
     # --- the next step ---
@@ -468,14 +472,14 @@ class Session(SessionState):
         if self.at_step_limit:
             text = self.words.error("iteration_limit")
             if self.result is not None:
-                text = self._said_of_result("finish")
+                text = self._result_text("finish")
             notice = CorrectionRecord(turn=self.turn, error=ErrorInfo("iteration_limit", text))
             return Write((notice,))
         # It was told to finish, and has used the one completion that is left for that.
         if self.iterations > self.max_iterations:
             return Write((StoppedRecord(reason="iteration_limit"),))
         style, choice, tools = self.header.style, self.choice, self.offered_tools
-        native, strategy = self._asks_natively(choice), self.header.strategy
+        native, strategy = self._uses_native_chat(choice), self.header.strategy
         messages, prefix, thought = None, "", None
         if native:
             # What it writes is mended as what was prompted is, where the server completes text.
@@ -501,7 +505,7 @@ class Session(SessionState):
             messages=messages,
         )
 
-    def _asks_natively(self, choice: str) -> bool:
+    def _uses_native_chat(self, choice: str) -> bool:
         """Return whether the model's server is asked by its own chat interface.
 
         It is not where that has just failed, or would pay no heed to what must be called, if the
@@ -513,7 +517,7 @@ class Session(SessionState):
         forced = choice not in ("auto", "none") and not route.get("obeys", True)
         return not (route.get("completes", True) and (self.format_errors or forced))
 
-    def _said_of_result(self, key: str) -> str:
+    def _result_text(self, key: str) -> str:
         return self.words.text(f"result.{key}", name=self.result_name)
 
     def settle_reading(self, reading: Reading, completion: CompletionText) -> Reading:
@@ -536,14 +540,14 @@ class Session(SessionState):
             reading,
             self.specs,
             read_with,
-            wanted_message=self._said_of_result("wanted"),
-            early_message=self._said_of_result("early") if self.must_act else "",
+            wanted_message=self._result_text("wanted"),
+            early_message=self._result_text("early") if self.must_act else "",
         )
 
     def _rules(self, prefix: str) -> ReadingRules:
         """The rules by which a turn is read that the host began with ``prefix``."""
         choice = self.choice
-        native = self._asks_natively(choice)
+        native = self._uses_native_chat(choice)
         is_one = choice in self.specs or choice == self.result_name
         thinking = self.prompt.thought_open and self._thought(prefix) is None
         # One more than may run is read, so that the model is told about it.

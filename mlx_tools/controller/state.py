@@ -46,7 +46,7 @@ from mlx_tools.transcript import (
     in_doubt_after,
 )
 
-OF_A_CALL: Final = (
+CALL_RECORDS: Final = (
     *(DecisionRecord, ObservationRecord, ExecutionRecord, NestedRecord),
     *(SummaryRecord, ApprovalRecord, EditRecord),
 )
@@ -108,7 +108,7 @@ class Turn(Struct):
         calls = {key: replace(state, nested={**state.nested}) for key, state in self.calls.items()}
         return replace(self, calls=calls, open_calls={key: calls[key] for key in self.open_calls})
 
-    def all_written(self) -> None:
+    def drop_unwritten(self) -> None:
         """Take it that nothing more follows from the completion than what was noted."""
         self.records = self.records[: self.noted]
 
@@ -118,7 +118,7 @@ class Turn(Struct):
             self.noted += 1
         if isinstance(record, CallRecord):
             self.calls[record.call] = self.open_calls[record.call] = CallState(record)
-        if not isinstance(record, OF_A_CALL):
+        if not isinstance(record, CALL_RECORDS):
             return
         state = self.calls[record.call]
         # Before the match: each of the cases below may ask for it.
@@ -294,9 +294,8 @@ class SessionState:
         """Four fifths of the context were used, and nothing has been summed up since."""
         self.current = Turn(())
         # --- the question under way ---
-        self.question = ""
-        self.retries = 0
-        """How often the question was asked before."""
+        self.question, self.retries = "", 0
+        """Its text, and the number of times that it was asked before."""
         self.tool_choice = header.tool_choice
         self.run_history = RunHistory()
         """The part of the history since the last question."""

@@ -18,7 +18,7 @@ import anyio.to_thread
 from msgspec import Struct
 
 from mlx_tools.backends import ErrorMappingBackend
-from mlx_tools.controller.completer import CHARS_PER_TOKEN, request_for
+from mlx_tools.controller.completer import CHARS_PER_TOKEN, make_request
 from mlx_tools.controller.outputs import Outputs
 from mlx_tools.controller.session import Session
 from mlx_tools.errors import BackendError
@@ -35,11 +35,11 @@ MIN_SUMMARY_CHARS: Final = 120
 """Characters of one short sentence: with less room than that a part is not asked about."""
 MAX_SUMMED_CHARS: Final = 1_600
 """Characters of the summary of a conversation: some 400 tokens, a tenth of a context of 4,096."""
-_LEAST_CHARS: Final = 200
+_MIN_CHARS: Final = 200
 """Characters of a part below which nothing is asked: its summary would be as long as the part."""
 MAX_SUMMARY_CHARS: Final = 400
 """Tokens of one or two sentences; a small model that is left more room fills it."""
-_AROUND_CHARS: Final = 40
+_MARKER_CHARS: Final = 40
 """Characters around the summary of a part: they say where it begins."""
 _NOTICE_CHARS: Final = 300
 """Characters around all of them: how the middle was left out, and who wrote this."""
@@ -50,7 +50,7 @@ _MIN_TOKENS: Final = 16
 _MAX_SUMMARY_SHARE: Final = 3 / 8
 """Characters of a conversation's summary for each token of the context: at three characters a token
 that is an eighth of it."""
-_ROOM_FOR_SUMMARY: Final = 2
+_PART_CHARS_PER_TOKEN: Final = 2
 """Characters of a part for each token of the context, at four characters a token: a part takes half
 of it, and leaves the rest for the question and the summary."""
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?]) ")
@@ -90,7 +90,7 @@ class Summariser:
         how far it has come, from 0 to 1.
         """
         words, question = self._session.words, self._session.question
-        cut = partial(parts_of, text, self._outputs.most_chars, question)
+        cut = partial(split_text, text, self._outputs.max_chars, question)
         parts, room = await anyio.to_thread.run_sync(cut)  # it may be megabytes
         said: list[dict[str, Any]] = []
         usages: list[Usage] = []
@@ -135,8 +135,10 @@ class Summariser:
         """
         session, words = self._session, self._session.words
         size = session.header.context
-        chars = MAX_PART_CHARS if size is None else max(MAX_PART_CHARS, _ROOM_FOR_SUMMARY * size)
-        while chars >= _LEAST_CHARS:
+        chars = (
+            MAX_PART_CHARS if size is None else max(MAX_PART_CHARS, _PART_CHARS_PER_TOKEN * size)
+        )
+        while chars >= _MIN_CHARS:
             parts = _select_parts(_cut(text, 0, len(text), chars), MAX_PARTS, session.question)
             room = self.max_conversation_chars // max(len(parts), 1)
             prompts = [
@@ -156,7 +158,7 @@ class Summariser:
     async def _ask_summary(self, prompt: str, room: int) -> tuple[str, Usage]:
         """The model's answer, in at most ``room`` characters."""
         session = self._session
-        request = request_for(session, prompt, _tokens(room))
+        request = make_request(session, prompt, _tokens(room))
         text, usage, most = "", Usage(), request.max_tokens * CHARS_PER_TOKEN
         async with aclosing(self._backend.complete(request)) as chunks:
             async for chunk in chunks:
@@ -164,7 +166,7 @@ class Summariser:
                 usage = chunk.usage or usage
                 # Small models go on after a summary with another one: it ends with its first
                 # paragraph.
-                if len(text) > most or is_said(text):
+                if len(text) > most or is_complete(text):
                     break
         return shorten_text(without_repeats(text), room), usage
 
@@ -183,7 +185,7 @@ class Summariser:
         return prompt.render()
 
 
-def parts_of(text: str, limit: int, question: str) -> tuple[Sequence[Part], int]:
+def split_text(text: str, limit: int, question: str) -> tuple[Sequence[Part], int]:
     """The parts of ``text`` to be summarised, and the characters for each summary.
 
     The parts are in order; all summaries together take less than half of ``limit``. They are cut
@@ -191,7 +193,7 @@ def parts_of(text: str, limit: int, question: str) -> tuple[Sequence[Part], int]
     too many, those are taken that share most words with the question.
     """
     room = limit // 2 - _NOTICE_CHARS
-    most = min(MAX_PARTS, room // (MIN_SUMMARY_CHARS + _AROUND_CHARS))
+    most = min(MAX_PARTS, room // (MIN_SUMMARY_CHARS + _MARKER_CHARS))
     if most < 1:
         return (), 0
     # The summaries take up to half of what is shown; head and tail share the other half as they do
@@ -200,7 +202,7 @@ def parts_of(text: str, limit: int, question: str) -> tuple[Sequence[Part], int]
     even = (end - begin) // most + 1
     parts = _cut(text, begin, end, min(max(limit, even), MAX_PART_CHARS))
     parts = _select_parts(parts, most, question)
-    return parts, min(room // len(parts) - _AROUND_CHARS, MAX_SUMMARY_CHARS)
+    return parts, min(room // len(parts) - _MARKER_CHARS, MAX_SUMMARY_CHARS)
 
 
 def _select_parts(parts: list[Part], max_parts: int, question: str) -> list[Part]:
@@ -231,7 +233,7 @@ def _cut(text: str, begin: int, end: int, size: int) -> list[Part]:
     return parts
 
 
-def is_said(text: str) -> bool:
+def is_complete(text: str) -> bool:
     """Return whether a summary is whole: more text adds nothing.
 
     A paragraph is over, or a sentence came a second time.

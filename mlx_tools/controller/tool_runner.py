@@ -54,7 +54,7 @@ from mlx_tools.transcript import (
     calls_in_doubt,
     events,
     expand_citations,
-    unknown_ends_of,
+    find_unknown_ends,
 )
 
 MAX_DEPTH: Final = 2
@@ -93,16 +93,16 @@ class RegistryRunner:
     def end(self) -> None:
         self._files.access.end()
 
-    def spec_of(self, call: CallRecord) -> ToolSpec:
+    def find_spec(self, call: CallRecord) -> ToolSpec:
         return self._registry.get(call.name).spec
 
-    def denial_of(self, call: CallRecord) -> Decision | None:
+    def find_denial(self, call: CallRecord) -> Decision | None:
         # Read again for each call: whoever deletes the list stops a run that is under way.
-        return self._files.access.check(self.spec_of(call))
+        return self._files.access.check(self.find_spec(call))
 
     async def run(self, call: CallRecord, expected_state: str | None) -> CallEnd:
         session, tool, nested = self._session, self._registry.get(call.name), self._nested
-        shown_chars: int | None = self._outputs.most_chars
+        shown_chars: int | None = self._outputs.max_chars
         if session.header.long_observations == "summary" and not is_reader(tool.spec):
             shown_chars = None  # the tool need not shorten what the model will summarise
         if nested is not None:
@@ -213,7 +213,7 @@ class OuterController(Protocol):
         """Return the controller of a run."""
         ...
 
-    def records_of(self, session: str, /) -> Sequence[Record]:
+    def read_records(self, session: str, /) -> Sequence[Record]:
         """Return the records of a session, none if it is gone."""
         ...
 
@@ -262,7 +262,7 @@ class NestedRuns:
         """Return whether a call in one of these runs, or within it, is in doubt."""
         left = [*sessions]
         for session in left:
-            records = self._controller.records_of(session)
+            records = self._controller.read_records(session)
             if calls_in_doubt(records):
                 return True
             ended = {one.call for one in records if isinstance(one, ObservationRecord)}
@@ -280,7 +280,7 @@ class NestedRuns:
         unknown_ends: list[StartedCall] = []
         if self._session.history.unknown_ends.calls:
             for session in self._session.current.calls[call].nested.values():
-                unknown_ends += unknown_ends_of(self._controller.records_of(session))
+                unknown_ends += find_unknown_ends(self._controller.read_records(session))
         runs = self._calls.get(call, _CallRuns())
         return CallEnd(
             result,
@@ -315,7 +315,7 @@ class NestedRuns:
         It is opened under the policy that it was begun with.
         """
         header = next(
-            (one for one in self._controller.records_of(session) if isinstance(one, Header)), None
+            (one for one in self._controller.read_records(session) if isinstance(one, Header)), None
         )
         if header is None:
             raise UsageError(f"the session {session} is gone")
@@ -443,12 +443,12 @@ class NestedRuns:
         """
         session, policy = self._session, self._session.policy
         if tools is not None:
-            policy = policy.narrowed_by(restriction(tuple(tools)))
+            policy = policy.intersect(restriction(tuple(tools)))
         after_read = any(part.network_after_read != "allow" for part in policy.parts)
         if after_read and session.history.private_read:
             # The question may hold what a private tool has read: it must not leave by a nested
             # call.
-            policy = policy.narrowed_by(restriction(local_only=True))
+            policy = policy.intersect(restriction(local_only=True))
         return policy
 
     async def _go_on(

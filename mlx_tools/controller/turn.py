@@ -35,7 +35,7 @@ from mlx_tools.transcript import (
     StoppedRecord,
 )
 
-_MOST_CHARS: Final = 500
+_MAX_CHARS: Final = 500
 """Characters of an error's words: what all of them have (`PromptWords.error`)."""
 
 
@@ -121,12 +121,12 @@ def _calls(
         elif len(json_bytes(record.arguments)) > session.limits.max_argument_bytes:
             verdicts.append(refusal(record, session, "payload_too_large"))
         else:
-            decision = decision_on(
+            decision = decide_call(
                 record, session, call_counts=made, timestamp=completion.recorded_at
             )
             verdicts.append(decision)
             if decision.decision == "deny":
-                verdicts.append(refusal_by(decision, CallState(record), session))
+                verdicts.append(make_refusal(decision, CallState(record), session))
             else:
                 made[record.call] = record.name, completion.recorded_at
         if isinstance(last := verdicts[-1], ObservationRecord):
@@ -136,7 +136,7 @@ def _calls(
     return calls + verdicts
 
 
-def decision_on(
+def decide_call(
     record: CallRecord,
     session: SessionState,
     policy: Policy | None = None,
@@ -195,7 +195,7 @@ def decision_record(call: str, decision: Decision) -> DecisionRecord:
     )
 
 
-def refusal_by(
+def make_refusal(
     decision: DecisionRecord, state: CallState, session: SessionState
 ) -> ObservationRecord:
     """The end of a call that a decision denied; it may have done its work before."""
@@ -225,7 +225,7 @@ def _repetition(
     said = [words.text("turns.refused_before", reason=reason), words.correction(fault.code)]
     if fault.code == "invalid_arguments" and spec is not None:
         said.append(words.text("turns.takes", tool=signature(spec).partition(" - ")[0]))
-    text = one_line(" ".join(filter(None, said)), _MOST_CHARS)
+    text = one_line(" ".join(filter(None, said)), _MAX_CHARS)
     return _refusal(call, ErrorInfo("repeated_call", text, fault.form))
 
 

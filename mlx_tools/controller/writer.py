@@ -87,7 +87,7 @@ class SessionWriter:
         self.transcript.append(record)
         self.session.fold(record, reading)
         if self.emit is not None:
-            event = events.event_of(record, self.transcript, later_records)
+            event = events.make_event(record, self.transcript, later_records)
             if event is not None:
                 self.emit(event)
         return record

@@ -24,7 +24,7 @@ class Grammar(GrammarText, frozen=True):
     """The end of the prefix with which it begins once more: a prompt must end before that."""
 
 
-def grammar_for(
+def build_grammar(
     tools: Mapping[str, ToolSpec],
     *,
     style: Style = "jsonl",

@@ -66,16 +66,16 @@ MAX_MENDS: Final = 8
 MAX_QUOTES: Final = 200
 """So many quotes of an answer are escaped for the model."""
 
-LONGEST_HEAD: Final = 200
+MAX_HEAD_CHARS: Final = 200
 """Characters within which a call in the model's own form has named its tool: with a type and an id
 of 40 characters before it, it does so within 120."""
 
-LONGEST_PROSE: Final = 1_000
+MAX_PROSE_CHARS: Final = 1_000
 """Characters of the first text, thoughts aside, within which a turn that is to be a call names its
 tool: models say in a few sentences what they will do. More would keep one waiting that never calls.
 """
 
-LONGEST_TOKEN: Final = 32
+MAX_TOKEN_CHARS: Final = 32
 """A piece of more characters holds more than one token."""
 
 MAX_SENT: Final = 2
@@ -397,15 +397,15 @@ class ConstrainedTurn:
         for front in filter(None, fronts):
             return self._insert(front, alternatives)
         if owed and any(token and owed.startswith(token) for token, _ in alternatives):
-            return self.ask_behind()
+            return self.request_next_scores()
         return self._insert("", alternatives)
 
     @property
-    def asks_behind(self) -> bool:
+    def requests_next_scores(self) -> bool:
         """True if the likelihoods that are asked for are those behind what stands."""
         return self._open is not None and self._exact == self._open[1]
 
-    def ask_behind(self) -> list[Delta]:
+    def request_next_scores(self) -> list[Delta]:
         """The model cuts what stands there otherwise than it came: ask behind it."""
         assert self._open is not None
         self._exact = self._open[1]
@@ -557,7 +557,7 @@ class ConstrainedTurn:
             if is_valid_turn(reading, self._tools, self._rules):
                 return self._take_own(index, is_whole=isinstance(reading.messages[0], FinalAnswer))
         is_head = continues or self._first is not None
-        longest = LONGEST_HEAD if is_head else LONGEST_PROSE
+        longest = MAX_HEAD_CHARS if is_head else MAX_PROSE_CHARS
         is_long = native.own_reader.speech_chars >= longest
         if is_long and not any(name in self.text for name in self._tools):
             return self._give_own_up(native)
@@ -656,7 +656,7 @@ class ConstrainedTurn:
         A piece that is longer than any token tells of none.
         """
         edge = max((e for e in self._edges if e <= boundary), default=boundary)
-        close = boundary - edge <= LONGEST_TOKEN and boundary != self._exact
+        close = boundary - edge <= MAX_TOKEN_CHARS and boundary != self._exact
         return edge if close else boundary
 
     def _may_mend(self, kind: MendKind, boundary: int) -> bool:

@@ -20,7 +20,7 @@ JSON_DIALECTS: Final = {
 }
 _ARGUMENTS_KEY: Final = re.compile(r'"(\w+)"\s*:\s*\Z')
 _forms: dict[tuple[Any, ...], tuple[Mapping[str, ToolSpec], MessageSchema | None]] = {}
-_MOST_FORMS: Final = 64
+_MAX_FORMS: Final = 64
 
 
 def message_schema(
@@ -46,7 +46,7 @@ def message_schema(
     with suppress(ValueError):  # more tools than llguidance takes, or none
         answers = choice in ("auto", "none")
         form = MessageSchema(parameters, canonical_key, keys=keys, answers=answers, exact=exact)
-    if len(_forms) >= _MOST_FORMS:
+    if len(_forms) >= _MAX_FORMS:
         _forms.clear()
     _forms[key] = dict(offered), form  # which keeps their identities, too
     return form

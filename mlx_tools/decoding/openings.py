@@ -18,7 +18,7 @@ _TO_CALL: Final = re.compile(r"[^{>(\n]*+[{>(\n]?+")
 """Up to where it may find itself in an object, or in a call of a form of its own."""
 
 _NAME_WRITTEN: Final = re.compile(r"[\w$./-]++\"")
-_SCRAP: Final = re.compile(r"\s*[.,;:!?)\]}…]")
+_PUNCTUATION: Final = re.compile(r"\s*[.,;:!?)\]}…]")
 """Punctuation that begins no turn. A small model goes on so if it has nothing to say."""
 _KEY_BEGUN: Final = re.compile(r"[ \t\r\n]*+[\"}]")
 _OBJECTS: Final = ('{"type":"tool_call"', '{"type":"final_answer"')
@@ -78,7 +78,7 @@ def read_without_opening(
 
 def is_scrap(text: str) -> bool:
     """Return whether a text begins as no turn does: with a mark that ends something."""
-    return _SCRAP.match(text) is not None
+    return _PUNCTUATION.match(text) is not None
 
 
 class NativeTurn:

@@ -183,7 +183,7 @@ MAX_BLANKS: Final = 64
 _MAX_NAME: Final = 256
 """A key or a tool's name of more characters is none."""
 
-_MANY: Final = 16
+_MAX_PIECES: Final = 16
 """After so many pieces a string that may not hold anything is no longer asked whether it may."""
 
 MAX_REORDERS: Final = 24
@@ -195,7 +195,7 @@ _FREE: Final = '§~ 0a"'
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
 
-_OF_NUMBERS: Final = frozenset("0123456789.eE+-")
+_NUMBER_CHARS: Final = frozenset("0123456789.eE+-")
 
 
 class Violation(Struct, frozen=True):
@@ -233,12 +233,12 @@ class MessageSchema:
         self._parameters, self._keys = parameters, keys
         answer = {"type": {"const": "final_answer"}, "content": {"type": "string"}}
         others = [_object(answer, {"sources": {"type": "array"}})] if answers and not keys else []
-        schema = self.schema_of(*parameters, arguments=ANY_OBJECT, extra_schemas=others)
+        schema = self.build_schema(*parameters, arguments=ANY_OBJECT, extra_schemas=others)
         self.any_message = JsonMatcher(schema)
         self._matchers: dict[str, JsonMatcher | None] = {}
         self._choices: dict[str, tuple[str, ...]] = {}
 
-    def schema_of(
+    def build_schema(
         self,
         *names: str,
         arguments: Mapping[str, Any] | None = None,
@@ -274,7 +274,7 @@ class MessageSchema:
         except Unreadable:
             return None
         name = value.get(self.name_key, "") if isinstance(value, dict) else None
-        if _WIDE.search(text, 0, end) or not isinstance(name, str):
+        if _TOO_MANY_BLANKS.search(text, 0, end) or not isinstance(name, str):
             return None
         # The matcher compares keys by their bytes: an escaped one is left to the slower walk.
         if any(key and "\\" in string for string, key in _STRING.findall(text, 0, end)):
@@ -298,14 +298,14 @@ class MessageSchema:
             # Set before the attempt: a schema that does not compile is not tried with each message.
             self._matchers[name] = None
             with suppress(ValueError):
-                self._matchers[name] = JsonMatcher(self.schema_of(name))
+                self._matchers[name] = JsonMatcher(self.build_schema(name))
         return self._matchers.get(name)
 
 
 _WITHOUT_BLANKS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*"|[^ \t\r\n"]++')
 _STRING: Final = re.compile(r'("[^"\\]*+(?:\\.[^"\\]*+)*")([ \t\r\n]*+:)?')
 """A string; behind a key stands a colon."""
-_WIDE: Final = re.compile(rf"[ \t\r\n]{{{MAX_BLANKS + 1}}}")
+_TOO_MANY_BLANKS: Final = re.compile(rf"[ \t\r\n]{{{MAX_BLANKS + 1}}}")
 
 
 @dataclass(slots=True)
@@ -502,7 +502,7 @@ class ConstrainedObject:
         if token.is_string:
             begun = self._separator() + _canonical(token.text)[:-1]
             return self._matcher.fits(begun + _FREE)
-        return _NUMBER.fullmatch(token.text) is not None and rejected_text not in _OF_NUMBERS
+        return _NUMBER.fullmatch(token.text) is not None and rejected_text not in _NUMBER_CHARS
 
     # --- parts --------------------------------------------------------------------------------
 
@@ -615,7 +615,7 @@ class ConstrainedObject:
         """Match a list or an object that a string holds, in the order of its own keys."""
         level = self._levels[-1]
         place = level.order.items if level.key is None else level.key
-        level.order.parts[place] = _order_of(value)
+        level.order.parts[place] = _get_key_order(value)
         if self._take(self._separator() + _compact(value)):
             return True
         del level.order.parts[place]
@@ -735,7 +735,7 @@ class ConstrainedObject:
         elif len(self.text) - token.begin > _MAX_NAME and (token.is_key or self._is_name()):
             kind = self._kind("key") if token.is_key else "name"
             self._misfit(kind, self._levels[-1].boundary if token.is_key else token.begin)
-        elif token.is_string and not token.is_key and len(token.pieces) < _MANY:
+        elif token.is_string and not token.is_key and len(token.pieces) < _MAX_PIECES:
             begun = self._separator() + _canonical(token.text)[:-1]
             self._is_free = not self._is_name() and self._matcher.fits(begun + _FREE)
 
@@ -765,13 +765,15 @@ class ConstrainedObject:
             self._misfit(self._kind("bracket"), level.boundary)
 
 
-def _order_of(value: Any) -> KeyOrder:
+def _get_key_order(value: Any) -> KeyOrder:
     """The order of keys in a value, at every depth."""
     if isinstance(value, dict):
-        parts: dict[str | int, KeyOrder] = {key: _order_of(item) for key, item in value.items()}
+        parts: dict[str | int, KeyOrder] = {
+            key: _get_key_order(item) for key, item in value.items()
+        }
         return KeyOrder(list(value), 0, parts)
     items = value if isinstance(value, list) else []
-    return KeyOrder([], len(items), {at: _order_of(item) for at, item in enumerate(items)})
+    return KeyOrder([], len(items), {at: _get_key_order(item) for at, item in enumerate(items)})
 
 
 def _plain_number(value: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mlx_tools.lazy import names_of
+from mlx_tools.lazy import attach_names
 
 if TYPE_CHECKING:
     from mlx_tools.gateway.admission import Admission
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from mlx_tools.gateway.conversation import (
         PromptProfile,
         WaitingCalls,
-        arguments_of,
         pair_results,
+        read_arguments,
     )
     from mlx_tools.gateway.exchange import (
         BODY_SECONDS,
         MAX_BODY,
         MAX_UNKNOWN_BODY,
-        PATIENCE,
+        SEND_SECONDS,
         UNKNOWN_BODY_SECONDS,
         EventStream,
-        body_of,
         json_body,
         left_out_headers,
+        read_body,
     )
     from mlx_tools.gateway.history import HistoryReader
     from mlx_tools.gateway.meters import Meters
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from mlx_tools.gateway.turn import TurnRunner
     from mlx_tools.gateway.turn_stream import Clock
 
-__getattr__, __dir__ = names_of(
+__getattr__, __dir__ = attach_names(
     globals(),
     {
         "admission": ("Admission",),
@@ -66,10 +66,10 @@ __getattr__, __dir__ = names_of(
             *("name_dropped",),
         ),
         "content": ("ContentReader",),
-        "conversation": ("PromptProfile", "WaitingCalls", "arguments_of", "pair_results"),
+        "conversation": ("PromptProfile", "WaitingCalls", "read_arguments", "pair_results"),
         "exchange": (
-            *("BODY_SECONDS", "MAX_BODY", "MAX_UNKNOWN_BODY", "PATIENCE"),
-            *("UNKNOWN_BODY_SECONDS", "EventStream", "body_of", "json_body"),
+            *("BODY_SECONDS", "MAX_BODY", "MAX_UNKNOWN_BODY", "SEND_SECONDS"),
+            *("UNKNOWN_BODY_SECONDS", "EventStream", "read_body", "json_body"),
             *("left_out_headers",),
         ),
         "history": ("HistoryReader",),

@@ -13,7 +13,7 @@ import anyio
 from mlx_tools.gateway.request import ApiError
 
 _FIRST_GUESS: Final = 5.0
-_LONGEST_WAIT: Final = 120
+_MAX_WAIT: Final = 120
 
 
 class Admission:
@@ -47,7 +47,7 @@ class Admission:
     async def _wait(self, client: str) -> None:
         if self.waiting >= self.line:
             turns = (self.waiting + 1) / self._slots
-            later = min(max(1, math.ceil(turns * self._seconds)), _LONGEST_WAIT)
+            later = min(max(1, math.ceil(turns * self._seconds)), _MAX_WAIT)
             message = f"{self.active} requests are served and {self.waiting} wait: try again later"
             raise ApiError(429, "rate_limit_exceeded", message, retry_after=later)
         called = anyio.Event()

@@ -7,7 +7,7 @@ from typing import Final
 
 from mlx_tools.protocol import ReadingRules
 
-_MOST_BREAKS: Final = 50
+_MAX_BREAKS: Final = 50
 """Paragraphs at the end of a text that are looked at for the beginning of the answer."""
 
 
@@ -57,11 +57,11 @@ class AnswerSender:
         return self._stops.stop_text
 
     @property
-    def has_said(self) -> bool:
+    def has_text(self) -> bool:
         """True if the model has said anything since it was corrected."""
         return bool(self._attempt)
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Begin the text of a corrected turn."""
         self._beginning = self._expected = ""
         if not self._is_seen:
@@ -122,7 +122,7 @@ class AnswerSender:
 def _continuation(shown_text: str, text: str) -> str | None:
     """Return the rest of a text that begins at the end of another, or None."""
     end = len(shown_text)
-    for _ in range(_MOST_BREAKS):
+    for _ in range(_MAX_BREAKS):
         end = shown_text.rfind("\n\n", 0, end)
         if end < 0:
             return None

@@ -58,13 +58,13 @@ def read(kind: type[AnyBody], value: Any, *path: str | int) -> AnyBody:
         return kind.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        param = place(*path, *_steps_in(value, first["loc"]))
+        param = place(*path, *_find_steps(value, first["loc"]))
         code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
         message = f"{param or 'the body'}: {first['msg']}"
         raise ApiError(400, code, message, param=param or None) from None
 
 
-def _steps_in(value: Any, steps: Iterable[str | int]) -> Iterator[str | int]:
+def _find_steps(value: Any, steps: Iterable[str | int]) -> Iterator[str | int]:
     """The steps to a field, without pydantic's steps to the form that was tried."""
     for step in steps:
         if isinstance(step, int) and isinstance(value, list):
@@ -215,7 +215,7 @@ class AnswerFormat(Body):
     schema_: JsonObject | None = Field(None, alias="schema")
     strict: bool | None = None
 
-    def held_to(self, field_path: str) -> Mapping[str, Any] | None:
+    def get_schema(self, field_path: str) -> Mapping[str, Any] | None:
         """The schema that it must fit, None for text. Raises `ApiError`, with the place
         ``field_path`` which the schema stands in the body."""
         if self.type == "text":

@@ -19,7 +19,7 @@ from mlx_tools.gateway.request import ClientMessage, TurnRequest
 from mlx_tools.messages import replace
 from mlx_tools.prompt import ShorterTools, shorten_descriptions
 
-_MOST_CACHED: Final = 256
+_MAX_CACHED: Final = 256
 """Conversations whose shortening is remembered: more than are under way at one time."""
 
 _TRIES: Final = 4
@@ -52,7 +52,7 @@ class CatalogFit:
         else:
             max_chars = await self._room(replace(request, messages=first))
             self._max_chars[key] = max_chars
-            while len(self._max_chars) > _MOST_CACHED:
+            while len(self._max_chars) > _MAX_CACHED:
                 self._max_chars.popitem(last=False)
         return request if max_chars is None else await _shorten(request, max_chars)
 

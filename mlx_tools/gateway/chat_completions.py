@@ -77,7 +77,7 @@ _UNSUPPORTED: Final[Mapping[str, Any]] = {
 _UNSUPPORTED_PLAIN: Final[Mapping[str, Any]] = {"n": 1, "best_of": 1, "echo": False, "suffix": ""}
 """Fields that would change the answer, and the value that asks for nothing."""
 
-USUAL: Final = 16
+DEFAULT_MAX_TOKENS: Final = 16
 """Tokens of a plain completion for which nobody says a number, as in OpenAI's interface."""
 
 Prompt = Annotated[str, Field(min_length=1)]
@@ -235,7 +235,7 @@ def read_chat_completion(
     ``new_id`` gives the completion's id, ``now`` is the time in seconds since 1970. Raises
     `ApiError` for the first field that is wrong, or cannot be had.
     """
-    _check_not_asked(body, _UNSUPPORTED)
+    _refuse_fields(body, _UNSUPPORTED)
     given = read(ChatBody, body)
     tools, hosted = _tools(given.tools or [])
     choice = read_choice(given.tool_choice, tools, hosted).among(tools.specs)
@@ -274,14 +274,14 @@ def read_completion(
 
     Arguments and errors are those of `read_chat_completion`.
     """
-    _check_not_asked(body, _UNSUPPORTED_PLAIN)
+    _refuse_fields(body, _UNSUPPORTED_PLAIN)
     given = read(CompletionBody, body)
     request = TurnRequest(
         prompt=given.prompt if isinstance(given.prompt, str) else given.prompt[0],
         model=given.model or "",
         sampling=given.sampling(),
         stop=given.stops,
-        max_tokens=given.max_tokens or USUAL,
+        max_tokens=given.max_tokens or DEFAULT_MAX_TOKENS,
         left_out=unknown_fields(given, (*_UNSUPPORTED_PLAIN, "user")),
         top_logprobs=_score_count(given),
     )
@@ -289,7 +289,7 @@ def read_completion(
     return request, CompletionReply(same | {"model": request.model}, given)
 
 
-def _check_not_asked(body: JsonObject, refused_fields: Mapping[str, Any]) -> None:
+def _refuse_fields(body: JsonObject, refused_fields: Mapping[str, Any]) -> None:
     for name, nothing in refused_fields.items():
         if body.get(name) not in (None, False, [], nothing):
             raise unsupported(name, "cannot be had here; leave it out")
@@ -359,7 +359,7 @@ def _schema(value: JsonObject | None) -> Mapping[str, Any] | None:
     named = value.get("json_schema")
     flat = value | (named if isinstance(named, dict) else {})
     wanted = read(AnswerFormat, flat | {"type": value.get("type")}, "response_format")
-    return wanted.held_to("response_format.json_schema.schema")
+    return wanted.get_schema("response_format.json_schema.schema")
 
 
 def _score_count(body: CompletionBody) -> int:

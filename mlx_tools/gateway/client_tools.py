@@ -264,7 +264,7 @@ class Choice(Struct, frozen=True):
 
 
 _MODES: Final = {"none": "none", "auto": "auto", "required": "required", "any": "required"}
-_OF_CLIENT: Final = ("function", "custom", "tool")
+_CLIENT_KINDS: Final = ("function", "custom", "tool")
 
 
 def read_choice(
@@ -294,7 +294,7 @@ def read_choice(
         raise wrong
     if kind in _MODES:
         return Choice(_MODES[kind], json_value=_MODES[kind])
-    if kind in _OF_CLIENT:
+    if kind in _CLIENT_KINDS:
         name = _chosen_name(value, tools, wrong)
         return Choice(name, json_value=_tool_json(name, tools)).among(tools.specs)
     # In the chat interface the list stands under a key of its own.
@@ -327,7 +327,7 @@ def _tool_json(model_name: str, tools: ClientTools) -> JsonObject:
 
 def _chosen_name(tool: JsonObject, tools: ClientTools, wrong: ApiError) -> str:
     """The model's name of a tool that is chosen."""
-    if tool.get("type", "function") not in _OF_CLIENT:
+    if tool.get("type", "function") not in _CLIENT_KINDS:
         raise wrong
     named = tool.get("function", tool.get("custom", tool))
     if not isinstance(named, dict):

@@ -39,7 +39,7 @@ _MEDIA: Final = (
 _THOUGHTS: Final = frozenset(("thinking", "redacted_thinking", "reasoning"))
 """Kinds that no interface shows to a model again."""
 
-_ABOUT: Final = frozenset(
+_METADATA: Final = frozenset(
     {
         *("type", "id", "call_id", "tool_use_id", "item_id", "status", "phase", "role", "agent"),
         *("caller", "async", "cache_control", "citations", "annotations", "logprobs", "index"),
@@ -122,12 +122,12 @@ class ContentReader:
             title = value.get("title")
             body = source.get("data", source.get("content"))
             return "\n".join(filter(None, (self.value(part) for part in (title, body))))
-        if medium := _medium_of(kind, value):
+        if medium := _find_medium(kind, value):
             return _describe_medium(medium, value)
         shown = {
             name: item
             for name, item in value.items()
-            if name not in _ABOUT and item is not None and not name.startswith("encrypted")
+            if name not in _METADATA and item is not None and not name.startswith("encrypted")
         }
         if shown.keys() & _BODY_KEYS and all(_is_simple(shown[key]) for key in shown):
             return "\n".join(filter(None, (self.value(item, depth + 1) for item in shown.values())))
@@ -157,7 +157,7 @@ def _is_simple(value: Any) -> bool:
     return isinstance(value, str | list) or (isinstance(value, dict) and "type" in value)
 
 
-def _medium_of(kind: str, value: JsonObject) -> str:
+def _find_medium(kind: str, value: JsonObject) -> str:
     """The medium that a part of this kind holds; empty if that is text."""
     if kind.endswith(("_call", "_result", "_output", "_error")) or "text" in value:
         return ""

@@ -24,7 +24,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from mlx_tools.controller import RunSettings, Session, turn_of
+from mlx_tools.controller import RunSettings, Session, make_turn
 from mlx_tools.gateway.content import gateway_text
 from mlx_tools.gateway.request import ApiError, ClientCall, ClientMessage, TurnRequest
 from mlx_tools.messages import ErrorInfo, FinalAnswer, Strategy, Style, ToolCall, ToolSpec, replace
@@ -50,21 +50,21 @@ NO_BUDGET: Final = 10**9
 
 # One object for all headers: it is read once.
 _POLICY: Final = Policy(allow=["*"], ask_effects=()).to_json()
-_MOST_REMEMBERED: Final = 6 << 20
+_MAX_TURNS_BYTES: Final = 6 << 20
 """About how many bytes of turns are remembered: four thousand, so a hundred conversations of forty.
 """
 
-_MOST_BEGUN: Final = 32 << 20
+_MAX_FOLDS_BYTES: Final = 32 << 20
 """About how many bytes of folds are remembered: forty of conversations as long as any that was
 seen, or two thousand short ones."""
 
-_OF_A_FOLD: Final = 16_000
+_FOLD_BYTES: Final = 16_000
 """About how many bytes the fold of a short conversation takes, as tracemalloc counts them."""
 
-_OF_A_RECORD: Final = 1500
+_RECORD_BYTES: Final = 1500
 """About how many bytes a record takes besides its text."""
 
-_MOST_SAID: Final = 500
+_MAX_ERROR_CHARS: Final = 500
 """Characters that an error may have; a longer one is told as any result is."""
 
 Turned = tuple[tuple[Record, Reading | None], ...]
@@ -77,7 +77,7 @@ class TurnMemory:
     The oldest are forgotten first.
     """
 
-    def __init__(self, max_turns: int = _MOST_REMEMBERED) -> None:
+    def __init__(self, max_turns: int = _MAX_TURNS_BYTES) -> None:
         self._max_turns = max_turns
         self._size = 0
         self._turns: OrderedDict[str, tuple[Turned, int]] = OrderedDict()
@@ -88,7 +88,7 @@ class TurnMemory:
         An empty one was written here, but cannot be brought back.
         """
         texts = [r.text for r, _ in turned if isinstance(r, CompletionRecord)]
-        size = sum(map(len, texts)) + _OF_A_RECORD * max(len(turned), 1)
+        size = sum(map(len, texts)) + _RECORD_BYTES * max(len(turned), 1)
         turned = tuple(  # the prompt is made again of the conversation
             (replace(one, prompt=None) if isinstance(one, CompletionRecord) else one, reading)
             for one, reading in turned
@@ -135,7 +135,7 @@ class BeginningMemory:
     by its last messages, and compared: that takes a tenth of the time of hashing all of them.
     """
 
-    def __init__(self, max_size: int = _MOST_BEGUN) -> None:
+    def __init__(self, max_size: int = _MAX_FOLDS_BYTES) -> None:
         self._max_size = max_size
         self._size = 0
         self.folds: OrderedDict[tuple[Hashable, ...], _Beginning] = OrderedDict()
@@ -153,7 +153,7 @@ class BeginningMemory:
         chars = sum(len(message.content) for message in messages)
         # The prompt is one more copy of the texts. Schemas, as tracemalloc counts them, take five
         # times what they take in the body.
-        size = 2 * chars + 6 * max(body_size - chars, 0) + _OF_A_FOLD
+        size = 2 * chars + 6 * max(body_size - chars, 0) + _FOLD_BYTES
         kept = _Beginning(
             messages,
             fold.key,
@@ -262,7 +262,7 @@ class PromptProfile(Struct, frozen=True, kw_only=True):
             session="",
             created="",
             model=settings.model,
-            chat_format=_written_format(chat_format),
+            chat_format=_format_to_json(chat_format),
             style=style,
             strategy="free" if plain else self.strategy,
             reasoning=settings.reasoning,
@@ -278,7 +278,7 @@ class PromptProfile(Struct, frozen=True, kw_only=True):
             examples=examples,
             tools=tools,
             policy=_POLICY,
-            limits=_written_limits(limits, request.parallel),
+            limits=_limits_to_json(limits, request.parallel),
             output_schema=schema,
             weak_model=self.weak_model,
         )
@@ -290,13 +290,13 @@ def _without_tools(chat_format: ChatFormat) -> ChatFormat:
 
 
 @lru_cache(maxsize=64)
-def _written_format(chat_format: ChatFormat) -> Mapping[str, Any]:
+def _format_to_json(chat_format: ChatFormat) -> Mapping[str, Any]:
     """Return the format as a header has it, one object for all headers."""
     return chat_format.to_json()
 
 
 @lru_cache(maxsize=64)
-def _written_limits(limits: Limits, parallel: bool) -> Mapping[str, Any]:
+def _limits_to_json(limits: Limits, parallel: bool) -> Mapping[str, Any]:
     """Return the limits of a turn as a header has them, one object for all headers.
 
     What a client wants of a turn, and how long it goes on, is its own affair.
@@ -501,7 +501,7 @@ class ConversationFold:
         record = ObservationRecord(
             call=call_key, name=call.name, id=call.id, content=message.content
         )
-        if message.is_error and len(message.content) <= _MOST_SAID:
+        if message.is_error and len(message.content) <= _MAX_ERROR_CHARS:
             error = ErrorInfo("tool_error", message.content)
             record = replace(record, content=None, error=error)
         self.session.fold(record)
@@ -511,7 +511,7 @@ def pair_results(messages: Sequence[ClientMessage]) -> tuple[ClientMessage, ...]
     """The messages with each result behind its call; one without a call is the user's."""
     if not any(message.calls or message.role == "tool" for message in messages):
         return (*messages,)
-    return (*_told_strays(_merge_calls(messages)),)
+    return (*_convert_strays(_merge_calls(messages)),)
 
 
 def _merge_calls(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
@@ -528,7 +528,7 @@ def _merge_calls(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
     return [turn[0] if len(turn) == 1 else _as_one(turn) for turn in turns]
 
 
-def _told_strays(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
+def _convert_strays(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
     """Make messages of the user of results whose calls the client did not send."""
     found: list[ClientMessage] = []
     waiting = 0
@@ -560,14 +560,14 @@ def next_key(key: str, message: ClientMessage) -> str:
     """
     content, calls = message.content, ""
     if message.calls:
-        named = [[call.name, arguments_of(call)] for call in message.calls]
+        named = [[call.name, read_arguments(call)] for call in message.calls]
         calls = json.dumps(named, sort_keys=True)
     # The size tells the content from the calls behind it.
     said = f"{key} {message.role} {len(content)} {content}{calls}"
     return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def arguments_of(call: ClientCall) -> dict[str, Any]:
+def read_arguments(call: ClientCall) -> dict[str, Any]:
     """The arguments of a call that a client sends back."""
     try:
         value = json.loads(call.arguments or "{}")
@@ -579,10 +579,10 @@ def arguments_of(call: ClientCall) -> dict[str, Any]:
 def _message_to_turn(message: ClientMessage, session: Session) -> Turned:
     """An assistant's message in the protocol's own form."""
     turn, first = session.turn + 1, session.calls_made + 1
-    records = turn_of(
+    records = make_turn(
         message.content,
         [
-            CallRecord(turn=turn, call=f"c{number}", name=call.name, arguments=arguments_of(call))
+            CallRecord(turn=turn, call=f"c{number}", name=call.name, arguments=read_arguments(call))
             for number, call in enumerate(message.calls, start=first)
         ],
         session,

@@ -39,7 +39,7 @@ UNKNOWN_BODY_SECONDS: Final = 10.0
 
 KEEP_ALIVE: Final = ": keep-alive\n\n"
 
-PATIENCE: Final = 60.0
+SEND_SECONDS: Final = 60.0
 """Seconds that a client may take to read what is sent."""
 
 _MAX_HEADER_CHARS: Final = 4000
@@ -62,7 +62,7 @@ def left_out_headers(names: Sequence[str]) -> dict[str, str]:
 class Sender:
     """Sends a response; ``has_begun`` once its head is out."""
 
-    def __init__(self, send: Any, patience: float = PATIENCE) -> None:
+    def __init__(self, send: Any, patience: float = SEND_SECONDS) -> None:
         self._chunks, self._patience = send, patience
         self._timer: WaitTimer | None = None  # gives up a client that takes nothing in
         self.has_begun = False
@@ -139,7 +139,7 @@ class EventStream(Response):
             await sender.send("", last=True)
 
 
-async def body_of(
+async def read_body(
     request: Request, kind: str, max_bytes: int = MAX_BODY, seconds: float = BODY_SECONDS
 ) -> bytes:
     """Read a request's body of a media type, within a size and a time.
@@ -178,7 +178,7 @@ async def json_body(
     Raises:
         ApiError: it is no JSON object, or ``read`` refuses it.
     """
-    body = await body_of(request, "application/json")
+    body = await read_body(request, "application/json")
     # Not in a thread: it is one call that lets no other thread work.
     plain = plain_object(body)
     texts = 0 if plain is None else _message_chars(plain)

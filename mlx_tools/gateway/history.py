@@ -22,7 +22,7 @@ _RESULT_KEYS: Final = ("output", "outputs", "results", "result", "error")
 
 _BODY_KEYS: Final = (*_RESULT_KEYS, "content", "tools")
 
-_ABOUT_CALL: Final = frozenset(
+_CALL_METADATA: Final = frozenset(
     {
         *("type", "id", "call_id", "status", "name", "namespace", "caller", "async", "agent"),
         *("server_label", "server_name", "approval_request_id", "cache_control", "execution"),
@@ -115,7 +115,7 @@ class HistoryReader:
         found = {
             key: value
             for key, value in item.items()
-            if key not in _ABOUT_CALL and value is not None and not key.startswith("encrypted")
+            if key not in _CALL_METADATA and value is not None and not key.startswith("encrypted")
         }
         if len(found) == 1 and isinstance(value := next(iter(found.values())), dict):
             found = {key: part for key, part in value.items() if part is not None}

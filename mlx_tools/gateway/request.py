@@ -29,7 +29,7 @@ Finish = Literal["stop", "length", "tool_calls"]
 
 JsonObject = dict[str, Any]
 
-_AROUND_TEXT: Final = 40
+_MESSAGE_OVERHEAD: Final = 40
 """Characters of a message, or of a call, besides its text: braces, and the names of fields."""
 
 
@@ -117,8 +117,8 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
         """About how many characters of the body the messages are."""
         texts = sum(len(message.content) for message in self.messages)
         calls = (call for message in self.messages if message.calls for call in message.calls)
-        arguments = sum(len(call.arguments) + _AROUND_TEXT for call in calls)
-        return texts + arguments + _AROUND_TEXT * len(self.messages)
+        arguments = sum(len(call.arguments) + _MESSAGE_OVERHEAD for call in calls)
+        return texts + arguments + _MESSAGE_OVERHEAD * len(self.messages)
 
     @property
     def messages_count(self) -> int:

@@ -187,11 +187,11 @@ def read_responses(
             raise unsupported(name, problem)
     if "message.output_text.logprobs" in (asked.include or ()):
         raise unsupported("include", _UNSUPPORTED["top_logprobs"])
-    offered = _tools_of(asked.tools or (), asked.input)
+    offered = _read_tools(asked.tools or (), asked.input)
     choice = read_choice(asked.tool_choice, offered.tools, offered.hosted)
     choice = choice.among(offered.tools.specs)
     content = ContentReader()
-    messages = _messages_of(asked.input, HistoryReader(offered.tools.model_name, content))
+    messages = _read_messages(asked.input, HistoryReader(offered.tools.model_name, content))
     answer = asked.text.format if asked.text else None
     instructions = [ClientMessage("system", asked.instructions)] if asked.instructions else []
     cut = ("truncation",) if asked.truncation == "auto" else ()
@@ -203,7 +203,7 @@ def read_responses(
         tool_choice=choice.tool,
         allowed=choice.allowed,
         parallel=asked.parallel_tool_calls is not False,
-        schema=answer.held_to("text.format.schema") if answer else None,
+        schema=answer.get_schema("text.format.schema") if answer else None,
         sampling=asked.sampling(),
         max_tokens=asked.max_output_tokens,
         left_out=(
@@ -215,7 +215,7 @@ def read_responses(
     mark, created = new_id(), now()
     about = {
         **_about(asked, temperature),
-        "text": {"format": _told_format(answer)},
+        "text": {"format": _describe_format(answer)},
         "id": f"resp_{mark}",
         "created_at": int(created),
         "tools": list(offered.descriptions),
@@ -250,7 +250,7 @@ def _about(body: ResponsesBody, temperature: float) -> JsonObject:
     }
 
 
-def _told_format(answer_format: AnswerFormat | None) -> JsonObject:
+def _describe_format(answer_format: AnswerFormat | None) -> JsonObject:
     if answer_format is None or answer_format.type != "json_schema":
         return {"type": answer_format.type if answer_format else "text"}
     return {
@@ -262,7 +262,7 @@ def _told_format(answer_format: AnswerFormat | None) -> JsonObject:
     }
 
 
-def _messages_of(items: Sequence[JsonObject], history: HistoryReader) -> list[ClientMessage]:
+def _read_messages(items: Sequence[JsonObject], history: HistoryReader) -> list[ClientMessage]:
     """Read the items as messages, one for each turn of the model.
 
     Raises:
@@ -322,7 +322,7 @@ class OfferedTools(Struct, frozen=True):
     hosted: Collection[str]
 
 
-def _tools_of(tools: Sequence[JsonObject], items: Sequence[JsonObject]) -> OfferedTools:
+def _read_tools(tools: Sequence[JsonObject], items: Sequence[JsonObject]) -> OfferedTools:
     """Read the tools that a client offers, some by items. Raises `ApiError`."""
     definitions: list[ToolDefinition] = []
     described: list[JsonObject] = []

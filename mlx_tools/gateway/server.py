@@ -50,7 +50,7 @@ from mlx_tools.gateway.anthropic_messages import (
 )
 from mlx_tools.gateway.body import MAX_PARTS
 from mlx_tools.gateway.chat_completions import read_chat_completion, read_completion
-from mlx_tools.gateway.exchange import PATIENCE, Sender, json_body, left_out_headers
+from mlx_tools.gateway.exchange import SEND_SECONDS, Sender, json_body, left_out_headers
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.openapi import OPERATIONS, SCHEMAS, Operation, openapi_document
 from mlx_tools.gateway.request import (
@@ -118,7 +118,7 @@ class Gateway:
     temperature: float = 0.0
     now: Callable[[], float] = time.time
     new_id: Callable[[], str] = lambda: secrets.token_hex(12)
-    patience: float = PATIENCE
+    patience: float = SEND_SECONDS
     clock: Clock = field(default_factory=Clock)
     on_startup: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     on_listening: list[Callable[[str], None]] = field(default_factory=list)
@@ -325,7 +325,7 @@ class _TurnEndpoint:
             async with sender.with_client(receive):
                 try:
                     speaker = await gateway.models.speaker(turn.model)
-                    async with gateway.admission.slot(_client_of(request)):
+                    async with gateway.admission.slot(_identify_client(request)):
                         await self._answer(speaker, turn, reply, sender)
                 except ApiError as wrong:  # tasks would wrap it
                     error = wrong
@@ -371,7 +371,7 @@ def _check_bounds(turn: TurnRequest) -> TurnRequest:
     return turn
 
 
-def _client_of(request: Request) -> str:
+def _identify_client(request: Request) -> str:
     """Return the client of a request, for turns at a full house."""
     host = request.client.host if request.client is not None else ""
     return f"{host} {request.headers.get('user-agent', '')}"

@@ -35,7 +35,7 @@ from mlx_tools.controller import (
     RunClock,
     Session,
     SessionInputs,
-    request_for,
+    make_request,
     to_chat_request,
 )
 from mlx_tools.decoding import RepetitionWatch
@@ -93,7 +93,7 @@ ATTEMPTS: Final = 3
 STEP: Final = 20_000
 """Characters of a prompt that are counted in one go: 40 ms, in which nobody else is served."""
 
-USUAL_TOKENS: Final = 8_192
+DEFAULT_MAX_TOKENS: Final = 8_192
 """Tokens of a turn for which neither the client nor the context says a bound."""
 
 _BEGINNING_LEFT_OUT: Final = "the last message as the beginning of the answer"
@@ -173,7 +173,7 @@ class TurnRunner:
         sampling = dict(request.sampling)
         asked = CompletionRequest(
             prompt=prompt,
-            max_tokens=request.max_tokens or USUAL_TOKENS,
+            max_tokens=request.max_tokens or DEFAULT_MAX_TOKENS,
             temperature=sampling.pop("temperature", 0.0),
             seed=sampling.pop("seed", None),
             timeout=self.limits.completion_timeout,
@@ -315,9 +315,9 @@ class _TurnInProgress:
     def _next_completion(self) -> Complete:
         step = self._session.next_step()
         assert isinstance(step, Complete)
-        return self._as_asked(step)
+        return self._limit_step(step)
 
-    def _as_asked(self, step: Complete) -> Complete:
+    def _limit_step(self, step: Complete) -> Complete:
         """Limit a step to the client's tools, and begin the first with the client's text."""
         if self._request.allowed is not None:
             rules = step.rules
@@ -358,11 +358,11 @@ class _TurnInProgress:
             done, problem = self._finish_turn()
             if done is not None:
                 return done
-            if self._answer.has_said and self._request.schema is not None:
+            if self._answer.has_text and self._request.schema is not None:
                 break  # what the client has seen cannot be taken back
             if self._session.state is State.IDLE:
                 break  # the model means it so
-            self._answer.begin_anew()
+            self._answer.restart()
         raise ApiError(502, "model_output_invalid", f"the model wrote no turn that fits: {problem}")
 
     # --- what the driver asks for ---
@@ -375,7 +375,7 @@ class _TurnInProgress:
 
     async def fit(self, step: Complete) -> FittedStep:
         """The step as the client asked for it, with the tokens it may have."""
-        self._step = await self._limit_tokens(self._as_asked(step))
+        self._step = await self._limit_tokens(self._limit_step(step))
         return FittedStep(self._step)
 
     async def count_sent(self, step: FittedStep, record: CompletionRecord) -> None:
@@ -423,7 +423,7 @@ class _TurnInProgress:
         repairs = dict.fromkeys(_repairs(self._judge(result.reading)))
         while None in ends and self._attempts < ATTEMPTS:
             slot = ends.index(None)
-            step = await self._limit_tokens(self._going_on_from(self._calls.calls[slot]))
+            step = await self._limit_tokens(self._continue_call(self._calls.calls[slot]))
             result = await self._complete(step, slot)
             if result.finish_reason == "length":
                 return self._done("length")
@@ -438,7 +438,7 @@ class _TurnInProgress:
             raise ApiError(502, "model_output_invalid", problem)
         return self._done("tool_calls", calls, repairs=tuple(repairs))
 
-    def _going_on_from(self, call: SentCall) -> Complete:
+    def _continue_call(self, call: SentCall) -> Complete:
         """The completion that goes on from what the client was told of a call."""
         step = self._next_completion()
         rules = replace(
@@ -461,7 +461,7 @@ class _TurnInProgress:
     async def _limit_tokens(self, step: Complete) -> Complete:
         """The step with as many tokens as the client and the context allow."""
         wished, context = self._request.max_tokens, self._runner.profile.settings.context
-        left = USUAL_TOKENS if wished is None else wished
+        left = DEFAULT_MAX_TOKENS if wished is None else wished
         if context is not None:
             used = await self._runner.measure(step.prompt)
             if used >= context:
@@ -482,7 +482,7 @@ class _TurnInProgress:
         turn = self._completer.turn
         if turn is not None and turn.restarts != self._restarts:
             self._restarts = turn.restarts
-            self._answer.begin_anew()
+            self._answer.restart()
             self._calls.stop_arguments()
         is_given_up = turn is not None and turn.unfilled  # what comes is told at its end
         match event:
@@ -647,7 +647,7 @@ class _TurnInProgress:
     async def _run_plain(self) -> TurnDone:
         """Let the model write as it does; what it writes is the answer."""
         self._step = step = await self._limit_tokens(await self.pending_request())
-        request = request_for(self._session, step.prompt, step.max_tokens)
+        request = make_request(self._session, step.prompt, step.max_tokens)
         if step.messages is not None:
             request = to_chat_request(request, step, self._session.neutraliser)
         text, written, usage = PlainText(step.rules), CompletionResult(), Usage()

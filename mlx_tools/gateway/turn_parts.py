@@ -46,10 +46,10 @@ class ClientRunner:
 
     def end(self) -> None: ...
 
-    def spec_of(self, call: CallRecord) -> NoReturn:
+    def find_spec(self, call: CallRecord) -> NoReturn:
         raise AssertionError(f"the client makes the call {call.call}")
 
-    def denial_of(self, call: CallRecord) -> Decision | None:
+    def find_denial(self, call: CallRecord) -> Decision | None:
         raise AssertionError(f"the client makes the call {call.call}")
 
     async def run(self, call: CallRecord, expected_state: str | None) -> NoReturn:

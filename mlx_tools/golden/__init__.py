@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mlx_tools.lazy import names_of
+from mlx_tools.lazy import attach_names
 
 if TYPE_CHECKING:
     from mlx_tools.golden.checking import Column, GoldenCheck, Sample, check_live, replay_file
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from mlx_tools.golden.expect import expectations
     from mlx_tools.golden.file import Golden, find_golden, read_golden, to_text, write_golden
     from mlx_tools.golden.record import CannotSettle, make_golden, settle
-    from mlx_tools.golden.recorded import outcomes_of
+    from mlx_tools.golden.recorded import list_outcomes
     from mlx_tools.golden.replaying import Replay, replay
     from mlx_tools.golden.report import write_report
     from mlx_tools.golden.training import ExportCounts, export_lora
 
-__getattr__, __dir__ = names_of(
+__getattr__, __dir__ = attach_names(
     globals(),
     {
         "checking": ("Column", "GoldenCheck", "Sample", "check_live", "replay_file"),
@@ -38,7 +38,7 @@ __getattr__, __dir__ = names_of(
         ),
         "expect": ("expectations",),
         "file": ("Golden", "find_golden", "read_golden", "to_text", "write_golden"),
-        "recorded": ("outcomes_of",),
+        "recorded": ("list_outcomes",),
         "record": ("CannotSettle", "make_golden", "settle"),
         "replaying": ("Replay", "replay"),
         "report": ("write_report",),

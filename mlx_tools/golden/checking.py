@@ -24,7 +24,7 @@ from mlx_tools.errors import BackendError, MlxToolsError
 from mlx_tools.golden.difference import ROOMS, Difference, difference_lines
 from mlx_tools.golden.expect import Expectation, expectations
 from mlx_tools.golden.file import Golden, read_golden
-from mlx_tools.golden.recorded import ToolOutput, outcomes_of, recorded_specs, with_calls
+from mlx_tools.golden.recorded import ToolOutput, list_outcomes, recorded_specs, with_calls
 from mlx_tools.golden.replaying import replay
 from mlx_tools.messages import ErrorInfo, ToolSpec, replace
 from mlx_tools.policy import TEMPLATE, Limits, Policy
@@ -137,7 +137,7 @@ class GoldenCheck(Struct, frozen=True, kw_only=True):
         }
 
 
-def sum_of(shares: Iterable[Share]) -> Share:
+def add_shares(shares: Iterable[Share]) -> Share:
     every = list(shares)
     return Share(sum(share.hits for share in every), sum(share.total for share in every))
 
@@ -179,7 +179,7 @@ async def check_live(
 ) -> GoldenCheck:
     """Ask a transcript's questions of the model behind ``backend``, several times."""
     header = golden.header
-    recorded = golden.golden.outcomes or outcomes_of(header, golden.records)
+    recorded = golden.golden.outcomes or list_outcomes(header, golden.records)
     wanted = expectations(golden.golden.expect, recorded)
     style = header.style if settings.style == "auto" else settings.style
     own = replace(settings.as_in(header), style=style)
@@ -239,7 +239,7 @@ async def _ask(
                 )
                 if outcome.status == "paused":
                     break
-        return store.path_of(conversation.session)
+        return store.find_path(conversation.session)
 
 
 def _differences(
@@ -247,7 +247,7 @@ def _differences(
 ) -> Iterator[Difference]:
     if not records or not isinstance(header := records[0], Header):
         return
-    outcomes = outcomes_of(header, records[1:])
+    outcomes = list_outcomes(header, records[1:])
     for number, one in enumerate(expectations):
         where = f"question {number + 1}" if len(expectations) > 1 else ""
         outcome = outcomes[number] if number < len(outcomes) else {"status": "not asked"}

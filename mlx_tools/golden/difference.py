@@ -29,7 +29,7 @@ is decided about its calls, the tools themselves, and what a question came to.""
 
 ROOMS: Final[tuple[Room, ...]] = get_args(Room)
 
-_FEW: Final = 6
+_MAX_DIFFERENCES: Final = 6
 """Differences of one run that are shown; the rest is counted."""
 
 _WIDTH: Final = 96
@@ -68,12 +68,12 @@ def difference_lines(differences: Sequence[Difference]) -> Iterator[str]:
 
     Of many the first few are shown, and how many more there are.
     """
-    for difference in differences[:_FEW]:
+    for difference in differences[:_MAX_DIFFERENCES]:
         where = f" ({difference.location})" if difference.location else ""
         yield f"{difference.room}: {difference.subject}{where}"
         yield from (f"  {line}" for line in difference.lines())
-    if len(differences) > _FEW:
-        yield f"and {len(differences) - _FEW} more"
+    if len(differences) > _MAX_DIFFERENCES:
+        yield f"and {len(differences) - _MAX_DIFFERENCES} more"
 
 
 class SharedDifference(Struct, frozen=True):

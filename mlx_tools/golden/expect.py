@@ -178,7 +178,7 @@ def _number(expected: Mapping[str, Any]) -> _Test:
 
     def test(value: Any) -> bool:
         if isinstance(value, str):
-            return any(map(test, _numbers_in(value)))
+            return any(map(test, _find_numbers(value)))
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         try:
@@ -189,7 +189,7 @@ def _number(expected: Mapping[str, Any]) -> _Test:
     return test
 
 
-def _numbers_in(text: str) -> list[float]:
+def _find_numbers(text: str) -> list[float]:
     found = []
     for match in _NUMBER.findall(text):
         plain = re.sub(r"[,_\u202f\u00a0']", "", match).replace("−", "-")

@@ -89,7 +89,7 @@ class GoldenItem(pytest.Item):
 # complained about.
 
 _BEGINNING: Final = 64
-_LONGEST: Final = 1 << 26
+_MAX_LINE_BYTES: Final = 1 << 26
 """Bytes after which a first line is nobody's header."""
 
 
@@ -106,7 +106,9 @@ def is_golden(path: Path) -> bool:
             if not _is(b"header", file.read(_BEGINNING)):
                 return False
             file.seek(0)
-            return file.readline(_LONGEST).endswith(b"\n") and _is(b"golden", file.read(_BEGINNING))
+            return file.readline(_MAX_LINE_BYTES).endswith(b"\n") and _is(
+                b"golden", file.read(_BEGINNING)
+            )
     except (OSError, ValueError):
         return False
 

@@ -16,10 +16,10 @@ from mlx_tools.golden.file import Golden
 from mlx_tools.golden.recorded import (
     SECRET,
     UNFINISHED,
-    effects_of,
-    outcomes_of,
+    list_effects,
+    list_outcomes,
+    read_template,
     specs_today,
-    template_of,
 )
 from mlx_tools.golden.replaying import Replay, replay
 from mlx_tools.messages import ToolCall, replace
@@ -79,7 +79,7 @@ def make_golden(
         session = Golden.from_records(require_items("session", session, "give its records"))
     require_instance("registry", registry, Registry, "write controller.registry")
     header = session.header
-    if any(o["status"] == UNFINISHED for o in outcomes_of(header, session.records)):
+    if any(o["status"] == UNFINISHED for o in list_outcomes(header, session.records)):
         raise TranscriptError("the session has not come to rest", hint="resume it first")
     tools = {r.call: r.name for r in session.records if isinstance(r, CallRecord)}
     made = [
@@ -106,8 +106,8 @@ def make_golden(
             if name not in listed and (name in called or can_be_allowed(policy, spec))
         ),
         disabled={n: w for n, w in registry.disabled.items() if n in called and n not in listed},
-        effects=effects_of(specs, made),
-        template=template_of(files, ChatFormat.from_json(header.chat_format), header.model),
+        effects=list_effects(specs, made),
+        template=read_template(files, ChatFormat.from_json(header.chat_format), header.model),
         expect=tuple(expect),
     )
     raw = Golden(header, golden, tuple(_with_whole(record, artifact) for record in session.records))
@@ -130,7 +130,7 @@ def settle(golden: Golden) -> Replay:
         except TranscriptError as error:
             raise CannotSettle(f"what was recorded does not follow any more: {error}") from None
         if done.now.all == golden.all and done.passed:
-            outcomes = outcomes_of(done.now.header, done.now.records)
+            outcomes = list_outcomes(done.now.header, done.now.records)
             if any(outcome["status"] == UNFINISHED for outcome in outcomes):
                 raise CannotSettle(
                     "the run would go on today, and nobody knows what the model would write"

@@ -27,9 +27,9 @@ from mlx_tools.controller import (
     RunClock,
     Session,
     SessionWriter,
+    make_preface,
     mend_points,
-    preface_of,
-    reading_of,
+    reread_completion,
 )
 from mlx_tools.decoding import ConstrainedTurn, SampleTokens, ScoreTokens
 from mlx_tools.errors import ChatFormatError, TranscriptError
@@ -74,7 +74,7 @@ from mlx_tools.transcript import (
     Record,
     StoppedRecord,
     UserRecord,
-    outcome_of,
+    make_outcome,
 )
 
 # --- tools, opening, chat format ----------------------------------------------------------------
@@ -118,10 +118,10 @@ class RecordedEffects:
         return self.possible if found is None else frozenset(found)
 
 
-def effects_of(specs: Mapping[str, ToolSpec], calls: list[ToolCall]) -> dict[str, list[str]]:
+def list_effects(specs: Mapping[str, ToolSpec], calls: list[ToolCall]) -> dict[str, list[str]]:
     """The effects of these calls, for `RecordedEffects`."""
     return {
-        canonical(call.name, call.arguments): sorted(spec.effects_of(call.arguments))
+        canonical(call.name, call.arguments): sorted(spec.get_effects(call.arguments))
         for call in calls
         if (spec := specs.get(call.name)) is not None and callable(spec.effects)
     }
@@ -198,18 +198,18 @@ def _found_format(template: str, model: str | None) -> ChatFormat:
     return find_chat_format(values["wanted"], files=read, model=model).chat_format
 
 
-_OF_FILES: Final = (
+_FILE_FIELDS: Final = (
     *("name", "chat_template", "bos_token", "eos_token", "adds_bos", "special_tokens"),
     "end_tokens",
 )
 
 
-def template_of(files: ModelFiles | None, chat_format: ChatFormat, model: str | None) -> Any:
+def read_template(files: ModelFiles | None, chat_format: ChatFormat, model: str | None) -> Any:
     """The source of ``chat_format``, for a golden record.
 
     Empty if nothing here gives it.
     """
-    read = None if files is None else {key: getattr(files, key) for key in _OF_FILES}
+    read = None if files is None else {key: getattr(files, key) for key in _FILE_FIELDS}
     for wanted in ("auto", chat_format.name):
         for known in (read, None):
             value = json.dumps({"wanted": wanted, "files": known})
@@ -229,7 +229,7 @@ ToolOutput = str | ErrorInfo
 
 def tool_output(session: Session, record: ObservationRecord) -> ToolOutput:
     """Return the output of a tool, without the host's own words around it."""
-    preface = preface_of(session, session.current.call(record.call))
+    preface = make_preface(session, session.current.call(record.call))
     if record.error is not None:
         message = record.whole if record.whole is not None else record.error.message
         return ErrorInfo(record.error.code, message.removeprefix(preface))
@@ -237,7 +237,7 @@ def tool_output(session: Session, record: ObservationRecord) -> ToolOutput:
     return text.removeprefix(preface)
 
 
-def result_of(record: ObservationRecord, output: ToolOutput) -> ToolResult:
+def rebuild_result(record: ObservationRecord, output: ToolOutput) -> ToolResult:
     """Return the result of a call whose tool returned ``output``."""
     content, error = (None, output) if isinstance(output, ErrorInfo) else (output, None)
     return ToolResult(content, error, record.duration_ms or 0, record.output_size_chars or 0)
@@ -296,8 +296,8 @@ def replay_completion(
 
 
 def _score(turn: ConstrainedTurn, mend: MendRecord) -> None:
-    if mend.after_text and mend.alternatives is not None and not turn.asks_behind:
-        turn.ask_behind()
+    if mend.after_text and mend.alternatives is not None and not turn.requests_next_scores:
+        turn.request_next_scores()
         return
     asked = mend.alternatives
     likely = None if asked is None else [(one["token"], one["logprob"]) for one in asked]
@@ -373,7 +373,7 @@ UNFINISHED: Final = "unfinished"
 """The status of a question that has not come to rest."""
 
 
-def outcomes_of(header: Header, records: Sequence[Record]) -> tuple[Mapping[str, Any], ...]:
+def list_outcomes(header: Header, records: Sequence[Record]) -> tuple[Mapping[str, Any], ...]:
     """Return an object for each question, in their order."""
     starts = [i for i, record in enumerate(records) if isinstance(record, UserRecord)]
     ends = [*starts[1:], len(records)]
@@ -384,7 +384,7 @@ def outcomes_of(header: Header, records: Sequence[Record]) -> tuple[Mapping[str,
 
 def _outcome(header: Header, run: Sequence[Record]) -> Mapping[str, Any]:
     try:
-        whole = outcome_of((header, *run)).to_json()
+        whole = make_outcome((header, *run)).to_json()
     except TranscriptError:
         return {"status": UNFINISHED}
     calls = [{key: call[key] for key in _CALL_KEYS} for call in whole["calls"]]
@@ -452,7 +452,7 @@ class RecordedWorld:
         elif turn is not None:
             reading = turn.reading
         else:
-            reading = reading_of(record, replace(step.rules, prefix=record.prefix))
+            reading = reread_completion(record, replace(step.rules, prefix=record.prefix))
         if record.error is None:
             reading = self._session.settle_reading(reading, record)
         own = reading.reasoning
@@ -497,7 +497,7 @@ class RecordedWorld:
             self._comparing.texts("reading", "the mends", was, now, record)
         self._comparing.texts("reading", "the mended text", record.text, turn.text, record)
         was = "filled" if record.error is None else record.error.code
-        self._comparing.texts("reading", "how the turn ends", was, _end_of(turn), record)
+        self._comparing.texts("reading", "how the turn ends", was, _name_end(turn), record)
         return turn
 
     async def fit(self, step: Complete) -> FittedStep | CompactedRecord | StoppedRecord:
@@ -518,11 +518,11 @@ class RecordedWorld:
     def end(self) -> None:
         """End it."""
 
-    def spec_of(self, call: CallRecord) -> ToolSpec:
+    def find_spec(self, call: CallRecord) -> ToolSpec:
         """Return the recorded tool, or one that may do anything if none was recorded."""
         return self._session.specs.get(call.name) or ToolSpec(call.name, effects=ALL_EFFECTS)
 
-    def denial_of(self, call: CallRecord) -> Decision | None:
+    def find_denial(self, call: CallRecord) -> Decision | None:
         """Return None: the call began."""
         return None
 
@@ -548,7 +548,7 @@ class RecordedWorld:
         """Do nothing: there is nothing to remove."""
 
 
-def _end_of(turn: ConstrainedTurn) -> str:
+def _name_end(turn: ConstrainedTurn) -> str:
     """The way in which a mended turn ended, in a word."""
     if turn.unfilled:
         return "unfilled"

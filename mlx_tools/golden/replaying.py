@@ -28,9 +28,9 @@ from mlx_tools.controller import (
     SessionWriter,
     Turn,
     Write,
-    decision_on,
+    decide_call,
+    make_refusal,
     not_started,
-    refusal_by,
 )
 from mlx_tools.errors import MlxToolsError, TranscriptError
 from mlx_tools.golden.difference import (
@@ -50,10 +50,10 @@ from mlx_tools.golden.recorded import (
     StoppedClock,
     ToolOutput,
     chat_format_today,
+    list_outcomes,
     opening_today,
-    outcomes_of,
+    rebuild_result,
     recorded_specs,
-    result_of,
     specs_today,
     tool_output,
 )
@@ -86,7 +86,7 @@ _NO_TIME: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _BY_RULE: Final = frozenset(("format_errors", "iteration_limit", "repeated_call"))
 """Reasons to stop that follow from the records; the others are the world's."""
 
-_OF_THE_WORLD: Final = frozenset(("access_list", "changed", "edited"))
+_OUTSIDE_RULES: Final = frozenset(("access_list", "changed", "edited"))
 """Rules of decisions that came from what a person did, or from outside."""
 
 
@@ -305,11 +305,11 @@ class _Replayer:
             if not self._comparing.differences:
                 raise
         recorded, records_now = self._golden.golden, self._writer.records_now
-        outcomes = outcomes_of(self._golden.header, self._golden.records)
+        outcomes = list_outcomes(self._golden.header, self._golden.records)
         for number, (was, found) in enumerate(zip(recorded.outcomes, outcomes, strict=False)):
             self._compare_keys("outcome", "the {}", was, found, f"question {number + 1}")
         if (header, records_now) != (self._golden.header, [*self._golden.records]):
-            outcomes = outcomes_of(header, records_now)
+            outcomes = list_outcomes(header, records_now)
         golden = replace(recorded, words=word_files(), outcomes=outcomes)
         now = replace(self._golden, header=header, golden=golden, records=tuple(records_now))
         return Replay(self._golden, tuple(self._comparing.differences), now)
@@ -411,7 +411,7 @@ class _Replayer:
                     await self._driver.take(step)
                 else:
                     writer.take(record, writer.compare_compaction(record))
-            case DecisionRecord() if record.rule not in _OF_THE_WORLD:
+            case DecisionRecord() if record.rule not in _OUTSIDE_RULES:
                 writer.take(record, self._decided(record))
             case PauseRecord():
                 if isinstance(step := due(), Ask):
@@ -462,7 +462,7 @@ class _Replayer:
         if isinstance(prior_record, EditRecord):
             # It is decided about as what a person wrote, not a model.
             call = replace(call, runs="freely", echoed=False)
-        now = decision_on(call, self._session)
+        now = decide_call(call, self._session)
         if record.rule.startswith(TEMPLATE) and can_be_preapproved(now.rule):
             now = record  # a person's word stands, where it can
         self._comparing.record(now, record)
@@ -490,7 +490,7 @@ class _Replayer:
         due = session.next_step()
         if ran_to_end(session, record):
             self._writer.output = tool_output(session, record)
-            result = result_of(record, self._writer.output)
+            result = rebuild_result(record, self._writer.output)
             end = CallEnd(result, record.nested, record.unknown_ends)
             await self._driver.observe(call, end, mutates=True)
         elif isinstance(due, Write) and due.records and alike(due.records[0], record):
@@ -507,7 +507,7 @@ class _Replayer:
         state = session.current.calls[record.call]
         decision, code = state.decision, record.error.code if record.error is not None else ""
         if decision is not None and decision.decision == "deny":
-            now = refusal_by(decision, state, session)
+            now = make_refusal(decision, state, session)
         elif code == "tool_error" and not state.was_started:
             now = not_started(state.record, session)
         elif record.error is not None:

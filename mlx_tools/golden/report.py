@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 from mlx_tools.app import STYLESHEET, Html, build_steps, templates
 from mlx_tools.errors import UsageError
-from mlx_tools.golden.checking import Column, GoldenCheck, sum_of
+from mlx_tools.golden.checking import Column, GoldenCheck, add_shares
 from mlx_tools.golden.difference import ROOMS, Room, share_differences
 from mlx_tools.paths import package_file
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
-FEW: Final = 12
+MAX_UNFOLDED: Final = 12
 """The most runs of a report whose conversations are unfolded."""
 
 MEANING: Final[dict[Room, str]] = {
@@ -86,11 +86,11 @@ def _page(checks: Sequence[GoldenCheck]) -> dict[str, Any]:
         "style": Html(style),
         "style_hash": f"sha256-{digest}",
         "verdict": _verdict(checks, "transcript" if len(cells) == 1 else "check"),
-        "counts": Counter(map(state_of, checks)),
+        "counts": Counter(map(get_state, checks)),
         "rooms": [(room, MEANING[room], of_checks[room], of_all[room]) for room in ROOMS],
-        "sampled": sum_of(check.share for check in checks),
+        "sampled": add_shares(check.share for check in checks),
         "cells": cells,
-        "sums": [sum_of(c.share for c in checks if c.cell == cell) for cell in cells],
+        "sums": [add_shares(c.share for c in checks if c.cell == cell) for cell in cells],
         "shared": shared,
         "shared_as": {
             difference: number
@@ -101,7 +101,7 @@ def _page(checks: Sequence[GoldenCheck]) -> dict[str, Any]:
         "drawn": any(len(check.samples) > 1 for check in checks),
         "rows": rows,
         "runs": runs,
-        "unfolded": len(runs) <= FEW,
+        "unfolded": len(runs) <= MAX_UNFOLDED,
         "build_steps": build_steps,  # one run at a time: thousands are never held at once
     }
 
@@ -150,7 +150,7 @@ class TranscriptRow(NamedTuple):
     cells: tuple[Sequence[ReportedCheck], ...]
 
 
-def state_of(check: GoldenCheck) -> State:
+def get_state(check: GoldenCheck) -> State:
     """The result of a check."""
     if any(sample.error for sample in check.samples):
         return "error"
@@ -171,12 +171,12 @@ def build_rows(
     rows, every = [], []
     for own in sorted(by_transcript.values(), key=_rank):
         told = tuple(
-            [ReportedCheck(check, state_of(check)) for check in own if check.cell == cell]
+            [ReportedCheck(check, get_state(check)) for check in own if check.cell == cell]
             for cell in cells
         )
         found = {room for check in own for room in check.rooms}
         rooms = tuple(room for room in ROOMS if room in found)
-        worst = min(map(state_of, own), key=_ORDER.index)
+        worst = min(map(get_state, own), key=_ORDER.index)
         rows.append(TranscriptRow(own[0], worst, rooms, told))
         every += [one for cell in told for one in cell]
     runs = [o for o in every if o.state != "passed" or any(s.records for s in o.check.samples)]
@@ -187,6 +187,6 @@ def build_rows(
 
 
 def _rank(checks: Sequence[GoldenCheck]) -> tuple[bool, float, str, str]:
-    share, first = sum_of(check.share for check in checks), checks[0]
+    share, first = add_shares(check.share for check in checks), checks[0]
     passed = all(check.passed for check in checks)
     return passed, share.value or 0.0, first.name, first.path

@@ -67,7 +67,7 @@ class TrainingExample(Struct, frozen=True):
         return {"prompt": self.prompt, "completion": self.completion, "text": self.text}
 
 
-def samples_of(golden: Golden) -> Iterator[TrainingExample | None]:
+def make_samples(golden: Golden) -> Iterator[TrainingExample | None]:
     """The samples of a run, one for each completion; None for one that was not right."""
     ends = ChatFormat.from_json(golden.header.chat_format).end_tokens
     asked = ""
@@ -105,7 +105,7 @@ def export_lora(goldens: Iterable[Golden], folder: Path) -> ExportCounts:
     left_out = 0
     for golden in goldens:
         run: list[TrainingExample] = []
-        for sample in samples_of(golden):
+        for sample in make_samples(golden):
             if sample is None or (sample.prompt, sample.completion) in seen:
                 left_out += 1
             else:

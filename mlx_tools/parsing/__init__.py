@@ -16,7 +16,7 @@ from mlx_tools.parsing.scan import (
     INCOMPLETE,
     NO_OBJECT,
     ObjectScanner,
-    objects_in,
+    find_objects,
 )
 from mlx_tools.parsing.source import (
     SPACE,
@@ -25,9 +25,9 @@ from mlx_tools.parsing.source import (
     Fault,
     Steps,
     TextSource,
-    any_beginning_of,
-    any_of,
     finished,
+    match_any,
+    match_any_beginning,
 )
 from mlx_tools.parsing.strict import (
     HOOKS,
@@ -38,7 +38,7 @@ from mlx_tools.parsing.strict import (
     compact,
     decode,
     encodable,
+    iter_values,
     loads,
-    values_in,
     writable,
 )

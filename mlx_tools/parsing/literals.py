@@ -39,7 +39,7 @@ _ESCAPE: Final = re.compile(
 )
 
 
-_DOUBTFUL: Final = frozenset("abfrtvx")
+_AMBIGUOUS_ESCAPES: Final = frozenset("abfrtvx")
 """Escapes that may be meant as the beginning of a name, as in ``C:\\temp``."""
 
 
@@ -207,7 +207,7 @@ def _unescaped(raw: str) -> str:
         return raw
     text = _ESCAPE.sub(_escaped, raw)
     kinds = {found[5] or "x" for found in _ESCAPE.finditer(raw)}
-    is_mixed = bool(kinds & _DOUBTFUL) and not kinds <= {*_ESCAPES, "x"}
+    is_mixed = bool(kinds & _AMBIGUOUS_ESCAPES) and not kinds <= {*_ESCAPES, "x"}
     if is_mixed or "\b" in text or "\f" in text:
         raise Unreadable("an escape in a string has two readings; write a backslash as \\\\")
     if not encodable(text):

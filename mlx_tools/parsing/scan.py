@@ -50,7 +50,7 @@ _WHITE: Final = re.compile(r"[ \t\r\n]++")
 _WORD: Final = re.compile(r"[A-Za-z0-9_$+\-.]*+")
 _KEY_START: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_$")
 _WORD_START: Final = _KEY_START | frozenset("0123456789-+.")
-_LONGEST_WORD: Final = MAX_DIGITS + 1
+_MAX_WORD_CHARS: Final = MAX_DIGITS + 1
 """Characters; what is longer is neither a key nor a number."""
 
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
@@ -464,10 +464,10 @@ class ObjectScanner:
         """A key without quotes, a number or a literal; it waits until all of it is there."""
         known, self._open_word = self._open_word, ""  # of it, in earlier pieces
         begin = pos + len(known)
-        found = _WORD.match(self._text, begin, pos + _LONGEST_WORD)
+        found = _WORD.match(self._text, begin, pos + _MAX_WORD_CHARS)
         end = found.end() if found else begin
         word = known + self._text[begin:end]
-        if end == len(self._text) and len(word) < _LONGEST_WORD:
+        if end == len(self._text) and len(word) < _MAX_WORD_CHARS:
             self._open_word = word
             return pos
         if self._state <= _NEXT_KEY:
@@ -525,18 +525,18 @@ NO_OBJECT: Final = re.compile(
 """Text after a brace that shows that no key and colon follow, so that it is no object's. A text of
 nothing but braces takes a twentieth of the time with it."""
 
-_REREADS: Final = 4
+_MAX_REREADS: Final = 4
 """A text is read so many times over at most, where braces in it begin no object."""
 
 
-def objects_in(text: str, braces: str = "") -> Iterator[tuple[ObjectScanner, Any]]:
+def find_objects(text: str, braces: str = "") -> Iterator[tuple[ObjectScanner, Any]]:
     """Yield the outermost objects in ``text``: the scanner of each, and its value.
 
     The value is None if it cannot be read. Braces are looked for in ``braces``, which is as long
     as the text; by default in the text itself.
     """
     braces = braces or text
-    left = _REREADS * len(text)
+    left = _MAX_REREADS * len(text)
     pos, tried = braces.find("{"), -1
     while pos >= 0:
         if NO_OBJECT.match(text, pos + 1):
@@ -559,7 +559,7 @@ _PLAIN_SINGLE: Final = r"[^'\"\\\x00-\x1f]*+"
 _ESCAPE: Final = r"\\[\"\\/n]"
 """A valid escape that is never meant as a backslash and a letter."""
 
-_DOUBTFUL_ESCAPE: Final = re.compile(
+_AMBIGUOUS_ESCAPE: Final = re.compile(
     r"\\(?:[bfrt]|u(?![dD][89abAB])[0-9a-fA-F]{4}"
     r"|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
 )
@@ -572,19 +572,19 @@ CONTROL_ESCAPE: Final = re.compile(r"\\(?:[bf]|u000[8cC])")
 
 TWO_BACKSLASHES: Final = r"write a backslash as \\"
 
-_MOST_ESCAPES: Final = 10_000
+_MAX_ESCAPES: Final = 10_000
 """Escapes that one match takes: `re` keeps some 100 bytes for each until the match ends."""
 
 _BODY: Final = {
-    '"': re.compile(rf"{_PLAIN}(?:{_ESCAPE}{_PLAIN}){{0,{_MOST_ESCAPES}}}"),
-    "'": re.compile(rf"{_PLAIN_SINGLE}(?:{_ESCAPE}{_PLAIN_SINGLE}){{0,{_MOST_ESCAPES}}}"),
+    '"': re.compile(rf"{_PLAIN}(?:{_ESCAPE}{_PLAIN}){{0,{_MAX_ESCAPES}}}"),
+    "'": re.compile(rf"{_PLAIN_SINGLE}(?:{_ESCAPE}{_PLAIN_SINGLE}){{0,{_MAX_ESCAPES}}}"),
 }
 _LONE: Final = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _OPEN_ESCAPE: Final = re.compile(
     r"\\(?:u[0-9a-fA-F]{0,3}"
     r"|u[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?)?\Z"
 )
-_OTHERS_ESCAPES: Final = frozenset("xavNU01234567\n")
+_FOREIGN_ESCAPES: Final = frozenset("xavNU01234567\n")
 """Escapes that mean something in Python or JavaScript and nothing in JSON."""
 
 
@@ -664,7 +664,7 @@ class _StringToken:
         """
         if _OPEN_ESCAPE.match(text, pos):
             return pos
-        found = _DOUBTFUL_ESCAPE.match(text, pos)
+        found = _AMBIGUOUS_ESCAPE.match(text, pos)
         is_lone = _LONE.match(text, pos) is not None and (found is None or len(found[0]) == 6)
         if found is not None and not (self._is_answer and is_lone):
             if not (self._is_answer and found[0] in ("\\b", "\\f")):
@@ -675,7 +675,7 @@ class _StringToken:
         elif is_lone and not self._is_answer:
             self.bad = "a string holds half of a surrogate pair"
             return pos + 6
-        elif self.quote == "'" and text[pos + 1] in _OTHERS_ESCAPES and not self._is_answer:
+        elif self.quote == "'" and text[pos + 1] in _FOREIGN_ESCAPES and not self._is_answer:
             self.bad = "an escape in single quotes can be read in two ways"
         self._invalid = text[pos : pos + 2]
         self._judge_escapes()
@@ -704,7 +704,7 @@ class _StringToken:
 
 # --- the fixes put in ---------------------------------------------------------------------------
 
-SECOND_OPINION_CHARS: Final = 2000
+MAX_JSON_REPAIR_CHARS: Final = 2000
 """The longest text for which `json_repair`, which is not linear, is asked."""
 
 
@@ -714,7 +714,7 @@ def _agree(text: str, value: Any) -> None:
     Where a comma is missing, the text alone does not say what the writer meant to separate. Two
     readings that differ are an error, not a choice (reading rule 8).
     """
-    if len(text) > SECOND_OPINION_CHARS:
+    if len(text) > MAX_JSON_REPAIR_CHARS:
         return
     import json_repair
 

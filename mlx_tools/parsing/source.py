@@ -37,12 +37,12 @@ def finished(steps: Steps[T]) -> T:
             return value
 
 
-def any_of(marks: list[str]) -> re.Pattern[str]:
+def match_any(marks: list[str]) -> re.Pattern[str]:
     longest_first = sorted(set(marks), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
 
-def any_beginning_of(marks: list[str]) -> re.Pattern[str]:
+def match_any_beginning(marks: list[str]) -> re.Pattern[str]:
     """Matches a beginning of a mark, not the whole, at the very end of a text."""
     tree: dict[str, Any] = {}
     for mark in marks:
@@ -73,9 +73,9 @@ class CutOff(Exception):
 
 
 @lru_cache(maxsize=256)
-def _looked_for(*marks: str) -> tuple[re.Pattern[str], re.Pattern[str], int]:
+def _prepare_marks(*marks: str) -> tuple[re.Pattern[str], re.Pattern[str], int]:
     """The marks, their beginnings, and the length of the longest."""
-    return any_of(list(marks)), any_beginning_of(list(marks)), max(map(len, marks))
+    return match_any(list(marks)), match_any_beginning(list(marks)), max(map(len, marks))
 
 
 class TextSource:
@@ -175,7 +175,7 @@ class TextSource:
 
     def stands(self, *marks: str) -> Steps[str]:
         """The longest of the marks that stands here; empty where none does."""
-        pattern, begun, _ = _looked_for(*marks)
+        pattern, begun, _ = _prepare_marks(*marks)
         while not self.final and (not self.remaining or begun.match(self.text, self.pos)):
             yield
         found = pattern.match(self.text, self.pos)
@@ -192,7 +192,7 @@ class TextSource:
 
         Raises `CutOff`.
         """
-        looked_for = _looked_for(*marks)
+        looked_for = _prepare_marks(*marks)
         begin = self.pos
         while True:
             mark, self.pos = self.seek(*looked_for)

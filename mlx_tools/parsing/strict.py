@@ -150,7 +150,7 @@ compact: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).enc
 """The text of a value, without white space."""
 
 
-def values_in(value: Any) -> Iterator[Any]:
+def iter_values(value: Any) -> Iterator[Any]:
     """Yield a value and all values in it."""
     todo = [value]
     while todo:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mlx_tools.lazy import names_of
+from mlx_tools.lazy import attach_names
 from mlx_tools.policy.approval_template import ApprovalTemplate, CallContext, compute_pin
 from mlx_tools.policy.decision import (
     IN_DOUBT,
@@ -30,8 +30,8 @@ from mlx_tools.policy.decision import (
 from mlx_tools.policy.rules import (
     ASKABLE,
     BUILTIN,
-    CHARS_OF_TOKEN,
     FUNCTIONS,
+    MIN_CHARS_PER_TOKEN,
     MIN_OBSERVATION_CHARS,
     PLUGIN,
     PLUGIN_NAME,
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from mlx_tools.policy.redact import Redactor, find_secrets
     from mlx_tools.policy.secret_kinds import SecretSpan
 
-__getattr__, __dir__ = names_of(
+__getattr__, __dir__ = attach_names(
     globals(),
     {
         "redact": ("Redactor", "find_secrets"),

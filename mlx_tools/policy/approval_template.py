@@ -21,7 +21,7 @@ from msgspec import Struct
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy.text_patterns import ANY, UPWARD_PARTS, fits_path, fits_text
 
-_SLACK: Final = timedelta(minutes=5)
+_MAX_CLOCK_ERROR: Final = timedelta(minutes=5)
 """Time by which a clock may be behind ``made_at``: more than NTP corrects, less than a person sets
 back to use an old template."""
 
@@ -90,7 +90,7 @@ class ApprovalTemplate(Struct, frozen=True, kw_only=True):
         """
         try:
             begin, end = map(datetime.fromisoformat, (self.made_at, self.expires_at))
-            return begin - _SLACK <= now < end
+            return begin - _MAX_CLOCK_ERROR <= now < end
         except (TypeError, ValueError, OverflowError):
             return False
 

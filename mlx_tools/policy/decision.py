@@ -125,7 +125,7 @@ def decide(
         return Decision("deny", "disabled", f"{name} is disabled: {disabled_reason}", "disabled")
     if spec is None:
         return Decision("deny", "unknown", f"there is no tool {name}", "unknown_tool")
-    effects = spec.effects_of(arguments)
+    effects = spec.get_effects(arguments)
     grants: list[str] = []
     for part in policy.parts:
         verdict = _check_part(part, spec, name, effects)
@@ -382,7 +382,7 @@ def collect_facts(
         repeats_doubt: the same call was started before and its end is unknown.
         rate_denial: the denial by an exceeded rate limit.
     """
-    possible = spec.possible_effects | spec.effects_of(arguments)
+    possible = spec.possible_effects | spec.get_effects(arguments)
     secrets: set[str] = set()
     placeholder = False
     if possible & _MUTATING_OR_NETWORK:

@@ -40,25 +40,25 @@ OVERLAP: Final = 8192
 """Characters that two windows share: a secret up to this length is seen whole. No kind needs as
 many to be recognized: a JWT has up to 8,007 before its signature. A longer one is redacted from its
 beginning to where the characters of such secrets end."""
-LOOK_AHEAD: Final = 1200
+MAX_KEY_OFFSET: Final = 1200
 """Characters after the first line of a key that are searched for the key: headers such as
 ``Proc-Type`` and ``DEK-Info`` come between."""
-LONGEST_FIRST_LINE: Final = 160
+MAX_FIRST_LINE_CHARS: Final = 160
 """Characters of the longest first line of a key: `_BLOCK` matches none longer."""
 DEPTH: Final = 3
 """Encodings within one another that are decoded: base64 within JSON within a URL. Each level costs
 a search of its own."""
 
-_SHORTEST: Final = 6
+_MIN_UNIT_CHARS: Final = 6
 """Characters of the shortest unit that is judged. A choice: shorter passwords are words or numbers.
 """
-_SHORTEST_TOKEN: Final = 16
+_MIN_TOKEN_CHARS: Final = 16
 """Characters of the shortest unit that is searched for tokens; shorter ones are judged by name
 only."""
 _UNIT: Final = r"[!#-&(-;=?-_a-~À-ɏ]"
-_NEXT = re.compile(rf"{_UNIT}{{{_SHORTEST},{WINDOW + 1}}}|(?<=---- )BEGIN")
+_NEXT = re.compile(rf"{_UNIT}{{{_MIN_UNIT_CHARS},{WINDOW + 1}}}|(?<=---- )BEGIN")
 _RUN = re.compile(rf"{_UNIT}{{1,{WINDOW + 1}}}")
-_SHORT_REST = re.compile(rf"{_UNIT}{{0,{_SHORTEST - 1}}}\Z")
+_SHORT_REST = re.compile(rf"{_UNIT}{{0,{_MIN_UNIT_CHARS - 1}}}\Z")
 _LINE_LENGTH: Final = 60
 """Characters of a line of base64 that may go on in the next: PEM wraps at 64, MIME at 76."""
 _LINE = re.compile(rf"[A-Za-z0-9+/]{{{_LINE_LENGTH}}}")
@@ -160,7 +160,7 @@ class Scanner:
                 return False
             end = match.end()
             # Most words of a text end here: short, and without a digit, sign or change of case.
-            if end - match.start() < _SHORTEST_TOKEN and end < len(self._buffer):
+            if end - match.start() < _MIN_TOKEN_CHARS and end < len(self._buffer):
                 unit = match[0]
                 if unit[-5:] != "BEGIN" and unit[:5] != "Priva" and not _TELLING.search(unit):
                     self._emit(end)
@@ -262,10 +262,10 @@ class Scanner:
         0 if no key begins here, None if more text is needed to tell.
         """
         buffer = self._buffer
-        is_certain = self._closed or len(buffer) - start >= LOOK_AHEAD
+        is_certain = self._closed or len(buffer) - start >= MAX_KEY_OFFSET
         first = _BLOCK.match(buffer, start)
         if first is None:
-            return 0 if is_certain or len(buffer) - start >= LONGEST_FIRST_LINE else None
+            return 0 if is_certain or len(buffer) - start >= MAX_FIRST_LINE_CHARS else None
         within = min(len(buffer), first.end() + _GAP + 32)
         runs = _KEY.finditer(buffer, first.end(), within)
         # A key's 32 characters have more than eight different ones; a line of ``====`` or ``xxxx``
@@ -274,7 +274,7 @@ class Scanner:
             return first.end()
         if not is_certain:
             return None
-        last = _KEY_END.search(buffer, first.end(), start + LOOK_AHEAD)
+        last = _KEY_END.search(buffer, first.end(), start + MAX_KEY_OFFSET)
         return last.start() if last and last.start() - first.end() >= 64 else 0
 
     def _emit_key_part(self) -> bool:
@@ -336,7 +336,7 @@ def find_unit_spans(
     matches: list[SecretSpan] = []
     begin = len(text_before)
     text = text_before + unit
-    if len(unit) >= _SHORTEST_TOKEN:
+    if len(unit) >= _MIN_TOKEN_CHARS:
         _, kinds = compile_kinds()
         for place in {place for hint, place in hinted if hint in unit}:
             name, pattern = kinds[place]
@@ -377,10 +377,10 @@ def merge_spans(spans: list[SecretSpan]) -> list[SecretSpan]:
 
 # --- what an encoded text says underneath: base64, hexadecimal, URL and JSON escapes --------------
 
-SHORTEST_BASE64: Final = 20
+MIN_BASE64_CHARS: Final = 20
 """Characters of the shortest base64 that is decoded: fewer hold less than 15 bytes, and no secret
 of a known shape fits in that."""
-_SHORTEST_TEXT: Final = 12
+_MIN_TEXT_BYTES: Final = 12
 """Bytes of the shortest text in decoded data: random bytes seldom hold as many printable ones in a
 row."""
 
@@ -390,8 +390,8 @@ _JSON_SIGNS: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{16,}(?:\r?\n[A-Za-z0-9+/_-]+)*")
 _HEX = re.compile(r"[0-9A-Fa-f]{40,}")
 _URL_SAFE: Final = str.maketrans("-_", "+/", "\r\n")
-_TEXT = re.compile(rb"[\t\n\r -~]{%d,}" % _SHORTEST_TEXT)
-_WIDE = re.compile(rb"(?:[\t\n\r -~]\0){%d,}" % _SHORTEST_TEXT)
+_TEXT = re.compile(rb"[\t\n\r -~]{%d,}" % _MIN_TEXT_BYTES)
+_UTF16_TEXT = re.compile(rb"(?:[\t\n\r -~]\0){%d,}" % _MIN_TEXT_BYTES)
 
 
 class DecodedText(Struct, frozen=True):
@@ -410,9 +410,9 @@ def decode_layers(unit: str) -> Iterator[DecodedText]:
         yield from _unescape(unit, _URL, lambda found: chr(int(found[1], 16)))
     if "\\" in unit:
         yield from _unescape(unit, _JSON, _decode_json_escape)
-    if len(unit) >= SHORTEST_BASE64:
+    if len(unit) >= MIN_BASE64_CHARS:
         for run in _BASE64.finditer(unit):
-            if run.end() - run.start() >= SHORTEST_BASE64:
+            if run.end() - run.start() >= MIN_BASE64_CHARS:
                 yield from _decode_base64(run[0], run.start())
         for run in _HEX.finditer(unit):
             yield from _decode_hexadecimal(run[0], run.start())
@@ -477,7 +477,7 @@ def _find_texts(
     for match in _TEXT.finditer(data):
         yield _make_layer(match[0].decode("ascii"), match.start(), 1, to_outer)
     if b"\0" in data:
-        for match in _WIDE.finditer(data):
+        for match in _UTF16_TEXT.finditer(data):
             yield _make_layer(match[0][::2].decode("ascii"), match.start(), 2, to_outer)
 
 

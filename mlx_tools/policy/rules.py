@@ -43,7 +43,7 @@ from mlx_tools.messages import (
     Effect,
     Effects,
     ToolSpec,
-    names_of,
+    list_names,
     own_name,
     replace,
 )
@@ -108,7 +108,7 @@ def _matches_name(pattern: str, name: str) -> bool:
     """Return whether a pattern matches one of the names of a tool."""
     if not is_glob(pattern):
         return own_name(pattern) == own_name(name)
-    return any(fnmatchcase(alias, pattern) for alias in {name, *names_of(name)})
+    return any(fnmatchcase(alias, pattern) for alias in {name, *list_names(name)})
 
 
 DEEP: Final = "**"
@@ -173,7 +173,7 @@ catches typing errors and wrong units, such as milliseconds for seconds."""
 _FOLLOW_MODEL: Final = frozenset(("max_tokens", "max_observation_chars"))
 """Limits that may be None: their value depends on the model."""
 
-CHARS_OF_TOKEN: Final = 3
+MIN_CHARS_PER_TOKEN: Final = 3
 """Characters of a token, a low estimate: code and languages other than English have about three."""
 _MAX_TOKENS: Final = 16_384
 """Tokens of a completion in any context: some 1,500 lines of code."""
@@ -246,7 +246,7 @@ class Limits:
             tokens = min(default_tokens, _WEAK_TOKENS) if weak else default_tokens
         if chars is None:
             # An eighth: a turn's prompt, a few observations and the answer fit in one context.
-            eighth = _UNKNOWN_CHARS if context is None else context // 8 * CHARS_OF_TOKEN
+            eighth = _UNKNOWN_CHARS if context is None else context // 8 * MIN_CHARS_PER_TOKEN
             lowest, highest = _OBSERVATION_CHARS
             chars = max(lowest, min(eighth, highest))
         return replace(self, max_tokens=max(1, tokens), max_observation_chars=chars)
@@ -617,7 +617,7 @@ class Policy:
         # A read-only table cannot be pickled or copied, so a policy is made anew.
         return type(self).from_json, (self.to_json(),)
 
-    def narrowed_by(self, second: Policy) -> Policy:
+    def intersect(self, second: Policy) -> Policy:
         """Return the policy that allows a call only if both do.
 
         Use `restriction` to take away one thing and leave the rest, as in
@@ -705,5 +705,5 @@ def check_effects(effects: Any) -> tuple[str, ...]:
 
 
 def restriction(allow: Sequence[str] = ("*",), **rules: Any) -> Policy:
-    """Return a policy that only takes away what ``rules`` say (`Policy.narrowed_by`)."""
+    """Return a policy that only takes away what ``rules`` say (`Policy.intersect`)."""
     return Policy(allow=allow, **{"redact": False, "ask_effects": (), **rules})

@@ -81,7 +81,7 @@ def compile_kinds() -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, re.Pa
 
 # --- names that tell that what is assigned to them is secret --------------------------------------
 
-LONGEST_NAME: Final = 64
+MAX_NAME_CHARS: Final = 64
 """Characters of a name that are read, before its sign. A choice: the words that tell are at its
 end."""
 
@@ -114,7 +114,7 @@ def _longest_first(text: str) -> tuple[int, str]:
     return -len(text), text
 
 
-def _any_of(phrases: frozenset[str]) -> re.Pattern[str]:
+def _build_pattern(phrases: frozenset[str]) -> re.Pattern[str]:
     """Return a pattern of the phrases that branches on the first letter.
 
     So it fails quickly.
@@ -132,7 +132,7 @@ def _stem_pattern() -> re.Pattern[str]:
 
     It is compiled at the first use, since it takes a while.
     """
-    return _any_of(read_words("names", "words"))
+    return _build_pattern(read_words("names", "words"))
 
 
 _JOINT = re.compile(r"[-_. ]")
@@ -185,14 +185,14 @@ _SIGN = re.compile(
     r"(?P<gap>[ \t]{9,30}|[\s\"'`=\\(]{0,8})(?:[bBrRuUfF@$]{1,2}(?=[\"'`]))?(?P<quote>[\"'`]?)",
     re.ASCII,
 )
-_LONGEST_SIGN: Final = 100
+_MAX_SIGN_CHARS: Final = 100
 """Characters of the longest match of `_SIGN`."""
 _MAX_NESTED_VALUES: Final = 32
 """Values within one value (``a=b=c``) that are judged whole. Further ones are judged by
 `_MAX_JUDGED_CHARS`. In a text of nothing but signs each value is within another, and judging them
 all whole took half a second for 32 kB."""
 _MAX_JUDGED_CHARS: Final = 128
-"""Characters that are judged of values deeper than that: as many as `LONGEST_JUDGED`."""
+"""Characters that are judged of values deeper than that: as many as `MAX_JUDGED_CHARS`."""
 _OPTION = re.compile(
     r"(?:(?:^|\s)--?|(?:setenv|setx?|export|ENV)\s{1,3}(?:-\w{1,3}\s)?)(?P<name>\w[\w.-]{0,60})"
     r"(?P<sign>)(?P<gap>[ \t]{1,4})(?P<quote>[\"']?)$",
@@ -225,7 +225,7 @@ _URL = re.compile(
 )
 _URL_PASSWORD = re.compile(r"[^\s/?#]{1,300}@(?=[\w\[{$%])")
 _URL_TOKEN = re.compile(r"(?:(?<=https://)|(?<=http://))[\w.~%-]{20,200}(?=@\w)", re.ASCII)
-_SHORTEST_PASSWORD: Final = 4
+_MIN_PASSWORD_CHARS: Final = 4
 """Characters of the shortest password in a URL. Shorter ones are parts of examples, as in ``a:b@``.
 """
 _URL_PLACEHOLDERS: Final = frozenset(("password", "passwd", "pass", "pwd", "port", "secret", "pw"))
@@ -308,10 +308,10 @@ def _find_signs(text: str, begin: int) -> Iterator[tuple[str, re.Match[str]]]:
     """Yield each name and its sign after which a value of the unit begins."""
     if option := _OPTION.search(text, max(0, begin - CONTEXT), begin):
         yield option["name"], option
-    for signed in _SIGN.finditer(text, max(0, begin - _LONGEST_SIGN)):
+    for signed in _SIGN.finditer(text, max(0, begin - _MAX_SIGN_CHARS)):
         if signed.end() >= begin:
             start = signed.start()
-            yield text[max(0, start - LONGEST_NAME) : start], signed
+            yield text[max(0, start - MAX_NAME_CHARS) : start], signed
 
 
 def _read_value(
@@ -395,7 +395,7 @@ def _find_in_urls(text: str, begin: int) -> Iterator[SecretSpan]:
         if password is None:
             continue
         value = password[0][:-1]
-        if len(value) < _SHORTEST_PASSWORD or value.lower() in _URL_PLACEHOLDERS:
+        if len(value) < _MIN_PASSWORD_CHARS or value.lower() in _URL_PLACEHOLDERS:
             continue
         if not is_template(value):
             yield SecretSpan("url_password", password.start(), password.end() - 1)
@@ -431,7 +431,7 @@ def _find_after_words(text: str, begin: int, text_after: str) -> Iterator[Secret
 
 # --- what a value looks like: arithmetic on one short text ----------------------------------------
 
-LONGEST_JUDGED: Final = 128
+MAX_JUDGED_CHARS: Final = 128
 """Characters of a value that are judged; a longer one is judged by its beginning."""
 
 _TEMPLATE = re.compile(
@@ -467,7 +467,7 @@ def entropy(text: str) -> float:
 
 def is_template(value: str) -> bool:
     """Return whether the value is a template to be filled in, or is masked."""
-    return bool(_TEMPLATE.search(value[:LONGEST_JUDGED])) or len(set(value)) < 3
+    return bool(_TEMPLATE.search(value[:MAX_JUDGED_CHARS])) or len(set(value)) < 3
 
 
 def is_placeholder(value: str) -> bool:
@@ -495,7 +495,7 @@ def looks_random(value: str, shortest: int = 10) -> bool:
     (``benchmarks/redaction.py``). A higher share of pairs finds more keys and more identifiers. The
     more a value looks like a key in other ways, the higher a share is allowed.
     """
-    value = value[:LONGEST_JUDGED]
+    value = value[:MAX_JUDGED_CHARS]
     if len(value) < shortest or is_template(value) or _TIME.match(value) or "://" in value:
         return False
     if value.isdigit():
@@ -548,7 +548,11 @@ def looks_like_password(value: str, shortest: int = 6) -> bool:
 
     It has letters with digits or signs, and is neither code nor a word that stands for a password.
     """
-    if not shortest <= len(value) <= LONGEST_JUDGED or is_template(value) or is_placeholder(value):
+    if (
+        not shortest <= len(value) <= MAX_JUDGED_CHARS
+        or is_template(value)
+        or is_placeholder(value)
+    ):
         return False
     if any(map(str.isspace, value)) or "://" in value or _ADDRESS.fullmatch(value):
         return False

@@ -160,7 +160,7 @@ def fill_slots(slots: Slots, values: Mapping[str, str]) -> str:
     return "".join(values[part] if named else part for part, named in split_slots(slots))
 
 
-def slots_of(text: str, values: Mapping[str, str]) -> Slots:
+def insert_slots(text: str, values: Mapping[str, str]) -> Slots:
     """Return ``text`` with slots in place of ``values``, by their names."""
     parts: tuple[str, ...] = (text,)
     for name, value in values.items():

@@ -9,14 +9,14 @@ from typing import Any, Final, NamedTuple
 from mlx_tools.messages import ToolSpec, replace
 from mlx_tools.schema import follow, iter_children, read_properties, read_required
 
-_DEEPEST: Final = 64
+_MAX_DEPTH: Final = 64
 """Levels of a schema whose descriptions are told: checked schemas have no more."""
 
 _MIN_CHARS: Final = 8
 """Characters of a description below which nothing is told of it."""
 
-_OF_ITEMS: Final = frozenset(("items", "prefixItems", "contains", "unevaluatedItems"))
-_OF_MEMBERS: Final = frozenset(
+_ITEM_KEYWORDS: Final = frozenset(("items", "prefixItems", "contains", "unevaluatedItems"))
+_MEMBER_KEYWORDS: Final = frozenset(
     ("additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties")
 )
 _ELSEWHERE: Final = frozenset(("properties", "$defs", "definitions"))
@@ -41,7 +41,7 @@ def parameter_descriptions(spec: ToolSpec) -> list[ParameterDescription]:
     A definition that is used several times is told once.
     """
     references: set[str] = set()
-    found = _descriptions(spec.parameters, "", spec.parameters, references, _DEEPEST)
+    found = _descriptions(spec.parameters, "", spec.parameters, references, _MAX_DEPTH)
     return list(dict.fromkeys(found))
 
 
@@ -63,7 +63,7 @@ def _descriptions(
         yield from _descriptions(members[name], inner, root, references, depth - 1)
     for (key, *_), child in iter_children(schema):
         if key not in _ELSEWHERE:
-            part = "[]" if key in _OF_ITEMS else ".*" if key in _OF_MEMBERS else ""
+            part = "[]" if key in _ITEM_KEYWORDS else ".*" if key in _MEMBER_KEYWORDS else ""
             yield from _descriptions(child, f"{path}{part}", root, references, depth - 1)
 
 

@@ -117,7 +117,7 @@ class KnownTools:
 
     def ask(self, record: UserRecord, tool_choice: str) -> None:
         """Add a question, the tools that it brings, and the tool that must be called."""
-        self._tell_of(*self._brought(record), tool_choice)
+        self._add_names(*self._brought(record), tool_choice)
 
     def observe(self, record: ObservationRecord) -> bool:
         """Add an observation and the tools that it names. Return True for a search's.
@@ -125,10 +125,10 @@ class KnownTools:
         An observation that names its own artifact was cut, and so brings the reader.
         """
         if record.artifact and record.artifact in (record.content or ""):
-            self._tell_of_reader()
+            self._add_reader()
         if not is_search(self._permitted.get(record.name)):
             return False
-        self._tell_of(*self._brought(record))
+        self._add_names(*self._brought(record))
         return True
 
     def compact(self, record: CompactedRecord, removed_records: Iterable[Record]) -> None:
@@ -139,20 +139,20 @@ class KnownTools:
         """
         texts = (record.content, *record.observations.values())
         if any(key in text for key in record.artifacts for text in texts):
-            self._tell_of_reader()
+            self._add_reader()
         if self._shown_names:
             self._remaining = self._names.difference(
                 self._shown_names, *map(self._brought, removed_records)
             )
 
-    def _tell_of(self, *names: str) -> None:
+    def _add_names(self, *names: str) -> None:
         self._names.update(names)
         self._remaining.difference_update(names)
         self._announced = None
 
-    def _tell_of_reader(self) -> None:
+    def _add_reader(self) -> None:
         if is_reader(self._permitted.get(READER)):
-            self._tell_of(READER)
+            self._add_names(READER)
 
     def _brought(self, record: Record) -> list[str]:
         """Return the tools whose lines a question brings, or a search has found."""

@@ -146,7 +146,7 @@ class Prompt:
         if role == "assistant":
             self._speak(content, "")
         elif role == "observation":
-            self._open.lines.append(self._json_in(content))
+            self._open.lines.append(self._neutralise_json(content))
         else:
             if self._open.lines:
                 self._close(self._unanswered_text)
@@ -273,11 +273,11 @@ class Prompt:
             note = self._plain(advised.message)
         else:
             written = write_observation(ToolObservation(CORRECTION, error=advised), self._style)
-            note = self._json_in(written)
-        form = () if record.forged else self._asked_form(record.error)
+            note = self._neutralise_json(written)
+        form = () if record.forged else self._example_lines(record.error)
         self._open.notes += (note, *form)
 
-    def _asked_form(self, error: ErrorInfo) -> tuple[str, ...]:
+    def _example_lines(self, error: ErrorInfo) -> tuple[str, ...]:
         """Return the lines that show the form of the call at fault, none if unknown."""
         if not error.form:
             return ()
@@ -337,9 +337,9 @@ class Prompt:
                 error = record.shown_error
                 if error is not None:
                     error = self._advised(error)
-                    form = self._asked_form(error)
+                    form = self._example_lines(error)
                 observed = ToolObservation(record.name, record.content, error=error, id=given)
-                lines += (self._json_in(write_observation(observed, self._style)), *form)
+                lines += (self._neutralise_json(write_observation(observed, self._style)), *form)
         lines = [*lines, *turn.notes] or [self._plain(self._words.texts["turns.go_on"])]
         before, after = self._format.user
         opened = native is not None and not self._is_started  # the template's opening does it
@@ -376,7 +376,7 @@ class Prompt:
             said = record.content or ""
             if (error := record.shown_error) is not None:
                 advised = self._advised(error)
-                words = " ".join((advised.message, *self._asked_form(error)))
+                words = " ".join((advised.message, *self._example_lines(error)))
                 fault = {"code": advised.code, "message": words}
                 said = json.dumps({"error": fault}, ensure_ascii=False)
             text.untrusted(native.result(said, self.neutraliser))
@@ -414,7 +414,7 @@ class Prompt:
         fits = advice not in error.message and len(said) <= 500
         return replace(error, message=said) if fits else error
 
-    def _json_in(self, text: str) -> str:
+    def _neutralise_json(self, text: str) -> str:
         """Return an observation's line with its JSON neutralised.
 
         The style's own wrapping stays. A text that is no such line, as an example's may be, is

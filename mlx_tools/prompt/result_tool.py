@@ -47,7 +47,7 @@ class ResultTool(Struct, frozen=True):
         own = self.spec.name
         return name == own or (name not in other_tools and loose_name(name) == loose_name(own))
 
-    def answer_from(
+    def make_answer(
         self, arguments: Mapping[str, Any], repairs: tuple[str, ...]
     ) -> FinalAnswer | None:
         """Return the answer that a call with these arguments gives, as compact JSON.
@@ -60,7 +60,7 @@ class ResultTool(Struct, frozen=True):
         value = fitting[_KEY] if self.is_wrapped else fitting
         return FinalAnswer(compact(value), (), (*repairs, *coercions))
 
-    def arguments_in(self, text: str) -> Mapping[str, Any] | None:
+    def parse_arguments(self, text: str) -> Mapping[str, Any] | None:
         """The arguments for which ``text`` stands, which is JSON; else None.
 
         It may stand in the text's one fence, or be the last lines of the text.
@@ -88,7 +88,7 @@ def holds_result(spec: ToolSpec, reading: Reading) -> bool:
     if not isinstance(answer, FinalAnswer) or reading.truncated:
         return False
     tools = (ResultTool(spec, is_wrapped) for is_wrapped in (False, True))
-    said = (tool.arguments_in(answer.content) for tool in tools)
+    said = (tool.parse_arguments(answer.content) for tool in tools)
     return any(one is not None and validate_arguments(spec, one)[2] is None for one in said)
 
 

@@ -24,8 +24,8 @@ from mlx_tools.prompt.chat_format import (
     ToolFormat,
     fill_slots,
     gaps,
+    insert_slots,
     render_function,
-    slots_of,
 )
 from mlx_tools.protocol import DIALECTS, Dialect
 
@@ -233,7 +233,7 @@ def _opening(
     if at < end:
         raise ToolsUnknown("its template tells of tools behind the question")
     system = {"system": _SYSTEM}
-    slots = (*slots_of(text[:begin], system), "tools", *slots_of(text[end:at], system))
+    slots = (*insert_slots(text[:begin], system), "tools", *insert_slots(text[end:at], system))
     if _SYSTEM not in text:
         between = chat_format.system_in_user
         slots = (*slots[:-1], slots[-1] + between[0], "system", between[1])
@@ -418,13 +418,13 @@ def _around_results(head: str, text_between: str | None, text_after: str) -> dic
     """Return the texts around results, with slots for the ids and names of calls."""
     first, second = _CALLS[:2]
     own = {"id": first.id, "name": first.name}
-    before = slots_of(head, {"next_id": first.id, "next_name": first.name})
+    before = insert_slots(head, {"next_id": first.id, "next_name": first.name})
     if text_between is None:  # each result in a turn of its own
-        end = slots_of(text_after, own)
+        end = insert_slots(text_after, own)
         middle: Slots = (*end[:-1], end[-1] + before[0], *before[1:])
     else:
-        end = slots_of(text_after, {"id": second.id, "name": second.name})
-        middle = slots_of(text_between, own | {"next_id": second.id, "next_name": second.name})
+        end = insert_slots(text_after, {"id": second.id, "name": second.name})
+        middle = insert_slots(text_between, own | {"next_id": second.id, "next_name": second.name})
     return {"results_prefix": before, "results_separator": middle, "results_suffix": end}
 
 

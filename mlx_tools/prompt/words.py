@@ -25,7 +25,7 @@ GAP: Final = "…"
 """Stands in the asked form of a call for what the model has to fill in. It is no JSON, so a copy of
 it never runs."""
 
-WRITTEN_STYLES: Final = tuple(style for style in STYLES if style != "native")
+PROMPTED_STYLES: Final = tuple(style for style in STYLES if style != "native")
 """Those that we tell of; how a native call is written is the template's to tell."""
 
 PERSONA: Final = "persona.txt"
@@ -33,13 +33,13 @@ MESSAGES: Final = "messages.toml"
 EXAMPLES: Final = "examples.toml"
 RESULT: Final = "result.toml"
 _MODES: Final = {mode: f"mode-{mode}.txt" for mode in ("answer-first", "rag-first")}
-_PROTOCOLS: Final = {style: f"protocol-{style}.txt" for style in WRITTEN_STYLES}
+_PROTOCOLS: Final = {style: f"protocol-{style}.txt" for style in PROMPTED_STYLES}
 
 FILES: Final = (PERSONA, *_MODES.values(), *_PROTOCOLS.values(), MESSAGES, EXAMPLES, RESULT)
 """The files that are needed, relative to ``prompts/``."""
 
 CODES: Final[tuple[str, ...]] = get_args(ErrorCode)
-_MOST_CHARS: Final = 500
+_MAX_CHARS: Final = 500
 """Characters of an error, or of advice, in one line."""
 _PLACEHOLDER: Final = re.compile(r"\{\{(\w*)\}\}")
 
@@ -165,7 +165,7 @@ class PromptWords:
         reason = reason.strip()
         stop = "" if not reason or reason[-1] in ".!?…" else "."
         text = fill(self.errors[code], {"name": name, "reason": reason + stop})
-        return one_line(text, _MOST_CHARS)
+        return one_line(text, _MAX_CHARS)
 
     def form_introduction(self, form: str) -> str:
         """Return the words before the form of a call that the model is asked for."""
@@ -174,7 +174,7 @@ class PromptWords:
     def correction(self, code: str, style: str = "") -> str:
         """Return advice on a line that was refused with this code, empty if there is none."""
         own = self.native_corrections if style == "native" else {}
-        return one_line(own.get(code, self.corrections.get(code, "")), _MOST_CHARS)
+        return one_line(own.get(code, self.corrections.get(code, "")), _MAX_CHARS)
 
     def render_question(
         self, question: str, tools: Sequence[str] = (), *, no_calls: bool = False

@@ -20,7 +20,7 @@ from mlx_tools.protocol.delimiters import (
     write_observation,
 )
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
-from mlx_tools.protocol.echo import call_sequences, calls_in, canonical
+from mlx_tools.protocol.echo import call_sequences, canonical, find_call_keys
 from mlx_tools.protocol.objects import possible_calls
 from mlx_tools.protocol.reading import (
     DEFAULT_REASONING_MARKERS,

@@ -14,7 +14,7 @@ _OPENING: Final = re.compile(
     rf"\s*(?:to=user(?=<\||\s*\n))?(?:\s*{_TOKEN})*\s*(?:(?:assistant|all)[ \t]*\n)?"
 )
 _CLOSING: Final = re.compile(rf"(?:\s*{_TOKEN})+\s*\Z")
-_MOST_CLOSING: Final = 400  # characters at the end of a text in which tokens are looked for
+_MAX_CLOSING_CHARS: Final = 400  # characters at the end of a text in which tokens are looked for
 _WRAPPER: Final = re.compile(
     r"\s*<(?P<tag>answer|response|final_answer|final)>(?P<answer>.*?)(?:</(?P=tag)>\s*)?\Z",
     re.DOTALL | re.IGNORECASE,
@@ -33,7 +33,7 @@ _FINAL_ACTION: Final = re.compile(
 )
 
 
-def answer_in(text: str) -> tuple[str, str]:
+def find_answer(text: str) -> tuple[str, str]:
     """Return the answer in ``text``, and the thought in the same frame before it.
 
     Left out is what its family puts around an answer.
@@ -41,7 +41,7 @@ def answer_in(text: str) -> tuple[str, str]:
     opening = _OPENING.match(text)
     answer = text[opening.end() :] if opening is not None else text
     # From the tail only: the pattern begins with blanks, and would be tried at each of a long text.
-    tail = max(0, len(answer) - _MOST_CLOSING)
+    tail = max(0, len(answer) - _MAX_CLOSING_CHARS)
     closing = _CLOSING.search(answer, tail)
     answer = answer[: closing.start()] if closing is not None else answer
     thought = ""

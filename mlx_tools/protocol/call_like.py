@@ -17,22 +17,26 @@ from mlx_tools.parsing import (
     Fault,
     TextSource,
     Unreadable,
-    any_of,
+    find_objects,
     finished,
+    iter_values,
     keywords,
-    objects_in,
-    values_in,
+    match_any,
 )
 from mlx_tools.protocol.catalog import ToolCatalog
 from mlx_tools.protocol.delimiters import CONTROL_TOKEN
 from mlx_tools.protocol.dialects import DIALECTS, STRING_MARKS
 from mlx_tools.protocol.judging import Candidate, Extent, outcome
-from mlx_tools.protocol.objects import NAME_KEYS, arguments_of, object_calls
+from mlx_tools.protocol.objects import NAME_KEYS, object_calls, read_arguments
 from mlx_tools.schema import read_properties
 
 BESIDE_TEXT: Final = "a call beside text is no call"
-_NEAR: Final = 40  # characters between a control token and a tool's name, as rule 8a has it
-_MOST_LINE: Final = 200  # characters before an object that are looked at for a line's beginning
+_MAX_NAME_OFFSET: Final = (
+    40  # characters between a control token and a tool's name, as rule 8a has it
+)
+_MAX_LINE_CHARS: Final = (
+    200  # characters before an object that are looked at for a line's beginning
+)
 
 _MARK_WORDS: Final = r"(?:tool|function|call|python|action|message|channel|recipient|plugin)"
 _MARKS: Final = (
@@ -43,7 +47,7 @@ _MARKS: Final = (
     ),
     re.compile(r"<[\w:]{0,40}(?:tool_?call|function_?call|invoke)|(?:tool|function)_?calls?>"),
     re.compile(r"</?[\w:|｜]{0,40}(?:parameter|param|arg_key|arg_value|argument)[ =>]"),
-    any_of(
+    match_any(
         [mark for one in DIALECTS for mark in (*one.inner, *one.call) if mark[:1] in ("<", "[")]
     ),
 )
@@ -54,7 +58,7 @@ _PARAMETER: Final = re.compile(
     r"(?P<key>[\w.-]{1,64})"
 )
 _LINE: Final = re.compile(r"[^\n]+")
-_MOST_CALL_LINE: Final = 4_000  # characters; what is longer is data
+_MAX_CALL_LINE_CHARS: Final = 4_000  # characters; what is longer is data
 _CALL_END: Final = re.compile(
     r"\s*<[/|｜][\w|｜:]{0,40}(?:tool|function|call|invoke|action)[\w|｜:]{0,40}>"
 )
@@ -169,15 +173,15 @@ class CallLikeText:
     def _objects(self) -> Iterator[str]:
         """Yield the reason why each object looks like a call, wherever it stands."""
         said = self._unquoted
-        for scanner, value in objects_in(self._text, said):
+        for scanner, value in find_objects(self._text, said):
             pos, end = scanner.start, scanner.pos
-            line = said.rfind("\n", max(0, pos - _MOST_LINE), pos) + 1
+            line = said.rfind("\n", max(0, pos - _MAX_LINE_CHARS), pos) + 1
             before = said[line:pos].strip(" \t[-*0123456789.)")
-            begins = not before and pos - line < _MOST_LINE
+            begins = not before and pos - line < _MAX_LINE_CHARS
             # An object that cannot be read has no keys to judge by: its first characters have to
             # do.
             if value is None or scanner.bad_reason:
-                ahead = said[pos : pos + _MOST_LINE]
+                ahead = said[pos : pos + _MAX_LINE_CHARS]
                 if begins and _CALL_KEY.search(ahead) and self._names.search(ahead):
                     yield "an object that names a tool cannot be read"
             elif self._is_call(value, pos, end, "line" if begins else "inline"):
@@ -233,7 +237,7 @@ class CallLikeText:
             is_whole = all_chars <= len(line)
             if is_code and not is_whole:
                 continue
-            if len(line) > _MOST_CALL_LINE or not line.endswith((")", "]", "}", ">")):
+            if len(line) > _MAX_CALL_LINE_CHARS or not line.endswith((")", "]", "}", ">")):
                 continue
             if reason := self._call_line(line, is_whole=is_whole):
                 yield reason
@@ -252,7 +256,7 @@ class CallLikeText:
         head, bracket, rest = line.partition("(")
         word = _LAST_WORD.search(head)
         if word is not None and bracket:
-            before, name = head[: word.start()], self._named_by(word[0], is_whole=is_whole)
+            before, name = head[: word.start()], self._find_named_tool(word[0], is_whole=is_whole)
             prefix = before.strip(" \t[")
             begins = not prefix or (is_whole and " " not in prefix and prefix not in _CODE_WORDS)
             with suppress(Unreadable):
@@ -267,10 +271,10 @@ class CallLikeText:
         behind = line[found.end() :].lstrip(" \t([{")
         is_damaged = self._begins_with_key(behind, self._catalog.find(found[0]))
         is_code = not is_whole and _is_python(line)
-        is_call = is_damaged and not is_code and not _text_behind(line)
+        is_call = is_damaged and not is_code and not _has_text_after(line)
         return "a call cannot be read" if is_call else ""
 
-    def _named_by(self, word: str, *, is_whole: bool) -> str:
+    def _find_named_tool(self, word: str, *, is_whole: bool) -> str:
         """Return the tool that a word names, be it glued to a mark before it.
 
         In code another case is another name.
@@ -304,7 +308,9 @@ class CallLikeText:
         said, names = self._unquoted, self._names
         for mark in _MARKS:
             for found in mark.finditer(said):
-                if names.search(said, max(0, found.start() - _NEAR), found.end() + _NEAR):
+                if names.search(
+                    said, max(0, found.start() - _MAX_NAME_OFFSET), found.end() + _MAX_NAME_OFFSET
+                ):
                     return True
         tags = set(_CLOSING_TAG.findall(said))
         keys = tags & self._catalog.all_parameters
@@ -326,10 +332,10 @@ def _end_without_marks(text: str) -> int:
 def may_be_call(text: str) -> bool:
     """Return whether a text that begins with a tool's name may be a call alone."""
     name = _NAME_AND_BRACKET.match(text)
-    return name is not None and not (name[1] == "(" and _text_behind(text))
+    return name is not None and not (name[1] == "(" and _has_text_after(text))
 
 
-def _text_behind(text: str) -> bool:
+def _has_text_after(text: str) -> bool:
     """Return whether text follows the first bracket that is closed.
 
     Brackets and marks are none.
@@ -357,13 +363,13 @@ def fitting_calls(catalog: ToolCatalog, value: Any) -> Iterator[tuple[str, Mappi
 
     The name stands under whatever key, the arguments under another, beside it or under the name.
     """
-    for found in values_in(value):
+    for found in iter_values(value):
         for key, named in found.items() if isinstance(found, Mapping) else ():
             find = catalog.find_nearly if key in NAME_KEYS else catalog.find
             tool = find(named) if isinstance(named, str) else ""
             if not tool:
                 continue
             others = {k: item for k, item in found.items() if k not in (key, "type", "id")}
-            for held in (others, *(arguments_of(item)[0] for item in others.values())):
+            for held in (others, *(read_arguments(item)[0] for item in others.values())):
                 if held and catalog.fits_closely(tool, held):
                     yield tool, held

@@ -36,11 +36,11 @@ from mlx_tools.schema import read_required
 
 _Object = tuple[dict[str, Any], tuple[str, ...]]
 
-_MOST_PROSE: Final = 200
+_MAX_PROSE_CHARS: Final = 200
 """Characters of prose that may stand between two calls with the same mark."""
 
-_MOST_NAME: Final = 200
-_MOST_HEADER: Final = 200
+_MAX_NAME_CHARS: Final = 200
+_MAX_HEADER_CHARS: Final = 200
 
 _NAME: Final = re.compile(r"[\w$][\w$./-]*+")
 _NUMBER: Final = re.compile(r"[0-9]++")
@@ -229,7 +229,7 @@ class CallSequenceReader:
             # tells.
             begun = yield from self.source.mark("<|start|>", "<|channel|>")
             self.source.pos = here
-            ahead = (yield from self.source.lookahead(_MOST_HEADER)) if begun else ""
+            ahead = (yield from self.source.lookahead(_MAX_HEADER_CHARS)) if begun else ""
             header, has_message, _ = ahead.partition("<|message")
             found = _RECIPIENT.search(header) if has_message and "\n" not in header else None
             return found is not None and bool(self._catalog.find(found[1]))
@@ -262,14 +262,14 @@ class CallSequenceReader:
     def _name_ahead(self) -> Steps[str]:
         """The name of a tool that stands here, which is not taken; empty if none does."""
         here = self.source.pos
-        name = yield from self.source.match(_NAME, _MOST_NAME)
+        name = yield from self.source.match(_NAME, _MAX_NAME_CHARS)
         self.source.pos = here
         return self._catalog.find(name)
 
     def _is_named(self) -> Steps[bool]:
         """Return whether a name and what may follow it in a call stand here."""
         here = self.source.pos
-        name = yield from self.source.match(_NAME, _MOST_NAME)
+        name = yield from self.source.match(_NAME, _MAX_NAME_CHARS)
         char = yield from self.source.peek()
         self.source.pos = here
         is_call = char == "(" or (not self.dialect.open and char in ("{", "\n", ":"))
@@ -291,7 +291,7 @@ class CallSequenceReader:
         # Models introduce the next call in words. A mark of its own shows that it is one; without
         # one the words end the sequence.
         if not self._is_full and dialect.close and not dialect.line and not self._is_one_array:
-            ahead = yield from source.lookahead(_MOST_PROSE + len(dialect.open))
+            ahead = yield from source.lookahead(_MAX_PROSE_CHARS + len(dialect.open))
             found = ahead.find(dialect.open)
             is_new = source.pos + found + self._skip > self._last  # else no call stood there
             if found >= 0 and is_new and not _FOREIGN.search(ahead, 0, found):
@@ -478,7 +478,7 @@ class CallSequenceReader:
                 self.dropped.append((yield from self.source.read_until('"'))[0])
                 self._has_noise = True
             elif _NAME.match(char):
-                name = yield from self.source.match(_NAME, _MOST_NAME)
+                name = yield from self.source.match(_NAME, _MAX_NAME_CHARS)
                 if (yield from self.source.peek()) != "(":
                     raise Fault("a call is due in the brackets")
                 yield from self._python(name)
@@ -543,7 +543,7 @@ class CallSequenceReader:
         """A call within ``print(…)``."""
         self.source.pos += 1
         yield from self.source.space()
-        name = yield from self.source.match(_NAME, _MOST_NAME)
+        name = yield from self.source.match(_NAME, _MAX_NAME_CHARS)
         if name in ("", "print") or (yield from self.source.peek()) != "(":
             raise Fault("a call is due in the brackets")
         yield from self._python(name)
@@ -555,14 +555,14 @@ class CallSequenceReader:
     def _named_call(self) -> Steps[None]:
         """A name, and its arguments in whatever form."""
         source, is_literal = self.source, self.dialect.body == "literal"
-        name = yield from source.match(_NAME, _MOST_NAME)
+        name = yield from source.match(_NAME, _MAX_NAME_CHARS)
         if not name:
             raise Fault("a call is due after the mark")
         # Gemma writes `call:NAME{…}`; Kimi numbers its calls, as in `functions.NAME:0`.
         if name == "call" and (yield from source.mark(":")):
             is_literal = True
             yield from source.space(lines=False)
-            name = yield from source.match(_NAME, _MOST_NAME)
+            name = yield from source.match(_NAME, _MAX_NAME_CHARS)
         elif (yield from source.mark(":")):
             yield from source.match(_NUMBER, 12)
         char = yield from source.peek()
@@ -589,7 +589,7 @@ class CallSequenceReader:
             yield from self._tags()
             return
         if name == "function" and _NAME.match(char or "{"):  # the kind stood first
-            name = yield from source.match(_NAME, _MOST_NAME)
+            name = yield from source.match(_NAME, _MAX_NAME_CHARS)
             self._note(name)
             mark = (yield from self._skip_argument_marks()) or mark
         has_own_mark = bool(mark) or not dialect.line
@@ -636,7 +636,7 @@ class CallSequenceReader:
         if self._has_noise:
             raise Fault("a call is due after the mark")
         self._has_noise = True
-        ahead = yield from self.source.lookahead(_MOST_PROSE)
+        ahead = yield from self.source.lookahead(_MAX_PROSE_CHARS)
         places = [at for mark in (*_OPENING, "[{") if (at := ahead.find(mark)) >= 0]
         line = ahead.find("\n")
         if not places or 0 <= line < min(places) or "`" in ahead[: min(places)]:

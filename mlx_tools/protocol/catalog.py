@@ -18,13 +18,13 @@ from mlx_tools.schema import (
 
 Catalog = Mapping[str, Mapping[str, Any]]
 
-_MOST_NAME: Final = 200
+_MAX_NAME_CHARS: Final = 200
 _LONG_NAME: Final = 6  # a name of so many characters is found within a word as well
-_LEAST_NEAR: Final = 3  # characters of a name that can be told although one is wrong
+_MIN_NEAR_CHARS: Final = 3  # characters of a name that can be told although one is wrong
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_-]{1,64}(?:\.|:|/|__)(?=[A-Za-z])")
 """The prefix that a server or a namespace puts before a tool's name."""
 
-_OF_TYPE: Final = frozenset(
+_TYPE_KEYWORDS: Final = frozenset(
     ("type", "additionalProperties", "unevaluatedProperties", "anyOf", "oneOf", "not")
 )
 """Keywords of JSON Schema whose fault says that a value is of no possible type, or that a key is
@@ -33,7 +33,7 @@ unknown. Any other fault, such as a missing key, leaves a call that is meant and
 
 def without_prefixes(name: str) -> Iterator[str]:
     """Yield the names that ``name`` may mean: itself, then without its prefixes."""
-    while 0 < len(name) <= _MOST_NAME:
+    while 0 < len(name) <= _MAX_NAME_CHARS:
         yield name
         prefix = _PREFIX.match(name)
         name = name[prefix.end() :] if prefix is not None else ""
@@ -76,7 +76,7 @@ class ToolCatalog:
         """Return the tool whose name differs in one character that is lost or wrong."""
         if meant := self.find(name):
             return meant
-        if not _LEAST_NEAR <= len(name) <= _MOST_NAME:
+        if not _MIN_NEAR_CHARS <= len(name) <= _MAX_NAME_CHARS:
             return ""
         return next((tool for tool in self._tools if _is_near(name, tool)), "")
 
@@ -123,7 +123,7 @@ class ToolCatalog:
             _, _, found = check_arguments(arguments, self.parameters(self.find(name)))
         except (ToolDefinitionError, CheckTooLong, RecursionError):
             return True  # validation says what is wrong
-        return not any(fault.validator in _OF_TYPE for fault in found)
+        return not any(fault.validator in _TYPE_KEYWORDS for fault in found)
 
     def fits_closely(self, name: str, arguments: Mapping[str, Any]) -> bool:
         """Return whether the arguments fit, and all of them are parameters."""

@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
 
 from mlx_tools.messages import Style, ToolObservation
-from mlx_tools.parsing import NO_OBJECT, WHITE, any_beginning_of, any_of, compact
+from mlx_tools.parsing import NO_OBJECT, WHITE, compact, match_any, match_any_beginning
 from mlx_tools.protocol.dialects import BY_MARK
 
 CALL_TAG: Final = "<tool_call>"
@@ -92,7 +92,7 @@ CONTROL_TOKEN: Final = re.compile(
 )
 """Text that is spelt like a control token of any model."""
 
-STRUCK: Final = "<s>"
+STRIKETHROUGH: Final = "<s>"
 """Text struck through in HTML: its closing tag is spelt like an end token."""
 
 
@@ -117,12 +117,12 @@ class Marks:
         pairs = [(start, end) for start, end in markers if start and end]
         ends = [end for _, end in pairs]
         # Reversed, so that of two pairs with one opening mark the first counts.
-        self.closers = {start: (end, any_of([end])) for start, end in reversed(pairs)}
+        self.closers = {start: (end, match_any([end])) for start, end in reversed(pairs)}
         """By the mark that opens a thought, the one that closes it, and its pattern."""
 
         for start, end in pairs:
             if start.startswith("<|channel|>"):  # a message of its own, with an end of its own
-                self.closers[start] = (end, any_of([end, "<|end|>"]))
+                self.closers[start] = (end, match_any([end, "<|end|>"]))
         # Plain formats have no token: a line such as `User:` opens the next turn.
         self.lines = tuple(end[1:] for end in ends_of_turn if end.startswith("\n") and end[1:])
         own = [end for end in ends_of_turn if end and not end.startswith("\n")]
@@ -132,38 +132,38 @@ class Marks:
         self.dialects = {mark: one for mark, one in families if not one.line}
         self.by_line = {mark: one for mark, one in families if one.line}
         tags = [CALL_TAG, CALL_END, ANSWER_TAG, ANSWER_END, RESPONSE_TAG, RESPONSE_END]
-        tags += [*self.turn_ends, *HEADERS, STRUCK, *self.dialects]
+        tags += [*self.turn_ends, *HEADERS, STRIKETHROUGH, *self.dialects]
         marks = [*self.closers, *ends, *tags]
         self._all, self._ends = marks, ends
-        self.mark = any_of(marks)
+        self.mark = match_any(marks)
         self.longest = max(map(len, marks))
         self.special = re.compile(rf"\n|{{(?!{NO_OBJECT.pattern})|`++|{self.mark.pattern}")
         """Ends a stretch of prose, for it may be more."""
 
         self.turn_end = re.compile(
-            rf"[ \t\r\n]*+(?:{any_of([*self.turn_ends, *self.lines]).pattern})"
+            rf"[ \t\r\n]*+(?:{match_any([*self.turn_ends, *self.lines]).pattern})"
         )
-        self.opener = any_of(list(self.closers))
+        self.opener = match_any(list(self.closers))
         self.ends = frozenset(ends)
-        self.any_end = any_of(ends)
+        self.any_end = match_any(ends)
 
     # Slow to make, and not needed for a turn that is one line of the protocol.
 
     @cached_property
     def beginnings(self) -> re.Pattern[str]:
-        return any_beginning_of(self._all)
+        return match_any_beginning(self._all)
 
     @cached_property
     def end_begun(self) -> re.Pattern[str]:
-        return any_beginning_of([*self._ends, "<|end|>"])
+        return match_any_beginning([*self._ends, "<|end|>"])
 
 
-ANSWER_CLOSE: Final = (any_of([ANSWER_END]), any_beginning_of([ANSWER_END]), len(ANSWER_END))
+ANSWER_CLOSE: Final = (match_any([ANSWER_END]), match_any_beginning([ANSWER_END]), len(ANSWER_END))
 marks: Final = lru_cache(maxsize=32)(Marks)
 
 # --- lines that the host writes, in each style ----------------------------------------------------
 
-_OPEN: Final = {"jsonl": "", "markdown-json": "```json\n", "xml": CALL_TAG}
+_OPENINGS: Final = {"jsonl": "", "markdown-json": "```json\n", "xml": CALL_TAG}
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _OWN_TAG: Final = re.compile(r"<(?=/?(?:tool_call|tool_response|final_answer)>)")
 
@@ -251,8 +251,8 @@ def forcing_prefix(style: Style, tool_choice: str, call: tuple[str, str] = ("", 
     if tool_choice == "none":
         if style == "xml":
             return ANSWER_TAG
-        return _OPEN[style] + '{"type":"final_answer","content":"'
-    begun = _OPEN[style] + ("{" if style == "xml" else '{"type":"tool_call",') + '"name":"'
+        return _OPENINGS[style] + '{"type":"final_answer","content":"'
+    begun = _OPENINGS[style] + ("{" if style == "xml" else '{"type":"tool_call",') + '"name":"'
     if tool_choice == "required":
         return begun
     return begun + json.dumps(tool_choice)[1:-1] + '","arguments":{'
@@ -263,4 +263,4 @@ def opening(style: Style) -> str:
 
     It is empty where a mark of the style would be split.
     """
-    return "" if style in ("xml", "native") else _OPEN[style] + '{"type":"'
+    return "" if style in ("xml", "native") else _OPENINGS[style] + '{"type":"'

@@ -18,11 +18,11 @@ from mlx_tools.parsing import (
     TextSource,
     Unreadable,
     canonical_json,
+    find_objects,
     finished,
+    iter_values,
     literal,
     loads,
-    objects_in,
-    values_in,
 )
 from mlx_tools.protocol.call_sequence import CallSequenceReader
 from mlx_tools.protocol.catalog import ToolCatalog, without_prefixes
@@ -34,7 +34,7 @@ _ANY: Final = ToolCatalog(None)
 _VARIANTS: Final = 8
 """So many times its own length is read of an observation: what its strings and escapes hold."""
 
-_REREADS: Final = 4
+_MAX_REREADS: Final = 4
 """So many times its length is read of a text at most, where what begins like calls is none."""
 
 # Half of a surrogate pair is left as an escape: it is no character alone.
@@ -88,7 +88,7 @@ def _untyped(value: Any) -> Any:
 
 
 @lru_cache(maxsize=128)
-def calls_in(observation: str) -> frozenset[str]:
+def find_call_keys(observation: str) -> frozenset[str]:
     """The `echo_key` of every call in ``observation``. Work is linear in its length."""
     found: set[str] = set()
     seen: set[str] = set()
@@ -102,7 +102,7 @@ def calls_in(observation: str) -> frozenset[str]:
         # Each variant may hold more of its kind; without a limit their sizes would add up to the
         # square.
         left -= len(text)
-        for _, value in objects_in(text):
+        for _, value in find_objects(text):
             todo += _strings_and_calls(value, found)
         for run in call_sequences(text):
             keys = _untyped_key if run.is_tagged else echo_key
@@ -133,7 +133,7 @@ def _character(escape: str) -> str:
 
 def _strings_and_calls(value: Any, keys: set[str]) -> Iterator[str]:
     """Notes the calls in ``value``; yields the strings that may hold more."""
-    for item in values_in(value):
+    for item in iter_values(value):
         if isinstance(item, dict):
             keys.update(
                 echo_key(name, arguments)
@@ -167,11 +167,11 @@ _ELEMENT: Final = re.compile(
 def call_sequences(text: str) -> Iterator[CallSequenceReader]:
     """The calls in ``text`` in any dialect, wherever they stand."""
     for pattern in (_MARKS, _ELEMENT):
-        left = _REREADS * len(text)
+        left = _MAX_REREADS * len(text)
         found = pattern.search(text)
         while found is not None and left > 0:
             source = TextSource(text, pos=found.start(), final=True)
-            run = CallSequenceReader(source, *_form_of(found))
+            run = CallSequenceReader(source, *_read_form(found))
             finished(run.steps())
             left -= source.pos - run.begin
             if run.calls:
@@ -181,7 +181,7 @@ def call_sequences(text: str) -> Iterator[CallSequenceReader]:
             found = pattern.search(text, max(run.end, begun))
 
 
-def _form_of(match: re.Match[str]) -> tuple[Dialect, ToolCatalog, None, int | None]:
+def _read_form(match: re.Match[str]) -> tuple[Dialect, ToolCatalog, None, int | None]:
     """Return the reader's arguments for calls that begin with a match."""
     mark, groups = match[0], match.groupdict()
     if "tag" in groups:

@@ -60,7 +60,7 @@ UNKNOWN_NAME: Final = TableRow("call", "text", "text")
 ANYTHING_ELSE: Final = TableRow("text", "text", "text")
 
 
-def row_of(candidate: Candidate) -> TableRow:
+def find_row(candidate: Candidate) -> TableRow:
     """The first row of the table that the candidate meets."""
     form, extent = candidate.kind, candidate.extent
     is_marked = form == "marked"
@@ -82,4 +82,4 @@ def row_of(candidate: Candidate) -> TableRow:
 
 def outcome(candidate: Candidate, place: Place) -> Outcome:
     """Return the outcome of a candidate that stands in this place."""
-    return getattr(row_of(candidate), place)  # type: ignore[no-any-return]
+    return getattr(find_row(candidate), place)  # type: ignore[no-any-return]

@@ -32,8 +32,8 @@ from mlx_tools.protocol.reading import AnswerDelta, ArgumentsDelta, CallStarted,
 _CALL_KEYS: Final = frozenset(("type", "name", "arguments", "id"))
 _ANSWER_KEYS: Final = frozenset(("type", "content", "sources"))
 _FUNCTION_KEYS: Final = frozenset(("function", "type", "id"))
-_DUE: Final = "arguments: an object"
-_SHOWN_CHARS: Final = 200
+_EXPECTED: Final = "arguments: an object"
+_MAX_VALUE_CHARS: Final = 200
 
 
 _Outcome = (
@@ -82,7 +82,7 @@ def _faulty(message: str, code: ErrorCode = "invalid_json") -> Judgement:
 
 def _dropped(value: Mapping[str, Any], known_keys: frozenset[str]) -> tuple[str, ...]:
     return tuple(
-        json.dumps({key: item}, ensure_ascii=False)[1:-1][:_SHOWN_CHARS]
+        json.dumps({key: item}, ensure_ascii=False)[1:-1][:_MAX_VALUE_CHARS]
         for key, item in value.items()
         if key not in known_keys
     )
@@ -99,9 +99,9 @@ def _call(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Judgement:
         arguments, repairs = {}, (*repairs, "missing_arguments")
     elif not isinstance(arguments, Mapping) and (found := object_calls(value)):
         # written as others do: it counts where it is alone
-        return Judgement("prose", found[0][0], ErrorInfo("invalid_arguments", _DUE))
+        return Judgement("prose", found[0][0], ErrorInfo("invalid_arguments", _EXPECTED))
     if not isinstance(arguments, Mapping):
-        return _faulty(_DUE, "invalid_arguments")
+        return _faulty(_EXPECTED, "invalid_arguments")
     call_id = value.get("id")
     if isinstance(call_id, int) and not isinstance(call_id, bool):
         call_id, repairs = str(call_id), (*repairs, "id_string")  # as it is written
@@ -161,7 +161,7 @@ def object_calls(value: Mapping[str, Any], repairs: tuple[str, ...] = ()) -> lis
     if held == ["parameters"] and "description" in value:
         return []  # it describes a tool
     given: Any = value[held[0]] if held else {}
-    arguments, named = arguments_of(given) if held else (given, ("missing_arguments",))
+    arguments, named = read_arguments(given) if held else (given, ("missing_arguments",))
     if arguments is None:
         return []
     if value.get("type") == "tool_call" and "arguments" not in value:
@@ -212,12 +212,12 @@ def possible_calls(value: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str,
     if not held and value.get("type", "tool_call") == "tool_call":
         held = [{}]
     names = [value[key] for key in NAME_KEYS if isinstance(value.get(key), str)]
-    for arguments in [arguments_of(given)[0] for given in held] if names else ():
+    for arguments in [read_arguments(given)[0] for given in held] if names else ():
         if arguments is not None:
             yield from ((name, arguments) for name in names)
 
 
-def arguments_of(raw: Any) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
+def read_arguments(raw: Any) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
     """Arguments as an object, be it in a string of JSON; and the repair made."""
     named: tuple[str, ...] = ()
     if raw == [] or (isinstance(raw, str) and not raw.strip()):

@@ -9,7 +9,7 @@ from typing import Final
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, Message
 from mlx_tools.parsing import WHITE, TextSource, encodable, writable
-from mlx_tools.protocol.answer import answer_in
+from mlx_tools.protocol.answer import find_answer
 from mlx_tools.protocol.catalog import ToolCatalog
 from mlx_tools.protocol.delimiters import (
     AFTER_MESSAGES,
@@ -22,11 +22,11 @@ from mlx_tools.protocol.delimiters import (
 from mlx_tools.protocol.reading import Reading, ReadingRules, Style
 from mlx_tools.protocol.unmarked import ProseJudge, ProseJudgement
 
-_CUT_SHOWN: Final = 2_000
+_MAX_CUT_CHARS: Final = 2_000
 """Characters of a call that was cut off that the model sees again: it writes the call anew, and the
 whole of this one may have taken what the context had left."""
 
-_SURPLUS: Final = f"{WHITE}}}],"
+_EXTRA_CLOSERS: Final = f"{WHITE}}}],"
 """Text behind an object that was closed more than once; no answer."""
 
 
@@ -180,7 +180,7 @@ class PartialReading:
             bare or said or dropped or self.unclean or self.cut_answer or reason == "tool_calls"
         )
         if self.error is not None and self.error.code == "truncated_output":
-            counted = counted[:_CUT_SHOWN]
+            counted = counted[:_MAX_CUT_CHARS]
         return Reading(
             messages=tuple(self.messages),
             bare_text=bare,
@@ -248,7 +248,7 @@ class PartialReading:
             self.error = self.alias_error or self.quoted
         elif reason == "tool_calls":
             self.fail("invalid_json", "the model used its own tool-call markers")
-        elif self.forged and not prose.strip(_SURPLUS):
+        elif self.forged and not prose.strip(_EXTRA_CLOSERS):
             self.fail("invalid_json", "a tool_observation is the host's to write")
         elif not prose:
             self.fail("invalid_json", "the output is empty")
@@ -265,7 +265,7 @@ class PartialReading:
         elif not encodable(prose):
             self.fail("invalid_json", "the text holds half of a surrogate pair")
         else:
-            answer, thought = answer_in(prose)
+            answer, thought = find_answer(prose)
             self.reasoning.append(thought)
             self.messages.append(FinalAnswer(answer))
             return True

@@ -92,7 +92,7 @@ class Reading(Struct, frozen=True, kw_only=True):
     call_like: bool = False
 
 
-_LOOP_SHOWN: Final = 400
+_MAX_LOOP_CHARS: Final = 400
 """Characters of a text that repeats itself that the model sees again: enough to know it by."""
 
 
@@ -105,7 +105,7 @@ def as_repetition(reading: Reading) -> Reading:
     if reading.error is None or reading.error.code != "truncated_output":
         return reading
     error = ErrorInfo("repetition", "the same text came over and over, so it was stopped")
-    return replace(reading, error=error, retained_text=reading.retained_text[:_LOOP_SHOWN])
+    return replace(reading, error=error, retained_text=reading.retained_text[:_MAX_LOOP_CHARS])
 
 
 def with_mended(reading: Reading, indices: Sequence[int]) -> Reading:

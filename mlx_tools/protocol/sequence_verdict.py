@@ -13,7 +13,7 @@ from mlx_tools.protocol.reading import ReadingRules
 
 # `<tool_call> tags are used.`: two words and a stop behind a mark speak of it.
 _WORDS: Final = re.compile(r"[ \t]+[^\W\d_]+ [^\W\d_]+[ .,;:]")
-_MOST_AHEAD: Final = 200  # characters behind a mark in which a tool may be named
+_MAX_NAME_OFFSET: Final = 200  # characters behind a mark in which a tool may be named
 _NAME_LINE: Final = re.compile(r"[ \t]*(?P<name>[\w.$-]+)[ \t\r]*(?:\n|\Z)")
 _NAME_BEHIND: Final = re.compile(
     r"(?:[\s\[{<(\"'`:]|functions?\b[.=]?|name\b|invoke\b|call\b|to=)*(?P<name>[\w$.-]+)"
@@ -41,13 +41,13 @@ def sequence_verdict(
         is_cut = run.cut is not None or (run.has_open_end and reason != "stop")
         return "cut" if is_cut and not run.may_close(reason, rules.mutates) else "call"
     names = _names_tool(run, catalog) or (run.names_tool and not run.dialect.line)
-    is_meant = names or (is_first and not _is_spoken_of(run))
+    is_meant = names or (is_first and not _is_mentioned(run))
     if run.cut is not None and (is_meant or run.names_tool):
         return "cut"
     return "call_like" if is_meant and not (run.calls and row == "text") else "text"
 
 
-def _is_spoken_of(run: CallSequenceReader) -> bool:
+def _is_mentioned(run: CallSequenceReader) -> bool:
     """Return whether words follow a mark, which speak of it."""
     begin = run.begin + len(run.dialect.open)
     return not run.calls and _WORDS.match(run.source.text, begin) is not None
@@ -56,7 +56,7 @@ def _is_spoken_of(run: CallSequenceReader) -> bool:
 def _names_tool(run: CallSequenceReader, catalog: ToolCatalog) -> bool:
     """Return whether a tool is named behind the mark of a run that could not be read."""
     begin = run.begin + len(run.dialect.open)
-    ahead = run.source.text[begin : begin + _MOST_AHEAD]
+    ahead = run.source.text[begin : begin + _MAX_NAME_OFFSET]
     found = (_NAME_LINE if run.dialect.line else _NAME_BEHIND).match(ahead)
     names = () if found is None else filter(None, found.groupdict().values())
     return any(map(catalog.find, names))

@@ -21,8 +21,8 @@ from mlx_tools.protocol.tag_values import (
 )
 from mlx_tools.schema import list_branches, possible_types, read_properties
 
-_MOST_TAG: Final = 500  # characters of a tag; descriptions of tools stand in none
-_MOST_INDENT: Final = 100  # blanks before a mark that begins a line; a page is narrower
+_MAX_TAG_CHARS: Final = 500  # characters of a tag; descriptions of tools stand in none
+_MAX_INDENT: Final = 100  # blanks before a mark that begins a line; a page is narrower
 _NAME_END: Final = re.compile(r"[\w$.:/-]*+")
 _ATTRIBUTE: Final = re.compile(r"([\w.-]+)=(?:\"([^\"]*)\"|'([^']*)')")
 _ATTRIBUTES: Final = r"(?P<attributes>(?:\s+[\w.-]+=(?:\"[^\"]*\"|'[^']*'))*)"
@@ -216,11 +216,11 @@ class TagReader:
             rest = yield from source.lookahead(max(map(len, _BRACKETS)))
             raise CutOff if any(one.startswith(rest) for one in _BRACKETS) else Fault(due)
         end, closing = _BRACKETS[opening]
-        ahead = yield from source.tag(_MOST_TAG, end)
+        ahead = yield from source.tag(_MAX_TAG_CHARS, end)
         found = _TAG.fullmatch(ahead.removesuffix(end)) if ahead.endswith(end) else None
         if found is None:
             source.pos = begin
-            raise Fault(due) if ahead.endswith(end) or len(ahead) >= _MOST_TAG else CutOff
+            raise Fault(due) if ahead.endswith(end) or len(ahead) >= _MAX_TAG_CHARS else CutOff
         source.pos += len(ahead)
         attributes = _attributes(found["attributes"] or "")
         if end != ">" and "key" in attributes:
@@ -329,7 +329,7 @@ class TagReader:
             if mark == end:
                 self._is_closed = True
                 return without_line_breaks(source.text[begin:at])
-            line = _LINE_BEGUN.search(source.text, max(begin, at - _MOST_INDENT), at)
+            line = _LINE_BEGUN.search(source.text, max(begin, at - _MAX_INDENT), at)
             if line or any(char in mark for char in "|｜"):
                 if is_marked:
                     raise Fault("a value's end is due")
@@ -341,7 +341,7 @@ class TagReader:
                     raise Fault("a value's end is damaged")
                 return value
             if mark in keys:
-                opened = _OPENED_KEY.match((yield from source.tag(_MOST_TAG)))
+                opened = _OPENED_KEY.match((yield from source.tag(_MAX_TAG_CHARS)))
                 if opened is not None and self._may_follow(opened[1]):
                     raise Fault(f"the end of a value is due before the key {opened[1][:40]!a}")
             is_marked = True

@@ -22,8 +22,8 @@ from mlx_tools.parsing import (
     ObjectScanner,
     Steps,
     TextSource,
-    any_of,
     compact,
+    match_any,
     writable,
 )
 from mlx_tools.protocol import delimiters
@@ -43,18 +43,18 @@ from mlx_tools.protocol.reading import (
 from mlx_tools.protocol.sequence_verdict import sequence_verdict
 
 _RECIPIENT_MARK: Final = "to="
-_REREADS: Final = 4
-_SPARE: Final = 2_000
+_MAX_REREADS: Final = 4
+_REREAD_CHARS: Final = 2_000
 """So many times the text before, and so many characters more, are read again of forms that need no
 mark, where they were no call."""
 
-_MOST_WRAPPING: Final = 1000
-_FORGED: Final = re.compile(r"(?:Observation|Result):[^`]*+`{0,16}\s*")
+_MAX_WRAPPING_CHARS: Final = 1000
+_INVENTED_RESULT: Final = re.compile(r"(?:Observation|Result):[^`]*+`{0,16}\s*")
 """A result that the model made up behind its call, up to the end of the fence that holds both."""
 
-_MOST_BULLET: Final = 6  # characters of a numbered bullet, and the brace behind it
+_MAX_BULLET_CHARS: Final = 6  # characters of a numbered bullet, and the brace behind it
 _ANALYSIS: Final = "<|channel|>analysis<|message|>"
-_MESSAGE_END: Final = any_of(["<|end|>", "<|channel|>final<|message|>"])
+_MESSAGE_END: Final = match_any(["<|end|>", "<|channel|>final<|message|>"])
 
 _NO_ARRAY: Final = 0
 _ARRAY_BEGUN: Final = 1  # a bracket, and no object yet
@@ -183,7 +183,7 @@ class TurnReader:
         is_in_fence = self._fence and (self._spoken or self._objects)
         return bool(self._ticks) or self._shown_line or is_in_fence
 
-    def _is_asked_form(self, mark: str) -> bool:
+    def _is_requested_form(self, mark: str) -> bool:
         """Return whether a mark opens calls in the form that the model was asked for.
 
         Those count in a message for the user too: a model may answer every prompt in one.
@@ -207,7 +207,7 @@ class TurnReader:
     @property
     def _is_worn(self) -> bool:
         """True where what was no call was read often enough."""
-        return self._failed_chars > _REREADS * self._draft.size + _SPARE
+        return self._failed_chars > _MAX_REREADS * self._draft.size + _REREAD_CHARS
 
     # --- between objects ----------------------------------------------------------------------
 
@@ -280,7 +280,7 @@ class TurnReader:
 
     def _is_numbered(self) -> Steps[bool]:
         """Past a numbered bullet between calls; False where none stands before another."""
-        ahead = yield from self._source.lookahead(_MOST_BULLET)
+        ahead = yield from self._source.lookahead(_MAX_BULLET_CHARS)
         found = delimiters.BULLET.match(ahead)
         if found is None or ahead[found.end() : found.end() + 1] != "{":
             return False
@@ -341,7 +341,7 @@ class TurnReader:
             source.pos = end
             closer = dict(self._rules.reasoning_markers).get(literal, "")
             yield from self._thought(begin, marks.closers[literal][1], closer)
-        elif literal in marks.turn_ends or literal == delimiters.STRUCK:
+        elif literal in marks.turn_ends or literal == delimiters.STRIKETHROUGH:
             if self._ends_turn(literal):
                 self._end_turn()
             else:
@@ -395,14 +395,16 @@ class TurnReader:
 
     def _ends_turn(self, mark_text: str) -> bool:
         """Return whether the mark ends the turn; where it does not, it is text."""
-        if mark_text == delimiters.STRUCK or (mark_text == "</s>" and self._struck):
-            self._struck = mark_text == delimiters.STRUCK
+        if mark_text == delimiters.STRIKETHROUGH or (mark_text == "</s>" and self._struck):
+            self._struck = mark_text == delimiters.STRIKETHROUGH
             return False
         return mark_text in self._marks.own_ends or not (self._ticks or self._fence)
 
     def _dialect_mark(self, mark_text: str) -> Steps[None]:
         source, dialects = self._source, self._marks.dialects
-        is_hidden = self._is_in_quotation or (self._for_user and not self._is_asked_form(mark_text))
+        is_hidden = self._is_in_quotation or (
+            self._for_user and not self._is_requested_form(mark_text)
+        )
         if is_hidden or self._is_worn:
             self._text_of_mark(mark_text)
             return
@@ -458,8 +460,8 @@ class TurnReader:
         while must_be_last and run.calls and run.cut is None:
             found = delimiters.AFTER_MESSAGES.match(source.text, source.pos)
             end = found.end() if found is not None else source.pos
-            is_all = end == len(source.text) or bool(_FORGED.fullmatch(source.text, end))
-            if source.final or not is_all or source.remaining > _MOST_WRAPPING:
+            is_all = end == len(source.text) or bool(_INVENTED_RESULT.fullmatch(source.text, end))
+            if source.final or not is_all or source.remaining > _MAX_WRAPPING_CHARS:
                 is_shown = not (source.final and is_all)
                 if is_shown:
                     self._as_text(run)

@@ -19,9 +19,9 @@ from mlx_tools.parsing import (
     CutOff,
     Fault,
     TextSource,
-    any_of,
     finished,
     last_fence,
+    match_any,
     only_fence,
     without_quoted,
 )
@@ -34,7 +34,7 @@ from mlx_tools.protocol.judging import Candidate, Place, outcome
 from mlx_tools.protocol.reading import Reading, ReadingRules
 from mlx_tools.schema import read_required
 
-_REREADS: Final = 4
+_MAX_REREADS: Final = 4
 """So many times its length is read of a text at most, where what begins like calls is none."""
 
 _WORD: Final = re.compile(r"[A-Za-z_$][\w$.:/-]*")
@@ -57,10 +57,10 @@ _ENVELOPE: Final = re.compile(
     re.MULTILINE,
 )
 _LINE_BEGUN: Final = re.compile(r"^[ \t]*(?=[\[{<A-Za-z_])", re.MULTILINE)
-_MOST_INDENT: Final = 3  # blanks before a line; with more it is code
-_SURPLUS: Final = ")]}"  # brackets behind calls that close nothing
+_MAX_INDENT: Final = 3  # blanks before a line; with more it is code
+_EXTRA_CLOSERS: Final = ")]}"  # brackets behind calls that close nothing
 _ENDS: Final = re.compile(
-    rf"\s*(?:(?:{any_of([*END_TOKENS]).pattern}|{CONTROL_TOKEN.pattern})\s*)*"
+    rf"\s*(?:(?:{match_any([*END_TOKENS]).pattern}|{CONTROL_TOKEN.pattern})\s*)*"
 )
 
 
@@ -103,7 +103,7 @@ class ProseJudge:
         self._rules = rules
         self._reason = reason
         self._read_inside = read_inside
-        self._budget = _REREADS * len(text)
+        self._budget = _MAX_REREADS * len(text)
         self._unquoted = ""  # the text without what is quoted in it
 
     def judgement(self) -> ProseJudgement:
@@ -158,8 +158,8 @@ class ProseJudge:
         ]
         wrapping_end, turn_end = self._ends(sequence)
         left = self._text[turn_end:].strip(" \t\r\n,;")
-        is_alone = is_alone and not is_cut and not left.strip(_SURPLUS)
-        left = left.lstrip(f" \t\r\n,;{_SURPLUS}").rstrip()
+        is_alone = is_alone and not is_cut and not left.strip(_EXTRA_CLOSERS)
+        left = left.lstrip(f" \t\r\n,;{_EXTRA_CLOSERS}").rstrip()
         return ProseJudgement(
             messages=tuple(calls),
             begin=begin,
@@ -179,7 +179,7 @@ class ProseJudge:
         most = self._rules.max_calls
         if sequence.cut is not None or (most is not None and len(sequence.calls) >= most):
             return True
-        return not self._text[self._ends(sequence)[1] :].strip(f"{_SURPLUS} \t\r\n")
+        return not self._text[self._ends(sequence)[1] :].strip(f"{_EXTRA_CLOSERS} \t\r\n")
 
     # --- what may stand in the text -----------------------------------------------------------
 
@@ -284,7 +284,7 @@ class ProseJudge:
         """Return whether calls may begin there, behind the blanks of a line."""
         if _ENVELOPE.match(self._unquoted, line):
             return True
-        if begin - line > _MOST_INDENT or "\t" in self._text[line:begin]:
+        if begin - line > _MAX_INDENT or "\t" in self._text[line:begin]:
             return False  # it is code
         first = self._text[begin]
         if first == "<":

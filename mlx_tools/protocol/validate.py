@@ -33,7 +33,7 @@ from mlx_tools.schema import (
     join_faults,
 )
 
-_SHOWN_NAME: Final = 80
+_MAX_NAME_CHARS: Final = 80
 
 
 class JudgedCall(Struct, frozen=True, kw_only=True):
@@ -60,7 +60,7 @@ def judge(
     """The calls of ``reading``, each judged alone, in order.
 
     ``tools`` is the catalog by name, ``calls_seen`` are the calls that stand in earlier outputs
-    (`mlx_tools.protocol.calls_in`), ``aliases`` other names that are accepted for a tool.
+    (`mlx_tools.protocol.find_call_keys`), ``aliases`` other names that are accepted for a tool.
     """
 
     def judge_one(written_call: ToolCall) -> JudgedCall:
@@ -125,7 +125,7 @@ def resolve(
 def unknown_tool(name: str, tools: Mapping[str, ToolSpec]) -> ErrorInfo:
     """Return the error of a call whose name no tool has, with the closest tool."""
     # In ASCII, so that a letter of another script shows.
-    text = f"{name[:_SHOWN_NAME]!a} is no tool"
+    text = f"{name[:_MAX_NAME_CHARS]!a} is no tool"
     if close := closest_tool(name, tools):
         text += f"; did you mean {close}?"
     return ErrorInfo("unknown_tool", text)
@@ -137,7 +137,7 @@ def closest_tool(name: str, tools: Mapping[str, ToolSpec]) -> str:
     from difflib import get_close_matches
 
     by_loose = {loose_name(known): known for known in tools}
-    loose = loose_name(name) if len(name) <= _SHOWN_NAME else ""
+    loose = loose_name(name) if len(name) <= _MAX_NAME_CHARS else ""
     close = get_close_matches(loose, by_loose, n=1)
     return by_loose[close[0]] if close else ""
 

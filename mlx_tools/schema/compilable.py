@@ -48,13 +48,13 @@ _MAX_UNDESCRIBED: Final = 200
 time for them, 1.2 s for 8,000."""
 _MAX_COUNT: Final = 10_000
 """The largest length or count that is enforced. A choice: larger ones are left to validation."""
-_LARGEST: Final = 2.0**53
+_MAX_NUMBER: Final = 2.0**53
 """The largest number that is enforced. Beyond it llguidance, which counts in doubles, takes a whole
 number for its neighbour."""
-_SMALLEST: Final = 1e-6
+_MIN_NUMBER: Final = 1e-6
 """The smallest number that is enforced. A choice: smaller ones are left to validation."""
 
-_DOUBTFUL: Final = (
+_REMOVABLE_KEYWORDS: Final = (
     *(*_MEMBERS, "patternProperties", "pattern", "format", "multipleOf", *_BOUNDS, *_COUNTS),
     *("enum", "const", "required", "oneOf", "anyOf", "allOf", "$ref", "$dynamicRef"),
 )
@@ -95,8 +95,8 @@ def is_large(schema: Mapping[str, Any]) -> bool:
 @lru_cache(maxsize=2048)
 def _make_compilable(text: str) -> Compilable:
     root = json.loads(text)
-    some = [(keyword,) for keyword in _DOUBTFUL if f'"{keyword}"' in text]
-    for without in ((), *some, _DOUBTFUL):
+    some = [(keyword,) for keyword in _REMOVABLE_KEYWORDS if f'"{keyword}"' in text]
+    for without in ((), *some, _REMOVABLE_KEYWORDS):
         loosening = _Loosening(root, without)
         loosened = loosening.loosen()
         if _compiles(loosened):
@@ -120,7 +120,7 @@ class _Loosening:
         self._anchors = find_anchors(root)
         self._names: dict[Path, str] = {}
         self._targets: dict[str, Any] = {}
-        self._one_of: list[list[Any]] = []
+        self._alternatives: list[list[Any]] = []
 
     def loosen(self) -> dict[str, Any]:
         """Return the loosened root.
@@ -135,7 +135,7 @@ class _Loosening:
         while self._targets:  # more of them turn up on the way
             name = next(iter(self._targets))
             definitions[name] = self._loosen_node(self._targets.pop(name))
-        for options in self._one_of:
+        for options in self._alternatives:
             if not _compiles({"oneOf": options, "$defs": definitions}):  # two of them may fit
                 self.is_exact = False
         return {**whole, "$defs": definitions} if definitions else whole
@@ -185,7 +185,7 @@ class _Loosening:
     def _take_list(self, output: dict[str, Any], keyword: str, value: Any) -> None:
         parts = [self._loosen_node(subschema) for subschema in value]
         if keyword == "oneOf":  # loosened, two may fit where one did
-            self._one_of.append(parts)
+            self._alternatives.append(parts)
             keyword = "anyOf"
         if keyword == "allOf":
             parts = [part for part in parts if part not in ({}, True)] or [{}]
@@ -243,7 +243,7 @@ class _Loosening:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and (value == 0 or _SMALLEST <= abs(value) < _LARGEST)
+    return type(value) in (int, float) and (value == 0 or _MIN_NUMBER <= abs(value) < _MAX_NUMBER)
 
 
 def _is_count(value: Any) -> bool:

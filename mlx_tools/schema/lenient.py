@@ -278,7 +278,7 @@ class _Reader:
         elif keyword == "type" and isinstance(value, str) and value.lower() == "any":
             return
         elif keyword in _NUMBERS and isinstance(value, str):
-            number = _number_in(value)
+            number = _parse_number(value)
             if number is not None and _USABLE[keyword](number):
                 node[keyword] = number
                 return
@@ -556,7 +556,7 @@ def _looks_like_id(value: str) -> bool:
     return "#" in value or ":" in value
 
 
-def _number_in(text: str) -> int | float | None:
+def _parse_number(text: str) -> int | float | None:
     try:
         return int(text)
     except ValueError:
@@ -568,7 +568,7 @@ def _number_in(text: str) -> int | float | None:
     return number if number - number == 0 else None
 
 
-_OF_TYPE: Final[Mapping[str, Callable[[Any], bool]]] = {
+_TYPE_CHECKS: Final[Mapping[str, Callable[[Any], bool]]] = {
     "string": _is_text,
     "integer": lambda value: _is_number(value) and value == int(value),
     "number": _is_number,
@@ -580,4 +580,4 @@ _OF_TYPE: Final[Mapping[str, Callable[[Any], bool]]] = {
 
 
 def _has_type(value: Any, kinds: list[str]) -> bool:
-    return any(_OF_TYPE[kind](value) for kind in kinds)
+    return any(_TYPE_CHECKS[kind](value) for kind in kinds)

@@ -22,7 +22,7 @@ _MAX_DEPTH: Final = 200
 """Groups within groups. A choice: far more than people write, and no deep recursion."""
 _MAX_COUNT: Final = 100_000
 """The largest count of a repetition; one that is too large for the automaton is refused anyway."""
-_NOTHING: Final = r"[^\x{0}-\x{10ffff}]"
+_EMPTY_CLASS: Final = r"[^\x{0}-\x{10ffff}]"
 """A class that matches no character."""
 
 _DIGIT: Final = "0-9"
@@ -292,7 +292,7 @@ def _range(first: int, last: int) -> str:
     """Return characters as Rust writes them, without surrogates."""
     first = 0xE000 if 0xD800 <= first <= 0xDFFF else first
     last = 0xD7FF if 0xD800 <= last <= 0xDFFF else last
-    return rf"\x{{{first:x}}}-\x{{{last:x}}}" if first <= last else _NOTHING
+    return rf"\x{{{first:x}}}-\x{{{last:x}}}" if first <= last else _EMPTY_CLASS
 
 
 @lru_cache(maxsize=256)

@@ -26,7 +26,7 @@ from mlx_tools.schema.resolve import cache_by_identity, check_parameters, is_pla
 _MAX_STEPS: Final = 200_000
 """Keywords that one check may apply. A choice: real calls take a small part of it, and a hostile
 schema must not hold up the event loop."""
-_STEPS_OF: Final = {"$ref": 10, "$dynamicRef": 10}
+_KEYWORD_STEPS: Final = {"$ref": 10, "$dynamicRef": 10}
 """The cost of a keyword if it is not 1: these take so much longer than others."""
 
 _MAX_REPORTED_FAULTS: Final = 40
@@ -162,7 +162,7 @@ def _validator_class() -> Any:
     types = base.TYPE_CHECKER.redefine_many({"integer": _is_integer, "number": _is_number})
     keywords = {**base.VALIDATORS, **_KEYWORDS}
     counted = {
-        name: _limit_keyword(check, _STEPS_OF.get(name, 1)) for name, check in keywords.items()
+        name: _limit_keyword(check, _KEYWORD_STEPS.get(name, 1)) for name, check in keywords.items()
     }
     extend: Callable[..., Any] = jsonschema.validators.extend
     return extend(base, counted, type_checker=types)
@@ -285,7 +285,7 @@ MAX_MESSAGE_CHARS: Final = 500
 """Characters of an error message: a model reads a few faults, and mends one at a time."""
 
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]{0,63}")
-_SHOWN_CHARS: Final = 120
+_MAX_VALUE_CHARS: Final = 120
 
 
 def join_faults(errors: Iterable[Any]) -> str:
@@ -342,12 +342,12 @@ def _explain_branches(fault: Any) -> Iterator[tuple[str, str]]:
             yield from _explain(inner)
         return
     ways = dict.fromkeys(_describe_expected(f) for inner in branches.values() for f in inner[:1])
-    yield format_path(fault.absolute_path), " or ".join(ways)[:_SHOWN_CHARS]
+    yield format_path(fault.absolute_path), " or ".join(ways)[:_MAX_VALUE_CHARS]
 
 
 def _shorten(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=True, default=str)
-    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
+    return text if len(text) <= _MAX_VALUE_CHARS else text[:_MAX_VALUE_CHARS] + "…"
 
 
 _EXPECTED: Final[Mapping[str, Callable[[Any], str]]] = {
@@ -380,8 +380,8 @@ def _describe_expected(fault: Any) -> str:
     if fault.validator is None:  # the schema false
         return "nothing"
     if fault.validator in _EXPECTED:
-        return _EXPECTED[fault.validator](fault.validator_value)[:_SHOWN_CHARS]
-    return str(fault.message[:_SHOWN_CHARS])
+        return _EXPECTED[fault.validator](fault.validator_value)[:_MAX_VALUE_CHARS]
+    return str(fault.message[:_MAX_VALUE_CHARS])
 
 
 # --- coercions that cannot change meaning -----------------------------------------------------

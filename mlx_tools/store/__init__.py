@@ -7,19 +7,19 @@ import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from mlx_tools.lazy import names_of
+from mlx_tools.lazy import attach_names
 from mlx_tools.paths import read_data
 from mlx_tools.store.access_list import ConsumedApprovals, RunPermit, StoredRunPermit, fingerprints
 from mlx_tools.store.artifacts import ArtifactStore, BlobStore, Change, UndoStore
 from mlx_tools.store.changes import (
     ABSENT,
-    MAX_KEPT_BYTES,
+    MAX_UNDO_BYTES,
     NameTaken,
     Place,
+    digest_content,
+    get_status,
+    open_place,
     open_present,
-    place_of,
-    state_of,
-    status_of,
     write_file,
 )
 from mlx_tools.store.roots import (
@@ -35,7 +35,7 @@ from mlx_tools.store.roots import (
     check_patterns,
     expand_home,
     fold_name,
-    identity_of,
+    get_identity,
     private_part,
     supported,
 )
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from mlx_tools.store.copying import CopyReport, copy_store
     from mlx_tools.store.tables import (
         DAMAGED,
-        ODD_VALUES,
+        VALUE_ERRORS,
         FileFormat,
         Presence,
         Rows,
@@ -86,13 +86,13 @@ if TYPE_CHECKING:
         storable,
     )
 
-__getattr__, __dir__ = names_of(
+__getattr__, __dir__ = attach_names(
     globals(),
     {
         "copying": ("CopyReport", "copy_store"),
         "tables": (
             "DAMAGED",
-            "ODD_VALUES",
+            "VALUE_ERRORS",
             "FileFormat",
             "Presence",
             "Rows",

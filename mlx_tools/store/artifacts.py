@@ -378,7 +378,7 @@ class Sweeper:
     def _claim(self, now: float) -> bool:
         """Return whether a sweep is due and this process is the one that begins it."""
         swept = self.folder / _SWEEP_MARK
-        last = _time_of(swept)
+        last = _read_time(swept)
         if last is not None and 0 <= now - last < SWEEP_EVERY:
             return False
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -391,7 +391,7 @@ class Sweeper:
             if last is None:
                 os.utime(mark, (now, now))
             # Another process has set the mark between the look and the lock: the sweep is theirs.
-            elif _time_of(swept) != last:
+            elif _read_time(swept) != last:
                 return False
             return self._accept_clock(now)
         except OSError:
@@ -415,11 +415,11 @@ class Sweeper:
 
     def _accept_clock(self, now: float) -> bool:
         swept, doubted = self.folder / _SWEEP_MARK, self.folder / _CLOCK_MARK
-        last = _time_of(swept)
+        last = _read_time(swept)
         # The mark is from the future, or older than anything that is kept: one of the clocks is
         # wrong.
         if last is not None and not -CLOCK_SETTLES <= now - last <= self.keep:
-            since = _time_of(doubted)
+            since = _read_time(doubted)
             # The doubt begins, or the clock went back again: it must run on from here.
             if since is None or now < since:
                 _set_time(doubted, now)
@@ -432,7 +432,7 @@ class Sweeper:
         return True
 
 
-def _time_of(path: Path) -> float | None:
+def _read_time(path: Path) -> float | None:
     try:
         return path.lstat().st_mtime
     except OSError:

@@ -1,6 +1,6 @@
 """Changes of files below a folder, and of nothing outside it.
 
-The folder that holds the file is walked to and held open (`place_of`). Everything then happens by
+The folder that holds the file is walked to and held open (`open_place`). Everything then happens by
 name in that folder and follows no link, whatever others do to the tree meanwhile. New content is
 written to a temporary file beside the target and renamed over it. So the target has the old content
 or the new content, and never a part.
@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from mlx_tools.macos import sync_fully
 from mlx_tools.store.artifacts import Change, UndoStore
-from mlx_tools.store.exchange import exchange, is_being_written
+from mlx_tools.store.exchange import exchange, is_open_for_writing
 from mlx_tools.store.roots import (
     Identity,
     PathAbsent,
@@ -29,14 +29,14 @@ from mlx_tools.store.roots import (
     Root,
     WrongFileKind,
     fold_name,
-    identity_of,
+    get_identity,
 )
 from mlx_tools.store.transcript import write_all
 
 MAX_NEW_FOLDERS: Final = 32
 """Folders that one call may make; each is held open until the file is there."""
 
-MAX_KEPT_BYTES: Final = 10_000_000
+MAX_UNDO_BYTES: Final = 10_000_000
 """The most bytes of a file whose content is kept for undo before it is replaced or deleted."""
 
 MAX_COMPARED_BYTES: Final = 1_000_000_000
@@ -49,7 +49,7 @@ _MAX_SWAPS: Final = 8
 ABSENT: Final = "absent"
 _UNCHANGED: Final = "nothing was changed"
 
-_NO_ROOM: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
+_DISK_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
 _NO_SYNC: Final = frozenset((errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF))
 _NO_LINKS: Final = frozenset((errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS))
 _REPOSITORY: Final = {
@@ -81,7 +81,7 @@ class Place(Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def place_of(
+def open_place(
     root: Root, parts: Sequence[str], writable: Mapping[Identity, bool], *, make: bool = False
 ) -> Iterator[Place]:
     """Open the place of a path below the root while the block runs.
@@ -110,7 +110,7 @@ def place_of(
             below = _enter_or_make(root, current, part, made if make else None)
             os.close(current)
             current = below
-            may = writable.get(identity_of(os.fstat(current)), may)
+            may = writable.get(get_identity(os.fstat(current)), may)
         _check_repository(current, parts[-1])
         yield Place(root, current, tuple(parts), may)
         # The new file is synced by its writer; here the names of the folders that lead to it.
@@ -152,7 +152,7 @@ def _enter_or_make(
 def _check_repository(folder: int, name: str) -> None:
     """Refuse to turn a folder of another name into a repository that runs programs."""
     for other in _REPOSITORY.get(fold_name(name), ()):
-        if status_of(folder, other) is not None:
+        if get_status(folder, other) is not None:
             raise PathRefused(f"{name} beside {other} is a repository's, and may run things")
 
 
@@ -167,7 +167,7 @@ def _sync(folder: int) -> None:
             ) from None
 
 
-def status_of(folder: int, name: str) -> os.stat_result | None:
+def get_status(folder: int, name: str) -> os.stat_result | None:
     """Return the status of a name in an open folder, None if there is none.
 
     For a link it is the status of the link itself.
@@ -180,7 +180,7 @@ def status_of(folder: int, name: str) -> os.stat_result | None:
 
 def _change_error(error: OSError, name: str) -> Exception:
     """Translate an error of the system for somebody who wanted to change a file."""
-    if error.errno in _NO_ROOM:
+    if error.errno in _DISK_FULL:
         return WrongFileKind(f"the disk is full, or what you may use of it; {_UNCHANGED}")
     match error.errno:
         case errno.EACCES | errno.EPERM | errno.EROFS:
@@ -194,7 +194,7 @@ def _change_error(error: OSError, name: str) -> Exception:
     return WrongFileKind(f"{name}: {error.strerror}; {_UNCHANGED}")
 
 
-def state_of(content: bytes | int | None) -> str:
+def digest_content(content: bytes | int | None) -> str:
     """Return a name for content: a hash of its bytes, or `ABSENT`.
 
     Args:
@@ -228,7 +228,7 @@ def open_present(place: Place) -> int | None:
         PathRefused: the file may not be changed.
         WrongFileKind: the place is no file.
     """
-    status = status_of(place.folder, place.name)
+    status = get_status(place.folder, place.name)
     if status is not None and stat.S_ISDIR(status.st_mode):
         raise WrongFileKind(f"{place.name} is a folder, not a file")
     try:
@@ -264,7 +264,7 @@ def write_file(
         place: the place of the file.
         content: the new content, None to delete the file.
         new: True if there must be no file yet.
-        expected: the state (`state_of`) that the file must be in, None for any.
+        expected: the state (`digest_content`) that the file must be in, None for any.
         old_state: when the file was in that state, for messages.
         is_cancelled: asked last, right before the change.
         undo: where the old content is stored before anything is changed.
@@ -285,7 +285,7 @@ def write_file(
     if content is None and before is None:
         raise PathAbsent(f"there is no {place.name}")
     with (
-        _keep_old_state(place, before, old, state_of(content), undo) as held,
+        _keep_old_state(place, before, old, digest_content(content), undo) as held,
         _system_errors(place),
     ):
         # First the new content, on disk; only then the second look, right before the change.
@@ -294,7 +294,7 @@ def write_file(
             now, _ = _check_state(place, expected or held, old_state)
             # The same file as at the first look, and the temporary file is still ours.
             if _identity(now) != _identity(before) or (
-                temporary and _identity(status_of(place.folder, temporary[0])) != temporary[1]
+                temporary and _identity(get_status(place.folder, temporary[0])) != temporary[1]
             ):
                 raise PathRefused(f"{place.name} was replaced by something else; {_UNCHANGED}")
             if is_cancelled():
@@ -304,7 +304,9 @@ def write_file(
             elif now is None:
                 link_new(place, temporary[0])
             else:
-                _replace(place, temporary, state_of(content), _identity(before), expected or held)
+                _replace(
+                    place, temporary, digest_content(content), _identity(before), expected or held
+                )
         finally:
             if temporary is not None:
                 with contextlib.suppress(OSError):  # where it was renamed there is none
@@ -341,7 +343,7 @@ def _keep_old_state(
     if undo is None or content is None:
         yield None
         return
-    state = ABSENT if old_stat is None else state_of(content)
+    state = ABSENT if old_stat is None else digest_content(content)
     if state == new_state:
         yield state
         return
@@ -375,15 +377,15 @@ def _check_state(
     With ``whole`` its content is returned too, None if it is too large to be kept.
     """
     with _open_place(place) as fd:
-        if expected is not None and state_of(fd) != expected:
+        if expected is not None and digest_content(fd) != expected:
             raise PathRefused(f"{place.name} has changed since {old_state}; {_UNCHANGED}")
         if fd is None:
             return None, b""
         content = None
         if whole:
             with os.fdopen(os.dup(fd), "rb") as file:
-                content = file.read(MAX_KEPT_BYTES + 1)
-        kept = content is not None and len(content) <= MAX_KEPT_BYTES
+                content = file.read(MAX_UNDO_BYTES + 1)
+        kept = content is not None and len(content) <= MAX_UNDO_BYTES
         return os.fstat(fd), content if kept else None
 
 
@@ -422,7 +424,7 @@ def _temporary(
                 os.fchmod(fd, mode & 0o777)
             # Before the rename: else a power cut could leave the name with an empty file.
             sync_fully(fd)
-            written = identity_of(os.fstat(fd))
+            written = get_identity(os.fstat(fd))
         finally:
             os.close(fd)  # some file systems tell only here that there was no room
     except BaseException:
@@ -477,9 +479,9 @@ def _replace(
     inside: Identity | None = temporary[1]  # what the target holds
     # Each swap may take out what a third program has put in meanwhile: that goes back in turn.
     for _ in range(_MAX_SWAPS):
-        outside = _identity(status_of(folder, name))
+        outside = _identity(get_status(folder, name))
         exchange(folder, name, place.name)
-        taken_out = _identity(status_of(folder, name))
+        taken_out = _identity(get_status(folder, name))
         if taken_out == inside and (
             inside != temporary[1] or _is_expected_file(place, name, inside, new_state)
         ):
@@ -522,9 +524,9 @@ def _is_expected_file(
         return False
     try:
         # A program that has it open for writing could still add to what is about to be deleted.
-        if identity_of(os.fstat(fd)) != identity or is_being_written(fd):
+        if get_identity(os.fstat(fd)) != identity or is_open_for_writing(fd):
             return False
-        return state is None or state_of(fd) == state
+        return state is None or digest_content(fd) == state
     except (WrongFileKind, OSError):
         return False
     finally:
@@ -558,4 +560,4 @@ def link_new(place: Place, temporary: str, link: Callable[..., None] = os.link) 
 
 
 def _identity(status: os.stat_result | None) -> Identity | None:
-    return None if status is None else identity_of(status)
+    return None if status is None else get_identity(status)

@@ -69,7 +69,7 @@ def exchange(folder: int, name: str, second_path: str) -> bool:
     raise OSError(number, os.strerror(number), name)
 
 
-def is_being_written(fd: int) -> bool:
+def is_open_for_writing(fd: int) -> bool:
     """Return True if some process has the file open for writing.
 
     It is False if no process has, or if nobody can tell. Linux grants a read lease only on a file

@@ -177,7 +177,7 @@ class Root:
         spellings = {given, self.path, *_other_spellings(self.path)}
         self._prefixes = {_comparable(path.parts) for path in spellings}
         self._kernel_devices = kernel_devices()
-        self.identity = identity_of(os.fstat(self.fd))
+        self.identity = get_identity(os.fstat(self.fd))
         if self.identity[0] in self._kernel_devices:
             self.close()
             raise UsageError(f"root {name.path!r}: its files are the kernel's, not documents")
@@ -361,7 +361,7 @@ def _other_spellings(path: Path) -> Iterator[Path]:
                 yield Path(*spelled.parts[: -len(below)])
 
 
-def identity_of(status: os.stat_result) -> Identity:
+def get_identity(status: os.stat_result) -> Identity:
     return status.st_dev, status.st_ino
 
 

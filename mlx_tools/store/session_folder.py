@@ -158,7 +158,7 @@ class TranscriptStore(SessionStore):
         return self._files(path.parent, transcript)
 
     def _existing_path(self, session: str | os.PathLike[str]) -> Path:
-        path = self.path_of(session)
+        path = self.find_path(session)
         if not path.is_file():
             raise UsageError(
                 f"there is no session {os.fspath(session)!r}", hint="mlx-tools sessions list"
@@ -168,12 +168,12 @@ class TranscriptStore(SessionStore):
     def _open_blobs(
         self, session_key: str | os.PathLike[str], kind: str, keep: float, max_bytes: int
     ) -> BlobFiles:
-        return BlobFiles(self._folder_of(session_key) / kind, keep=keep, max_bytes=max_bytes)
+        return BlobFiles(self._find_folder(session_key) / kind, keep=keep, max_bytes=max_bytes)
 
     def _access(self, session_key: str | os.PathLike[str]) -> RunPermitFile:
-        return RunPermitFile(self.watched, path=self._folder_of(session_key) / ACCESS_FILE)
+        return RunPermitFile(self.watched, path=self._find_folder(session_key) / ACCESS_FILE)
 
-    def _folder_of(self, session_key: str | os.PathLike[str]) -> Path:
+    def _find_folder(self, session_key: str | os.PathLike[str]) -> Path:
         path = require_path("session_key", session_key, SESSION)
         return self.folder / path if isinstance(session_key, str) else Path(path)
 
@@ -184,7 +184,7 @@ class TranscriptStore(SessionStore):
     def _sweep_if_due(self) -> None:
         self._sweeper.sweep_if_due()
 
-    def path_of(self, session: str | os.PathLike[str]) -> Path:
+    def find_path(self, session: str | os.PathLike[str]) -> Path:
         """Return the path of a transcript, which may be absent.
 
         An id never leads out of the store; a path is taken as it is.
@@ -282,7 +282,7 @@ class TranscriptStore(SessionStore):
     def summary(self, session: str) -> SessionSummary:
         # Before the records are read: if the file grows meanwhile, the summary counts as out of
         # date.
-        state = self._state_of(session)
+        state = self._find_state(session)
         summary = self.index.summary(session, state)
         if summary is None:
             summary = summarize(self.records(session))
@@ -313,13 +313,13 @@ class TranscriptStore(SessionStore):
     def _read_summary(self, session: str) -> tuple[FileState, SessionSummary | TranscriptError]:
         """Return a session's summary, and the state of its transcript before reading."""
         try:
-            return self._state_of(session), summarize(self.records(session))
+            return self._find_state(session), summarize(self.records(session))
         except StorageError:
             raise
         except TranscriptError as error:
             return NO_FILE, error
 
-    def _state_of(self, session: str) -> FileState:
+    def _find_state(self, session: str) -> FileState:
         with translate_os_error(TranscriptError, f"the transcript {session} cannot be opened"):
             return file_state(self.path(session).lstat())
 

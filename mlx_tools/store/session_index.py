@@ -154,7 +154,10 @@ class SessionIndex:
             )
             rows = file.sql.execute(query, (older_than, PAGE)).fetchall()
             return [
-                (session, _decode(data) if data and state == self._state_of(session).text else None)
+                (
+                    session,
+                    _decode(data) if data and state == self._find_state(session).text else None,
+                )
                 for session, state, data in rows
             ]
         return None
@@ -279,7 +282,7 @@ class SessionIndex:
                 return
             query = "SELECT session, updated FROM sessions WHERE is_open"
             for session, updated in file.sql.execute(query).fetchall():
-                state, is_open = self._state_of(session), self._in_use(session)
+                state, is_open = self._find_state(session), self._in_use(session)
                 if state.updated != updated or not is_open:
                     file.sql.execute(
                         "UPDATE sessions SET updated = ?, is_open = ? WHERE session = ?",
@@ -303,7 +306,7 @@ class SessionIndex:
                 session = entry.name
                 if not (is_session_id(session) and entry.is_dir(follow_symlinks=False)):
                     continue
-                row, state = rows.pop(session, None), self._state_of(session)
+                row, state = rows.pop(session, None), self._find_state(session)
                 if row is None or row[1] or row[0] != state.updated:
                     changes.append((session, state.updated, int(self._in_use(session))))
         file.sql.executemany(
@@ -316,7 +319,7 @@ class SessionIndex:
         if self._folder_stamp() != stamp:
             self._set_stamp(file, "")
 
-    def _state_of(self, session: str) -> FileState:
+    def _find_state(self, session: str) -> FileState:
         try:
             return file_state(os.lstat(f"{self.folder}{os.sep}{session}{os.sep}{NAME}"))
         except OSError:

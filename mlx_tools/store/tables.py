@@ -31,7 +31,7 @@ from mlx_tools.process import clean
 DAMAGED: Final = "malformed"
 """As SQLite says it, for what it does not see."""
 
-ODD_VALUES: Final = (TypeError, ValueError, LookupError, OverflowError, StopIteration)
+VALUE_ERRORS: Final = (TypeError, ValueError, LookupError, OverflowError, StopIteration)
 """Errors by a value in the file that nobody has put there."""
 
 _PROBLEMS: Final = (
@@ -181,7 +181,7 @@ class SqliteFile:
         except BaseException as error:
             with contextlib.suppress(sqlite3.Error):
                 self.sql.execute("ROLLBACK")
-            if isinstance(error, ODD_VALUES):
+            if isinstance(error, VALUE_ERRORS):
                 raise sqlite3.DatabaseError(DAMAGED) from error
             raise
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mlx_tools.lazy import names_of
+from mlx_tools.lazy import attach_names
 
 if TYPE_CHECKING:
     from mlx_tools.toolbox.file_names import did_you_mean, escape_path, find_equal_names
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mlx_tools.toolbox.worker import Bounds, WorkerFailed, run_in_worker, run_worker
     from mlx_tools.toolbox.zones import ZoneNames, find_local_zone, find_zone
 
-__getattr__, __dir__ = names_of(
+__getattr__, __dir__ = attach_names(
     globals(),
     {
         "file_names": ("did_you_mean", "escape_path", "find_equal_names"),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
-from mlx_tools.store import PathAbsent, PathRefused, PrivateNames, Root, WrongFileKind, status_of
+from mlx_tools.store import PathAbsent, PathRefused, PrivateNames, Root, WrongFileKind, get_status
 from mlx_tools.toolbox.tree_walk import TreeWalk
 from mlx_tools.unseen import FOR_PATHS, as_json_escape, escape_unseen
 
@@ -44,7 +44,7 @@ def find_equal_names(
     """
 
     def find(folder: int, part: str) -> str | None:
-        if status_of(folder, part) is not None:
+        if get_status(folder, part) is not None:
             return part
         equal_names = [name for name in _list_names(folder) if _entry_form(name) == _form(part)]
         return equal_names[0] if len(equal_names) == 1 else None
@@ -123,7 +123,7 @@ def _find_depth(root: Root, parts: Sequence[str]) -> int:
     """Return how many of the names exist; all of them if one cannot be entered."""
 
     def find(folder: int, part: str) -> str | None:
-        return None if status_of(folder, part) is None else part
+        return None if get_status(folder, part) is None else part
 
     names, refused = _walk_names(root, parts, find)
     return len(parts) if refused else len(names)

@@ -19,7 +19,7 @@ from msgspec import Struct
 from mlx_tools.toolbox.text_files import one_line
 from mlx_tools.unseen import FOR_PEOPLE, escape_unseen
 
-MAX_SHOWN_CHARS: Final = 5_000_000
+MAX_DIFF_CHARS: Final = 5_000_000
 """Characters of lines in a diff. Nobody reads more, and a screen or a page takes a while to show as
 much."""
 
@@ -52,13 +52,13 @@ class TextDiff(Struct, frozen=True):
 def unified_diff(old_text: str, new_text: str, old: str, new: str) -> TextDiff:
     r"""Compare two texts with the names ``old`` and ``new``.
 
-    Lines end only at ``\n``; every other invisible character is escaped. At most `MAX_SHOWN_CHARS`
+    Lines end only at ``\n``; every other invisible character is escaped. At most `MAX_DIFF_CHARS`
     are shown; the last line then says how much is left out.
     """
     shown = [f"--- {one_line(old, marks=True)}", f"+++ {one_line(new, marks=True)}"]
     if old_text == new_text:
         return TextDiff("\n".join((*shown, "(no difference)")))
-    chars_left, lines, chars = MAX_SHOWN_CHARS, 0, 0  # what may be shown, and what is not
+    chars_left, lines, chars = MAX_DIFF_CHARS, 0, 0  # what may be shown, and what is not
     counts = {"+": 0, "-": 0, " ": 0, "@": 0}
     for line in _iter_hunks(_LINE.findall(old_text), _LINE.findall(new_text)):
         counts[line[0]] += 1

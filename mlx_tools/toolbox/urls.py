@@ -220,7 +220,7 @@ _SPECIAL: Final = tuple(
         *("2001::/23", "2002::/16", "2620:4f:8000::/48", "3fff::/20"),
     )
 )
-_NEAR: Final = tuple(
+_LOCAL_NETWORKS: Final = tuple(
     ip_network(network)
     for network in (
         *("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"),
@@ -237,7 +237,7 @@ _ISATAP: Final = frozenset((0x0000_5EFE, 0x0200_5EFE))
 
 def is_near(address: Address) -> bool:
     """Return whether an address is of this machine or a private network."""
-    return any(address in network for network in _NEAR) and address not in _CLOUD
+    return any(address in network for network in _LOCAL_NETWORKS) and address not in _CLOUD
 
 
 def is_public(address: Address) -> bool:

@@ -33,7 +33,7 @@ from mlx_tools.tools.context import (
 from mlx_tools.tools.signature import InvalidArguments
 from mlx_tools.tools.threads import Outcome, TooManyThreads, settle, submit
 from mlx_tools.tools.tool import ToolLike, find_member
-from mlx_tools.transcript import FileView, Sources, render_sources, sources_of
+from mlx_tools.transcript import FileView, Sources, read_tool_sources, render_sources
 
 _log = logging.getLogger(__name__)
 MAX_OUTPUT_CHARS: Final = 10_000_000
@@ -459,7 +459,7 @@ def to_result(value: Any) -> str | Sources:
     Raises:
         ResultError: the value has no JSON.
     """
-    sources = sources_of(value)
+    sources = read_tool_sources(value)
     return to_text(value) if sources is None else sources.map_texts(whole_characters)
 
 

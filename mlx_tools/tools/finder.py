@@ -40,7 +40,7 @@ _TABLE: Final = "CREATE VIRTUAL TABLE tool USING fts5(text, tokenize='ascii')"
 
 _QUERY: Final = "SELECT rowid, -bm25(tool) FROM tool WHERE tool MATCH ?"
 
-_LEAST_RARITY: Final = 1e-6
+_MIN_RARITY: Final = 1e-6
 """The rarity that FTS5's bm25 assumes for a word that half of the rows or more have."""
 
 
@@ -54,7 +54,7 @@ def rarity_factor(matches: int, rows: int) -> float:
         rows: all rows.
     """
     odds = (rows - matches + 0.5) / (matches + 0.5)
-    return math.log(1 + odds) / max(math.log(odds), _LEAST_RARITY)
+    return math.log(1 + odds) / max(math.log(odds), _MIN_RARITY)
 
 
 def _open_memory() -> sqlite3.Connection:

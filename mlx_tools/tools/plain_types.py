@@ -35,7 +35,7 @@ class NotPlain(Exception):
     """An annotation, a default or a value that is left to pydantic."""
 
 
-def schema_of(fields: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
+def build_schema(fields: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
     """Return the schema of parameters, given as annotation and default by name.
 
     Raises `NotPlain`.
@@ -98,7 +98,7 @@ def _schema(annotation: Any) -> dict[str, Any]:
     if annotation is dict or (origin is dict and len(parts) == 2 and parts[0] is str):
         inner = _schema(parts[1]) if parts else {}
         return {"additionalProperties": inner or True, "type": "object"}
-    if origin is Literal and (kind := _kind_of(parts)) is not None:
+    if origin is Literal and (kind := _common_type(parts)) is not None:
         values = list(dict.fromkeys(parts))
         named = {"const": values[0]} if len(values) == 1 else {"enum": values}
         return {**named, "type": _NAMES[kind]}
@@ -111,7 +111,7 @@ def _schema(annotation: Any) -> dict[str, Any]:
     raise NotPlain
 
 
-def _kind_of(values: tuple[Any, ...]) -> type | None:
+def _common_type(values: tuple[Any, ...]) -> type | None:
     """Return the one type of a literal's values; None if it is not text or integer."""
     kinds = {type(value) for value in values}
     return kinds.pop() if kinds in ({str}, {int}) else None
@@ -164,8 +164,8 @@ def _converter(annotation: Any) -> Convert:
             _exactly(str, key): values(item) for key, item in _exactly(dict, value).items()
         }
     if origin is Literal:
-        kind = _kind_of(parts)
-        return lambda value: _one_of(parts, _exactly(kind, value))
+        kind = _common_type(parts)
+        return lambda value: _find_literal(parts, _exactly(kind, value))
     if origin in (Union, types.UnionType):
         return _union_converter(parts)
     raise NotPlain
@@ -179,7 +179,7 @@ def _union_converter(parts: tuple[Any, ...]) -> Convert:
     by_type: dict[type, list[Convert]] = {}
     for part in parts:
         origin = typing.get_origin(part)
-        kind = _kind_of(typing.get_args(part)) if origin is Literal else origin or part
+        kind = _common_type(typing.get_args(part)) if origin is Literal else origin or part
         if not isinstance(kind, type) or kind is typing.Any:
             raise NotPlain
         by_type.setdefault(kind, []).append(_converter(part))
@@ -209,7 +209,7 @@ def _as_float(value: Any) -> float:
     raise NotPlain
 
 
-def _one_of(values: tuple[Any, ...], value: Any) -> Any:
+def _find_literal(values: tuple[Any, ...], value: Any) -> Any:
     if value not in values:
         raise NotPlain
     return value

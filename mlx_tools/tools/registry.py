@@ -28,8 +28,8 @@ from mlx_tools.errors import (
     require_mapping,
     require_text,
 )
-from mlx_tools.messages import ToolSpec, names_of, tool_named
-from mlx_tools.packages import find_offers, package_of
+from mlx_tools.messages import ToolSpec, list_names, tool_named
+from mlx_tools.packages import find_offers, find_package
 from mlx_tools.policy import BUILTIN, PLUGIN, PLUGIN_NAME, Policy, always_asks, find_denial, matches
 from mlx_tools.schema import check_parameters
 from mlx_tools.tools.tool import ToolLike, check_declared, find_member, with_plugin
@@ -187,7 +187,7 @@ class Registry:
             raise ToolDefinitionError(f"{for_message(tool)} is no tool", hint=hint)
         if spec.name in self._tools:
             raise ToolDefinitionError(f"there is a tool {spec.name} already")
-        if alias := next((name for name in names_of(spec.name) if name in self._tools), None):
+        if alias := next((name for name in list_names(spec.name) if name in self._tools), None):
             raise ToolDefinitionError(f"there is a tool {alias}, of which this is another name")
         check_declared(spec)
         try:
@@ -425,7 +425,7 @@ class ToolOffer(Struct, frozen=True):
 
 def find_entry_points() -> list[ToolOffer]:
     """Return the tools that other packages offer, by package and name, not imported."""
-    return [ToolOffer(package_of(point), point.name, point.load) for point in find_offers(GROUP)]
+    return [ToolOffer(find_package(point), point.name, point.load) for point in find_offers(GROUP)]
 
 
 def _is_tool(value: Any) -> bool:

@@ -21,7 +21,7 @@ from msgspec import Struct, field
 from mlx_tools.errors import ToolDefinitionError, UsageError, for_message
 from mlx_tools.schema import to_pointer, walk
 from mlx_tools.tools.context import ToolContext
-from mlx_tools.tools.plain_types import NotPlain, PlainArguments, schema_of
+from mlx_tools.tools.plain_types import NotPlain, PlainArguments, build_schema
 
 _FIRST_KEYS: Final = ("type", "description", "properties", "required")
 """The keys that a reader looks for first in a schema."""
@@ -115,7 +115,7 @@ class Arguments:
 
     def _make_schema(self, name: str) -> dict[str, Any]:
         with suppress(NotPlain):
-            schema = schema_of(self.fields)
+            schema = build_schema(self.fields)
             self._plain = PlainArguments(self.fields)
             return schema
         try:

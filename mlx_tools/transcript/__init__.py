@@ -6,8 +6,8 @@ from mlx_tools.transcript.call_history import (
     SessionHistory,
     UnknownEnds,
     calls_in_doubt,
+    find_unknown_ends,
     in_doubt_after,
-    unknown_ends_of,
 )
 from mlx_tools.transcript.chat_messages import observation_text, tool_call
 from mlx_tools.transcript.counters import Counters, CounterSum, count
@@ -33,8 +33,8 @@ from mlx_tools.transcript.outcome import (
     Unfinished,
     context_used,
     last_run,
-    outcome_of,
-    outcome_of_run,
+    make_outcome,
+    make_run_outcome,
     pending_calls,
 )
 from mlx_tools.transcript.records import (
@@ -79,7 +79,7 @@ from mlx_tools.transcript.sources import (
     Source,
     Sources,
     expand_citations,
+    list_sources,
+    read_tool_sources,
     render_sources,
-    sources_in,
-    sources_of,
 )

@@ -27,7 +27,7 @@ from mlx_tools.transcript.records import (
     RepairRecord,
     StartedCall,
 )
-from mlx_tools.transcript.sources import NumberedSource, sources_in
+from mlx_tools.transcript.sources import NumberedSource, list_sources
 
 _RAN: Final = ("tool_error", "timeout")
 """With these a call has run, and failed."""
@@ -54,7 +54,7 @@ class CallCourse(Struct):
     error: ErrorInfo | None = None
 
 
-def calls_in(records: Iterable[Record]) -> dict[str, CallCourse]:
+def index_calls(records: Iterable[Record]) -> dict[str, CallCourse]:
     """Return the calls by key."""
     calls: dict[str, CallCourse] = {}
     for record in records:
@@ -109,7 +109,7 @@ def calls_in_doubt(records: Iterable[Record]) -> tuple[str, ...]:
     return tuple(doubts)
 
 
-def unknown_ends_of(records: Iterable[Record]) -> tuple[StartedCall, ...]:
+def find_unknown_ends(records: Iterable[Record]) -> tuple[StartedCall, ...]:
     """Return the calls of a session, nested runs included, whose end is unknown."""
     ends, calls, started = UnknownEnds(), dict[str, CallRecord](), set[str]()
     for record in records:
@@ -279,7 +279,7 @@ class SessionHistory(Struct):
             run: the history of the run.
         """
         if record.sources:
-            self.sources.update(sources_in(record))
+            self.sources.update(list_sources(record))
         self.files.update((view.file, view) for view in record.files)
         ran = record.error is None or record.error.code in _RAN
         run.answered |= ran

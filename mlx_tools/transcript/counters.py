@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from msgspec import Struct, convert, field, to_builtins
 
-from mlx_tools.transcript.call_history import calls_in
+from mlx_tools.transcript.call_history import index_calls
 from mlx_tools.transcript.records import (
     REQUESTING_RECORDS,
     AnswerRecord,
@@ -103,7 +103,7 @@ class CounterSum:
 
     def add(self, counters: Counters) -> None:
         """Add the counters of a session."""
-        _add_to(self._sums, to_builtins(counters))
+        _add_numbers(self._sums, to_builtins(counters))
 
     @property
     def value(self) -> Counters:
@@ -111,10 +111,10 @@ class CounterSum:
         return convert(self._sums, Counters)
 
 
-def _add_to(sums: dict[str, Any], numbers: Mapping[str, Any]) -> None:
+def _add_numbers(sums: dict[str, Any], numbers: Mapping[str, Any]) -> None:
     for name, number in numbers.items():
         if isinstance(number, dict):
-            _add_to(sums.setdefault(name, {}), number)
+            _add_numbers(sums.setdefault(name, {}), number)
         else:
             sums[name] = sums.get(name, 0) + number
 
@@ -122,7 +122,7 @@ def _add_to(sums: dict[str, Any], numbers: Mapping[str, Any]) -> None:
 def count(records: Sequence[Record]) -> Counters:
     """Return the counters of some records: of one run, or of a whole transcript."""
     tools: dict[str, ToolCounters] = {}
-    for call in calls_in(records).values():
+    for call in index_calls(records).values():
         end, error, name = call.end, call.error, call.record.name
         ran = call.was_started and not (end is not None and end.cached)
         one = ToolCounters(

@@ -1,7 +1,7 @@
 """Events of a run: one for each record of note, and deltas.
 
-`event_of` makes the events of records, live or of a transcript that is read again. All other events
-are only live. The last event is `Finished`.
+`make_event` makes the events of records, live or of a transcript that is read again. All other
+events are only live. The last event is `Finished`.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Compacted(Event, frozen=True, kw_only=True):
     """The prompt's tokens after, None if the context's size is unknown."""
 
 
-def event_of(
+def make_event(
     record: Record, records: Sequence[Record], later_records: Iterable[Record] = ()
 ) -> Event | None:
     """Return the event of a record, None if it has none.
@@ -187,7 +187,7 @@ def _mends(records: Sequence[Record]) -> Iterator[MendRecord]:
         yield record
 
 
-OF_RECORDS: Final = (
+RECORD_EVENTS: Final = (
     *(TurnEnded, Mended, FormatBroken, CallRead, CallDecided, ToolStarted, ToolEnded, Compacted),
 )
 """Those that are told again of a transcript that is read again."""

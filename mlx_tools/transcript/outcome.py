@@ -18,7 +18,7 @@ from mlx_tools.errors import (
     TranscriptError,
 )
 from mlx_tools.messages import Usage, total_usage
-from mlx_tools.transcript.call_history import CallCourse, calls_in
+from mlx_tools.transcript.call_history import CallCourse, index_calls
 from mlx_tools.transcript.chat_messages import chat_messages
 from mlx_tools.transcript.counters import Counters, count
 from mlx_tools.transcript.records import (
@@ -37,7 +37,7 @@ from mlx_tools.transcript.records import (
     at_rest,
     count_mends,
 )
-from mlx_tools.transcript.sources import NumberedSource, cited_sources, sources_in
+from mlx_tools.transcript.sources import NumberedSource, cited_sources, list_sources
 
 CallStatus = Literal["ok", "error", "denied", "pending", "in_doubt", "dry_run"]
 
@@ -235,7 +235,7 @@ class Unfinished(Outcome, frozen=True, kw_only=True):
     status: ClassVar[str] = "running"
 
 
-def outcome_of(
+def make_outcome(
     records: Sequence[Record],
     *,
     unfinished: bool = False,
@@ -259,8 +259,8 @@ def outcome_of(
     header = next(r for r in records if isinstance(r, Header))
     given: dict[int, NumberedSource] = {}
     for record in records if isinstance(at_rest(records), AnswerRecord) else ():
-        given |= sources_in(record)
-    return outcome_of_run(
+        given |= list_sources(record)
+    return make_run_outcome(
         header,
         last_run(records),
         given,
@@ -277,7 +277,7 @@ def last_run(records: Sequence[Record]) -> Sequence[Record]:
     return records[last:]
 
 
-def outcome_of_run(
+def make_run_outcome(
     header: Header,
     run: Sequence[Record],
     sources: Mapping[int, NumberedSource],
@@ -293,10 +293,10 @@ def outcome_of_run(
         header: the session's header.
         run: the question's records.
         sources: sources that the model was given so far, for any question of the session.
-        unfinished: as in `outcome_of`.
-        transcript: as in `outcome_of`.
-        outputs: as in `outcome_of`.
-        artifacts: as in `outcome_of`.
+        unfinished: as in `make_outcome`.
+        transcript: as in `make_outcome`.
+        outputs: as in `make_outcome`.
+        artifacts: as in `make_outcome`.
 
     Raises:
         TranscriptError: the question has not come to rest.
@@ -375,7 +375,7 @@ def _reports(
     artifacts: Mapping[str, str],
 ) -> tuple[CallReport, ...]:
     """Return the calls of a run that ``last`` ended."""
-    calls = calls_in(run)
+    calls = index_calls(run)
     stopped = isinstance(last, StoppedRecord) and last.reason == "repeated_call"
     repeated = [*calls][-1] if stopped and calls else None
     reports = []
@@ -419,7 +419,7 @@ def _status(call: CallCourse, paused: bool) -> CallStatus:
 
 def pending_calls(run: Sequence[Record], pause: PauseRecord) -> tuple[PendingCall, ...]:
     """Return the calls that are asked about in ``pause``, as they would run."""
-    calls = calls_in(run)
+    calls = index_calls(run)
     own = (
         PendingCall(
             call_id=key,

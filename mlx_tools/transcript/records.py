@@ -183,7 +183,7 @@ class UserRecord(_Record, frozen=True, kw_only=True, tag="user"):
     joined_to_results: bool = field(name="beside", default=False)
     """True if it came with the results of the calls before it, in the same turn."""
     retries: int = 0
-    """How often a person had it asked again. Its completions are then drawn at random."""
+    """The number of times that a person had it asked again: its completions are drawn at random."""
 
 
 class CompletionRecord(_Record, frozen=True, kw_only=True, tag="completion"):

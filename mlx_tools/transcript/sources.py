@@ -90,7 +90,7 @@ class RenderedSources(NamedTuple):
     """The number of characters that are missing in all."""
 
 
-def sources_of(value: Any) -> Sources | None:
+def read_tool_sources(value: Any) -> Sources | None:
     """Return the sources that a tool returned, alone or as a list, else None."""
     if isinstance(value, Source):
         value = Sources((value,))
@@ -300,7 +300,7 @@ def _cited_numbers(item: Any, sources: Mapping[int, NumberedSource]) -> set[int]
     return set()
 
 
-def sources_in(record: Record) -> Mapping[int, NumberedSource]:
+def list_sources(record: Record) -> Mapping[int, NumberedSource]:
     """Return the sources that the model was given with this record, by number."""
     observed = record.record if isinstance(record, CarriedRecord) else record
     if not isinstance(observed, ObservationRecord) or not observed.sources:

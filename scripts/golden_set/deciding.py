@@ -94,7 +94,7 @@ def _policies() -> Iterator[Scene]:
         features=("narrowed",),
         tools=lambda: [look(), save()],
         says=[call("look", text="a"), SAVE, answer()],
-        policy=Policy(allow=["save", "look"]).narrowed_by(Policy(allow=["look", "send"])),
+        policy=Policy(allow=["save", "look"]).intersect(Policy(allow=["look", "send"])),
     )
     yield Scene(
         name="policy/dry-run",

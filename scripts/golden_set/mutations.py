@@ -824,7 +824,7 @@ def _policy() -> Iterator[Mutation]:
         (
             "glob",
             "mlx_tools/policy/rules.py",
-            "return any(fnmatchcase(alias, pattern) for alias in {name, *names_of(name)})",
+            "return any(fnmatchcase(alias, pattern) for alias in {name, *list_names(name)})",
             "return pattern == '*'",
             _has_glob,
             "those that need a glob",

@@ -215,7 +215,7 @@ async def _play(scene: Real, backend: Backend, files: ModelFiles) -> Golden:
             session = conversation.session
         if outcome.status == "paused" and scene.resumed is not None:
             await controller().resume(session, approvals=scene.resumed)
-        path = Path(store.path_of(session))
+        path = Path(store.find_path(session))
         return golden_of(
             Golden.from_records(tuple(load(path))),
             replace(scene, files=files),

@@ -164,7 +164,7 @@ class Stage:
 
     def path(self, session: str) -> Path:
         """The transcript of a session."""
-        return Path(self.store.path_of(session))
+        return Path(self.store.find_path(session))
 
     def golden(self, session: str, **more: Any) -> Golden:
         """The golden transcript of a session that was played here."""
@@ -201,7 +201,7 @@ def golden_of(session: Golden, scene: Scene, **more: Any) -> Golden:
 def shown_in(session: Golden) -> Iterator[str]:
     """The features that a run's records show of themselves: style, chat format, strategies,
     repairs, error codes, how its questions ended."""
-    from mlx_tools.golden import outcomes_of
+    from mlx_tools.golden import list_outcomes
 
     header = session.header
     yield from (header.style, f"format-{header.chat_format['name']}")
@@ -209,7 +209,7 @@ def shown_in(session: Golden) -> Iterator[str]:
         yield from _shown_by(record)
     if sum(isinstance(record, CallRecord) for record in session.records) == 0:
         yield "no-call"
-    for outcome in outcomes_of(header, session.records):
+    for outcome in list_outcomes(header, session.records):
         yield outcome.get("reason") or outcome["status"]
 
 

@@ -215,7 +215,7 @@ def test_what_a_person_named_is_not_asked_for_again(tmp_path: Path) -> None:
 def test_only_what_a_format_writes_must_be_tokens_of_the_model(
     name: str, tokens: list[str]
 ) -> None:
-    assert checks.written_tokens(NAMED_FORMATS[name]) == tokens
+    assert checks.list_control_tokens(NAMED_FORMATS[name]) == tokens
 
 
 def test_the_verdict_in_force_is_told_and_what_is_wrong_with_it() -> None:

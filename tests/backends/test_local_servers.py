@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.backends import CompletionsBackend, SelectedBackend, choose_backend, find_route
-from mlx_tools.backends.local_servers import USUAL_ADDRESSES
+from mlx_tools.backends.local_servers import DEFAULT_ADDRESSES
 from mlx_tools.backends.router import find_served_format
 from mlx_tools.errors import BackendRefused, ModelError, UsageError
 from tests.backends.asking import ask
@@ -89,9 +89,9 @@ def choose(**options: Any) -> SelectedBackend:
 
 
 def test_the_usual_addresses_are_those_of_the_programs_that_people_have() -> None:
-    ports = [int(address.rpartition(":")[2]) for address in USUAL_ADDRESSES]
+    ports = [int(address.rpartition(":")[2]) for address in DEFAULT_ADDRESSES]
     assert ports == [8080, 1234, 11434, 8000, 10240]
-    assert all(address.startswith("http://127.0.0.1:") for address in USUAL_ADDRESSES)
+    assert all(address.startswith("http://127.0.0.1:") for address in DEFAULT_ADDRESSES)
 
 
 def test_the_only_server_of_the_usual_addresses_is_used_and_told() -> None:

@@ -15,7 +15,7 @@ from mlx_tools.backends import CompletionRequest, Health, UpstreamPool, choose_b
 from mlx_tools.backends.address import Address
 from mlx_tools.backends.deadlines import Retry
 from mlx_tools.backends.interface import Chunk
-from mlx_tools.backends.pool import FAILURES, LONGEST_PAUSE, PAUSE, Upstream
+from mlx_tools.backends.pool import FAILURES, MAX_PAUSE, PAUSE, Upstream
 from mlx_tools.backends.server_errors import ConnectionDropped, ServerFailed, TryAnotherServer
 from mlx_tools.errors import (
     BackendBroken,
@@ -165,7 +165,7 @@ def test_a_server_that_is_gone_is_looked_at_after_a_pause_that_grows() -> None:
         while not breaker.is_due:
             clock.now += PAUSE
         pauses.append(clock.now - before)
-    assert pauses[:4] == [1, 2, 4, 8] and pauses[-1] == LONGEST_PAUSE
+    assert pauses[:4] == [1, 2, 4, 8] and pauses[-1] == MAX_PAUSE
     breaker.succeed()
     assert not breaker.problem
 
@@ -273,7 +273,7 @@ def test_a_conversation_stays_with_its_server_and_moves_only_while_that_is_out()
     moved = asyncio.run(homes())
     assert all(now == was for now, was in zip(moved, at_first, strict=True) if was != "b")
     assert set(moved) == {"a", "c"}
-    servers[1].error, clock.now = None, clock.now + LONGEST_PAUSE
+    servers[1].error, clock.now = None, clock.now + MAX_PAUSE
     assert asyncio.run(homes()) == at_first
 
 
@@ -338,7 +338,7 @@ def test_a_server_that_comes_up_later_is_used_if_it_serves_the_model() -> None:
         pool.upstreams[0].clock = clock
         for listed, who in (((), "B"), (("other",), "B"), (("other", "x/m"), "A")):
             up[:] = listed
-            clock.now += LONGEST_PAUSE
+            clock.now += MAX_PAUSE
             assert asyncio.run(said(pool)) == who
             assert asyncio.run(pool.models()) == (*listed, "m")  # others may be asked for these
         assert [body["model"] for body in a.bodies] == ["x/m"]

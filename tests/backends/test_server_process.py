@@ -19,7 +19,7 @@ import pytest
 from mlx_tools.backends import ServerBackend
 from mlx_tools.backends.server import new_log, server_environment
 from mlx_tools.backends.server_options import (
-    LEAST_CACHE,
+    MIN_CACHE_BYTES,
     check_options,
     memory_options,
     with_options,
@@ -207,7 +207,7 @@ def test_options_of_the_user_take_the_place_of_those_from_memory_and_weights(mod
     "memory, weights, cache, at_once",
     [
         # GB of memory and weights; GB for kept prompts, requests at once
-        (8, 4.3, LEAST_CACHE / 1e9, 1),
+        (8, 4.3, MIN_CACHE_BYTES / 1e9, 1),
         (16, 4.3, 2.68, 1),
         (32, 8, 6.17, 3),
         (64, 17, 12.33, 6),

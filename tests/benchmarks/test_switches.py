@@ -20,7 +20,7 @@ from strong_model import Asked, StrongModel, StrongServer, Wish
 
 from mlx_tools.messages import replace
 from mlx_tools.plugins.evaluate.bfcl_score import score
-from mlx_tools.prompt import WRITTEN_STYLES, opening
+from mlx_tools.prompt import PROMPTED_STYLES, opening
 from tests.evaluate.questions import make_wheel
 
 
@@ -111,7 +111,7 @@ def test_the_fresh_questions_are_sixty_in_four_languages_and_can_be_answered() -
 ROWS = [
     "free",
     "guided",
-    *(f"style {style}" for style in WRITTEN_STYLES[1:]),
+    *(f"style {style}" for style in PROMPTED_STYLES[1:]),
     "many examples",
     "no examples",
 ]

@@ -18,7 +18,7 @@ from mlx_tools.cli.chat import say as say_in
 from mlx_tools.cli.chat_commands import COMMANDS, copy, run_slash_command
 from mlx_tools.cli.chat_commands import completions as suggestions
 from mlx_tools.cli.inputs import with_files
-from mlx_tools.cli.saved_sessions import kept_sessions
+from mlx_tools.cli.saved_sessions import open_user_store
 from mlx_tools.cli.talk import ChatSession
 from mlx_tools.errors import BackendUnreachable, MlxToolsError, UsageError
 from mlx_tools.messages import ToolSpec, replace
@@ -610,7 +610,7 @@ def test_a_chat_goes_on_where_the_conversation_to_resume_is_open_elsewhere(
         screen.see("^>$")
         screen.type("Mine?\r")
         screen.see("Two")
-        with kept_sessions().hold(other):
+        with open_user_store().hold(other):
             screen.type(f"/resume {other}\r")
             screen.see(f"{other} is in use by another process")
             screen.see("going on with .* 1 question so far:\n> Mine")

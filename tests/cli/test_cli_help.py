@@ -11,8 +11,8 @@ from typing import Any
 
 from typer.main import get_command
 
-from mlx_tools.cli.help_screen import MOST_USED, ROWS, find_page
-from mlx_tools.cli.root import app, format_help, page_of
+from mlx_tools.cli.help_screen import COMMON_OPTIONS, ROWS, find_page
+from mlx_tools.cli.root import app, format_help, get_page
 
 
 def commands() -> Iterator[tuple[str, Any]]:
@@ -42,7 +42,7 @@ def test_help_is_a_screen_and_help_all_is_all() -> None:
         for one in context.command.params:
             if one.param_type_name != "option":
                 continue
-            first = any(name in (*MOST_USED, "--help-all") for name in one.opts)
+            first = any(name in (*COMMON_OPTIONS, "--help-all") for name in one.opts)
             assert named(whole).issuperset(one.opts), (path, one.opts)
             if brief != whole:
                 assert named(brief).issuperset(one.opts) == first, (path, one.opts)
@@ -51,7 +51,7 @@ def test_help_is_a_screen_and_help_all_is_all() -> None:
 
 def test_the_options_used_most_are_all_options_of_some_command() -> None:
     known = {name for _, one in commands() for option in one.command.params for name in option.opts}
-    assert set(MOST_USED) - {"--continue", "--session"} <= known
+    assert set(COMMON_OPTIONS) - {"--continue", "--session"} <= known
 
 
 def test_on_the_screen_an_option_is_one_line_with_its_values_where_there_is_room(run: Any) -> None:
@@ -65,7 +65,7 @@ def test_on_the_screen_an_option_is_one_line_with_its_values_where_there_is_room
 def test_the_table_of_help_screens_says_what_the_commands_say() -> None:
     """`make docs` writes it. A command's help is printed from it without loading the command."""
     for path, context in commands():
-        assert find_page(path.split()) == json.loads(json.dumps(page_of(context))), path
+        assert find_page(path.split()) == json.loads(json.dumps(get_page(context))), path
     assert find_page(["ask", "a question"]) is None and find_page([]) is None
 
 

@@ -18,7 +18,7 @@ from mlx_tools.transcript import (
     ExecutionRecord,
     StoppedRecord,
     UserRecord,
-    outcome_of,
+    make_outcome,
 )
 from tests.controller.sessions import header
 from tests.folders.tool_folders import make_folder
@@ -170,5 +170,5 @@ def test_a_job_whose_run_stopped_in_a_call_is_in_doubt() -> None:
         ExecutionRecord(call="c1", mutates=True),
         StoppedRecord(reason="total_timeout"),
     ]
-    end = RunEnd.from_outcome(outcome_of(records))
+    end = RunEnd.from_outcome(make_outcome(records))
     assert (end.status, end.reason) == ("in_doubt", "total_timeout")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.cli.prompts import NamedPrompts, blanks_of, fill_prompt
+from mlx_tools.cli.prompts import NamedPrompts, fill_prompt, find_blanks
 from mlx_tools.errors import UsageError
 from mlx_tools.paths import config_dir
 from mlx_tools.testing import ScriptedServer, answer
@@ -63,7 +63,7 @@ def test_what_cannot_be_asked_says_why(prompts: NamedPrompts) -> None:
 def test_a_value_is_not_filled_in_again(prompts: NamedPrompts) -> None:
     asked = fill_prompt("review", ["language=$what", "what=$question"], prompts)
     assert asked.startswith("Review this $what code for $question.")
-    assert blanks_of("$a ${b} $a $$c") == ["a", "b"]
+    assert find_blanks("$a ${b} $a $$c") == ["a", "b"]
 
 
 def test_a_prompt_is_kept_listed_shown_asked_and_removed(run: Any) -> None:

@@ -231,7 +231,7 @@ def test_a_run_with_another_folder_besides_is_not_covered(house: House) -> None:
         Policy(allow=["*"], ask=["file_access"]),
         Policy(allow=["*"], dry_run=True),
         Policy(allow=["*"], deny=["file_access"]),
-        Policy(allow=["*"]).narrowed_by(Policy(preset="readonly_basic")),
+        Policy(allow=["*"]).intersect(Policy(preset="readonly_basic")),
     ],
 )
 def test_what_the_policy_says_beyond_effects_holds(house: House, policy: Policy) -> None:

@@ -270,7 +270,7 @@ def test_a_transcript_that_is_read_again_tells_the_same_events(tmp_path: Path) -
     live = heard(controller)
     (path,) = tmp_path.glob("*/transcript.jsonl")
     records = load(path)
-    told = [events.event_of(r, records[: n + 1], records[n + 1 :]) for n, r in enumerate(records)]
+    told = [events.make_event(r, records[: n + 1], records[n + 1 :]) for n, r in enumerate(records)]
     again = [event for event in told if event is not None]
     assert {"turn_ended", "format_broken", "call_read", "call_decided", "tool_started"} <= {
         event.type for event in again

@@ -30,7 +30,7 @@ from mlx_tools.policy import ApprovalTemplate, CallContext, compute_pin
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call, run, skip
 from mlx_tools.tools import ToolContext
-from mlx_tools.transcript import outcome_of
+from mlx_tools.transcript import make_outcome
 from mlx_tools.transcript.records import ApprovalRecord, ExecutionRecord
 from tests.controller.sessions import add_record, answered, cut_after, prompts, records_of, resumed
 
@@ -157,7 +157,7 @@ def test_whatever_ended_the_run_the_call_is_decided_about_first(desk: Desk, how:
 @pytest.mark.parametrize("how", ENDS)
 def test_a_run_that_stopped_tells_that_the_call_is_in_doubt(desk: Desk, how: str) -> None:
     session = desk.broken_off(how=how, policy=UNASKED)
-    outcome = outcome_of(load(desk.transcript(session)))
+    outcome = make_outcome(load(desk.transcript(session)))
     assert isinstance(outcome, Stopped)
     assert [one.status for one in outcome.calls] == ["in_doubt"]
 

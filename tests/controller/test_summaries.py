@@ -23,7 +23,7 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.backends import CompletionRequest, TokenCounter
-from mlx_tools.controller.summaries import MAX_PARTS, MAX_SUMMARY_CHARS, parts_of
+from mlx_tools.controller.summaries import MAX_PARTS, MAX_SUMMARY_CHARS, split_text
 from mlx_tools.errors import BackendError
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.testing import Script, ScriptedApprover, ScriptedBackend, answer, call, run, skip
@@ -232,7 +232,7 @@ def test_parts_come_out_of_the_middle_in_order_and_their_summaries_have_room(
     text = unit * times
     if len(text) <= limit:
         return
-    parts, room = parts_of(text, limit, "a b")
+    parts, room = split_text(text, limit, "a b")
     assert len(parts) <= MAX_PARTS
     end = limit // 3
     for part in parts:
@@ -248,6 +248,6 @@ def test_of_many_parts_those_are_read_that_match_the_question() -> None:
     lines = [f"line {n} about nothing in particular\n" for n in range(5000)]
     for number in range(1000, 5000, 1000):
         lines[number] = "the invoice of the plumber came to 217 euros\n"
-    parts, _ = parts_of("".join(lines), 4000, "What did the plumber's invoice come to?")
+    parts, _ = split_text("".join(lines), 4000, "What did the plumber's invoice come to?")
     assert sum("plumber" in part.text for part in parts) == 4
     assert [part.offset for part in parts] == sorted(part.offset for part in parts)

@@ -19,7 +19,7 @@ from mlx_tools.errors import TranscriptError
 from mlx_tools.plugins.files.restore import Undo, UndoStep, find_outermost, find_undoable
 from mlx_tools.policy import Policy
 from mlx_tools.store.artifacts import UNDO_FOLDER, Change, Sweeper, UndoStore
-from mlx_tools.store.changes import MAX_KEPT_BYTES
+from mlx_tools.store.changes import MAX_UNDO_BYTES
 from mlx_tools.store.session_folder import TranscriptStore
 from mlx_tools.store.session_store import SessionFiles
 from mlx_tools.tools import ToolContext, ToolResult, execute
@@ -187,7 +187,7 @@ def test_copies_expire_with_the_artifacts(place: Place) -> None:
 def test_a_file_that_is_too_large_is_changed_and_the_approval_says_so(place: Place) -> None:
     big = place.root / "big"
     with big.open("wb") as file:
-        file.truncate(MAX_KEPT_BYTES + 1)
+        file.truncate(MAX_UNDO_BYTES + 1)
     tool = place.tools.get("file_access")
     for operation in ("write", "delete"):
         arguments = {"operation": operation, "path": "big", "content": "x"}
@@ -196,10 +196,10 @@ def test_a_file_that_is_too_large_is_changed_and_the_approval_says_so(place: Pla
     assert place.delete("big").error is None
     assert place.kept() == [] and not big.exists()
     with big.open("wb") as file:
-        file.truncate(MAX_KEPT_BYTES)
+        file.truncate(MAX_UNDO_BYTES)
     assert place.delete("big").error is None
     assert told(place.undo()) == [("bring_back", "undone")]
-    assert big.stat().st_size == MAX_KEPT_BYTES
+    assert big.stat().st_size == MAX_UNDO_BYTES
 
 
 # --- what is refused ---

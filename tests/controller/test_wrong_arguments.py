@@ -109,7 +109,7 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("keep", lambda: TranscriptStore("a", keep="3 days")),  # type: ignore[arg-type]
     ("preset", lambda: Policy(preset=["readonly_basic"])),  # type: ignore[arg-type]
     ("narrowing", lambda: Policy(narrowing=[{}])),  # type: ignore[arg-type]
-    ("narrowing", lambda: Policy().narrowed_by(["area"])),  # type: ignore[arg-type]
+    ("narrowing", lambda: Policy().intersect(["area"])),  # type: ignore[arg-type]
     ("chat_format", lambda: RunSettings(chat_format="chatml")),  # type: ignore[arg-type]
     ("chat_format", lambda: RunSettings(chat_format=NAMED_FORMATS["plain"].to_json())),  # type: ignore[arg-type]
     ("verdict", lambda: RunSettings(verdict={})),  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ from mlx_tools.app.proposal import Proposal
 from mlx_tools.backends.verdicts import parse_verdict
 from mlx_tools.errors import BackendRefused, BackendTimeout, BackendUnreachable, ConfigError
 from mlx_tools.messages import ToolCall
-from mlx_tools.prompt import NAMED_FORMATS, WRITTEN_STYLES
+from mlx_tools.prompt import NAMED_FORMATS, PROMPTED_STYLES
 from tests.evaluate.oracle import Oracle, some_questions
 from tests.prompt.tooled import tooled_format
 
@@ -89,9 +89,9 @@ def test_figures_come_with_their_intervals_and_costs() -> None:
 
 def test_the_style_native_is_probed_where_the_models_template_tells_of_tools() -> None:
     native = RunSettings(chat_format=tooled_format("qwen2.5-tools"))
-    assert list_styles(native) == (*WRITTEN_STYLES, "native")
+    assert list_styles(native) == (*PROMPTED_STYLES, "native")
     for other in (RunSettings(), RunSettings(chat_format=NAMED_FORMATS["chatml"])):
-        assert list_styles(other) == WRITTEN_STYLES
+        assert list_styles(other) == PROMPTED_STYLES
 
 
 def test_every_question_is_asked_every_way_side_by_side() -> None:
@@ -102,8 +102,8 @@ def test_every_question_is_asked_every_way_side_by_side() -> None:
         step=lambda: steps.append(None),
         prepare=styles.append,
     )
-    assert len(steps) == len(styles) == 10 * len(WRITTEN_STYLES) * 3
-    assert styles[:9] == [style for style in WRITTEN_STYLES for _ in range(3)]
+    assert len(steps) == len(styles) == 10 * len(PROMPTED_STYLES) * 3
+    assert styles[:9] == [style for style in PROMPTED_STYLES for _ in range(3)]
     assert {cell.question_count for cell in measured.cells} == {10}
 
 

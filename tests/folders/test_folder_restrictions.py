@@ -90,7 +90,7 @@ def test_where_the_host_cannot_tell_a_call_has_all_effects(tmp_path: Path) -> No
     ):
         for mode in ("ro", "rw"):
             spec = read_folder(restricted(tmp_path / f"{number}{mode}", parameters, mode=mode)).spec
-            assert spec.effects_of(arguments) == spec.possible_effects | ALL_EFFECTS
+            assert spec.get_effects(arguments) == spec.possible_effects | ALL_EFFECTS
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_reading_does_not_ask_under_either_mode(tmp_path: Path, reading: str) ->
         spec = read_folder(
             restricted(tmp_path / mode, operations(reading, "write"), mode=mode)
         ).spec
-        assert spec.effects_of({"operation": reading}) == READING
-    assert spec.effects_of({"operation": "write"}) == ALL_EFFECTS
+        assert spec.get_effects({"operation": reading}) == READING
+    assert spec.get_effects({"operation": "write"}) == ALL_EFFECTS
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,9 @@ def test_an_operation_is_known_by_its_name_or_its_values(
 
 def test_declared_effects_stand_and_a_mode_only_takes_from_them(tmp_path: Path) -> None:
     only = read_folder(restricted(tmp_path / "a", schema(), mode="ro", effects=["read"])).spec
-    assert only.effects_of({}) == {"read"}
+    assert only.get_effects({}) == {"read"}
     both = restricted(tmp_path / "b", FILES, mode="ro", effects=["read", "write"])
-    assert read_folder(both).spec.effects_of({"operation": "list"}) == {"read"}
+    assert read_folder(both).spec.get_effects({"operation": "list"}) == {"read"}
     assert called(both, {"operation": "write"}).error is not None
 
 
@@ -166,7 +166,7 @@ def test_a_whitelist_of_commands_holds_for_the_parameter_command(
     result = called(folder, {"command": command})
     assert (result.error is None) == permitted
     assert permitted or result.error.code == "not_allowed"
-    assert load_tool(folder).spec.effects_of({"command": command}) == ALL_EFFECTS
+    assert load_tool(folder).spec.get_effects({"command": command}) == ALL_EFFECTS
 
 
 def test_each_of_several_commands_is_held_to_the_whitelist(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from mlx_tools import builtin_tools
 from mlx_tools.errors import UsageError
 from mlx_tools.golden import Golden, export_lora
-from mlx_tools.golden.training import CONFIG, TRAIN, VALID, samples_of
+from mlx_tools.golden.training import CONFIG, TRAIN, VALID, make_samples
 from mlx_tools.messages import replace
 from mlx_tools.testing import Script, answer, call
 from mlx_tools.transcript import CompletionRecord
@@ -31,7 +31,7 @@ def lines(path: Path) -> list[dict[str, str]]:
 
 def test_a_sample_is_what_was_asked_and_what_was_written() -> None:
     golden = run_of(SUM, answer("It is 42."))
-    first, second = samples_of(golden)
+    first, second = make_samples(golden)
     assert first is not None and second is not None
     assert first.prompt.endswith("What is 6 * 7?<|im_end|>\n<|im_start|>assistant\n")
     assert (first.completion, second.completion) == (SUM, answer("It is 42."))
@@ -43,7 +43,7 @@ def test_what_the_host_began_is_what_the_model_learns_to_write() -> None:
     golden = run_of(
         'calculator","arguments":{"expression":"6*7"}}', answer(), tool_choice="required"
     )
-    sample = next(samples_of(golden))
+    sample = next(make_samples(golden))
     assert sample is not None and sample.prompt.endswith("<|im_start|>assistant\n")
     assert json.loads(sample.completion) == json.loads(SUM)
 
@@ -61,7 +61,7 @@ def test_what_the_host_began_is_what_the_model_learns_to_write() -> None:
 )
 def test_a_completion_that_was_not_right_is_left_out(wrong: Any) -> None:
     golden = run_of(wrong, SUM, answer("It is 42."))
-    assert next(samples_of(golden)) is None
+    assert next(make_samples(golden)) is None
 
 
 def test_every_tenth_run_is_held_back_and_nothing_is_written_twice(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.backends import Chunk, CompletionsBackend, GrammarText
-from mlx_tools.decoding.constraints import grammar_for
+from mlx_tools.decoding.constraints import build_grammar
 from mlx_tools.errors import BackendTimeout, BackendUnreachable, ModelError, UsageError
 from mlx_tools.messages import ToolSpec
 from mlx_tools.plugins.local import LocalBackend, local_engine
@@ -210,7 +210,7 @@ def test_whatever_the_model_likes_the_call_is_valid(
     engine = request.getfixturevalue(kind)
     for choice in ("required", "plan", "auto", "none"):
         prefix = forcing_prefix(style, choice)
-        grammar = grammar_for(NESTED, style=style, tool_choice=choice, prefix=prefix)
+        grammar = build_grammar(NESTED, style=style, tool_choice=choice, prefix=prefix)
         options = {"grammar": grammar, "temperature": 1.5, "seed": 3, "max_tokens": 400}
         text, last = whole(
             engine, (PROMPT + prefix).removesuffix(grammar.repeated_prefix), **options
@@ -228,7 +228,7 @@ def test_whatever_the_model_likes_the_call_is_valid(
 
 @pytest.mark.slow
 def test_fast_forward_takes_what_must_follow_in_one_pass(quick: Engine, slow: Engine) -> None:
-    grammar = grammar_for(NESTED, tool_choice="required")
+    grammar = build_grammar(NESTED, tool_choice="required")
     passes = []
     for engine in (quick, slow):
         before = engine.passes
@@ -240,7 +240,7 @@ def test_fast_forward_takes_what_must_follow_in_one_pass(quick: Engine, slow: En
 
 @pytest.mark.parametrize("most", [1, 2, 5, 9, 14])
 def test_a_limit_cuts_what_must_follow_too(local: LocalBackend, most: int) -> None:
-    options = {"grammar": grammar_for(NESTED, tool_choice="plan"), "top_logprobs": 2}
+    options = {"grammar": build_grammar(NESTED, tool_choice="plan"), "top_logprobs": 2}
     chunks = asyncio.run(collect(local, PROMPT, max_tokens=most, **options))
     assert chunks[-1].finish_reason == "length"
     assert chunks[-1].usage is not None

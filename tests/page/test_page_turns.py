@@ -15,7 +15,7 @@ from mlx_tools.errors import UsageError
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.paths import locked
 from mlx_tools.plugins.page.session_titles import MAX_TITLE, SessionTitles
-from mlx_tools.plugins.page.turns import turns_of
+from mlx_tools.plugins.page.turns import group_turns
 from mlx_tools.plugins.runs.workers import LiveRun
 from mlx_tools.testing import answer, call
 from mlx_tools.transcript import (
@@ -56,7 +56,7 @@ def test_a_call_is_one_line_with_all_that_is_about_it_below() -> None:
         CompletionRecord(turn=2, text="x"),
         AnswerRecord(turn=2, content="**No.**"),
     )
-    (turn,) = turns_of(build_steps(records))
+    (turn,) = group_turns(build_steps(records))
     assert turn.question is not None and turn.question.whole == "Look."
     assert turn.answer is not None and turn.answer.whole == "**No.**"
     (act,) = turn.acts
@@ -69,7 +69,7 @@ def test_a_call_is_one_line_with_all_that_is_about_it_below() -> None:
 def test_what_went_wrong_is_told_on_its_line() -> None:
     failed = ObservationRecord(call="c1", name="look", error=ErrorInfo("tool_error", "no file"))
     records = (*CALL[:-1], failed, CorrectionRecord(turn=2, error=ErrorInfo("x", "not JSON")))
-    (turn,) = turns_of(build_steps((UserRecord(content="Look."), *records)))
+    (turn,) = group_turns(build_steps((UserRecord(content="Look."), *records)))
     call, correction = turn.acts
     assert call.bad and call.outcome == "tool_error: no file"
     assert correction.bad and "not JSON" in correction.step.words
@@ -81,14 +81,14 @@ def test_a_run_that_stopped_and_went_on_has_its_last_end_as_the_answer() -> None
         *(ResumedRecord(policy={}), *CALL, AnswerRecord(turn=3, content="There.")),
         *(UserRecord(content="And?"),),
     )
-    first, second = turns_of(build_steps(records))
+    first, second = group_turns(build_steps(records))
     assert first.answer is not None and first.answer.whole == "There."
     assert [act.step.label for act in first.acts] == ["Call c1", "Stopped"]
     assert second.question is not None and second.answer is None
 
 
 def test_a_part_of_a_session_shows_what_has_no_question() -> None:
-    (turn,) = turns_of(build_steps([ObservationRecord(call="c9", name="look", content="x")]))
+    (turn,) = group_turns(build_steps([ObservationRecord(call="c9", name="look", content="x")]))
     assert turn.question is None and len(turn.acts) == 1
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from mlx_tools.app import Section, Setting
 from mlx_tools.app.project_rules import find_fault
-from mlx_tools.app.setting_rows import SettingRow, rows_of
+from mlx_tools.app.setting_rows import SettingRow, iter_rows
 from mlx_tools.app.settings import Settings, find_section_fault
 
 
@@ -25,7 +25,7 @@ def refuse_with(error: BaseException) -> Any:
     return test
 
 
-ROWS = list(rows_of(Settings))
+ROWS = list(iter_rows(Settings))
 
 
 def section(setting: Setting, kind: Any = str, default: Any = "x") -> type[Section]:

@@ -130,7 +130,7 @@ def test_each_tool_that_a_pattern_means_has_a_count_of_its_own() -> None:
 def test_of_several_rates_each_holds_and_the_longest_is_told() -> None:
     policy = Policy(rate_limits={"look": "1/minute", "l*": "1/hour", "peek": "1/day"})
     assert rule(policy, tally(("look", 0)), at(1)) == "rate_limit l* 1/hour"
-    both = policy.narrowed_by(Policy(allow=["*"], session_rate_limit="1/day"))
+    both = policy.intersect(Policy(allow=["*"], session_rate_limit="1/day"))
     assert rule(both, tally(("look", 0)), at(7200)) == "session_rate_limit 1/day"
 
 

@@ -12,7 +12,7 @@ from mlx_tools.controller import call_tool
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALIASES, ToolSpec
 from mlx_tools.policy import can_be_allowed, decide, matches
-from mlx_tools.protocol import Reading, calls_in, judge, read
+from mlx_tools.protocol import Reading, find_call_keys, judge, read
 from mlx_tools.testing import ScriptedBackend, call
 from mlx_tools.tools import Registry, Tool
 
@@ -101,7 +101,7 @@ def test_a_call_out_of_an_observation_is_known_by_any_of_its_names(kind: tuple[s
     spec = ToolSpec(name, effects=frozenset({"write"}))
     for planted, written in ((alias, name), (name, alias)):
         reading = read(call(written))
-        (judged,) = judge(reading, {name: spec}, calls_seen=calls_in(call(planted)))
+        (judged,) = judge(reading, {name: spec}, calls_seen=find_call_keys(call(planted)))
         assert judged.echoed, (planted, written)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.policy.redact import LOOK_AHEAD, OVERLAP, WINDOW, Redactor, find_secrets
+from mlx_tools.policy.redact import MAX_KEY_OFFSET, OVERLAP, WINDOW, Redactor, find_secrets
 from tests.policy.secret_samples import ALNUM, ASSIGNED, TOKENS, drawn, pem, value
 from tests.tables import table
 
@@ -113,7 +113,7 @@ def test_what_is_held_back_is_bounded(unit: str) -> None:
     for at in range(0, len(text), 97):
         fed += len(text[at : at + 97])
         shown += len(stream.feed(text[at : at + 97]))
-        assert fed - shown <= WINDOW + LOOK_AHEAD
+        assert fed - shown <= WINDOW + MAX_KEY_OFFSET
 
 
 def test_a_secret_longer_than_what_is_held_back_is_redacted_to_its_end() -> None:

@@ -32,7 +32,7 @@ READ: Effects = frozenset(("read",))
 WRITE: Effects = frozenset(("write",))
 
 
-def effects_of(arguments: Mapping[str, Any]) -> Effects:
+def get_effects(arguments: Mapping[str, Any]) -> Effects:
     return WRITE if arguments.get("operation") == "write" else READ
 
 
@@ -42,7 +42,7 @@ FETCH = ToolSpec("fetch", effects=frozenset(("read", "network")))
 UNDECLARED = ToolSpec("undeclared")
 CAREFUL = ToolSpec("careful", effects=READ, needs_approval=True)
 CALCULATOR = ToolSpec("calculator", effects=READ)
-FILES = ToolSpec("file_access", effects=effects_of)
+FILES = ToolSpec("file_access", effects=get_effects)
 FORECAST = ToolSpec("forecast", effects=READ, plugin="weather")
 SPECS = (LOOK, CHANGE, FETCH, UNDECLARED, CAREFUL, CALCULATOR, FILES, FORECAST)
 
@@ -118,8 +118,8 @@ CONSENT: dict[str, Any] = {"consented": ANY}
             (policy, spec, {}, "deny", "dry_run")
             for spec in (CHANGE, UNDECLARED, FETCH)
             for policy in (
-                Policy(allow=["*"], ask_effects=()).narrowed_by(Policy(allow=["*"], dry_run=True)),
-                Policy(allow=["*"], dry_run=True).narrowed_by(Policy(allow=["*"], ask_effects=())),
+                Policy(allow=["*"], ask_effects=()).intersect(Policy(allow=["*"], dry_run=True)),
+                Policy(allow=["*"], dry_run=True).intersect(Policy(allow=["*"], ask_effects=())),
             )
         ),
         # the network after a private read
@@ -130,7 +130,7 @@ CONSENT: dict[str, Any] = {"consented": ANY}
         (after_read("deny"), FETCH, {}, "allow", "allow *"),
         (after_read("deny"), LOOK, {"private_read": True}, "allow", "allow *"),
         (
-            *(after_read("ask").narrowed_by(after_read("deny")), FETCH, {"private_read": True}),
+            *(after_read("ask").intersect(after_read("deny")), FETCH, {"private_read": True}),
             *("deny", "network_after_read"),
         ),
         # a standing consent: for what would have been asked, no more effects, nothing suspect
@@ -182,7 +182,7 @@ def test_a_name_means_itself_alone_and_a_plugin_is_named_with_its_prefix(
 
 
 def test_a_policy_is_copied_and_pickled_as_it_is() -> None:
-    policy = Policy(allow=["look"], rate_limits={"look": "3/minute"}).narrowed_by(ASKING)
+    policy = Policy(allow=["look"], rate_limits={"look": "3/minute"}).intersect(ASKING)
     for again in (copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))):
         assert again == policy and again.parts == policy.parts
 
@@ -195,13 +195,13 @@ def test_a_name_denied_is_denied_under_the_name_that_was_called() -> None:
 def test_a_narrower_policy_asks_again_and_what_lets_a_call_through_is_said() -> None:
     silent = Policy(allow=["*"], ask_effects=())
     assert "to write unasked" in made(silent, CHANGE).reason
-    assert made(silent.narrowed_by(ALL), CHANGE).decision == "ask"
+    assert made(silent.intersect(ALL), CHANGE).decision == "ask"
     assert always_asks(Policy(allow=["*"], ask=["look"]), LOOK) and not always_asks(ALL, LOOK)
 
 
 def test_the_rule_of_an_allowed_call_is_the_recorded_policys() -> None:
     recorded = Policy(allow=["look"])
-    assert made(recorded.narrowed_by(Policy(allow=["*"])), LOOK).rule == "allow look"
+    assert made(recorded.intersect(Policy(allow=["*"])), LOOK).rule == "allow look"
 
 
 def test_a_standing_yes_answers_for_effects_and_the_tool_and_for_nothing_else() -> None:
@@ -329,7 +329,7 @@ PLAIN = st.builds(
     redact=st.booleans(),
     redact_paths=st.booleans(),
 )
-POLICIES = st.one_of(PLAIN, st.builds(lambda a, b: a.narrowed_by(b), PLAIN, PLAIN))
+POLICIES = st.one_of(PLAIN, st.builds(lambda a, b: a.intersect(b), PLAIN, PLAIN))
 FACTS = st.builds(
     Facts,
     consented=st.none() | st.frozensets(st.sampled_from(sorted(ALL_EFFECTS))),
@@ -370,7 +370,7 @@ def test_only_what_is_allowed_and_not_denied_ever_runs(policy: Policy, call: Cal
     assert (decision.code is None) == (decision.decision == "allow")
     if decision.decision == "deny":
         return
-    effects = spec.effects_of(arguments)
+    effects = spec.get_effects(arguments)
     for part in policy.parts:
         assert first_match(part.deny, spec) is None
         preset = PRESETS.get(part.preset or "")
@@ -397,12 +397,12 @@ def test_a_narrowed_policy_never_allows_what_either_does_not(
     one: Policy, other: Policy, call: Call
 ) -> None:
     order = {"allow": 0, "ask": 1, "deny": 2}
-    both = decided(one.narrowed_by(other), call)
+    both = decided(one.intersect(other), call)
     alone = [decided(policy, call) for policy in (one, other)]
     strictest = max(order[decision.decision] for decision in alone)
     dry = any(p.dry_run for q in (one, other) for p in q.parts)
     assert order[both.decision] == strictest or (dry and both.code == "dry_run")
-    narrowed = one.narrowed_by(other)
+    narrowed = one.intersect(other)
     assert narrowed.redacts == (one.redacts or other.redacts)
     assert narrowed.redacts_paths == (one.redacts_paths or other.redacts_paths)
 
@@ -427,7 +427,7 @@ def test_the_order_of_names_changes_neither_digest_nor_decision(
     )
     assert other.digest() == policy.digest()
     assert decided(other, call).decision == decided(policy, call).decision
-    one, two = policy.narrowed_by(other), other.narrowed_by(policy)
+    one, two = policy.intersect(other), other.intersect(policy)
     assert one == policy or one.digest() == two.digest()
 
 
@@ -438,8 +438,8 @@ def test_a_policy_survives_json_and_its_digest_tells_it(one: Policy, other: Poli
     assert again.digest() == one.digest()
     if one.digest() != other.digest():
         assert one != other
-    assert one.narrowed_by(one) == one
-    assert one.narrowed_by(other).narrowed_by(other) == one.narrowed_by(other)
+    assert one.intersect(one) == one
+    assert one.intersect(other).intersect(other) == one.intersect(other)
 
 
 def test_every_field_of_a_policy_is_in_its_digest() -> None:

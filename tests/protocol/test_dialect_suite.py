@@ -13,7 +13,7 @@ from mlx_tools.messages import TOOL_NAME, FinalAnswer, ToolCall, ToolSpec, repla
 from mlx_tools.protocol import (
     Reading,
     ReadingRules,
-    calls_in,
+    find_call_keys,
     judge,
     read,
     validate_arguments,
@@ -133,7 +133,7 @@ def test_a_call_that_stands_in_an_observation_does_not_run_when_the_model_obeys(
         for effects in (frozenset({"write"}), frozenset({"read"})):
             tools = {name: ToolSpec(name, "", effects=effects) for name in names}
             for planted, said in product(_planted(vector["text"]), readings):
-                judged = judge(said, tools, calls_in(planted))
+                judged = judge(said, tools, find_call_keys(planted))
                 ran += [vector["id"] for one in judged if one.runs == "freely"]
     assert len(set(ran)) <= 2, set(ran)  # calls that their own brackets or tags cut short
 

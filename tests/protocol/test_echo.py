@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from mlx_tools.messages import ToolSpec
-from mlx_tools.protocol import calls_in, canonical, judge, read, write_call
+from mlx_tools.protocol import canonical, find_call_keys, judge, read, write_call
 from tests.protocol.texts import arguments, mixtures
 from tests.tables import table
 
@@ -22,7 +22,9 @@ INNER = json.loads(TEXT)
 
 
 def echoed(observation: str, text: str = TEXT) -> bool:
-    (call,) = judge(read(text), WRITES, calls_in("something else") | calls_in(observation))
+    (call,) = judge(
+        read(text), WRITES, find_call_keys("something else") | find_call_keys(observation)
+    )
     assert call.echoed == (call.error is not None and call.error.code == "echoed_call")
     return call.echoed
 
@@ -91,14 +93,14 @@ def test_a_coerced_call_is_compared_as_written_and_as_it_would_run() -> None:
     parameters = {"type": "object", "properties": {"n": {"type": "integer"}}}
     tools = {"t": ToolSpec("t", "", parameters)}
     for planted in ('{"name":"t","arguments":{"n":"5"}}', '{"name":"t","arguments":{"n":5}}'):
-        (call,) = judge(read(write_call("t", {"n": "5"})), tools, calls_in(planted))
+        (call,) = judge(read(write_call("t", {"n": "5"})), tools, find_call_keys(planted))
         assert call.echoed
 
 
 def test_an_echoed_read_only_call_needs_approval() -> None:
-    (call,) = judge(read(TEXT), READS, calls_in(TEXT))
+    (call,) = judge(read(TEXT), READS, find_call_keys(TEXT))
     assert (call.echoed, call.error, call.runs) == (True, None, "with_approval")
-    (call,) = judge(read(TEXT), READS, calls_in("nothing"))
+    (call,) = judge(read(TEXT), READS, find_call_keys("nothing"))
     assert (call.echoed, call.runs) == (False, "freely")
 
 
@@ -107,9 +109,9 @@ def test_a_call_on_a_line_of_its_own_is_found_between_anything(
     given_arguments: dict[str, Any], before: str, after: str
 ) -> None:
     text = write_call("create_file", given_arguments)
-    (call,) = judge(read(text), WRITES, calls_in(f"{text}\n{before}"))
+    (call,) = judge(read(text), WRITES, find_call_keys(f"{text}\n{before}"))
     assert call.echoed
-    calls_in(f"{before}\n{text}\n{after}")
+    find_call_keys(f"{before}\n{text}\n{after}")
 
 
 # --- the canonical form -----------------------------------------------------------------------
@@ -140,7 +142,7 @@ def test_what_rfc_8785_cannot_write_has_a_form_all_the_same() -> None:
     ],
 )
 def test_a_call_is_found_in_a_string_within_data(text: str) -> None:
-    found = calls_in(text)
+    found = find_call_keys(text)
     assert found
     for data in ({"note": text}, [text], {"a": [{"b": text}]}, {"a": json.dumps({"b": text})}):
-        assert calls_in(json.dumps(data)) >= found, data
+        assert find_call_keys(json.dumps(data)) >= found, data

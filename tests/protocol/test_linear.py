@@ -17,7 +17,7 @@ import pytest
 
 from mlx_tools.messages import ToolSpec
 from mlx_tools.protocol import DIALECTS, Reader, ReadingRules, judge, read, write_call
-from mlx_tools.protocol.echo import calls_in
+from mlx_tools.protocol.echo import find_call_keys
 from tests.protocol.texts import BROKEN, CALL, FRAGMENTS, MESSAGES, OBSERVATION, streamed
 
 UNITS = (
@@ -154,7 +154,7 @@ def test_reading_dialects_is_linear(head: str) -> None:
         read(text, "stop", CATALOG)
 
     def look(text: str) -> None:
-        calls_in.__wrapped__(text)
+        find_call_keys.__wrapped__(text)
 
     for unit in OF_DIALECTS:  # so that what is compiled once is compiled
         whole(unit)
@@ -168,7 +168,7 @@ def test_reading_dialects_is_linear(head: str) -> None:
 @pytest.mark.heavy
 def test_looking_for_echoes_is_linear() -> None:
     def look(text: str) -> None:
-        judge(read(CALL), {"calculator": ToolSpec("calculator")}, calls_in.__wrapped__(text))
+        judge(read(CALL), {"calculator": ToolSpec("calculator")}, find_call_keys.__wrapped__(text))
 
     units = (*UNITS, '\\"', "&quot;{", '"{', write_call("a", {"b": CALL}), OBSERVATION)
     look(CALL)
@@ -180,7 +180,7 @@ def test_depth_costs_no_stack(opening: str) -> None:
     deep = opening * 20_000
     for text in (deep, f'{{"type":"tool_call","name":"a","arguments":{deep}'):
         assert not any(message.type == "tool_call" for message in read(text).messages)
-    assert calls_in(opening * 5_000) == frozenset()
+    assert find_call_keys(opening * 5_000) == frozenset()
 
 
 def test_the_garbage_collector_does_not_look_at_the_fixes_of_a_long_text() -> None:

@@ -19,7 +19,7 @@ from mlx_tools.protocol import (
     Reading,
     ReadingRules,
     Style,
-    calls_in,
+    find_call_keys,
     read,
     write_answer,
     write_call,
@@ -120,7 +120,7 @@ def test_empty_comments_read_alike_however_the_text_is_split() -> None:
     assert reading == read(EMPTY_COMMENTS) and reading.error is None
     assert reading.messages[0].arguments == {"x": 12}
     assert all(delta.text for delta in deltas if isinstance(delta, ArgumentsDelta))
-    assert calls_in(f"seen: {EMPTY_COMMENTS} on a page")
+    assert find_call_keys(f"seen: {EMPTY_COMMENTS} on a page")
     reader = Reader(ReadingRules(max_calls=1))
     reader.feed(EMPTY_COMMENTS)
     assert reader.done

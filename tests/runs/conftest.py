@@ -65,7 +65,7 @@ class Tools:
 @pytest.fixture
 def prepare(monkeypatch: pytest.MonkeyPatch) -> Callable[[Gateway, int], dict[str, Any]]:
     """Give a gateway its runs, ``most`` of which may wait; their tools are `Tools`."""
-    monkeypatch.setattr("mlx_tools.plugins.runs.runs.LOOK", 0.05)
+    monkeypatch.setattr("mlx_tools.plugins.runs.runs.POLL_SECONDS", 0.05)
 
     def with_runs(gateway: Gateway, most: int) -> dict[str, Any]:
         tools, places = Tools(), Admission(2, most, lambda: 0.0)

@@ -123,7 +123,7 @@ def test_a_worker_over_files_says_what_it_needs(monkeypatch: pytest.MonkeyPatch)
 def over(begin: Any, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Begin a gateway over a database of its own, whose workers are quick to look and to give
     up."""
-    for name in ("LOOK", "GRACE", "RETRY_SECONDS"):
+    for name in ("POLL_SECONDS", "GRACE", "RETRY_SECONDS"):
         monkeypatch.setattr(worker_module, name, 0.1)
     return lambda *scripts: begin(*scripts, environ={"MLX_TOOLS_SESSIONS": cluster.new()})
 

@@ -373,7 +373,7 @@ def test_a_run_is_not_tried_again_where_its_job_runs_before_anyway(
 def test_the_latest_runs_are_kept(
     store: JobStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mlx_tools.plugins.schedule.job_store.KEPT_RUNS", 5)
+    monkeypatch.setattr("mlx_tools.plugins.schedule.job_store.MAX_RUNS", 5)
     store.add(a_job(when=Schedule("UTC", cron="* * * * *")))
     for _ in range(8):
         take(store, clock, minutes=1)

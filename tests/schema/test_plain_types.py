@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.tools import signature
-from mlx_tools.tools.plain_types import NotPlain, PlainArguments, schema_of
+from mlx_tools.tools.plain_types import NotPlain, PlainArguments, build_schema
 from mlx_tools.tools.signature import Arguments, InvalidArguments
 
 EMPTY = inspect.Parameter.empty
@@ -57,7 +57,7 @@ FIELDS = st.dictionaries(
 @given(FIELDS, st.data())
 def test_schemas_and_values_are_those_of_pydantic(fields: Any, data: Any) -> None:
     try:
-        schema, plain = schema_of(fields), PlainArguments(fields)
+        schema, plain = build_schema(fields), PlainArguments(fields)
     except NotPlain:
         return
     model, expected = signature.build_model(fields)
@@ -89,7 +89,7 @@ def test_most_tools_of_a_person_are_plain() -> None:
     ) -> str:
         return path
 
-    assert schema_of(Arguments(look, "look").fields)["required"] == ["path"]
+    assert build_schema(Arguments(look, "look").fields)["required"] == ["path"]
 
 
 def test_what_does_not_fit_is_told_as_pydantic_tells_it() -> None:

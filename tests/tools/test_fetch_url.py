@@ -273,7 +273,7 @@ def test_an_answer_that_is_no_page_says_so(status: str) -> None:
 
 def test_local_only_holds_in_the_tool_itself_too() -> None:
     with site(HELLO) as server:
-        narrowed = Policy(allow=["*"]).narrowed_by(Policy(allow=["*"], local_only=True))
+        narrowed = Policy(allow=["*"]).intersect(Policy(allow=["*"], local_only=True))
         tool, context = fetch_url(fetching(server)), ToolContext(policy=narrowed)
         assert refusal(executed(tool, context, url=server.url()))[0] == "not_allowed"
         assert server.connected == 0

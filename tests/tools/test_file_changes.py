@@ -15,7 +15,7 @@ import pytest
 from mlx_tools import builtin_tools
 from mlx_tools.controller import call_tool
 from mlx_tools.policy import Policy
-from mlx_tools.store.changes import MAX_NEW_FOLDERS, NameTaken, link_new, place_of, write_file
+from mlx_tools.store.changes import MAX_NEW_FOLDERS, NameTaken, link_new, open_place, write_file
 from mlx_tools.store.roots import PathAbsent, Root, RootName, private_part
 from mlx_tools.toolbox.text_files import MAX_TEXT_BYTES
 from mlx_tools.tools import Registry, ToolError
@@ -384,9 +384,12 @@ def test_a_folder_that_cannot_be_written_to_is_told(folder: Path) -> None:
 
 def test_a_new_file_replaces_none_that_is_there_already(folder: Path) -> None:
     root = Root(RootName(str(folder), writable=True))
-    with place_of(root, ["n.txt"], {}) as place, pytest.raises(PathAbsent, match="there is no n"):
+    with open_place(root, ["n.txt"], {}) as place, pytest.raises(PathAbsent, match="there is no n"):
         write_file(place, None, expected=None)
-    with place_of(root, ["a.txt"], {}) as place, pytest.raises(NameTaken, match=r"a\.txt already"):
+    with (
+        open_place(root, ["a.txt"], {}) as place,
+        pytest.raises(NameTaken, match=r"a\.txt already"),
+    ):
         write_file(place, b"new", new=True, expected=None)
     assert (folder / "a.txt").read_text() == "old\n"
     assert names(folder) == ["a.txt", "sub"]
@@ -401,14 +404,14 @@ def test_where_there_are_no_hard_links_a_new_file_still_replaces_none(folder: Pa
 
     root = Root(RootName(str(folder), writable=True))
     (folder / "written").write_text("new")
-    with place_of(root, ["a.txt"], {}) as place, pytest.raises(FileExistsError):
+    with open_place(root, ["a.txt"], {}) as place, pytest.raises(FileExistsError):
         link_new(place, "written", no_link)
     assert (folder / "a.txt").read_text() == "old\n"
-    with place_of(root, ["n.txt"], {}) as place:
+    with open_place(root, ["n.txt"], {}) as place:
         link_new(place, "written", no_link)
     assert (folder / "n.txt").read_text() == "new"
     assert names(folder) == ["a.txt", "n.txt", "sub"]
-    with place_of(root, ["m.txt"], {}) as place, pytest.raises(FileNotFoundError):
+    with open_place(root, ["m.txt"], {}) as place, pytest.raises(FileNotFoundError):
         link_new(place, "gone", no_link)
     assert names(folder) == ["a.txt", "n.txt", "sub"]
     root.close()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
-from mlx_tools.toolbox.text_diff import MAX_SHOWN_CHARS, NOT_COMPARED, unified_diff
+from mlx_tools.toolbox.text_diff import MAX_DIFF_CHARS, NOT_COMPARED, unified_diff
 from mlx_tools.tools import Preview, Registry, ToolError
 from tests.tools.file_calls import done, preview, refusal, tree, written
 
@@ -215,12 +215,12 @@ def test_lines_that_are_not_compared_are_said_to_be() -> None:
 
 def test_a_diff_of_more_than_is_shown_counts_all_of_it_and_says_what_is_left_out() -> None:
     line = "y" * 999 + "\n"
-    before = line * (MAX_SHOWN_CHARS // 1000 + 10)
+    before = line * (MAX_DIFF_CHARS // 1000 + 10)
     diff = unified_diff(before, "one\ntwo\n", "x", "y")
-    assert diff.counts == f"+2 -{MAX_SHOWN_CHARS // 1000 + 10}"
+    assert diff.counts == f"+2 -{MAX_DIFF_CHARS // 1000 + 10}"
     assert diff.omitted == "10026 characters in 13 lines are not shown"
     assert diff.text.endswith("are not shown)")
-    assert len(diff.text) < MAX_SHOWN_CHARS + 6_000  # a mark a line is not counted
+    assert len(diff.text) < MAX_DIFF_CHARS + 6_000  # a mark a line is not counted
 
 
 def test_what_nobody_would_see_is_escaped() -> None:

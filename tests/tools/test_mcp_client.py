@@ -24,7 +24,13 @@ from mlx_tools.controller.approver import confirm_action
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ALL_EFFECTS, replace
 from mlx_tools.plugins.mcp import client
-from mlx_tools.plugins.mcp.client import McpClients, fetch_offer, may_ask_at, mcp_read, read_answer
+from mlx_tools.plugins.mcp.client import (
+    McpClients,
+    fetch_offer,
+    is_allowed_place,
+    mcp_read,
+    read_answer,
+)
 from mlx_tools.plugins.mcp.places import mask_place, read_place, read_servers
 from mlx_tools.plugins.mcp.sign_in import sign_in
 from mlx_tools.testing import ScriptedApprover
@@ -351,12 +357,12 @@ def test_a_server_that_does_not_end_is_left(home: Path) -> None:
 
 def test_a_place_is_asked_on_its_word_only_where_nobody_can_stand_in_for_it() -> None:
     here, far = "http://127.0.0.1:1/mcp", "https://far.example/mcp"
-    assert may_ask_at("http://127.0.0.1:1/other", here)
-    assert may_ask_at("http://localhost:2/sign-in", here)
-    assert may_ask_at("https://elsewhere.example/", far)
-    assert not may_ask_at("http://169.254.169.254/latest", far)
-    assert not may_ask_at("http://127.0.0.1:2/", far)
-    assert not may_ask_at("http://127.0.0.1.far.example/", here)
+    assert is_allowed_place("http://127.0.0.1:1/other", here)
+    assert is_allowed_place("http://localhost:2/sign-in", here)
+    assert is_allowed_place("https://elsewhere.example/", far)
+    assert not is_allowed_place("http://169.254.169.254/latest", far)
+    assert not is_allowed_place("http://127.0.0.1:2/", far)
+    assert not is_allowed_place("http://127.0.0.1.far.example/", here)
 
 
 def test_a_server_that_never_answers_holds_up_no_run(

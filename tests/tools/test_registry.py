@@ -401,7 +401,7 @@ def test_whatever_a_foreign_tools_functions_raise_is_told_and_ends_nothing(
     why = {row["name"]: row["disabled_reason"] for row in registry.listing(Policy())}["probe"]
     assert why.startswith(f"it cannot say whether it works: {type(error).__name__}: ")
     assert f"told: {type(error).__name__}: " in make_preview(foreign, {}).text
-    assert spec.effects_of({}) == ALL_EFFECTS
+    assert spec.get_effects({}) == ALL_EFFECTS
 
 
 @pytest.mark.parametrize(

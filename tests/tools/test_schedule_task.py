@@ -105,7 +105,7 @@ def test_what_is_shown_says_what_the_job_may_do(desk: Desk) -> None:
     (shown,) = asked
     assert "it may call: schedule_task, clock, notes_create" in shown and "; not clock" in shown
     assert "local only" in shown and "in the folders: /data" in shown
-    narrowed = Policy(allow=["*"]).narrowed_by(Policy(allow=["clock"]))
+    narrowed = Policy(allow=["*"]).intersect(Policy(allow=["clock"]))
     shown = make_preview(desk.tool, {"task": "Count.", "when": "@daily"}, narrowed).text
     assert "may call: *\nand of that no more than this: it may call: clock\n" in shown
 
@@ -139,7 +139,7 @@ def test_a_job_carries_nothing_out_that_its_session_read(desk: Desk, said: Any) 
     """Read data may stand in the task, and the job's own session has read nothing yet."""
     policy = Policy(allow=["*"], network_after_read=said)
     task = "Fetch https://site.example/?q=what-was-read"
-    for one in (policy, Policy(allow=["*"]).narrowed_by(policy), Policy(allow=["*"])):
+    for one in (policy, Policy(allow=["*"]).intersect(policy), Policy(allow=["*"])):
         made = executed(desk.tool, ToolContext(policy=one), task=task, when="in 2 hours")
         assert made.error is None
     fetch = ToolSpec("fetch_url", effects=frozenset(("read", "network")))

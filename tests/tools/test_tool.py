@@ -497,7 +497,7 @@ def test_a_function_that_tells_effects_cannot_change_the_call() -> None:
 
     made = tool(name="t", effects=effects)(lambda: 1)
     arguments = {"paths": ["a"]}
-    assert made.spec.effects_of(arguments) == {"read"}
+    assert made.spec.get_effects(arguments) == {"read"}
     assert arguments == {"paths": ["a"]}
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mlx_tools.messages import ErrorInfo, Usage, replace
 from mlx_tools.transcript.call_history import RunHistory
 from mlx_tools.transcript.counters import Counters, ToolCounters, count
-from mlx_tools.transcript.outcome import Answered, Stopped, outcome_of
+from mlx_tools.transcript.outcome import Answered, Stopped, make_outcome
 from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,
@@ -51,7 +51,7 @@ def _run(*records: Record) -> list[Record]:
 
 
 def test_an_answered_run_has_every_key_of_the_interface() -> None:
-    outcome = outcome_of(
+    outcome = make_outcome(
         _run(
             completion(1, ""),
             _call("c1"),
@@ -97,7 +97,7 @@ def test_an_answered_run_has_every_key_of_the_interface() -> None:
 )
 def test_an_error_gives_a_call_its_status_and_a_short_preview(code: str, status: str) -> None:
     error = ErrorInfo(code, "x" * 600)  # type: ignore[arg-type]
-    outcome = outcome_of(
+    outcome = make_outcome(
         _run(
             completion(1, ""),
             _call("c1"),
@@ -113,7 +113,7 @@ def test_an_error_gives_a_call_its_status_and_a_short_preview(code: str, status:
 
 def test_calls_without_an_end_are_denied_or_in_doubt() -> None:
     read = completion(1, ""), _call("c1"), ExecutionRecord(call="c1", mutates=True)
-    outcome = outcome_of(_run(*read, _call("c2"), StoppedRecord(reason="repeated_call")))
+    outcome = make_outcome(_run(*read, _call("c2"), StoppedRecord(reason="repeated_call")))
     ends = [(call.status, call.error_code) for call in outcome.calls]
     assert ends == [("in_doubt", None), ("denied", "repeated_call")]
 
@@ -130,7 +130,7 @@ def test_calls_without_an_end_are_denied_or_in_doubt() -> None:
     ],
 )
 def test_a_stopped_run_has_the_exit_code_of_its_reason(record: StoppedRecord, code: int) -> None:
-    outcome = outcome_of(_run(record))
+    outcome = make_outcome(_run(record))
     assert isinstance(outcome, Stopped)
     assert outcome.exit_code == code
     assert outcome.to_json()["reason"] == record.reason

@@ -16,7 +16,7 @@ from typing import Any, Final
 import anyio
 import httpx
 
-from mlx_tools.app import config, tools_of
+from mlx_tools.app import config, load_registry
 from mlx_tools.app.settings import table
 from mlx_tools.controller import call_tool
 from mlx_tools.messages import ToolSpec
@@ -210,7 +210,7 @@ def through_gateway(task: Task, url: str, interface: str = "chat completions") -
 
 async def _talk(task: Task, url: str, interface: str) -> Outcome:
     loaded = config.load(options=_settings(options_of(task)))
-    registry, policy = tools_of(loaded), loaded.policy()
+    registry, policy = load_registry(loaded), loaded.policy()
     names = {row["name"] for row in registry.listing(policy) if row["permitted"]}
     names -= {"read_artifact"}  # the client keeps none
     permitted = Registry([registry.get(name) for name in sorted(names)])

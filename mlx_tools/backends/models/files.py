@@ -314,7 +314,7 @@ class TokenCounter:
         """Return how many tokens ``text`` has."""
         if not self._is_resolved:
             folder = self.folder()
-            self._tokenizer = None if folder is None else _tokenizer_in(folder)
+            self._tokenizer = None if folder is None else _load_tokenizer(folder)
             self._is_resolved = True
         common = _common_length(self._text, text)
         # Marks beyond the common beginning belong to the earlier text.
@@ -338,7 +338,7 @@ def exact_token_count(folder: Path, text: str) -> int | None:
 
     The tokens that it adds by itself are included.
     """
-    tokenizer = _tokenizer_in(folder)
+    tokenizer = _load_tokenizer(folder)
     return None if tokenizer is None else tokenizer.measure(text)[0] + tokenizer.added_tokens
 
 
@@ -384,7 +384,7 @@ def _common_length(text: str, second: str) -> int:
 
 
 @lru_cache(maxsize=4)
-def _tokenizer_in(folder: Path) -> _Tokenizer | None:
+def _load_tokenizer(folder: Path) -> _Tokenizer | None:
     """Return the tokenizer in a model's folder, None if it cannot be loaded."""
     try:
         from tokenizers import Tokenizer

@@ -84,10 +84,10 @@ def cached_model(name: str, environ: Mapping[str, str] = os.environ) -> Path | N
 
     None if the cache does not hold all of it.
     """
-    return _whole(_folder_of(name, environ))
+    return _whole(_find_folder(name, environ))
 
 
-def _folder_of(name: str, environ: Mapping[str, str]) -> Path:
+def _find_folder(name: str, environ: Mapping[str, str]) -> Path:
     return hub_cache_dir(environ) / f"models--{name.replace('/', '--')}"
 
 
@@ -163,7 +163,7 @@ def pull_from_hub(
             "fetching from Hugging Face needs huggingface_hub", hint=to_install("mlx")
         )
     cache = private_dir(hub_cache_dir(environ))
-    blobs = _folder_of(name, environ) / "blobs"
+    blobs = _find_folder(name, environ) / "blobs"
     old_bytes, total = folder_bytes(blobs), 0
 
     def watch() -> None:

@@ -136,7 +136,7 @@ layers. So 64 places find a difference, and gigabytes need not be read.
 SAMPLE_BYTES: Final = 4096
 """Bytes read at each place: one page of a disk."""
 
-_READ: Final = ("*.safetensors", "*.json", "*.model", "*.jinja")
+_DIGESTED_FILES: Final = ("*.safetensors", "*.json", "*.model", "*.jinja")
 """The files of a model that go into its digest: those that decide what it writes."""
 
 
@@ -193,7 +193,7 @@ def folder_identity(folder: Path) -> str | None:
         if REPOSITORY.fullmatch(name):
             return name
     try:
-        return _digest_samples(path for pattern in _READ for path in folder.glob(pattern))
+        return _digest_samples(path for pattern in _DIGESTED_FILES for path in folder.glob(pattern))
     except OSError:
         return None
 
@@ -240,7 +240,7 @@ _METAL: Final = (
 )
 """Gigabytes of weights, and the model: 4-bit versions for MLX, of one family that calls tools."""
 
-SHARE: Final = 0.4
+WEIGHTS_SHARE: Final = 0.4
 """Share of the memory for a model's weights.
 
 A choice: macOS lets the GPU hold about two thirds, and the key-value cache and other programs need
@@ -267,7 +267,7 @@ def suggest_model(memory: int | None, platform: str = sys.platform) -> Suggestio
 
     Without Metal (any platform but macOS) only small models are quick enough for a chat.
     """
-    share, metal = SHARE * (memory or 0), platform == "darwin"
+    share, metal = WEIGHTS_SHARE * (memory or 0), platform == "darwin"
     where = f"{memory / 2**30:.0f} GB of memory" if memory else "memory of unknown size"
     where += "" if metal else " and no Metal"
     fits = [entry for entry in (_METAL if metal else _METAL[:2]) if entry[0] * GB <= share]

@@ -46,7 +46,7 @@ _TRAPS: Final = [InvalidOperation, Overflow, Subnormal]
 _EXACT: Final = Context(3_400, ROUND_HALF_UP, -3_009, 3_009, traps=_TRAPS)
 """The context of calculations. Larger numbers are refused, and those closer to zero."""
 
-_WIDE: Final = Context(3_400, ROUND_HALF_UP, -99_999, 99_999, traps=_TRAPS)
+_SUM_CONTEXT: Final = Context(3_400, ROUND_HALF_UP, -99_999, 99_999, traps=_TRAPS)
 """The context of sums: cancellation may leave a number below the limit of `_EXACT` for a moment."""
 _ROUNDED: Final = Context(3_350, ROUND_HALF_UP, -3_009, 3_009, traps=_TRAPS)
 """Drops the last 50 digits, in which 1 / 3 * 3 is not 1."""
@@ -138,7 +138,7 @@ def _floor(a: Decimal) -> Decimal:
 
 def _add(a: Decimal, b: Decimal) -> Decimal:
     """Return the sum, zero if only the last digits of two numbers are left."""
-    total = _WIDE.add(a, b)
+    total = _SUM_CONTEXT.add(a, b)
     if total.adjusted() < max(a.adjusted(), b.adjusted()) - _ROUNDED.prec:
         return Decimal(0)
     return +total

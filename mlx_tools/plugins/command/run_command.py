@@ -22,7 +22,7 @@ from mlx_tools.plugins.command.sandbox import (
     run,
 )
 from mlx_tools.plugins.command.sandbox_view import SandboxView
-from mlx_tools.store import PathRefused, Root, identity_of
+from mlx_tools.store import PathRefused, Root, get_identity
 from mlx_tools.toolbox import tool_errors
 from mlx_tools.tools import Preview, Tool, ToolError, current_context, load_words
 
@@ -237,7 +237,7 @@ def _find_folders() -> tuple[str, ...]:
 def _is_in_place(root: Root) -> bool:
     """Return whether the path still leads to the folder that was opened."""
     try:
-        return identity_of(root.path.stat()) == root.identity
+        return get_identity(root.path.stat()) == root.identity
     except OSError:
         return False
 

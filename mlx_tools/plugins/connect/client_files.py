@@ -19,7 +19,7 @@ NAME: Final = "mlx-tools"
 MODEL: Final = "default"
 """The name to which a gateway's first model answers, whatever model that is."""
 
-_USUAL_CONTEXT: Final = 32_768
+_DEFAULT_CONTEXT: Final = 32_768
 """Tokens that a client is told of if the gateway does not say the model's own."""
 
 _MAX_OUTPUT: Final = 8_192
@@ -55,7 +55,7 @@ class GatewayTarget(Struct, frozen=True):
     @property
     def tokens(self) -> int:
         """Tokens of the context that a client is told of."""
-        return self.context or _USUAL_CONTEXT
+        return self.context or _DEFAULT_CONTEXT
 
     @property
     def output(self) -> int:

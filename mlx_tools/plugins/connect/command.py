@@ -32,7 +32,7 @@ from mlx_tools.plugins.connect.yaml_edit import read_yaml, set_yaml
 
 app = typer.Typer(add_completion=False)
 
-_LOOK_SECONDS: Final = 3.0
+_LIST_SECONDS: Final = 3.0
 """Seconds that a gateway on this machine may take to list its models."""
 
 _NEW_FILE_MODE: Final = 0o600
@@ -140,7 +140,7 @@ def _look(address: str, key: str) -> tuple[int | None, bool]:
         response = httpx.get(
             f"{address}/v1/models",
             headers=headers,
-            timeout=_LOOK_SECONDS,
+            timeout=_LIST_SECONDS,
             trust_env=False,
             verify=verify,
         )

@@ -93,7 +93,7 @@ def _replace(text: str, path: Path, value: Any) -> str:
     rest = path[used:]
     line_end = "\r\n" if "\r\n" in text else "\n"
     if not rest:
-        indent = _indent_at(text, node.start)
+        indent = _find_indent(text, node.start)
         return text[: node.start] + _format_value(value, indent, line_end) + text[node.end :]
     if not isinstance(node.value, list if isinstance(rest[0], int) else dict):
         raise ConfigError(f"{'.'.join(map(str, path[:used])) or 'the file'} holds something else")
@@ -107,7 +107,7 @@ def _replace(text: str, path: Path, value: Any) -> str:
 
 def _insert(text: str, node: _Node, write: Callable[[str], str], line_end: str) -> str:
     """The text with one more member at the end of an object or list."""
-    outer = _indent_at(text, node.start)
+    outer = _find_indent(text, node.start)
     if not node.members:
         indent = outer + _unit(text)
         inside = text[node.start + 1 : node.end - 1].rstrip(" \t\r\n")
@@ -120,7 +120,7 @@ def _insert(text: str, node: _Node, write: Callable[[str], str], line_end: str) 
     if "\n" not in text[node.start : begins]:  # all on one line
         end = text.index(",", last.end) + 1 if node.has_last_comma else last.end
         return f"{text[:end]}{comma} {write(outer)}{text[end:]}"
-    indent = _indent_at(text, begins)
+    indent = _find_indent(text, begins)
     match = _REST_OF_LINE.match(text, last.end)
     if match:
         end = match.end()
@@ -135,7 +135,7 @@ def _format_value(value: Any, indent: str, line_end: str) -> str:
     return (line_end + indent).join(lines)
 
 
-def _indent_at(text: str, place: int) -> str:
+def _find_indent(text: str, place: int) -> str:
     """The blanks that begin the line of a place."""
     line = text[text.rfind("\n", 0, place) + 1 : place]
     return line[: len(line) - len(line.lstrip(" \t"))]

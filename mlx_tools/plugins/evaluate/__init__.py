@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mlx_tools.lazy import names_of
+from mlx_tools.lazy import attach_names
 
 if TYPE_CHECKING:
     from mlx_tools.plugins.evaluate.bfcl_data import (
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
     from mlx_tools.plugins.evaluate.tasks import FILE, load_tasks, run_tasks
 
-__getattr__, __dir__ = names_of(
+__getattr__, __dir__ = attach_names(
     globals(),
     {
         "bfcl_data": (

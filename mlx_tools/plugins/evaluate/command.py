@@ -103,9 +103,9 @@ def bfcl(
     options_given: options.Options,
 ) -> None:
     """Questions of the Berkeley Function-Calling Leaderboard (BFCL v4), one turn each."""
-    categories: Sequence[str] = options.some_of("--category", category, ("all", *CATEGORIES))
+    categories: Sequence[str] = options.parse_choices("--category", category, ("all", *CATEGORIES))
     categories = CATEGORIES if "all" in categories else categories
-    half = cast(Half, options.one_of("--half", half, get_args(Half)))
+    half = cast(Half, options.require_choice("--half", half, get_args(Half)))
     run = options.run_options(options_given, tools=False)
     strategies = _strategies(strategy, run)
     path, data = _data(wheel)
@@ -188,7 +188,7 @@ def _strategies(text: str | None, run: RunOptions) -> Sequence[StrategyChoice]:
     """Return the named strategies, each once; else the configured one."""
     if text is None:
         return (run.configuration.settings.model.strategy,)
-    names = options.some_of("--strategy", text, config.table()["model.strategy"].choices)
+    names = options.parse_choices("--strategy", text, config.table()["model.strategy"].choices)
     return cast(Sequence[StrategyChoice], names)
 
 

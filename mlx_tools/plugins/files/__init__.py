@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mlx_tools.lazy import names_of
+from mlx_tools.lazy import attach_names
 
 if TYPE_CHECKING:
     from mlx_tools.plugins.files.access import create_file, file_access, file_access_spec
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mlx_tools.plugins.files.restore import Undo
     from mlx_tools.plugins.files.search import search_files
 
-__getattr__, __dir__ = names_of(
+__getattr__, __dir__ = attach_names(
     globals(),
     {
         "access": ("create_file", "file_access", "file_access_spec"),

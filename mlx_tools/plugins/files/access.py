@@ -15,23 +15,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from mlx_tools.messages import Effects, ToolSpec, replace
-from mlx_tools.plugins.files.known_files import make_warning, note_written
+from mlx_tools.plugins.files.known_files import make_warning, record_written
 from mlx_tools.plugins.files.reading import FileReader
 from mlx_tools.store import (
     ABSENT,
-    MAX_KEPT_BYTES,
+    MAX_UNDO_BYTES,
     PathAbsent,
     PathRefused,
     PathUnlisted,
     Place,
     Root,
     WrongFileKind,
+    digest_content,
     expand_home,
-    identity_of,
+    get_identity,
+    get_status,
+    open_place,
     open_present,
-    place_of,
-    state_of,
-    status_of,
     write_file,
 )
 from mlx_tools.toolbox import (
@@ -140,7 +140,7 @@ class Changes:
         new = operation == "create"
         with tool_errors():
             root, parts = self._find(operation, path)
-            with place_of(root, parts, self._writable, make=new) as place:
+            with open_place(root, parts, self._writable, make=new) as place:
                 _check_writable(operation, place)
                 context = current_context()
                 was_replaced = write_file(
@@ -152,7 +152,9 @@ class Changes:
                     undo=context.undo,
                 )
                 if content_bytes is not None:
-                    note_written(root, parts, state_of(content_bytes), content_bytes.decode())
+                    record_written(
+                        root, parts, digest_content(content_bytes), content_bytes.decode()
+                    )
         key = "deleted" if content_bytes is None else "replaced" if was_replaced else "made"
         return self._notices[key].format(
             path=self._display_path(root, path), size=len(content_bytes or b"")
@@ -166,7 +168,7 @@ class Changes:
             shown, paths = self._display_path(root, path), {"path": _find_target(root, parts)}
             if operation == "create":
                 return make_diff_preview(_make_diff(None, new_text, shown), ABSENT, paths)
-            with place_of(root, parts, self._writable) as place:
+            with open_place(root, parts, self._writable) as place:
                 _check_writable(operation, place)
                 fd = open_present(place)
                 if fd is not None:
@@ -184,7 +186,7 @@ class Changes:
         """Yield the place of an existing file that may be changed, and its shown path."""
         with tool_errors():
             root, parts = self._find("edit", path)
-            with place_of(root, parts, self._writable) as place:
+            with open_place(root, parts, self._writable) as place:
                 _check_writable("edit", place)
                 yield place, self._display_path(root, path)
 
@@ -249,8 +251,8 @@ class Changes:
         for number, (root, parts) in enumerate(candidates):
             taken, is_file = False, False
             try:
-                with place_of(root, parts, self._writable) as place:
-                    status = status_of(place.folder, place.name)
+                with open_place(root, parts, self._writable) as place:
+                    status = get_status(place.folder, place.name)
                     taken = status is not None
                     is_file = status is not None and stat.S_ISREG(status.st_mode)
                     vacant.append((False, not place.writable, number))
@@ -278,7 +280,7 @@ class Changes:
 def _find_target(root: Root, parts: Sequence[str]) -> str:
     """Return the absolute path of a file, empty if the root is no longer in its place."""
     with contextlib.suppress(OSError):
-        if identity_of(root.path.stat()) == root.identity:
+        if get_identity(root.path.stat()) == root.identity:
             return str(root.path.joinpath(*parts))
     return ""
 
@@ -322,15 +324,15 @@ def _diff_file(fd: int, new_text: str | None, path: str) -> tuple[TextDiff, str]
         content = read_up_to(fd, MAX_SHOWN_BYTES + 1)
         is_complete = len(content) <= MAX_SHOWN_BYTES
         size = len(content) if is_complete else os.fstat(fd).st_size
-        state = state_of(content if is_complete else fd)
+        state = digest_content(content if is_complete else fd)
     finally:
         os.close(fd)
     old_text: str | None = None
     if is_complete:
         with contextlib.suppress(ToolError):
             old_text = decode_text(content, "")
-    for_good = f" (more than {MAX_KEPT_BYTES} bytes: this cannot be undone)"
-    undone = for_good if size > MAX_KEPT_BYTES else ""
+    for_good = f" (more than {MAX_UNDO_BYTES} bytes: this cannot be undone)"
+    undone = for_good if size > MAX_UNDO_BYTES else ""
     if old_text is None:
         return _describe_unread(size, new_text, path, undone, whole=is_complete), state
     if new_text is None:

@@ -12,7 +12,7 @@ from mlx_tools.cli import inputs
 from mlx_tools.cli.call_text import in_words
 from mlx_tools.cli.options import AsJson, Yes
 from mlx_tools.cli.output import complain, count_noun, note, print_json, print_text
-from mlx_tools.cli.saved_sessions import kept_sessions
+from mlx_tools.cli.saved_sessions import open_user_store
 from mlx_tools.cli.sessions import SessionId
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED
 from mlx_tools.plugins.files.restore import Undo, UndoStep, find_outermost, find_undoable
@@ -30,7 +30,7 @@ _DO: Final = {
 @app.command()
 def undo(session: SessionId = LAST, yes: Yes = False, as_json: AsJson = False) -> int:
     """Undo the changes of a session that are still as it left them, the newest first."""
-    store, requested = kept_sessions(), session
+    store, requested = open_user_store(), session
     session = store.find(requested)
     session = find_outermost(store, session) if requested == LAST else session
     with Undo(store, session) as undoing:
@@ -68,7 +68,7 @@ def undo_question(sessions: Sequence[str], present: str) -> bool:
     Returns:
         False if there is nothing to undo.
     """
-    store, found = kept_sessions(), False
+    store, found = open_user_store(), False
     for session in reversed(sessions):
         with Undo(store, session, session_id=present) as undoing:
             steps = undoing.steps(of_question=True)

@@ -13,7 +13,14 @@ from mlx_tools.messages import Effects
 from mlx_tools.plugins.files.access import Changes
 from mlx_tools.plugins.files.known_files import count_lines, note_edited
 from mlx_tools.plugins.files.text_edit import MAX_RESULT_CHARS, EditResult, edit_text
-from mlx_tools.store import PathRefused, Root, WrongFileKind, open_present, state_of, write_file
+from mlx_tools.store import (
+    PathRefused,
+    Root,
+    WrongFileKind,
+    digest_content,
+    open_present,
+    write_file,
+)
 from mlx_tools.toolbox import decode_text, encode_text, one_line, read_up_to
 from mlx_tools.tools import Preview, Tool, ToolError, current_context, load_words
 
@@ -95,7 +102,7 @@ def edit_file(roots: Sequence[Root]) -> Tool:
         edit, context = _Edit.read(arguments), current_context()
         with changes.open_existing(edit.path) as (place, shown):
             content = _read_content(open_present(place), place.name)
-            state = state_of(content)
+            state = digest_content(content)
             if context.expected not in (None, state):
                 raise PathRefused(
                     f"{place.name} has changed since it was approved; nothing was changed"
@@ -110,7 +117,7 @@ def edit_file(roots: Sequence[Root]) -> Tool:
                 undo=context.undo,
             )
             more_lines = count_lines(edited.text) - count_lines(before.text)
-            note_edited(place.root, place.names, state, state_of(raw), more_lines)
+            note_edited(place.root, place.names, state, digest_content(raw), more_lines)
         numbers = ", ".join(map(str, edited.lines[:20])) + (", …" if edited.lines[20:] else "")
         key = "edited" if len(edited.lines) == 1 else "edited_often"
         values = {"path": shown, "count": len(edited.lines), "lines": numbers, "size": len(raw)}
@@ -121,7 +128,9 @@ def edit_file(roots: Sequence[Root]) -> Tool:
         with changes.open_existing(edit.path) as (place, shown):
             content = _read_content(open_present(place), place.name)
             before, edited, _ = edit.apply(content)
-            return changes.preview_edit(place, shown, before.text, edited.text, state_of(content))
+            return changes.preview_edit(
+                place, shown, before.text, edited.text, digest_content(content)
+            )
 
     return Tool(words.spec(EFFECTS, private=True), run, preview=preview)
 

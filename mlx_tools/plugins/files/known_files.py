@@ -48,7 +48,7 @@ def note_lines(
     current_context().files.append(view)
 
 
-def note_written(root: Root, names: Sequence[str], state: str, text: str) -> None:
+def record_written(root: Root, names: Sequence[str], state: str, text: str) -> None:
     """Record that the model wrote a complete file."""
     total = count_lines(text)
     note_lines(root, names, state, 1, total, total)

@@ -17,7 +17,7 @@ _REPEATED: Final = re.compile(r"(?<=(.))\{\s*(\d+)\s*(?:,\s*(\d*)\s*)?\}", re.DO
 _IGNORES_BLANKS: Final = re.compile(r"\(\?[A-Za-z]*x")
 """Finds the flag that lets blanks and comments stand before a repetition."""
 
-_OF_WHOLE_TEXT: Final = re.compile(r"\\[Az]|\(\?[A-Za-z]*[m-]")
+_TEXT_ANCHORS: Final = re.compile(r"\\[Az]|\(\?[A-Za-z]*[m-]")
 """Finds anchors of the whole text, and flags that change the meaning of ``^`` and ``$``."""
 
 _SPECIAL: Final = re.compile(r"([\\.+*?()|\[\]{}^$#&\-~])")
@@ -43,7 +43,7 @@ class LinePattern:
         """True once a line had no match in its searched characters, and has more of them."""
         self._piece_chars = max(_PIECE_STEPS // size, _MIN_CHARS)
         self._piece_matches: Callable[[str], bool] | None = None
-        if not _OF_WHOLE_TEXT.search(pattern):
+        if not _TEXT_ANCHORS.search(pattern):
             self._piece_matches = _compile_pattern(f"{flags}(?m){pattern}")
 
     def find_lines(

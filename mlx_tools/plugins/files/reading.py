@@ -15,7 +15,7 @@ from mlx_tools.store import (
     PathPatterns,
     Root,
     check_patterns,
-    state_of,
+    digest_content,
 )
 from mlx_tools.toolbox import (
     MAX_TEXT_BYTES,
@@ -72,7 +72,7 @@ class FileReader:
             kind = guess_kind(content, path)
             return self._notices["binary"].format(path=one_line(path), kind=kind, size=size)
         cut_notice = self._notices["cut"].format(kept=max_bytes, size=size) if is_cut else ""
-        state, total = state_of(content), count_lines(text)
+        state, total = digest_content(content), count_lines(text)
         if is_whole or (from_line is None and lines is None and len(text) <= (room or 0)):
             note_lines(root, names, state, 1, total, total, is_cut=is_cut)
             return text + cut_notice + self._note_other_name(root, path, names, text)
@@ -184,10 +184,10 @@ def _make_walk(
 ) -> TreeWalk:
     """Return a walk that enters only folders below which a pattern may match."""
 
-    def leads_on(names: Sequence[str]) -> bool:
+    def may_match_below(names: Sequence[str]) -> bool:
         return patterns.match_below(names[depth:])
 
-    return TreeWalk(root, gives_up, enters=leads_on, with_ignored_files=True)
+    return TreeWalk(root, gives_up, enters=may_match_below, with_ignored_files=True)
 
 
 def _describe_entry(root: Root, entry: Entry, *, is_absolute: bool) -> str:

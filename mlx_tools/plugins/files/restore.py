@@ -30,9 +30,9 @@ from mlx_tools.store import (
     SessionStore,
     UndoStore,
     WrongFileKind,
+    digest_content,
+    open_place,
     open_present,
-    place_of,
-    state_of,
     write_file,
 )
 from mlx_tools.transcript import Header, NestedRecord, UserRecord
@@ -150,7 +150,7 @@ class Undo:
         store, change = self._stores[step.session], step.change
         try:
             old = store.old_content(change.key)
-            if change.old_state != ABSENT and state_of(old) != change.old_state:
+            if change.old_state != ABSENT and digest_content(old) != change.old_state:
                 raise WrongFileKind("what was kept of it is gone or damaged")
             with _open_place(change) as place:
                 is_new = change.new_state == ABSENT
@@ -223,7 +223,7 @@ def _open_place(change: Change) -> Iterator[Place]:
         if str(root.path) != change.root or root.identity[1] != change.inode:
             raise PathRefused(f"{change.root} is a different folder now")
         parts = root.split("/".join(change.names), writing=True)
-        with place_of(root, parts or (), {}) as place:
+        with open_place(root, parts or (), {}) as place:
             yield place
 
 
@@ -232,7 +232,7 @@ def _read_state(change: Change) -> str:
     with _open_place(change) as place:
         fd = open_present(place)
         try:
-            return state_of(fd)
+            return digest_content(fd)
         finally:
             if fd is not None:
                 os.close(fd)

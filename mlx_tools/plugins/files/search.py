@@ -30,7 +30,7 @@ MAX_SEARCHED_BYTES: Final = 100_000_000
 
 _FIRST_BYTES: Final = 1 << 16  # most files have no more, and a smaller buffer is quicker
 _PIECE_BYTES: Final = 1 << 20
-_LONGEST_LINE_BYTES: Final = 1 << 23
+_MAX_LINE_BYTES: Final = 1 << 23
 _MIN_TEXT: Final = 100  # characters of a line that are shown behind a long path
 _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -90,7 +90,9 @@ class _Search:
 
     def _search(self, root: Root, parts: tuple[str, ...]) -> None:
         """Search what is below a folder, or a file."""
-        walk = TreeWalk(root, self._gives_up, enters=lambda names: self._leads_on(names, parts))
+        walk = TreeWalk(
+            root, self._gives_up, enters=lambda names: self._may_match_below(names, parts)
+        )
         with tool_errors("the folder cannot be searched"):
             try:
                 for entry in walk.iter_entries(parts):
@@ -109,7 +111,7 @@ class _Search:
             self._is_late = True
         return self._is_late
 
-    def _leads_on(self, names: Sequence[str], parts: Sequence[str]) -> bool:
+    def _may_match_below(self, names: Sequence[str], parts: Sequence[str]) -> bool:
         """Return whether the glob may match something below a folder."""
         globs = self._globs
         return globs is None or globs.match_below(names[len(parts) :]) or globs.match_below(names)
@@ -241,7 +243,7 @@ def _iter_texts(fd: int) -> Iterator[str | None]:
             is_last, has_rest = True, bool(os.read(fd, 1))
         content, remaining = remaining + content, b""
         stop = len(content) if is_last else content.rfind(b"\n") + 1
-        if stop or len(content) < _LONGEST_LINE_BYTES:  # of a longer line the rest is another line
+        if stop or len(content) < _MAX_LINE_BYTES:  # of a longer line the rest is another line
             content, remaining = content[:stop], content[stop:]
         if content:
             yield content.decode("utf-8", "replace")

@@ -57,7 +57,7 @@ class _View(Struct, frozen=True):
     text: str
     starts: Sequence[int]
 
-    def line_at(self, offset: int) -> int:
+    def find_line(self, offset: int) -> int:
         return bisect_right(self.starts, offset) - 1
 
 
@@ -178,7 +178,7 @@ class _Finder:
         """Return the place in the file's text; ``offset`` is its start in the view."""
         view, lines = self._view, self._lines
         end = offset + self._size
-        first, last = view.line_at(offset), view.line_at(end)
+        first, last = view.find_line(offset), view.find_line(end)
         if self._whole_first:
             start = lines.starts[first]
         elif view.text[offset : offset + 1] == "\n":
@@ -235,7 +235,7 @@ def edit_text(text: str, old: str, new: str, name: str, *, replace_all: bool = F
     for span in spans:
         if span.start < position:  # it overlaps the one before
             continue
-        parts += (text[position : span.start], replacement.text_at(span))
+        parts += (text[position : span.start], replacement.get_text(span))
         position = span.end
         line_numbers.append(span.first_line + 1)
     result = "".join((*parts, text[position:]))
@@ -272,7 +272,7 @@ class _Replacement:
         if self._old_numbers[-1] != self._last_old:
             self._common.discard(self._last_new)
 
-    def text_at(self, span: Span) -> str:
+    def get_text(self, span: Span) -> str:
         """Return the text for one place."""
         line_end = self._lines.line_end
         if line_end is None:  # a file of one line: the new text has its own line ends
@@ -348,7 +348,7 @@ def _find_other_blanks(
         after += r"(?=\n|\Z)" if ends_line else ""
         match = re.search(f"{before}{re.escape(sought)}{after}", view.text)
         offset = -1 if match is None else match.start()
-    return None if offset < 0 else (view.line_at(offset), view.line_at(offset + len(sought)))
+    return None if offset < 0 else (view.find_line(offset), view.find_line(offset + len(sought)))
 
 
 def find_nearest_lines(lines: TextLines, wanted_lines: Sequence[str]) -> Sequence[int]:

@@ -17,9 +17,9 @@ from mlx_tools.cli.call_text import TextLine, as_name, exact, in_words, show_all
 from mlx_tools.cli.inputs import confirm
 from mlx_tools.cli.options import Yes, argument
 from mlx_tools.cli.output import note, print_text
-from mlx_tools.cli.tool_switches import ToolName, load_tools, origin_of, tell_callable
+from mlx_tools.cli.tool_switches import ToolName, describe_origin, load_tools, tell_callable
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
-from mlx_tools.messages import ALL_EFFECTS, ToolSpec, names_of
+from mlx_tools.messages import ALL_EFFECTS, ToolSpec, list_names
 from mlx_tools.plugins.folders.collection import ToolCollection, write_template
 from mlx_tools.plugins.folders.definition import (
     ToolFolder,
@@ -90,7 +90,7 @@ def add(
 @trust_app.command()
 def trust(name: ToolName, yes: Yes = False) -> int:
     """Trust the files of a tool in the tools folder as they are now."""
-    collection = _collection_of(name, "only tools that are folders are trusted by their files")
+    collection = _load_collection(name, "only tools that are folders are trusted by their files")
     folder = collection.read(name)
     if not _agreed(folder, f"Trust {name} as it is?", yes):
         return EXIT_STOPPED
@@ -123,15 +123,15 @@ def _refuse_taken(name: str, taken_names: Mapping[str, ToolSpec]) -> None:
     Raises:
         UsageError: a tool that is no folder of the user's has this name.
     """
-    for alias in (name, *names_of(name)):
+    for alias in (name, *list_names(name)):
         if alias in taken_names and taken_names[alias].plugin != FOLDER:
             raise UsageError(
-                f"there is a tool {alias} already ({origin_of(taken_names[alias].plugin)})",
+                f"there is a tool {alias} already ({describe_origin(taken_names[alias].plugin)})",
                 hint="give yours another name",
             )
 
 
-def _collection_of(name: str, hint: str) -> ToolCollection:
+def _load_collection(name: str, hint: str) -> ToolCollection:
     """Return the tools folder.
 
     Raises:
@@ -141,7 +141,7 @@ def _collection_of(name: str, hint: str) -> ToolCollection:
     spec = registry.all_specs().get(registry.resolve_name(name))
     if spec is not None and spec.plugin != FOLDER:
         raise UsageError(
-            f"{name} is not in {collection.folder} ({origin_of(spec.plugin)})", hint=hint
+            f"{name} is not in {collection.folder} ({describe_origin(spec.plugin)})", hint=hint
         )
     return collection
 

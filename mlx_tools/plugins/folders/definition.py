@@ -317,7 +317,7 @@ _KEYS: Final[Mapping[str, tuple[Any, str]]] = {
 }
 """The keys of a configuration: the type of their values, and its description."""
 
-_OTHER_NAMES: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+_ALIASES: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "requires_approval": ("needs_approval", lambda value: value),
     "timeout_seconds": ("timeout", lambda value: value),
     "timeout_ms": ("timeout", lambda value: value / 1000),
@@ -325,7 +325,7 @@ _OTHER_NAMES: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
 """Aliases of keys in such files elsewhere, and the conversion of their values."""
 
 _METADATA: Final = "metadata"
-_AROUND: Final = ("type", "function")
+_WRAPPER_KEYS: Final = ("type", "function")
 _SCHEMAS: Final = ("input_schema", "inputSchema")
 """Other names for ``parameters``: Anthropic's and MCP's."""
 _FUNCTION: Final = ("name", "description", "parameters", "strict", "type")
@@ -360,7 +360,7 @@ def _read_configuration(values: Mapping[str, Any], path: Path, name: str) -> dic
             raise ToolDefinitionError(
                 f"{path}: {key}: {text} is not allowed", hint=allowed
             ) from None
-        canonical_key, change = _OTHER_NAMES.get(key, (key, lambda value: value))
+        canonical_key, change = _ALIASES.get(key, (key, lambda value: value))
         if canonical_key in config:
             raise ToolDefinitionError(f"{path}: {key}: it says {canonical_key} once more")
         config[canonical_key] = change(value)
@@ -388,7 +388,7 @@ def _read_definition(data: bytes, path: Path) -> tuple[str, str, dict[str, Any],
         )
     if function is not value:
         place = "function."
-        _check_keys(value, _AROUND, path, "", optional_keys=_RESTRICTING)
+        _check_keys(value, _WRAPPER_KEYS, path, "", optional_keys=_RESTRICTING)
     _check_keys(function, _FUNCTION, path, place, optional_keys=_RESTRICTING)
     restricting: dict[str, Any] = {}
     for key, entry in (*value.items(), *function.items()):
@@ -452,7 +452,7 @@ def _check_keys(
     )
     if unknown:
         hint = did_you_mean(unknown[0], known_keys, f"known are {', '.join(known_keys)}")
-        if known_keys is _AROUND and unknown[0] in _FUNCTION:
+        if known_keys is _WRAPPER_KEYS and unknown[0] in _FUNCTION:
             hint = "it belongs within function"
         elif unknown[0] in _SCHEMAS:
             hint = "it is called parameters here"

@@ -150,7 +150,7 @@ def _check_arguments(
         ToolError: the restrictions do not permit the call.
     """
     folder.restrictions.check(arguments)
-    writing = folder.restrictions.mode != "ro" and "write" in folder.spec.effects_of(arguments)
+    writing = folder.restrictions.mode != "ro" and "write" in folder.spec.get_effects(arguments)
     return folder.restrictions.resolve_paths(arguments, roots, writing=writing)
 
 

@@ -49,7 +49,7 @@ _UNREAD: Final = frozenset(
 )
 """Suffixes that people take for text and that are not read here; each is reported."""
 
-_MOST_OUTPUT: Final = 2_000
+_MAX_OUTPUT_CHARS: Final = 2_000
 """Characters that are kept of a notebook cell's output."""
 
 _PRIVATE_KEY: Final = re.compile(rb"\A\s{0,64}-----BEGIN [A-Z ]{0,40}PRIVATE KEY")
@@ -60,9 +60,9 @@ _FRONT: Final = re.compile(r"\A---[ \t]*\r?\n((?:.*\n)*?)---[ \t]*\r?(?:\n|\Z)")
 _FRONT_TITLE: Final = re.compile(r"^title[ \t]*:[ \t]+(\S[^\n]*)", re.MULTILINE | re.IGNORECASE)
 _HEADING_LINES: Final = 50
 
-_ODD: Final = re.compile("[\0-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
+_CONTROLS: Final = re.compile("[\0-\x08\x0b\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
 _WESTERN_SHARE: Final = 0.3
-_FEW: Final = 5
+_MIN_FOREIGN_CHARS: Final = 5
 """Characters beyond ASCII that any text may have. A text in a Western language has a smaller share
 than `_WESTERN_SHARE`. One with more that is no UTF-8 is Cyrillic or Chinese in its own encoding,
 and would be read as nonsense."""
@@ -241,7 +241,7 @@ def _render_cell(cell: Any) -> Iterator[str]:
         "".join(output.get("text") or output.get("data", {}).get("text/plain", ""))
         for output in cell.get("outputs", ())
     )
-    for block in (text, "\n".join(printed)[:_MOST_OUTPUT]):
+    for block in (text, "\n".join(printed)[:_MAX_OUTPUT_CHARS]):
         if block.strip():
             yield f"```\n{block.strip()}\n```"
 
@@ -326,7 +326,7 @@ def decode_text(data: bytes) -> str:
     else:
         text = _decode_western(data)
     head = text[:SNIFFED]
-    if "\0" in text or len(_ODD.findall(head)) > len(head) // 50:
+    if "\0" in text or len(_CONTROLS.findall(head)) > len(head) // 50:
         raise UnreadableFile(BINARY)
     return text.replace("\r\n", "\n").replace("\r", "\n").encode("utf-8", "replace").decode()
 
@@ -337,6 +337,6 @@ def _decode_western(data: bytes) -> str:
     except ValueError:
         raise UnreadableFile(UNKNOWN) from None
     signs = [c for c in text[:SNIFFED] if not c.isspace()]
-    if sum(not c.isascii() for c in signs) > max(_FEW, _WESTERN_SHARE * len(signs)):
+    if sum(not c.isascii() for c in signs) > max(_MIN_FOREIGN_CHARS, _WESTERN_SHARE * len(signs)):
         raise UnreadableFile(UNKNOWN)
     return text

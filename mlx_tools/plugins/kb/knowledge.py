@@ -21,7 +21,7 @@ LIST: Final = "list_corpora"
 DEFAULT_LIMIT: Final = 5
 
 _READ: Final[Effects] = frozenset(("read",))
-_DEFAULT_ROOM: Final = 4_000
+_DEFAULT_MAX_CHARS: Final = 4_000
 """Characters of an answer if the context does not say how many are shown."""
 _MIN_SNIPPET_CHARS, _MAX_SNIPPET_CHARS = 160, 900
 """Characters of a passage that are shown: as many as there is room for, between these."""
@@ -78,7 +78,7 @@ class Knowledge:
     def _query(self, arguments: Mapping[str, Any]) -> Sources:
         notices = load_words(QUERY).notices
         limit = int(arguments.get("limit", DEFAULT_LIMIT))
-        room = (current_context().shown_chars or _DEFAULT_ROOM) // limit - _HEAD
+        room = (current_context().shown_chars or _DEFAULT_MAX_CHARS) // limit - _HEAD
         corpus = arguments.get("corpus")
         try:
             hits = self._base().search(

@@ -31,8 +31,8 @@ from mlx_tools.store import (
     Root,
     RootName,
     fold_name,
-    place_of,
-    status_of,
+    get_status,
+    open_place,
     write_file,
 )
 from mlx_tools.toolbox import decode_text, encode_content, one_line, tool_errors, unified_diff
@@ -160,7 +160,7 @@ class Notes:
                 name = _find_free_name(heading, taken_names)
                 if context.expected not in (None, f"{_NEW}{name}"):
                     raise PathRefused("another note took this name; nothing was written")
-                with place_of(root, root.split(name, writing=True) or (), {}) as place:
+                with open_place(root, root.split(name, writing=True) or (), {}) as place:
                     try:
                         write_file(
                             place,
@@ -172,7 +172,7 @@ class Notes:
                         )
                     except (PathRefused, NameTaken):
                         # A refusal for another reason than a name that was taken meanwhile.
-                        if status_of(place.folder, name) is None or context.cancelled:
+                        if get_status(place.folder, name) is None or context.cancelled:
                             raise
                         taken_names.add(fold_name(name))  # another was quicker: the next number
                         continue

@@ -25,7 +25,7 @@ MAX_UNPACKED = 100_000_000
 
 LEVELS = 6
 _DAMAGED = "it is damaged, or no such document"
-_AT_ONCE = 1 << 16
+_CHUNK_BYTES = 1 << 16
 """Bytes of XML that are parsed at once."""
 
 
@@ -134,8 +134,8 @@ def iter_parts(data: bytes) -> Iterator[tuple[str, str, dict[str, str]]]:
     parser.EndElementHandler = lambda name: pending.append(("end", name.rpartition(" ")[2], {}))
     parser.CharacterDataHandler = lambda text: pending.append(("text", text, {}))
     try:
-        for offset in range(0, len(data), _AT_ONCE):
-            parser.Parse(data[offset : offset + _AT_ONCE])
+        for offset in range(0, len(data), _CHUNK_BYTES):
+            parser.Parse(data[offset : offset + _CHUNK_BYTES])
             yield from pending
             pending.clear()
         parser.Parse(b"", True)
@@ -296,7 +296,7 @@ def read_epub(data: bytes) -> tuple[str, str]:
 
 _TEXT_OBJECT = 2001
 _BODY = 0
-_NOT_READ = (1, 4)
+_SKIPPED_KINDS = (1, 4)
 """Kinds of text that are not part of the document's pages: headers and footers, and tables' notes.
 """
 
@@ -411,7 +411,7 @@ def _iter_texts(data: bytes) -> Iterator[tuple[int, str]]:
             fields = list(_iter_fields(content))
             text_kind = next((value for number, value in fields if number == 1), _BODY)
             pieces = [value for number, value in fields if number == 3 and isinstance(value, bytes)]
-            if isinstance(text_kind, int) and text_kind not in _NOT_READ:
+            if isinstance(text_kind, int) and text_kind not in _SKIPPED_KINDS:
                 yield text_kind, "".join(piece.decode("utf-8", "replace") for piece in pieces)
 
 

@@ -204,12 +204,12 @@ _FILES: Final = 1_000
 """The number of best passages and files that are ranked. A choice: far more than any answer shows.
 """
 
-_MORE_OF_A_FILE: Final = 0.5
+_REPEATED_FILE_WEIGHT: Final = 0.5
 """The weight of a file's second passage; the third has its square, and so on. A file with several
 matching places is about the question. Chosen with the other weights (docs/knowledge-base.md)."""
 
-_OF_PASSAGES: Final = "bm25(passage_words, 2, 1)"
-_OF_FILES: Final = (
+_PASSAGE_WEIGHTS: Final = "bm25(passage_words, 2, 1)"
+_FILE_WEIGHTS: Final = (
     ("file_words", "2 * bm25(file_words)"),
     ("file_names", "0.8 * bm25(file_names, 1, 1, 0) + 0.4 * bm25(file_names, 0, 0, 1)"),
 )
@@ -260,7 +260,7 @@ class PassageRanking:
         for row in rows:
             of_file.setdefault((row.path, row.file), []).append(row)
         scores = {
-            file: sum(row.score * _MORE_OF_A_FILE**n for n, row in enumerate(file_rows))
+            file: sum(row.score * _REPEATED_FILE_WEIGHT**n for n, row in enumerate(file_rows))
             for file, file_rows in of_file.items()
         }
         for file, score in self._files():
@@ -272,7 +272,7 @@ class PassageRanking:
             if len(first) == limit:
                 break
             digest = self._database.fetch_one("SELECT hash FROM file WHERE id=?", file[1])[0]
-            best = of_file[file][0] if file in of_file else self._passage_of(*file)
+            best = of_file[file][0] if file in of_file else self._find_passage(*file)
             (copies if digest in digests else first)[file] = best._replace(score=scores[file])
             digests.add(digest)
         shown = {row.passage for row in first.values()}
@@ -286,7 +286,7 @@ class PassageRanking:
 
     def _passages(self) -> list[ScoredPassage]:
         """Return the best passages; equal ones in the order of their files."""
-        scores = self._scores("passage_words", _OF_PASSAGES, _PASSAGES)
+        scores = self._scores("passage_words", _PASSAGE_WEIGHTS, _PASSAGES)
         query = (
             "SELECT passage.id, file.id, path, start FROM passage CROSS JOIN file "
             f"ON file.id = file WHERE passage.id IN ({', '.join(map(str, scores))}) {self._paths}"
@@ -302,21 +302,21 @@ class PassageRanking:
 
         A file may come twice.
         """
-        for table, formula in _OF_FILES:
+        for table, formula in _FILE_WEIGHTS:
             scores = self._scores(table, formula, _FILES)
             ids = ", ".join(map(str, scores))
             query = f"SELECT path, id FROM file WHERE id IN ({ids}) {self._paths}"
             for path, number in self._database.rows(query, *self._corpus):
                 yield (path, number), scores[number]
 
-    def _passage_of(self, path: str, file: int) -> ScoredPassage:
+    def _find_passage(self, path: str, file: int) -> ScoredPassage:
         """Return the best passage of a file without a top passage, or its first."""
         first, last = self._database.fetch_one(
             "SELECT min(id), max(id) FROM passage WHERE file=?", file
         )
         query = (
             f"SELECT rowid FROM passage_words WHERE passage_words MATCH ? "
-            f"AND rowid BETWEEN {first} AND {last} ORDER BY {_OF_PASSAGES}, rowid LIMIT 1"
+            f"AND rowid BETWEEN {first} AND {last} ORDER BY {_PASSAGE_WEIGHTS}, rowid LIMIT 1"
         )
         row = next(self._database.rows(query, self.query.expression), (first,))
         return ScoredPassage(row[0], 0.0, file, path)
@@ -385,7 +385,7 @@ class PassageRanking:
     def _count(self, term: QueryTerm) -> int:
         """Return how many files match, by their words or their names, up to `RARE_COUNT`."""
         count = 0
-        for table, _ in _OF_FILES:
+        for table, _ in _FILE_WEIGHTS:
             query = f"SELECT count(*) FROM (SELECT 1 {self._matching(table)} LIMIT {RARE_COUNT})"
             count = max(count, next(self._database.rows(query, term.expression, *self._corpus))[0])
         return count

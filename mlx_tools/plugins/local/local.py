@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 NAME: Final = "the model in this process"
 HINT: Final = "ask again; the machine may be short of memory or busy"
-PATIENCE: Final = 10.0
+END_SECONDS: Final = 10.0
 """Seconds that `LocalBackend.aclose` waits for the thread, which ends after its forward pass.
 
 A choice: a pass over 512 tokens of a large model can take seconds.
@@ -259,7 +259,7 @@ class LocalBackend:
         if worker is not None:
             worker.queue.put(None)
             # Shielded: a cancelled caller must still wait, or the model would stay in memory.
-            with anyio.move_on_after(PATIENCE, shield=True):
+            with anyio.move_on_after(END_SECONDS, shield=True):
                 while worker.is_alive():
                     await anyio.sleep(0.01)
 

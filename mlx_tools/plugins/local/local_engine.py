@@ -20,7 +20,7 @@ from mlx_tools.backends import (
     RequestCancelled,
     TokenScore,
     check_request,
-    spelled_bytes,
+    decode_spelling,
 )
 from mlx_tools.errors import BackendBroken, MissingDependency, ModelError, UsageError
 from mlx_tools.messages import FinishReason, Usage
@@ -30,7 +30,7 @@ from mlx_tools.process import clean
 MAX_GRAMMARS: Final = 16
 """Compiled grammars that are held; a session needs one or two a turn."""
 
-_MOST_WAYS: Final = 100_000
+_MAX_ALTERNATIVES: Final = 100_000
 """The most alternatives of a grammar at one place: every tool's name is one."""
 
 
@@ -61,7 +61,7 @@ class Grammars:
                 hint="use the strategy free or guided",
             ) from error
         self._compile = LLInterpreter
-        self._limits = LLParserLimits(max_items_in_row=_MOST_WAYS)
+        self._limits = LLParserLimits(max_items_in_row=_MAX_ALTERNATIVES)
         self._matchers: OrderedDict[tuple[str, bool, bool], Any] = OrderedDict()
 
     def start(
@@ -202,7 +202,7 @@ def shared_length(tokens: Sequence[int], second: Sequence[int]) -> int:
     return min(len(tokens), len(second))
 
 
-SMALLEST_TEMPERATURE: Final = 1e-4
+MIN_TEMPERATURE: Final = 1e-4
 """Below it the likeliest token is taken, as at 0: it has nearly all of the probability there."""
 
 Scores = tuple[tuple[TokenScore, ...], ...]
@@ -279,7 +279,7 @@ class Engine:
         self, prompt: list[int], request: CompletionRequest, choose: _Choice, watch: Watch
     ) -> Iterator[Chunk]:
         mx = arrays()
-        cached = self._reading.turn_to(prompt)
+        cached = self._reading.rewind(prompt)
         logits = self._reading.read_prompt(prompt, watch)
         texts = self.texts.stream(prompt)
         finish: FinishReason = "length"
@@ -320,7 +320,7 @@ class Engine:
         choose: _Choice,
         watch: Watch,
     ) -> Iterator[Chunk]:
-        cached = min(self._reading.turn_to(run.tokens), prompt_size)
+        cached = min(self._reading.rewind(run.tokens), prompt_size)
         logits = self._reading.read_prompt(run.tokens, watch)
         has_scores, max_tokens = request.top_logprobs > 0, request.max_tokens
         count = max(0, len(run.tokens) - prompt_size)
@@ -385,7 +385,7 @@ class _Choice:
         self._temperature = request.temperature
         self._bias = request.logit_bias
         self._key: Any = None
-        if request.temperature >= SMALLEST_TEMPERATURE:
+        if request.temperature >= MIN_TEMPERATURE:
             mx = arrays()
             seed = secrets.randbelow(2**63) if request.seed is None else request.seed
             self._key = mx.random.key(seed)
@@ -493,7 +493,7 @@ class CachedPrefix:
         self._cache = make_prompt_cache(self._model)
         self._shortenable = {type(layer).__name__ for layer in self._cache} <= _SHORTENABLE
 
-    def turn_to(self, prompt: Sequence[int]) -> int:
+    def rewind(self, prompt: Sequence[int]) -> int:
         """Go back to where ``prompt`` begins to differ, or to before its last token.
 
         Returns:
@@ -518,7 +518,7 @@ class CachedPrefix:
         return True
 
     def read_prompt(self, prompt: Sequence[int], watch: Watch) -> Any:
-        """Read the rest of a prompt after `turn_to`; return the logits of the next token."""
+        """Read the rest of a prompt after `rewind`; return the logits of the next token."""
         rest = prompt[len(self.tokens) :]
         if not self._shortenable and len(rest) > 1:
             self.read(rest[:-1], watch)
@@ -615,7 +615,7 @@ def _token_bytes(detokenizer: Any) -> Sequence[bytes] | None:
     if "SPMStreamingDetokenizer" in kinds:
         return [piece.replace("\u2581".encode(), b" ") for piece in detokenizer.tokenmap]
     if "BPEStreamingDetokenizer" in kinds:
-        return [spelled_bytes(piece or "") for piece in detokenizer.tokenmap]
+        return [decode_spelling(piece or "") for piece in detokenizer.tokenmap]
     return None
 
 

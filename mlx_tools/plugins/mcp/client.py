@@ -565,7 +565,7 @@ async def _open_http(
         stream_count = 0
 
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-            if not may_ask_at(str(request.url), url):
+            if not is_allowed_place(str(request.url), url):
                 raise ToolError(f"it leads to {clean(str(request.url), 200)}, not over https")
             if request.method == "GET":
                 self.stream_count += 1
@@ -616,7 +616,7 @@ async def _open_http(
         yield streams
 
 
-def may_ask_at(place: str, server: str) -> bool:
+def is_allowed_place(place: str, server: str) -> bool:
     """Return whether a server may send us to this place, for example to sign in.
 
     The server itself is fine, and so is https elsewhere, where nobody can impersonate the host. A

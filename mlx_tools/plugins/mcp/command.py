@@ -102,7 +102,7 @@ def import_servers(
     existing, added = set(BoundSources().names()), 0
     for program, path in files:
         try:
-            servers = _servers_in(path)
+            servers = _read_servers(path)
         except UsageError as error:
             if file is not None:
                 raise
@@ -161,7 +161,7 @@ def test(name: ServerName, reads: Reads = None, yes: Yes = False) -> int:
     offer = _inspect_source(source)
     # Of what was agreed to before, a tool may be gone: the changes show that.
     _check_reads(name, offer, reads or ())
-    agreed = _agreed_to(source, offer, reads or source.location.get("reads", ()))
+    agreed = _accept_source(source, offer, reads or source.location.get("reads", ()))
     changes = list(diff_sources(source, agreed))
     if not changes:
         BoundSources().save(agreed)
@@ -206,7 +206,7 @@ def serve(
     options_given: options.Options,
 ) -> int:
     """Serve agents: a local model that uses tools, and the permitted tools."""
-    options.one_of("--transport", transport, ("stdio", "http"))
+    options.require_choice("--transport", transport, ("stdio", "http"))
     run = options.run_options(options_given)
     settings = run.configuration.settings
     key = settings.gateway.api_key or ""
@@ -253,7 +253,7 @@ def _agree(name: str, place: Mapping[str, Any], reads: Sequence[str], yes: bool)
         return False
     offer = _inspect_source(source)
     _check_reads(name, offer, reads)
-    source = _agreed_to(source, offer, reads)
+    source = _accept_source(source, offer, reads)
     show_all(_describe_server(source, offer.hints, offer.refused_tools))
     if not confirm(f"Add {name}?", yes):
         return False
@@ -298,7 +298,7 @@ def _check_reads(server: str, offer: ServerOffer, reads: Sequence[str]) -> None:
             raise UsageError(f"--reads: {server} has no tool {pattern!r}", hint=hint)
 
 
-def _agreed_to(source: BoundSource, offer: ServerOffer, reads: Sequence[str]) -> BoundSource:
+def _accept_source(source: BoundSource, offer: ServerOffer, reads: Sequence[str]) -> BoundSource:
     """Return the source as a person would agree to it."""
     tools = tuple(
         replace(tool, effects=("network", "read"))
@@ -360,7 +360,7 @@ def _source(name: str) -> BoundSource:
     return source
 
 
-def _servers_in(path: Path) -> Mapping[str, Any]:
+def _read_servers(path: Path) -> Mapping[str, Any]:
     """Return the servers in a file.
 
     Raises:

@@ -51,7 +51,7 @@ from mlx_tools.transcript import (
     at_rest,
     calls_in_doubt,
     is_at_rest,
-    outcome_of,
+    make_outcome,
 )
 
 ORIGIN_KEY: Final = "asked"
@@ -149,7 +149,7 @@ class Delegation:
         is_waiting = is_at_rest(records) and isinstance(at_rest(records), PauseRecord)
         if answers is None and is_at_rest(records) and (is_waiting or not calls_in_doubt(records)):
             path = session_store(self.configuration).read(session).path
-            return outcome_of(records, transcript=path)
+            return make_outcome(records, transcript=path)
         header = records[0]
         assert isinstance(header, Header)
         work = DelegatedRun(user="", profile=header.backend.get("profile", ""))
@@ -184,7 +184,7 @@ class Delegation:
         model = await self._model(work.profile)
         policy = model.policy
         if work.preset is not None:
-            policy = policy.narrowed_by(restriction((), preset=work.preset))
+            policy = policy.intersect(restriction((), preset=work.preset))
         schema = work.output_schema
         settings = replace(
             model.settings,
@@ -226,7 +226,7 @@ class Delegation:
         settings = replace(settings, roots=roots, backend={**settings.backend, **origin})
         policy, limits = self.policy, server_configuration.limits()
         if profile:
-            policy = policy.narrowed_by(configuration.policy())
+            policy = policy.intersect(configuration.policy())
             limits = limits.lower(configuration.limits())
         return _Model(selected.backend, settings, configuration, policy, limits)
 

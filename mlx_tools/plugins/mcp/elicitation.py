@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, ApproveAlways, PauseApprover
 
-PATIENCE: Final = 600.0
+ANSWER_SECONDS: Final = 600.0
 """Seconds that a form waits for its person; after that nobody has decided.
 
 A choice: ten minutes, so that a person who looks into a change first is not cut off.
@@ -29,7 +29,7 @@ A choice: ten minutes, so that a person who looks into a change first is not cut
 
 _REASON_CHARS: Final = 300
 """The most characters of a reason: the model reads it in every later prompt."""
-_NOBODY: Final = ApprovalAnswer(None)
+_UNDECIDED: Final = ApprovalAnswer(None)
 
 FORM: Final[dict[str, Any]] = {
     "type": "object",
@@ -132,15 +132,15 @@ class ClientApprover:
 
     async def _ask(self, request: ApprovalRequest) -> ApprovalAnswer:
         session, number = self.context.session, self.context.request_id
-        with anyio.move_on_after(PATIENCE):
+        with anyio.move_on_after(ANSWER_SECONDS):
             try:
                 response = await session.elicit_form(
                     self.wording.call(request), build_form(request), related_request_id=number
                 )
             except (MCPError, ValueError):  # the client refuses, or its answer has another form
-                return _NOBODY
+                return _UNDECIDED
             return read_answer(response, request.digest, is_typed=bool(request.omitted))
-        return _NOBODY
+        return _UNDECIDED
 
 
 def call_key(request: ApprovalRequest) -> str:
@@ -156,13 +156,13 @@ def read_answer(response: Any, digest: str, *, is_typed: bool = False) -> Approv
     yes must be typed, too.
     """
     if not isinstance(response, ElicitResult) or response.action == "cancel":
-        return _NOBODY
+        return _UNDECIDED
     fields: Mapping[str, Any] = response.content or {}
     approved = False if response.action == "decline" else fields.get("approve")
     if not isinstance(approved, bool):
-        return _NOBODY
+        return _UNDECIDED
     if approved and is_typed and str(fields.get("typed")).strip().lower() != "yes":
-        return _NOBODY
+        return _UNDECIDED
     reason_field = fields.get("reason")
     reason = (
         "".join(c if c.isprintable() else " " for c in reason_field)

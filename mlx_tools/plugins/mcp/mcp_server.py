@@ -60,7 +60,7 @@ from mlx_tools.parsing import loads
 from mlx_tools.paths import read_data
 from mlx_tools.plugins.mcp.delegation import DelegatedRun, Delegation, until_left
 from mlx_tools.plugins.mcp.elicitation import (
-    PATIENCE,
+    ANSWER_SECONDS,
     ApprovalText,
     ClientApprover,
     call_key,
@@ -149,7 +149,7 @@ class McpServer:
             on_list_tools=self._list,
             on_call_tool=self._call,
         )
-        security = RequestStateSecurity.ephemeral(ttl=PATIENCE)
+        security = RequestStateSecurity.ephemeral(ttl=ANSWER_SECONDS)
         sdk_server.middleware.append(
             RequestStateBoundary(security, default_audience=sdk_server.name)
         )
@@ -363,7 +363,7 @@ def _call_result(direct_call: DirectCall) -> CallToolResult:
     """Return a tool's result, or why there is none."""
     if direct_call.result is not None and direct_call.result.content is not None:
         text = direct_call.result.content
-        return _text_result(text, structured=_object_in(text))
+        return _text_result(text, structured=_parse_object(text))
     if direct_call.status == "pending":
         arguments = shlex.quote(to_text(dict(direct_call.arguments)))
         command = f"mlx-tools tools call {direct_call.name} {arguments}"
@@ -379,7 +379,7 @@ def _call_result(direct_call: DirectCall) -> CallToolResult:
     return _text_result(text, error=direct_call.status != "dry_run")
 
 
-def _object_in(text: str) -> dict[str, Any] | None:
+def _parse_object(text: str) -> dict[str, Any] | None:
     """Return the JSON object in a text, None if it is none."""
     if not text.startswith("{"):
         return None
@@ -451,7 +451,7 @@ async def serve_stdio(served: McpServer, stdout: TextIO) -> None:
     try:
         with _standard_input() as file:
             async with (
-                _lines_of(file, served.delegation.note) as lines,
+                _read_lines(file, served.delegation.note) as lines,
                 stdio_server(lines, anyio.wrap_file(stdout)) as (read, write),
             ):
                 await server.run(read, write, server.create_initialization_options())
@@ -476,7 +476,7 @@ def _standard_input() -> Iterator[BinaryIO]:
 
 
 @asynccontextmanager
-async def _lines_of(file: BinaryIO, note: Callable[[str], None]) -> AsyncIterator[Any]:
+async def _read_lines(file: BinaryIO, note: Callable[[str], None]) -> AsyncIterator[Any]:
     """Provide the lines of a file as texts."""
     mode = os.fstat(file.fileno()).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or file.isatty()):

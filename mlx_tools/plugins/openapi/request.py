@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 PLACE_FORM: Final = "SCHEME=env:VARIABLE or SCHEME=keychain:SERVICE/USER"
 MAX_ANSWER_BYTES: Final = 2_000_000
 """Bytes of the largest answer; far more than a model can see."""
-_SAID_CHARS: Final = 2000
+_MAX_ERROR_CHARS: Final = 2000
 """Characters of a server's error text in our error."""
 _PASSING_STATUSES: Final = frozenset((429, 502, 503, 504))
 """Statuses after which the same request may succeed a moment later."""
 _SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|"}
-_LEAST_SECRET: Final = 4
+_MIN_SECRET_CHARS: Final = 4
 """Characters of the shortest secret that is removed from answers: a shorter one is part of any
 text."""
 
@@ -331,7 +331,7 @@ def _read_answer(
         )
     if status >= 400:
         text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
-        error_text = " ".join(text.split())[:_SAID_CHARS]
+        error_text = " ".join(text.split())[:_MAX_ERROR_CHARS]
         reason = f"HTTP {status} {response.reason_phrase}".strip()
         raise ToolError(
             f"{reason}: {error_text}" if error_text else reason, passing=status in _PASSING_STATUSES
@@ -347,7 +347,7 @@ def _list_forms(secrets: list[tuple[Mapping[str, Any], str]]) -> list[str]:
     return [
         form
         for _, secret in secrets
-        if len(secret) >= _LEAST_SECRET
+        if len(secret) >= _MIN_SECRET_CHARS
         for form in (secret, quote(secret, safe=""), base64.b64encode(secret.encode()).decode())
     ]
 

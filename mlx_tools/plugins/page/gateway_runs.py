@@ -21,15 +21,15 @@ class RunsNames(Struct, frozen=True):
     """The names of the plugin ``runs`` that the page uses."""
 
     END_STATUSES: tuple[str, ...]
-    PATIENCE: float
+    WAIT_SECONDS: float
     conflict: Callable[[str], ApiError]
     is_begun: Callable[[Sequence[Record]], bool]
     read_run: Callable[..., Any]
-    requests_of: Callable[..., Awaitable[list[tuple[ApprovalRequest, bool]]]]
-    runs_of: Callable[[Gateway], Runs]
+    list_requests: Callable[..., Awaitable[list[tuple[ApprovalRequest, bool]]]]
+    get_runs: Callable[[Gateway], Runs]
 
 
 _runs = plugins().exports("runs", RunsNames)
-END_STATUSES, PATIENCE, conflict = _runs.END_STATUSES, _runs.PATIENCE, _runs.conflict
+END_STATUSES, WAIT_SECONDS, conflict = _runs.END_STATUSES, _runs.WAIT_SECONDS, _runs.conflict
 is_begun, read_run = _runs.is_begun, _runs.read_run
-requests_of, runs_of = _runs.requests_of, _runs.runs_of
+list_requests, get_runs = _runs.list_requests, _runs.get_runs

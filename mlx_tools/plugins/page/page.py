@@ -42,8 +42,8 @@ from mlx_tools.gateway import (
     ApiError,
     EventStream,
     ServedModels,
-    body_of,
     json_object,
+    read_body,
     server_sent,
 )
 from mlx_tools.paths import package_file, state_dir
@@ -54,13 +54,13 @@ from mlx_tools.plugins.page.shown import (
     WaitingCall,
     diff_lines,
     edited_call,
+    encode_records,
     is_shown_whole,
     model_rows,
     search_sessions,
     session_shown,
     tool_rows,
     undo_rows,
-    written_out,
 )
 from mlx_tools.plugins.page.shown_sessions import PageSessions
 from mlx_tools.policy import equal_digests
@@ -152,7 +152,7 @@ class Page:
             f"{PATH}sessions/{{id}}/transcript": self._transcript,
             f"{PATH}sessions/{{id}}/undo": self._undo_offered,
             f"{PATH}tools": self._tools,
-            f"{PATH}models": self._models_told,
+            f"{PATH}models": self._show_models,
         }
         posted = {
             f"{PATH}ask": self._ask,
@@ -288,7 +288,7 @@ class Page:
         session = request.path_params["id"]
         _, records, _ = await self._sessions.stands(session)
         name = {"content-disposition": f'attachment; filename="{session}.jsonl"'}
-        text = await anyio.to_thread.run_sync(written_out, records)
+        text = await anyio.to_thread.run_sync(encode_records, records)
         return Response(text, 200, _HEADERS | name, "application/x-ndjson")
 
     async def _live(self, request: Request) -> Response:
@@ -444,7 +444,7 @@ class Page:
         finally:
             await registry.aclose()
 
-    async def _models_told(self, request: Request) -> Response:
+    async def _show_models(self, request: Request) -> Response:
         return _html("models.html.j2", models=model_rows(self._models.runners()))
 
 
@@ -480,7 +480,7 @@ async def _fields(
     origin = request.headers.get("origin", "")
     if not is_own_origin(origin, request.headers.get("host", "")):
         raise ApiError(403, "origin_not_allowed", "forms are taken from this page alone")
-    body = await body_of(request, "application/x-www-form-urlencoded", max_bytes, seconds)
+    body = await read_body(request, "application/x-www-form-urlencoded", max_bytes, seconds)
     try:
         pairs = parse_qsl(body.decode(), True, max_num_fields=_FIELDS)
     except ValueError as error:

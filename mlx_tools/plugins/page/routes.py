@@ -21,10 +21,10 @@ def routes(gateway: Gateway) -> list[BaseRoute]:
         return []
     from mlx_tools.cli.golden import keep_session
     from mlx_tools.plugins.page.command import link_with_key
-    from mlx_tools.plugins.page.gateway_runs import runs_of
+    from mlx_tools.plugins.page.gateway_runs import get_runs
     from mlx_tools.plugins.page.page import PATH, Page, Person
 
-    runs, configuration = runs_of(gateway), gateway.configuration
+    runs, configuration = get_runs(gateway), gateway.configuration
     person = Person(runs.sessions.secret, gateway.now)
 
     def tell(address: str) -> None:

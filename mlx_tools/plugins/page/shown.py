@@ -19,7 +19,7 @@ from mlx_tools.controller import ApprovalRequest
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.gateway import ApiError, TurnRunner, json_object
 from mlx_tools.plugins.page.shown_sessions import PageSessions
-from mlx_tools.plugins.page.turns import TurnView, turns_of
+from mlx_tools.plugins.page.turns import TurnView, group_turns
 from mlx_tools.policy import Policy
 from mlx_tools.store import ListedSession, SessionStatus, SessionStore, session_status, to_json
 from mlx_tools.tools import Registry
@@ -169,7 +169,7 @@ class SessionView:
 
     def turns(self) -> list[TurnView]:
         """The questions on this page, each with what came of it."""
-        return turns_of(build_steps(self.records[self.start : self.end]))
+        return group_turns(build_steps(self.records[self.start : self.end]))
 
     def setup(self) -> list[ReportStep]:
         """The steps that say how the session was set up, if they are on this page."""
@@ -192,7 +192,7 @@ class SessionView:
         return f"{used:,} of {size:,} tokens of the context ({100 * used / size:.0f} %)"
 
 
-def written_out(records: Sequence[Record]) -> bytes:
+def encode_records(records: Sequence[Record]) -> bytes:
     """Records, as they are kept."""
     lines = (json.dumps(to_json(one), ensure_ascii=False) for one in records)
     return "".join(f"{line}\n" for line in lines).encode(errors="surrogatepass")

@@ -14,17 +14,17 @@ from weakref import WeakValueDictionary
 
 import anyio
 
-from mlx_tools.app import RunOptions, SavedSession, as_options, header_of, require_tools_enabled
+from mlx_tools.app import RunOptions, SavedSession, as_options, find_header, require_tools_enabled
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, ApproveAlways, PauseApprover
 from mlx_tools.errors import MlxToolsError, TranscriptError, UsageError
 from mlx_tools.gateway import ApiError, as_api_error
 from mlx_tools.plugins.page.gateway_runs import (
-    PATIENCE,
+    WAIT_SECONDS,
     RunRow,
     Runs,
     conflict,
     is_begun,
-    requests_of,
+    list_requests,
 )
 from mlx_tools.policy import restriction
 from mlx_tools.store import session_status
@@ -53,13 +53,13 @@ class PageSessions:
         """
         if (row := await self.run(session)) is not None:
             return (*await self._runs.stands(row), "")
-        return await anyio.to_thread.run_sync(self._kept_stands, session)
+        return await anyio.to_thread.run_sync(self._read_session, session)
 
     def _check_there(self, session: str) -> None:
         if session not in self._runs.sessions.ids():
             raise ApiError(404, "not_found", "There is no such session, or none any more.")
 
-    def _kept_stands(self, session: str) -> tuple[str, Sequence[Record], str]:
+    def _read_session(self, session: str) -> tuple[str, Sequence[Record], str]:
         self._check_there(session)
         store = self._runs.sessions
         try:
@@ -83,7 +83,7 @@ class PageSessions:
             try:
                 saved = await self._saved_session(session)
                 async with saved.open_for_reading() as conversation:
-                    return await requests_of(conversation, edited)
+                    return await list_requests(conversation, edited)
             except UsageError:
                 raise
             except MlxToolsError as error:
@@ -120,7 +120,7 @@ class PageSessions:
             task = asyncio.create_task(self._do(session, answers, taken, refused))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-            with anyio.move_on_after(PATIENCE):
+            with anyio.move_on_after(WAIT_SECONDS):
                 await taken.wait()
         for error in refused:
             raise conflict(str(error)) from error
@@ -163,7 +163,7 @@ class PageSessions:
     async def _saved_session(self, session: str) -> SavedSession:
         store, configuration = self._runs.sessions, self._runs.execution.configuration
         records = await anyio.to_thread.run_sync(store.records, session)
-        header = header_of(session, records, store.secret)
+        header = find_header(session, records, store.secret)
         own = configuration.settings.policy
         rules = {name: True for name in ("local_only", "dry_run") if getattr(own, name)}
         run = RunOptions(configuration=configuration.with_options(as_options(header)), serves=True)

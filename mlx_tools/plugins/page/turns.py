@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from mlx_tools.app import ReportStep, as_json
 
-_ASIDES = ("Waits", "Resumed", "Mended")
+_MINOR_STEPS = ("Waits", "Resumed", "Mended")
 """Steps that say how a call or an answer came to be, and nothing that a person looks for."""
 
 
@@ -75,7 +75,7 @@ class TurnView:
         return sum(act.step.kind == "call" for act in self.acts)
 
 
-def turns_of(steps: Sequence[ReportStep]) -> list[TurnView]:
+def group_turns(steps: Sequence[ReportStep]) -> list[TurnView]:
     """Return the turns of a session's steps, or of a part of them, without its setup."""
     turns = [TurnView()]
     acts: dict[str, Act] = {}
@@ -90,7 +90,7 @@ def turns_of(steps: Sequence[ReportStep]) -> list[TurnView]:
             if turn.answer is not None:  # it had stopped before, and was gone on with
                 turn.acts.append(Act(turn.answer))
             turn.answer = step
-        elif (step.kind == "model" and step.call not in acts) or step.label in _ASIDES:
+        elif (step.kind == "model" and step.call not in acts) or step.label in _MINOR_STEPS:
             turn.writing.append(step)
         elif step.kind == "call" and step.title and step.call not in acts:
             acts[step.call] = Act(step, [*turn.writing, step])

@@ -27,7 +27,7 @@ from mlx_tools.paths import to_install
 from mlx_tools.process import clean
 from mlx_tools.store import (
     DAMAGED,
-    ODD_VALUES,
+    VALUE_ERRORS,
     FileFormat,
     Presence,
     Rows,
@@ -287,7 +287,7 @@ class PostgresDatabase:
             if due is not None:
                 for ours, theirs in _DIALECT:
                     due = due.replace(ours, theirs)
-                schema = schema_of(form)
+                schema = build_schema(form)
                 connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
                 connection.execute("SELECT set_config('search_path', %s, true)", (schema,))
                 connection.execute(due)
@@ -365,7 +365,7 @@ def is_alive(connection: Connection) -> bool:
     return not readable
 
 
-def schema_of(form: FileFormat) -> str:
+def build_schema(form: FileFormat) -> str:
     """Return the schema of a format's tables: several formats use the same names."""
     return _CORE if form is SESSIONS else f"{_CORE}_{form.file.partition('.')[0]}"
 
@@ -404,7 +404,7 @@ class PostgresTables(Tables):
 
     def __init__(self, database: PostgresDatabase, form: FileFormat) -> None:
         self._database, self._form = database, form
-        self._path = f"{_CORE}, {schema_of(form)}"  # ours has no names of theirs
+        self._path = f"{_CORE}, {build_schema(form)}"  # ours has no names of theirs
 
     @contextlib.contextmanager
     def transaction(self, *, write: bool = False) -> Iterator[Statements]:
@@ -424,7 +424,7 @@ class PostgresTables(Tables):
                         key = lock_key(form.file)
                         connection.execute("SELECT pg_advisory_xact_lock(%s)", (key,))
                     yield _Transaction(connection)
-            except ODD_VALUES as error:  # nobody has put those there
+            except VALUE_ERRORS as error:  # nobody has put those there
                 raise self._database.damage_error(form) from error
             finally:
                 # The connection goes back to the pool: its next user must not inherit the level.

@@ -15,7 +15,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from mlx_tools.errors import MlxToolsError, StorageError
 from mlx_tools.gateway import (
-    PATIENCE,
+    SEND_SECONDS,
     ApiError,
     EventStream,
     JsonObject,
@@ -40,8 +40,8 @@ RUN_BODIES: Final = {
 }
 """The actions that may be posted to a run, with the body of each; ``cancel`` takes none."""
 
-_MOST_KEY: Final = 255
-_MOST_PAGE: Final = 100
+_MAX_KEY_CHARS: Final = 255
+_MAX_PAGE: Final = 100
 
 
 def run_routes(runs: Runs) -> list[BaseRoute]:
@@ -50,8 +50,8 @@ def run_routes(runs: Runs) -> list[BaseRoute]:
     async def create(request: Request) -> Response:
         body = await json_body(request)
         key = request.headers.get("idempotency-key")
-        if key is not None and not 0 < len(key) <= _MOST_KEY:
-            raise invalid("Idempotency-Key", f"1 to {_MOST_KEY} characters")
+        if key is not None and not 0 < len(key) <= _MAX_KEY_CHARS:
+            raise invalid("Idempotency-Key", f"1 to {_MAX_KEY_CHARS} characters")
         run_request = await in_thread(read_run, body)
         row, new = await runs.create(_owner(runs, request), body, run_request, key)
         headers = {"location": f"/v1/runs/{row.id}"} | left_out_headers(run_request.left_out)
@@ -60,7 +60,7 @@ def run_routes(runs: Runs) -> list[BaseRoute]:
         return JSONResponse(await runs.view(row), 201, headers=headers)
 
     async def list_runs(request: Request) -> Response:
-        limit = _number(request.query_params.get("limit", "20"), "limit", 1, _MOST_PAGE)
+        limit = _number(request.query_params.get("limit", "20"), "limit", 1, _MAX_PAGE)
         after = request.query_params.get("after")
         try:
             rows = await in_thread(runs.rows.page, _owner(runs, request), limit + 1, after)
@@ -141,7 +141,7 @@ async def _talk(runs: Runs, socket: WebSocket) -> None:
     async def tell(value: JsonObject) -> None:
         gone = True
         async with one:
-            with anyio.move_on_after(PATIENCE), suppress(WebSocketDisconnect, RuntimeError):
+            with anyio.move_on_after(SEND_SECONDS), suppress(WebSocketDisconnect, RuntimeError):
                 await socket.send_text(json_line(value))
                 gone = False
         if gone:

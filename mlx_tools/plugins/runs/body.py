@@ -24,7 +24,6 @@ from mlx_tools.gateway import (
     ToolDefinition,
     WaitingCalls,
     answer_schema,
-    arguments_of,
     check_names,
     custom_grammar,
     invalid,
@@ -32,6 +31,7 @@ from mlx_tools.gateway import (
     pair_results,
     place,
     read,
+    read_arguments,
     read_messages,
 )
 from mlx_tools.messages import TOOL_NAME, ErrorInfo, ToolSpec, replace
@@ -41,9 +41,9 @@ from mlx_tools.tools import MAX_ERROR_CHARS, MAX_OUTPUT_CHARS, ToolResult
 Question = Annotated[str, Field(min_length=1, pattern=r"\S")]
 Name = Annotated[str, Field(min_length=1, max_length=500)]
 
-_MOST_TOOLS: Final = 200
+_MAX_TOOLS: Final = 200
 
-_MOST_EARLIER: Final = 1_000
+_MAX_PRIOR_MESSAGES: Final = 1_000
 """Messages before a run's question: each is a record, and all are written in one go, in 40 ms."""
 
 
@@ -74,15 +74,15 @@ class RunBody(_Strict):
         **{"not": {"required": ["preset", "tools"]}},
     )
     question: Question | None = None
-    messages: Annotated[list[ReadMessage], Field(min_length=1, max_length=_MOST_EARLIER)] | None = (
-        None
-    )
+    messages: (
+        Annotated[list[ReadMessage], Field(min_length=1, max_length=_MAX_PRIOR_MESSAGES)] | None
+    ) = None
     model: str | None = None
     profile: Name | None = None
     preset: Annotated[str, Field(json_schema_extra={"enum": [*PRESETS]})] | None = None
     tools: Annotated[list[Name], Field(max_length=MAX_TOOLS)] | None = None
     roots: Annotated[list[Name], Field(max_length=100)] | None = None
-    client_tools: Annotated[list[JsonObject], Field(max_length=_MOST_TOOLS)] | None = None
+    client_tools: Annotated[list[JsonObject], Field(max_length=_MAX_TOOLS)] | None = None
     limits: JsonObject | None = None
     answer_schema: JsonObject | None = Field(None, alias="schema")
     webhook: Name | None = None
@@ -259,7 +259,7 @@ def _with_call_ids(messages: Iterable[ClientMessage]) -> Iterator[JsonObject]:
             seen.add(key)
             keys.append((call.id or key, key))
             calls.append(
-                {"id": key, "function": {"name": call.name, "arguments": arguments_of(call)}}
+                {"id": key, "function": {"name": call.name, "arguments": read_arguments(call)}}
             )
         waiting = WaitingCalls(keys)
         yield made | ({"tool_calls": calls} if calls else {})

@@ -22,11 +22,11 @@ from mlx_tools.transcript import (
     StoppedRecord,
     UserRecord,
     events,
-    outcome_of_run,
-    sources_in,
+    list_sources,
+    make_run_outcome,
 )
 
-_OPEN: Final = (CallRecord, RepairRecord, PauseRecord)
+_UNSETTLED_RECORDS: Final = (CallRecord, RepairRecord, PauseRecord)
 """Records whose event depends on what comes next, where that is not there yet."""
 
 Numbered = tuple[int | None, JsonObject]
@@ -39,7 +39,7 @@ def closed_count(records: Sequence[Record], *, at_rest: bool) -> int:
     With ``at_rest`` no process adds to them.
     """
     count = len(records)
-    while not at_rest and count and isinstance(records[count - 1], _OPEN):
+    while not at_rest and count and isinstance(records[count - 1], _UNSETTLED_RECORDS):
         count -= 1
     return count
 
@@ -73,12 +73,12 @@ class SessionEventReader:
             if _ends(records, number):
                 run = records[self._run : number]
                 header = next(one for one in records if isinstance(one, Header))
-                outcome = outcome_of_run(header, run, self._sources)
+                outcome = make_run_outcome(header, run, self._sources)
                 yield number, Finished(outcome=outcome).to_json()
                 continue
             after = (records[place] for place in range(number, len(records)))
             turn = takewhile(lambda one: not isinstance(one, CompletionRecord), after)
-            event = events.event_of(record, self._select_earlier(records, record), turn)
+            event = events.make_event(record, self._select_earlier(records, record), turn)
             if event is not None:
                 yield number, event.to_json()
 
@@ -89,7 +89,7 @@ class SessionEventReader:
             self._calls[record.call] = record
         if not isinstance(record, MendRecord):
             self._mends = self._read + 1
-        self._sources |= sources_in(record)
+        self._sources |= list_sources(record)
         self._read += 1
 
     def _select_earlier(self, records: Sequence[Record], record: Record) -> Sequence[Record]:

@@ -62,7 +62,7 @@ from mlx_tools.transcript import (
     Stopped,
     UserRecord,
     is_at_rest,
-    outcome_of,
+    make_outcome,
 )
 
 _MAX_NOTED: Final = 100
@@ -138,7 +138,7 @@ class RunExecution:
 
     async def begin(self, run_request: RunRequest) -> tuple[Conversation, str]:
         """A new session, and the model that it is of. Raises `MlxToolsError`."""
-        speaker = await self._models.speaker(self._model_of(run_request))
+        speaker = await self._models.speaker(self._find_model(run_request))
         controller = self._controller(speaker, run_request, self.store)
         model = speaker.profile.settings.model or DEFAULT
         return await controller.conversation(history=run_request.history), model
@@ -146,8 +146,8 @@ class RunExecution:
     async def open(self, row: RunRow, records: Sequence[Record]) -> Conversation:
         """The session of a run, which has these ``records``. Raises `MlxToolsError`."""
         asked = await anyio.to_thread.run_sync(read_run, row.body)
-        speaker = await self._models.speaker(row.model or self._model_of(asked))
-        if not was_asked(records):
+        speaker = await self._models.speaker(row.model or self._find_model(asked))
+        if not has_question(records):
             controller = self._controller(speaker, asked, _ExistingSession(self.store, row.id))
             return await controller.conversation(history=asked.history)
         header = next(record for record in records if isinstance(record, Header))
@@ -202,7 +202,7 @@ class RunExecution:
         """Mark a run as having nothing more to do, and tell its client's server."""
         hook, url = None, row.body.get("webhook")
         if url is not None and (row.act is None or len(records) > row.act.records):
-            status = standing_of_run(row, records)
+            status = get_run_status(row, records)
             kind = "run.paused" if status == "paused" else "run.done"
             data = {"id": row.id, "status": status}
             hook = Hook(f"{row.id}.{len(records)}", url, kind, data)
@@ -211,13 +211,13 @@ class RunExecution:
         if hook is not None:
             self.webhooks.wake(self.rows)
 
-    def _model_of(self, run_request: RunRequest) -> str:
+    def _find_model(self, run_request: RunRequest) -> str:
         """The model that a run or its profile names, empty if neither does."""
         layer = self.configuration.profiles.get(run_request.body.profile or "")
         named = "" if layer is None else str(layer.values.get("model.name", ""))
         return run_request.body.model or named
 
-    def _narrowed_by(self, profile: str) -> tuple[Policy, Limits, dict[str, Any]]:
+    def _load_profile(self, profile: str) -> tuple[Policy, Limits, dict[str, Any]]:
         """The policy, limits and prompt settings of a profile of the user's.
 
         Raises `ApiError` if there is none of this name.
@@ -288,13 +288,13 @@ class RunExecution:
             settings = replace(settings, roots=roots)
         policy = _admitting(policy, own)
         if given.profile is not None and header is None:  # else the header says it
-            narrowed, lower, said = self._narrowed_by(given.profile)
-            policy = policy.narrowed_by(_admitting(narrowed, own))
+            narrowed, lower, said = self._load_profile(given.profile)
+            policy = policy.intersect(_admitting(narrowed, own))
             limits, settings = limits.lower(lower), replace(settings, **said)
         if given.tools is not None:
-            policy = policy.narrowed_by(restriction((*named, *own)))
+            policy = policy.intersect(restriction((*named, *own)))
         elif given.preset is not None:
-            policy = policy.narrowed_by(restriction(tuple(own), preset=given.preset))
+            policy = policy.intersect(restriction(tuple(own), preset=given.preset))
         always = configuration.settings.policy.approve == "always"
         return Controller(
             speaker.backend,
@@ -318,7 +318,7 @@ async def perform(conversation: Conversation, act: RunAct, emit: Callable[[Event
     records = conversation.files.transcript
     since, body = records[act.records :], act.body
     match act.type:
-        case "ask" if not was_asked(since):
+        case "ask" if not has_question(since):
             await conversation.run(body["question"], emit=emit)
             return
         case "decide" if not _has(since, ApprovalRecord, body["call"]):
@@ -344,7 +344,7 @@ def _has(
     return any(isinstance(one, kind) and one.call == call for one in records)
 
 
-async def requests_of(
+async def list_requests(
     conversation: Conversation,
     edited: Mapping[str, Mapping[str, Any]] | None = None,
     own_names: frozenset[str] = frozenset(),
@@ -369,16 +369,16 @@ async def requests_of(
     return [(await one.preview_edit(new), True) for one, new in asked if one.preview_edit]
 
 
-def standing_of_run(row: RunRow, records: Sequence[Record]) -> str:
+def get_run_status(row: RunRow, records: Sequence[Record]) -> str:
     """The status of a run that nobody is at."""
     if is_at_rest(records):
-        outcome = outcome_of(records)
+        outcome = make_outcome(records)
         cancelled = isinstance(outcome, Stopped) and outcome.reason == "cancelled"
         return "cancelled" if cancelled else outcome.status
     return "cancelled" if row.cancelled else "stopped"
 
 
-def was_asked(records: Sequence[Record]) -> bool:
+def has_question(records: Sequence[Record]) -> bool:
     """Return whether there is a question among the records."""
     return any(isinstance(one, UserRecord) for one in records)
 

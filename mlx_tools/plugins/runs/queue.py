@@ -37,7 +37,7 @@ RUN: Final = "run"
 """The task that does what is asked of a run."""
 
 _NAME: Final = "mlx_tools_queue"
-_MOST_SAID: Final = 7_900
+_MAX_NOTIFICATION_CHARS: Final = 7_900
 """Characters of one notification, all of them ASCII: PostgreSQL takes less than 8,000 bytes."""
 
 _WAITING: Final = "SELECT count(*) FROM procrastinate_jobs WHERE status = 'todo' AND task_name = ?"
@@ -92,7 +92,10 @@ class RunQueue:
         """Notify listeners of deltas behind the first ``upto`` records of a run."""
         while events:
             count = len(events)
-            while count and len(said := _to_json_line(run, upto, events[:count])) > _MOST_SAID:
+            while (
+                count
+                and len(said := _to_json_line(run, upto, events[:count])) > _MAX_NOTIFICATION_CHARS
+            ):
                 count //= 2
             if count:
                 with self._tables.transaction() as db:

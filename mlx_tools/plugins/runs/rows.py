@@ -23,7 +23,7 @@ MAX_RUNS: Final = 10_000
 Forget = Callable[[str], bool]
 """Removes the session of a run; returns whether it could, for the run has ended."""
 
-_AT_ONCE: Final = 20
+_MAX_ROWS: Final = 20
 """Rows that are forgotten, or claimed, at most in one go."""
 
 _SCHEMA: Final = """
@@ -146,7 +146,7 @@ class RunRows:
 
     def _make_room(self, db: Statements, forget: Forget) -> bool:
         query = "SELECT id FROM runs WHERE act IS NULL ORDER BY number LIMIT ?"
-        found = db.execute(query, (_AT_ONCE,)).fetchall()
+        found = db.execute(query, (_MAX_ROWS,)).fetchall()
         gone = [one for (one,) in found if forget(one)]
         for one in gone:
             db.execute("DELETE FROM runs WHERE id = ?", (one,))
@@ -244,7 +244,7 @@ class RunRows:
                 "UPDATE hooks SET due = ? WHERE due <= ? AND mark IN"
                 " (SELECT mark FROM hooks WHERE due <= ? ORDER BY due LIMIT ?)"
                 " RETURNING mark, url, kind, data, tries",
-                (deadline, now, now, _AT_ONCE),
+                (deadline, now, now, _MAX_ROWS),
             ).fetchall()
         return [Hook(mark, url, kind, json.loads(data), n) for mark, url, kind, data, n in found]
 

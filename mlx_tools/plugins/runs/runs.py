@@ -51,10 +51,10 @@ from mlx_tools.plugins.runs.events import Numbered, SessionEventReader, closed_c
 from mlx_tools.plugins.runs.execution import (
     MakeRegistry,
     RunExecution,
+    get_run_status,
+    has_question,
     is_begun,
-    requests_of,
-    standing_of_run,
-    was_asked,
+    list_requests,
 )
 from mlx_tools.plugins.runs.followers import join_deltas
 from mlx_tools.plugins.runs.meters import RUN_METERS
@@ -67,20 +67,20 @@ from mlx_tools.transcript import (
     Unfinished,
     at_rest,
     is_at_rest,
-    outcome_of,
+    make_outcome,
     pending_calls,
 )
 
-PATIENCE: Final = 10.0
+WAIT_SECONDS: Final = 10.0
 """Seconds that a client waits for a run to come to rest before it hears that it runs."""
 
-LOOK: Final = 1.0
+POLL_SECONDS: Final = 1.0
 """Seconds between two looks at whether another process has gone on with a run."""
 
 _LOOKS_PER_SIGN: Final = 15
 """Looks without news after which followers are told that the gateway lives: 15 s."""
 
-_SOON: Final = 0.1
+_FIRST_POLL_SECONDS: Final = 0.1
 """Seconds between two looks at whether a worker elsewhere has begun."""
 
 END_STATUSES: Final = ("answered", "stopped", "cancelled")
@@ -202,10 +202,10 @@ class Runs:
 
     async def _stands_elsewhere(self, row: RunRow) -> tuple[RunRow, str, Sequence[Record]]:
         """The row, status and records of a run that is not at work here."""
-        used, records = await self._looked_at(row)
+        used, records = await self._poll_row(row)
         row = await self.find(None, row.id)  # it may have been cancelled since
         if row.act is None and not is_at_rest(records):  # or brought to rest
-            used, records = await self._looked_at(row)
+            used, records = await self._poll_row(row)
         return row, self._status(row, records, used), records
 
     async def waiting(
@@ -241,7 +241,7 @@ class Runs:
         self, row: RunRow, records: Sequence[Record], edited: Mapping[str, Mapping[str, Any]] | None
     ) -> list[tuple[ApprovalRequest, bool]]:
         async with self._open_session(row, records) as conversation:
-            return await requests_of(conversation, edited, own_tool_names(row.body))
+            return await list_requests(conversation, edited, own_tool_names(row.body))
 
     async def look_again(self, row: RunRow) -> None:
         """Ask anew about the calls that wait: an approval is then of their present effect.
@@ -289,7 +289,7 @@ class Runs:
         """Put another question to a run that has ended. Raises `ApiError`."""
         async with self._acting(row):
             records = await self._wait_at_rest(row)
-            if standing_of_run(row, records) == "paused":
+            if get_run_status(row, records) == "paused":
                 raise conflict("the run waits: decide about its calls first, or cancel it")
             await self._go_on(row, RunAct("ask", {"question": question}), records)
 
@@ -299,11 +299,11 @@ class Runs:
             await live.stop()
         async with self._acting(row):
             row = await self._recall(row)
-            used, records = await self._looked_at(row)
+            used, records = await self._poll_row(row)
             status = self._status(row, records, used)
             if status in ("queued", "running"):
                 raise conflict("another process is at the run")
-            if not was_asked(records):
+            if not has_question(records):
                 await in_thread(self.rows.cancel, row.id)
             if status == "paused":
                 async with self._open_session(row, records) as conversation:
@@ -365,7 +365,7 @@ class Runs:
                         yield event
                     if formed is not None:
                         yield None, formed
-                quiet = 0 if await follower.wait(LOOK) else quiet + 1
+                quiet = 0 if await follower.wait(POLL_SECONDS) else quiet + 1
                 if quiet and quiet % _LOOKS_PER_SIGN == 0:
                     yield None
 
@@ -405,13 +405,13 @@ class Runs:
             raise conflict("the run is at work")
         with self.workers.followers.follow(row.id) as follower:
             now = row
-            with anyio.move_on_after(PATIENCE):
+            with anyio.move_on_after(WAIT_SECONDS):
                 while True:
                     live = self.workers.live_run(row.id)
                     now = await self.find(None, row.id)
                     if now.act is None or await self._is_begun(now, live, len(records)):
                         break
-                    await follower.wait(_SOON)
+                    await follower.wait(_FIRST_POLL_SECONDS)
                     follower.take()
         if now.act is None and now.refusal:
             raise conflict(now.refusal)
@@ -429,11 +429,11 @@ class Runs:
             return row
         if row.act is not None:
             await in_thread(self.rows.cancel, row.id)
-        with anyio.move_on_after(PATIENCE):
+        with anyio.move_on_after(WAIT_SECONDS):
             while (row := await self.find(None, row.id)).act is not None:
                 with suppress(ApiError):  # a worker is at it
                     await self._settle(row, await self.execution.read(row), cancelled=True)
-                await anyio.sleep(_SOON)
+                await anyio.sleep(_FIRST_POLL_SECONDS)
         return row
 
     async def _waiting(self, row: RunRow, call: str) -> tuple[str, Sequence[Record]]:
@@ -453,10 +453,10 @@ class Runs:
     async def _wait_at_rest(self, row: RunRow) -> Sequence[Record]:
         """The records of a run that rests, after a short wait for it. Raises `ApiError`."""
         if (live := self.workers.live_run(row.id)) is not None:
-            with anyio.move_on_after(PATIENCE):
+            with anyio.move_on_after(WAIT_SECONDS):
                 await live.has_ended.wait()
         records = await self._records(row)
-        begun = was_asked(records) or (await self.find(row.owner, row.id)).act is not None
+        begun = has_question(records) or (await self.find(row.owner, row.id)).act is not None
         is_live = self.workers.live_run(row.id) is not None
         if is_live or (begun and not is_at_rest(records)):
             raise conflict("the run is at work, or waits for that")
@@ -512,7 +512,7 @@ class Runs:
 
         Raises `ApiError` if another process is at it.
         """
-        if not was_asked(records):
+        if not has_question(records):
             with suppress(TranscriptError), self.sessions.hold(row.id):
                 await self.execution.put_to_rest(row, records)
             return records
@@ -528,7 +528,7 @@ class Runs:
                 await self.execution.put_to_rest(row, records)
         return records
 
-    async def _looked_at(self, row: RunRow) -> tuple[bool, Sequence[Record]]:
+    async def _poll_row(self, row: RunRow) -> tuple[bool, Sequence[Record]]:
         """Return whether another process was at a run, and its records after that.
 
         If nobody was, these are all that there will be.
@@ -541,10 +541,10 @@ class Runs:
         if row.act is not None and not row.cancelled and self.workers.are_elsewhere:
             return "running" if was_used else "queued"
         if row.cancelled or is_at_rest(records):
-            return standing_of_run(row, records)
+            return get_run_status(row, records)
         if not was_used:
             return "stopped"  # it broke off, before it was begun or its model is not served
-        return "running" if was_asked(records) else "queued"
+        return "running" if has_question(records) else "queued"
 
     def _forget(self, run: str) -> bool:
         """Remove the session of a run; return whether it is gone: one at work stays."""
@@ -576,8 +576,8 @@ def conflict(problem: str, param: str | None = None) -> ApiError:
 
 
 def _view(row: RunRow, records: Sequence[Record], status: str) -> JsonObject:
-    asked = was_asked(records)
-    outcome = outcome_of(records, unfinished=True) if asked else Unfinished(session=row.id)
+    asked = has_question(records)
+    outcome = make_outcome(records, unfinished=True) if asked else Unfinished(session=row.id)
     value = outcome.to_json()
     if status in END_STATUSES and not is_at_rest(records):
         value["reason"] = "cancelled" if status == "cancelled" else "interrupted"
@@ -610,7 +610,7 @@ def open_runs(
     return Runs(execution, workers, admission)
 
 
-def runs_of(gateway: Gateway) -> Runs:
+def get_runs(gateway: Gateway) -> Runs:
     """Return the runs of a gateway, over the sessions of its settings."""
     runs: Runs | None = gateway.shared.get("runs")
     if runs is None:

@@ -63,14 +63,14 @@ class Webhooks:
             target = read_url(url)
         except UrlRefused as error:
             raise invalid("webhook", str(error)) from None
-        if self._key_for(target) is None:
+        if self._find_key(target) is None:
             problem = (
                 "the user's settings do not allow this address (runs.webhooks names none like "
                 "it, or policy.local_only holds)"
             )
             raise invalid("webhook", problem)
 
-    def _key_for(self, target: Target) -> bytes | None:
+    def _find_key(self, target: Target) -> bytes | None:
         for origin, key in self.keys.items():
             named = read_url(origin)
             if (named.scheme, named.authority) == (target.scheme, target.authority):
@@ -129,7 +129,7 @@ class Webhooks:
         await anyio.to_thread.run_sync(rows.mark_sent, hook, again)
 
     async def _post(self, target: Target, body: bytes, mark: str) -> int:
-        key = self._key_for(target) or b""
+        key = self._find_key(target) or b""
         address = target.address  # written as one, so the user named just this
         fetcher = Fetcher(
             ports=frozenset((target.port,)),

@@ -22,7 +22,7 @@ from mlx_tools.controller import Conversation
 from mlx_tools.errors import MlxToolsError, StorageError, UsageError
 from mlx_tools.gateway import DEFAULT, ApiError, JsonObject, ServedModels
 from mlx_tools.messages import replace
-from mlx_tools.plugins.runs.execution import RunExecution, was_asked
+from mlx_tools.plugins.runs.execution import RunExecution, has_question
 from mlx_tools.plugins.runs.queue import HEARTBEAT, LEASE, RUN, RunQueue
 from mlx_tools.plugins.runs.rows import RunRow
 from mlx_tools.plugins.runs.webhooks import Webhooks
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 GRACE: Final = 30.0
 """Seconds that runs have to end, once the worker is told to; then they are given to another."""
 
-LOOK: Final = 1.0
+POLL_SECONDS: Final = 1.0
 """Seconds between two looks at whether a run was cancelled."""
 
 _TICK: Final = 0.1
@@ -141,14 +141,14 @@ class RunWorker:
         records, forming = conversation.files.transcript, list[tuple[int, JsonObject]]()
 
         def on_event(event: Event) -> None:
-            if not isinstance(event, events.OF_RECORDS):  # which are read by whoever follows
+            if not isinstance(event, events.RECORD_EVENTS):  # which are read by whoever follows
                 forming.append((len(records), event.to_json()))
 
         telling = asyncio.create_task(self._tell_forming(row.id, forming))
         running = asyncio.create_task(self._execution.run(row, conversation, on_event))
         try:
             is_cancelled = row.cancelled
-            while not is_cancelled and not (await asyncio.wait([running], timeout=LOOK))[0]:
+            while not is_cancelled and not (await asyncio.wait([running], timeout=POLL_SECONDS))[0]:
                 now = await anyio.to_thread.run_sync(self._execution.rows.find, row.id)
                 is_cancelled = now is not None and now.cancelled
             if is_cancelled:
@@ -170,9 +170,9 @@ class RunWorker:
         running.cancel()
         await asyncio.wait([running])
         records = conversation.files.transcript
-        if was_asked(records):
+        if has_question(records):
             await conversation.settle()
-        if is_at_rest(records) or not was_asked(records):
+        if is_at_rest(records) or not has_question(records):
             await self._execution.put_to_rest(row, [*records])
 
     async def _tell_forming(self, run: str, forming: list[tuple[int, JsonObject]]) -> None:

@@ -24,7 +24,7 @@ from mlx_tools.plugins.runs.execution import RunExecution
 from mlx_tools.plugins.runs.followers import Followers
 from mlx_tools.plugins.runs.meters import CLIENTS, count_event
 from mlx_tools.plugins.runs.rows import RunRow
-from mlx_tools.transcript import Event, Record, Stopped, events, is_at_rest, outcome_of
+from mlx_tools.transcript import Event, Record, Stopped, events, is_at_rest, make_outcome
 
 
 class Workers(Protocol):
@@ -164,7 +164,7 @@ class LocalWorkers:
 
     def _on_event(self, row: RunRow, live: LiveRun, event: Event) -> None:
         count_event(self._meters, event, live.model, live.tool_labels)
-        delta = None if isinstance(event, events.OF_RECORDS) else event.to_json()
+        delta = None if isinstance(event, events.RECORD_EVENTS) else event.to_json()
         live.take_note(delta)
         self.followers.tell(row.id, len(live.records), delta)
 
@@ -173,5 +173,5 @@ def _end_label(records: Sequence[Record]) -> str:
     """The word for how a run came to rest: why, if it stopped."""
     if not is_at_rest(records):
         return "unfinished"
-    outcome = outcome_of(records)
+    outcome = make_outcome(records)
     return outcome.reason if isinstance(outcome, Stopped) else outcome.status

@@ -29,7 +29,7 @@ from mlx_tools.cli.installing import note_left_out, program, tell_left
 from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, cut, note, print_json, print_prose, print_row, print_text
 from mlx_tools.cli.root import Interrupted, internal_error
-from mlx_tools.cli.saved_sessions import kept_sessions
+from mlx_tools.cli.saved_sessions import open_user_store
 from mlx_tools.controller import PauseApprover
 from mlx_tools.errors import (
     EXIT_BACKEND,
@@ -43,7 +43,7 @@ from mlx_tools.errors import (
     UsageError,
 )
 from mlx_tools.plugins.schedule.job_store import (
-    OPEN,
+    UNFINISHED,
     Job,
     JobListing,
     JobRun,
@@ -67,10 +67,10 @@ def job_ids() -> list[str]:
     return [listing.id for listing in job_store(session_store(config.load())).listing()]
 
 
-_WORST: Final = (EXIT_OK, EXIT_PAUSED, EXIT_STOPPED, EXIT_USAGE, EXIT_BACKEND)
+_EXIT_CODES: Final = (EXIT_OK, EXIT_PAUSED, EXIT_STOPPED, EXIT_USAGE, EXIT_BACKEND)
 """Exit codes of runs; of several, the last in this order is the command's."""
 
-_GIST: Final = 60
+_MAX_TASK_CHARS: Final = 60
 """Characters of a task in a list."""
 _RUN: Final = "mlx-tools schedule run"
 _INTERVAL_MINUTES: Final = 5
@@ -85,7 +85,7 @@ JobId = Annotated[
 @app.command(name="list")
 def list_jobs(as_lines: options.AsJsonLines = False) -> None:
     """List the jobs, those that are due next first, and what came of them."""
-    sessions = kept_sessions()
+    sessions = open_user_store()
     store = job_store(sessions)
     settle(store, partial(look, sessions))
     listing = store.listing()
@@ -123,7 +123,7 @@ def add(
     configuration = options.load(options_given)
     build_registry(configuration)  # a name that no tool has must not wait until the job runs
     zone = find_zone(timezone).key if timezone is not None else find_local_zone()
-    store = job_store(kept_sessions())
+    store = job_store(open_user_store())
     job = store.add(
         Job(
             task=inputs.as_text(" ".join(task), "task"),
@@ -147,14 +147,14 @@ def add(
 @app.command()
 def remove(job: JobId) -> None:
     """Remove a job; the sessions of its runs stay."""
-    store = job_store(kept_sessions())
+    store = job_store(open_user_store())
     listed = store.find(job)
     store.remove(listed.id)
     complain(f"removed {listed.id}", kind="done")
     for run in listed.runs:
         if run.status == "running":
             note("its run is not broken off")
-        elif run.status in OPEN:
+        elif run.status in UNFINISHED:
             note(f"its run still waits: mlx-tools sessions resume {run.session}")
 
 
@@ -191,7 +191,9 @@ def run(
                 print(file=sys.stderr)  # end the line with ^C
             complain("mlx-tools schedule list says what came of it", kind="interrupted")
             raise Interrupted from None
-    return max((run_done.exit_code for run_done in runs_done), key=_WORST.index, default=EXIT_OK)
+    return max(
+        (run_done.exit_code for run_done in runs_done), key=_EXIT_CODES.index, default=EXIT_OK
+    )
 
 
 async def run_due() -> None:
@@ -201,7 +203,7 @@ async def run_due() -> None:
 
 
 def _runner() -> Runner:
-    sessions = kept_sessions()
+    sessions = open_user_store()
     return Runner(job_store(sessions), run_job, partial(look, sessions))
 
 
@@ -263,13 +265,13 @@ def _print(job_listing: JobListing) -> None:
         print_prose(f"{job_listing.id}  damaged: {problem}; it never runs, remove it")
         return
     due_at = _local(job, job_listing.next_due) if job_listing.next_due else "-"
-    gist = cut(" ".join(job.task.split()), _GIST)
+    gist = cut(" ".join(job.task.split()), _MAX_TASK_CHARS)
     print_row(
         f"{job.id}  {job_listing.state:<9}  {due_at}  {' '.join(job.schedule_text.split())} ", gist
     )
     last = job_listing.runs[0] if job_listing.runs else None
     if last is not None:
-        hint = f": mlx-tools sessions resume {last.session}" if last.status in OPEN else ""
+        hint = f": mlx-tools sessions resume {last.session}" if last.status in UNFINISHED else ""
         hint = "" if last.status == "running" else hint
         reason = f" ({last.reason})" if last.reason else ""
         session = f" in session {last.session}" if last.session else ""

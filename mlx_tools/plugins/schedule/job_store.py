@@ -35,7 +35,7 @@ RunStatus = (
 ``interrupted``: it was interrupted and changed nothing. ``failed``: it could not begin.
 ``abandoned``: its session waited, and was removed."""
 
-OPEN: Final = ("running", "paused", "in_doubt")
+UNFINISHED: Final = ("running", "paused", "in_doubt")
 """Statuses of unfinished runs. Until they end, their job does not run again."""
 
 GRACE: Final = timedelta(minutes=15)
@@ -94,7 +94,7 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return (
             own_policy
             if old_configured.digest() == configured_policy.digest()
-            else own_policy.narrowed_by(configured_policy)
+            else own_policy.intersect(configured_policy)
         )
 
     def definition(self) -> str:
@@ -217,7 +217,7 @@ def _format_time(time: datetime | None) -> str | None:
 
 MAX_JOBS: Final = 1_000
 """Jobs of one store; a model that makes jobs in a loop ends there."""
-KEPT_RUNS: Final = 100
+MAX_RUNS: Final = 100
 """Runs that are kept of each job."""
 
 KEEP_DONE: Final = timedelta(days=30)
@@ -241,7 +241,7 @@ CREATE TABLE runs (
 );
 """
 SCHEDULE: Final = FileFormat("schedule", ScheduleError, 0x6D6C786A, 1, _SCHEMA, "schedule.sqlite")
-_OPEN_RUNS: Final = f"SELECT * FROM runs WHERE status IN {OPEN}"  # noqa: S608 (constants)
+_UNFINISHED_RUNS: Final = f"SELECT * FROM runs WHERE status IN {UNFINISHED}"  # noqa: S608 (constants)
 
 
 def utc_now() -> datetime:
@@ -363,7 +363,7 @@ class JobStore:
                 if job is None or due is None:
                     continue
                 self._plan_next(db, job, now)
-                if db.execute(f"{_OPEN_RUNS} AND job = ?", (job.id,)).fetchone():
+                if db.execute(f"{_UNFINISHED_RUNS} AND job = ?", (job.id,)).fetchone():
                     continue  # it waits for a person, or is at work: this time is left out
                 run = db.execute(
                     "INSERT INTO runs (job, due, attempt, started, status, runner)"
@@ -375,7 +375,7 @@ class JobStore:
                 db.execute(
                     "DELETE FROM runs WHERE job = ? AND ended IS NOT NULL AND id NOT IN"
                     " (SELECT id FROM runs WHERE job = ? ORDER BY id DESC LIMIT ?)",
-                    (job.id, job.id, KEPT_RUNS),
+                    (job.id, job.id, MAX_RUNS),
                 )
                 return job, _make_run(run)
         return None
@@ -387,7 +387,7 @@ class JobStore:
 
     def settle(self, run: JobRun, status: RunStatus, reason: str = "") -> None:
         """Record the status of a run. An unfinished one keeps its job from running again."""
-        ended_at = None if status in OPEN else _to_seconds(self._now())
+        ended_at = None if status in UNFINISHED else _to_seconds(self._now())
         with self.tables.transaction(write=True) as db:
             query = "UPDATE runs SET status = ?, reason = ?, ended = ? WHERE id = ?"
             db.execute(query, (status, reason[:500], ended_at, run.id))
@@ -417,7 +417,9 @@ class JobStore:
     def open_runs(self) -> list[JobRun]:
         """Return the unfinished runs, the oldest first."""
         with self.tables.transaction() as db:
-            return [_make_run(row) for row in db.execute(f"{_OPEN_RUNS} ORDER BY id").fetchall()]
+            return [
+                _make_run(row) for row in db.execute(f"{_UNFINISHED_RUNS} ORDER BY id").fetchall()
+            ]
 
     # --- within ---
 
@@ -449,7 +451,7 @@ class JobStore:
             return JobListing(id=str(row["id"]), job=None, state="damaged", runs=tuple(runs))
         due = _to_time(row["next_due"])
         state: JobState = "done" if due is None else "scheduled"
-        state = next((run.status for run in runs if run.status in OPEN), state)
+        state = next((run.status for run in runs if run.status in UNFINISHED), state)
         return JobListing(id=job.id, job=job, state=state, next_due=due, runs=tuple(runs))
 
     def _load_job(self, row: Any) -> Job | None:

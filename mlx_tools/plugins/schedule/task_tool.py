@@ -23,7 +23,7 @@ from mlx_tools.toolbox import find_local_zone, one_line
 from mlx_tools.tools import Preview, Tool, ToolError, current_context, load_words
 
 EFFECTS: Final[Effects] = frozenset(("write",))
-SHOWN_TIMES: Final = 3
+PREVIEW_TIMES: Final = 3
 """Due times in a preview: they show what the words mean."""
 
 
@@ -77,7 +77,7 @@ def schedule_task(jobs: Jobs | None) -> Tool:
         checked_jobs, when = _read(jobs, arguments)
         lines = [f"a job is made: {one_line(arguments['task'], marks=True)}", f"when: {when}"]
         moment: datetime | None = checked_jobs.now()
-        for _ in range(SHOWN_TIMES):
+        for _ in range(PREVIEW_TIMES):
             if (moment := moment and when.next_after(moment)) is not None:
                 lines += [f"due: {_format_local(when, moment)}"]
         lines += _describe_powers(_make_policy(current_context().policy), checked_jobs.roots)
@@ -91,7 +91,7 @@ def _make_policy(session: Policy) -> Policy:
     """Return the policy of a job that is made in a session with this policy."""
     if all(part.network_after_read == "allow" for part in session.parts):
         return session
-    return session.narrowed_by(restriction(local_only=True))
+    return session.intersect(restriction(local_only=True))
 
 
 @contextlib.contextmanager

@@ -70,8 +70,8 @@ _DATE: Final = r"\d{4}-\d\d-\d\d"
 _ISO: Final = re.compile(
     rf"({_DATE})[t ](\d\d:\d\d(?::\d\d(?:\.\d{{1,9}})?)?)(?: ?(z|[+-]\d\d(?::?\d\d)?))?", re.ASCII
 )
-_LATER: Final = re.compile(r"in (\d{1,4}|an?) ?(second|minute|hour|day|week)s?", re.ASCII)
-_OFTEN: Final = re.compile(r"every (?:(\d{1,2}) )?(minute|hour)s?", re.ASCII)
+_DELAY: Final = re.compile(r"in (\d{1,4}|an?) ?(second|minute|hour|day|week)s?", re.ASCII)
+_INTERVAL: Final = re.compile(r"every (?:(\d{1,2}) )?(minute|hour)s?", re.ASCII)
 _TIMED: Final = re.compile(
     r"(?:(?P<day>.*?),? )??(?:at )?(?P<hour>\d\d?)(?P<minute>:\d\d)?(?: ?(?P<half>[ap]m))?",
     re.ASCII,
@@ -116,7 +116,7 @@ def normalize_text(text: str) -> str:
 
 def counts_from_now(text: str) -> bool:
     """Return whether a text means another time whenever it is said: *in 2 hours*."""
-    return _LATER.fullmatch(normalize_text(text)) is not None
+    return _DELAY.fullmatch(normalize_text(text)) is not None
 
 
 def _make_error(text: str, reason: str) -> UsageError:
@@ -133,14 +133,14 @@ def _parse(text: str, now: datetime) -> Schedule | None:
     zone = str(now.tzinfo)
     if looks_like_cron(text):
         return Schedule(zone, normalize_cron(text))
-    if interval := _OFTEN.fullmatch(text):
+    if interval := _INTERVAL.fullmatch(text):
         return Schedule(zone, _make_interval(int(interval[1] or 1), interval[2]))
     if iso := _ISO.fullmatch(text):
         parsed = datetime.fromisoformat(f"{iso[1]}T{iso[2]}{(iso[3] or '').upper()}")
         return Schedule(
             zone, run_at=(parsed if iso[3] else parsed.replace(tzinfo=now.tzinfo)).astimezone(UTC)
         )
-    if delay := _LATER.fullmatch(text):
+    if delay := _DELAY.fullmatch(text):
         length = timedelta(**{f"{delay[2]}s": int(delay[1]) if delay[1].isdigit() else 1})
         if delay[2] in ("day", "week"):  # by the calendar
             return Schedule(zone, run_at=_to_utc(now.date() + length, now.time(), now))
