@@ -125,7 +125,7 @@ class KnownTools:
         An observation that names its own artifact was cut, and so brings the reader.
         """
         if record.artifact and record.artifact in (record.content or ""):
-            self._add_reader()
+            self._add_artifact_reader()
         if not is_search(self._permitted.get(record.name)):
             return False
         self._add_names(*self._brought(record))
@@ -139,7 +139,7 @@ class KnownTools:
         """
         texts = (record.content, *record.observations.values())
         if any(key in text for key in record.artifacts for text in texts):
-            self._add_reader()
+            self._add_artifact_reader()
         if self._shown_names:
             self._remaining = self._names.difference(
                 self._shown_names, *map(self._brought, removed_records)
@@ -150,7 +150,7 @@ class KnownTools:
         self._remaining.difference_update(names)
         self._announced = None
 
-    def _add_reader(self) -> None:
+    def _add_artifact_reader(self) -> None:
         if is_reader(self._permitted.get(READER)):
             self._add_names(READER)
 

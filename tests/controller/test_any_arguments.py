@@ -188,7 +188,7 @@ METHODS: dict[str, tuple[Callable[[Path], Any], dict[str, Any]]] = {
     "open": (TranscriptStore, {"session": "zz"}),
     "read": (TranscriptStore, {"session": "zz"}),
     "path": (TranscriptStore, {"session": "zz"}),
-    "path_of": (TranscriptStore, {"session": "zz"}),
+    "find_path": (TranscriptStore, {"session": "zz"}),
     "records": (TranscriptStore, {"session": "zz"}),
     "size": (TranscriptStore, {"session": "zz"}),
     "updated": (TranscriptStore, {"session": "zz"}),

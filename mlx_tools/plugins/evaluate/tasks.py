@@ -96,7 +96,7 @@ class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     notes: Texts = field(default_factory=dict)
     corpora: Mapping[str, Texts] = field(default_factory=dict)
     contains: tuple[str, ...] = ()
-    match_any: tuple[str, ...] = ()
+    any_of: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
     number: float | None = None
     tolerance: float = 0.0
@@ -473,7 +473,7 @@ def is_right_answer(task: Task, answer: str) -> bool:
     text = answer.casefold()
     if not _holds(text, task.contains):
         return False
-    if task.match_any and not any(part.casefold() in text for part in task.match_any):
+    if task.any_of and not any(part.casefold() in text for part in task.any_of):
         return False
     if any(part.casefold() in text for part in task.lacks):
         return False
