@@ -144,6 +144,15 @@ def bad_first_lines(room: str) -> list[Finding]:
     return findings
 
 
+def python_files(folder: str) -> list[Path]:
+    """Return the Python files below a folder, without those of environments such as ``.venv``."""
+    return [
+        path
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+    ]
+
+
 def bad_openers(folder: str) -> list[Finding]:
     """Return the docstrings in a folder that begin as none may.
 
@@ -151,7 +160,7 @@ def bad_openers(folder: str) -> list[Finding]:
     tenth of the time that reading them takes.
     """
     findings: list[Finding] = []
-    for path in sorted((ROOT / folder).rglob("*.py")):
+    for path in python_files(folder):
         text, name = path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()
         for match in _OPENED.finditer(text):
             line = text.count("\n", 0, match.start()) + 1

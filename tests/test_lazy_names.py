@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts import names
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -94,7 +96,7 @@ def test_every_name_that_is_imported_is_there() -> None:
     missing = [
         f"{path.relative_to(ROOT)}:{line}: {module}.{name}"
         for folder in ("mlx_tools", "tests", "scripts", "benchmarks")
-        for path in sorted((ROOT / folder).rglob("*.py"))
+        for path in names.python_files(folder)
         if path.name != "additions.py"  # its programs make modules
         for line, module, name in imports(path.read_text(encoding="utf-8"))
         if name != "*" and not exists(module, name)
