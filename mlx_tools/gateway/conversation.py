@@ -24,7 +24,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from mlx_tools.controller import RunSettings, Session, make_turn
+from mlx_tools.controller import RunSettings, Session, SessionInputs, make_turn
 from mlx_tools.gateway.content import gateway_text
 from mlx_tools.gateway.request import ApiError, ClientCall, ClientMessage, TurnRequest
 from mlx_tools.messages import ErrorInfo, FinalAnswer, Strategy, Style, ToolCall, ToolSpec, replace
@@ -164,7 +164,7 @@ class BeginningMemory:
             size,
             fold.is_verbatim,
         )
-        lookup_key = _lookup_key(fold.session, messages, len(messages))
+        lookup_key = _lookup_key(fold.session.header, messages, len(messages))
         with self._lock:
             old = self.folds.pop(lookup_key, None)
             self.folds[lookup_key] = kept
@@ -173,27 +173,30 @@ class BeginningMemory:
                 self._size -= self.folds.popitem(last=False)[1].size
 
     def get(
-        self, messages: tuple[ClientMessage, ...], end: int, session: Session
+        self,
+        messages: tuple[ClientMessage, ...],
+        end: int,
+        header: Header,
+        specs: Mapping[str, ToolSpec],
     ) -> _Beginning | None:
-        """Return the fold of the first ``end`` messages if it began as this session does."""
-        lookup_key = _lookup_key(session, messages, end)
+        """Return the fold of the first ``end`` messages if its session began with these."""
+        lookup_key = _lookup_key(header, messages, end)
         with self._lock:
             found = self.folds.get(lookup_key)
             if found is not None:
                 self.folds.move_to_end(lookup_key)
-        if found is None or found.session.header != session.header:
+        if found is None or found.session.header != header:
             return None
-        is_same = found.messages == messages[:end] and found.session.specs == session.specs
+        is_same = found.messages == messages[:end] and found.session.specs == specs
         return found if is_same else None
 
 
 def _lookup_key(
-    session: Session, messages: tuple[ClientMessage, ...], end: int
+    header: Header, messages: tuple[ClientMessage, ...], end: int
 ) -> tuple[Hashable, ...]:
     """Return what the fold of the first ``end`` messages is looked up by."""
     # Few conversations share their length, two questions and the answers to them. Of those that do
     # the last one is remembered.
-    header = session.header
     return (header.style, header.system, end, *messages[max(0, end - 4) : end])
 
 
@@ -375,22 +378,28 @@ class ConversationFold:
     def __init__(
         self,
         messages: Sequence[ClientMessage],
-        session: Session,
+        header: Header,
+        inputs: SessionInputs,
         memory: TurnMemory,
         beginnings: BeginningMemory,
     ) -> None:
         self.messages = pair_results(messages)
-        self.session = session
         self._memory, self._beginnings = memory, beginnings
+        # Messages before it are folded, or stand in the header.
+        self._rest_begin = sum(1 for _ in _preamble(self.messages))
+        self._keys: list[str] = []  # of the conversation from there on, if it is known
+        found = self._find_beginning(header, inputs.specs)
+        if found is not None:
+            self.session, self.calls = found.session.copy(), found.calls.copy()
+            self.has_question, self.is_verbatim = found.has_question, found.is_verbatim
+            self.key, self.known_size = found.key, found.body_size
+            return
+        self.session = Session(header, inputs)
         # The key begins with the form of answers: a text for another form is no example.
-        form = session.header.style, session.header.strategy, session.result_name
-        self.key = " ".join(form)
+        self.key = f"{header.style} {header.strategy} {self.session.result_name}"
         self.calls = WaitingCalls(())
         self.has_question = self.is_verbatim = False
         self.known_size = 0
-        self._rest_begin = 0  # messages before it are folded, or stand in the header
-        self._keys: list[str] = []  # of the conversation from there on, if it is known
-        self._recall()
 
     def fold(self, body_size: int = 0) -> None:
         """Fold the rest of the messages, of a request of so many characters.
@@ -424,18 +433,17 @@ class ConversationFold:
         self.session.run_history = _NoRepeats()
         self.session.iterations = 0  # how long an agent goes on is its own affair
 
-    def _recall(self) -> None:
-        """Go on from the longest known beginning.
+    def _find_beginning(self, header: Header, specs: Mapping[str, ToolSpec]) -> _Beginning | None:
+        """Return the longest beginning to go on from, None if there is none.
 
         It ends before a message of the model: no other is folded in one with what comes before.
         """
         messages = self.messages
-        self._rest_begin = preamble = sum(1 for _ in _preamble(messages))
         must_be_plain = False  # a turn of another gateway follows
-        for at in range(len(messages) - 1, preamble, -1):
+        for at in range(len(messages) - 1, self._rest_begin, -1):
             if messages[at].role != "assistant":
                 continue
-            found = self._beginnings.get(messages, at, self.session)
+            found = self._beginnings.get(messages, at, header, specs)
             if found is None or (found.is_verbatim and must_be_plain):
                 continue
             rest = messages[at:]
@@ -443,12 +451,11 @@ class ConversationFold:
             must_be_plain = self._last_unknown(rest, keys) >= 0
             if found.is_verbatim and must_be_plain:
                 continue
-            self.session, self.calls = found.session.copy(), found.calls.copy()
-            self.has_question, self.is_verbatim = found.has_question, found.is_verbatim
-            self.known_size, self._rest_begin, self._keys = found.body_size, at, keys
             # All beginnings of a conversation share the messages themselves.
             self.messages = found.messages + rest
-            return
+            self._rest_begin, self._keys = at, keys
+            return found
+        return None
 
     def _last_unknown(self, messages: Sequence[ClientMessage], keys: Sequence[str]) -> int:
         """Return the place of the last turn that was not written here, or -1.

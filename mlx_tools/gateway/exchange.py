@@ -152,25 +152,31 @@ async def read_body(
     length = request.headers.get("content-length", "")
     if length.isascii() and length.isdigit() and int(length[:20]) > max_bytes:
         raise _too_large(max_bytes)
-    body = bytearray()
+    first, rest = b"", bytearray()  # most bodies come as one part, which is not copied
     with anyio.move_on_after(seconds) as late:
         async for part in request.stream():
-            body += part
-            if len(body) > max_bytes:
+            if first:
+                rest += part
+            else:
+                first = part
+            if len(first) + len(rest) > max_bytes:
                 raise _too_large(max_bytes)
     if late.cancelled_caught:
         raise ApiError(408, "timeout", f"the body did not come within {seconds:g} s")
-    return bytes(body)
+    return first + rest if rest else first
 
 
 def _too_large(max_bytes: int) -> ApiError:
     return ApiError(413, "payload_too_large", f"the body is over {max_bytes} bytes")
 
 
-async def json_body(
-    request: Request, read: Callable[[dict[str, Any], int], Any] = lambda body, size: body
-) -> Any:
-    """Read a request's body, a JSON object, by ``read``, which gets its size too.
+async def json_body(request: Request) -> dict[str, Any]:
+    """Read a request's body, a JSON object. Raises `ApiError` if it is none."""
+    return await read_json(await read_body(request, "application/json"), lambda body: body)
+
+
+async def read_json(body: bytes, read: Callable[[dict[str, Any]], Result]) -> Result:
+    """Return what ``read`` returns for the JSON object of a body.
 
     If much of it is not the text of messages, it is read in a thread: the event loop serves others
     meanwhile.
@@ -178,13 +184,12 @@ async def json_body(
     Raises:
         ApiError: it is no JSON object, or ``read`` refuses it.
     """
-    body = await read_body(request, "application/json")
     # Not in a thread: it is one call that lets no other thread work.
     plain = plain_object(body)
     texts = 0 if plain is None else _message_chars(plain)
 
-    def work() -> Any:
-        return read(json_object(body, "the body is") if plain is None else plain, len(body))
+    def work() -> Result:
+        return read(json_object(body, "the body is") if plain is None else plain)
 
     return await in_thread_if_large(len(body) - texts, work)
 

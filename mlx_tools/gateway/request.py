@@ -123,7 +123,7 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     @property
     def messages_count(self) -> int:
         """The number of messages, and of the calls in them."""
-        return sum(1 + len(message.calls) for message in self.messages)
+        return len(self.messages) + sum([len(m.calls) for m in self.messages if m.calls])
 
     @property
     def is_plain(self) -> bool:

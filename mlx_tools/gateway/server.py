@@ -50,7 +50,14 @@ from mlx_tools.gateway.anthropic_messages import (
 )
 from mlx_tools.gateway.body import MAX_PARTS
 from mlx_tools.gateway.chat_completions import read_chat_completion, read_completion
-from mlx_tools.gateway.exchange import SEND_SECONDS, Sender, json_body, left_out_headers
+from mlx_tools.gateway.exchange import (
+    SEND_SECONDS,
+    Sender,
+    left_out_headers,
+    read_body,
+    read_json,
+)
+from mlx_tools.gateway.message_memory import MessageMemory
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.openapi import OPERATIONS, SCHEMAS, Operation, openapi_document
 from mlx_tools.gateway.request import (
@@ -298,7 +305,7 @@ def _turn_routes(gateway: Gateway) -> list[Route]:
     responses = partial(read_responses, **made, temperature=gateway.temperature)
     messages = partial(read_anthropic_messages, new_id=gateway.new_id)
     turns = {
-        "/v1/chat/completions": _TurnEndpoint(gateway, chat, openai_error),
+        "/v1/chat/completions": _ChatEndpoint(gateway, chat, openai_error),
         "/v1/completions": _TurnEndpoint(gateway, plain, openai_error),
         "/v1/responses": _TurnEndpoint(gateway, responses, responses_error),
         "/v1/messages": _TurnEndpoint(gateway, messages, anthropic_messages_error),
@@ -321,7 +328,7 @@ class _TurnEndpoint:
         gateway.meters.count("requests_total", path=scope["path"])
         error: ApiError | None = None
         try:
-            turn, reply = await json_body(request, self._read_turn)
+            turn, reply = await self._read_turn(await read_body(request, "application/json"))
             async with sender.with_client(receive):
                 try:
                     speaker = await gateway.models.speaker(turn.model)
@@ -337,9 +344,10 @@ class _TurnEndpoint:
             gateway.meters.count("errors_total", code=error.code)
             await sender.whole(error.status, self._error_body(error), error.headers)
 
-    def _read_turn(self, body: JsonObject, size: int) -> tuple[TurnRequest, Reply]:
-        turn, reply = self._read(body)
-        return replace(_check_bounds(turn), size=size, streamed=reply.streamed), reply
+    async def _read_turn(self, body: bytes) -> tuple[TurnRequest, Reply]:
+        """Read a body. Raises `ApiError` for one that is wrong."""
+        turn, reply = await read_json(body, self._read)
+        return _check_turn(turn, body, reply), reply
 
     async def _answer(
         self, speaker: TurnRunner, turn: TurnRequest, reply: Reply, sender: Sender
@@ -362,6 +370,29 @@ class _TurnEndpoint:
             return
         done = await take(lambda event: None)
         await sender.whole(200, reply.whole(done), headers | _done_headers(done))
+
+
+class _ChatEndpoint(_TurnEndpoint):
+    """The endpoint of chat completions: of a long conversation it reads what is new."""
+
+    def __init__(self, gateway: Gateway, read: ReadBody, error_body: ErrorBody) -> None:
+        super().__init__(gateway, read, error_body)
+        self._memory = MessageMemory()
+
+    async def _read_turn(self, body: bytes) -> tuple[TurnRequest, Reply]:
+        turn, reply = await self._memory.read(body, partial(read_json, read=self._read_with_tools))
+        return _check_turn(turn, body, reply), reply
+
+    def _read_with_tools(self, body: JsonObject) -> tuple[TurnRequest, Reply, Any]:
+        return *self._read(body), body.get("tools")
+
+
+def _check_turn(turn: TurnRequest, body: bytes, reply: Reply) -> TurnRequest:
+    """Return a turn with the size of its body.
+
+    Raises `ApiError` if it has too many messages.
+    """
+    return replace(_check_bounds(turn), size=len(body), streamed=reply.streamed)
 
 
 def _check_bounds(turn: TurnRequest) -> TurnRequest:
@@ -404,10 +435,8 @@ async def _model(request: Request) -> Response:
 
 
 async def _count_tokens(request: Request) -> Response:
-    def read(body: JsonObject, size: int) -> TurnRequest:
-        return replace(_check_bounds(read_count_tokens(body)), size=size)
-
-    turn = await json_body(request, read)
+    body = await read_body(request, "application/json")
+    turn = replace(_check_bounds(await read_json(body, read_count_tokens)), size=len(body))
     speaker = await request.app.state.gateway.models.speaker(turn.model)
     return JSONResponse({"input_tokens": await speaker.count(turn)})
 

@@ -33,7 +33,6 @@ from mlx_tools.controller import (
     Outputs,
     PauseApprover,
     RunClock,
-    Session,
     SessionInputs,
     make_request,
     to_chat_request,
@@ -237,8 +236,8 @@ class TurnRunner:
         """Return the conversation of a request, with the beginning that is known."""
         header = self.profile.header(request, self.limits)
         specs = {spec.name: spec for spec in request.tools}
-        session = Session(header, SessionInputs(specs=specs, words=self.profile.words))
-        return ConversationFold(request.conversation, session, self.memory, self.beginnings)
+        inputs = SessionInputs(specs=specs, words=self.profile.words)
+        return ConversationFold(request.conversation, header, inputs, self.memory, self.beginnings)
 
     async def measure(self, prompt: str) -> int:
         """Return the tokens of a prompt.

@@ -9,12 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from starlette.requests import Request
 
 from mlx_tools.controller import prior_from_messages
 from mlx_tools.gateway.body import MAX_MESSAGES, MAX_PARTS, MAX_STOPS, MAX_TOOLS
 from mlx_tools.gateway.conversation import WaitingCalls
-from mlx_tools.gateway.exchange import LARGE, json_body, left_out_headers
+from mlx_tools.gateway.exchange import LARGE, left_out_headers, read_json
 from mlx_tools.gateway.responses import read_responses
 from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt import build_catalog
@@ -213,19 +212,13 @@ LONG = "x" * (LARGE + 1)
 async def test_a_body_of_which_much_is_no_text_of_messages_is_read_in_a_thread(
     body: dict[str, Any], in_thread: bool
 ) -> None:
-    content = json.dumps(body).encode()
     threads: list[int] = []
 
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": content, "more_body": False}
-
-    def read(body: dict[str, Any], size: int) -> int:
+    def read(body: dict[str, Any]) -> dict[str, Any]:
         threads.append(threading.get_ident())
-        return size
+        return body
 
-    headers = [(b"content-type", b"application/json")]
-    scope = {"type": "http", "method": "POST", "headers": headers}
-    assert await json_body(Request(scope, receive), read) == len(content)
+    assert await read_json(json.dumps(body).encode(), read) == body
     assert (threads != [threading.get_ident()]) is in_thread
 
 
