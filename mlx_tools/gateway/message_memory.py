@@ -27,6 +27,9 @@ MAX_CONVERSATIONS: Final = 64
 """Conversations that are remembered: a body is compared with each, up to the first byte that
 differs."""
 
+MAX_TRIES: Final = 2
+"""Conversations that a body may go on from: two agents can begin alike with other tools."""
+
 MAX_BYTES: Final = 32 << 20
 """About how many bytes they take together: as many as the folds of conversations."""
 
@@ -65,13 +68,19 @@ class MessageMemory:
         Raises:
             ApiError: as ``read`` does for the body.
         """
-        short = self._shorten(body)
-        found = None if short is None else await self._read_short(short, read)
-        if found is None:
-            short, found = None, await read(body)
-        turn, reply, tools = found
+        starts = [c for c in self._conversations if body.startswith(c.text)]
+        for conversation in starts[:MAX_TRIES]:
+            short = _ShortBody(conversation, body, self._mark)
+            try:
+                turn, reply, tools = await read(short.body)
+            except ApiError:  # which names a place in the short body
+                break
+            if (whole := short.complete(turn, tools)) is not None:
+                self._keep(body, short.find_messages(), whole, tools)
+                return whole, reply
+        turn, reply, tools = await read(body)
         if len(body) >= MIN_BODY:
-            self._keep(body, turn, tools, short)
+            self._keep(body, _find_messages(body), turn, tools)
         return turn, reply
 
     @property
@@ -79,36 +88,23 @@ class MessageMemory:
         """About how many bytes it takes."""
         return _COPIES * sum(len(conversation.text) for conversation in self._conversations)
 
-    def _shorten(self, body: bytes) -> _ShortBody | None:
-        """Return a short body if this one goes on from a known conversation, else None."""
-        # The first is the longest: a longer one takes the place of those that it goes on from.
-        for conversation in self._conversations:
-            if body.startswith(conversation.text):
-                return _ShortBody(conversation, body, self._mark)
-        return None
+    def _keep(
+        self, body: bytes, place: tuple[int, int] | None, turn: TurnRequest, tools: Any
+    ) -> None:
+        """Remember a conversation, in the place of those that it goes on from.
 
-    async def _read_short(
-        self, short: _ShortBody, read: ReadBody
-    ) -> tuple[TurnRequest, Reply, Any] | None:
-        """Return what the whole body is read as, None if it must be read itself."""
-        try:
-            turn, reply, tools = await read(short.body)
-        except ApiError:  # which names a place in the short body
-            return None
-        whole = short.complete(turn, tools)
-        return None if whole is None else (whole, reply, tools)
-
-    def _keep(self, body: bytes, turn: TurnRequest, tools: Any, short: _ShortBody | None) -> None:
-        """Remember a conversation, in the place of those that it goes on from."""
-        if short is not None:
-            head, end = short.conversation.head, short.find_end()
-        else:
-            begin, end = _find_messages(body) or (0, None)
-            head = body[:begin]
-        if end is None:
+        Args:
+            body: The whole body.
+            place: Where the messages begin and end in it, None if that is not clear.
+            turn: What it was read as.
+            tools: The tools in it.
+        """
+        if place is None:
             return
-        text = body[:end]
-        self._conversations = [c for c in self._conversations if not text.startswith(c.text)]
+        head, text = body[: place[0]], body[: place[1]]
+        self._conversations = [
+            c for c in self._conversations if not (text.startswith(c.text) and c.tools == tools)
+        ]
         self._conversations.append(_Conversation(head, text, turn.messages, tools, turn.left_out))
         while len(self._conversations) > MAX_CONVERSATIONS or self.size > self._max_bytes:
             del self._conversations[0]
@@ -143,8 +139,8 @@ class _ShortBody:
 
     def __init__(self, conversation: _Conversation, body: bytes, mark: str) -> None:
         self.conversation, self._mark = conversation, mark
-        self._message = b'{"role":"user","content":"%b"}' % mark.encode()
-        self.body = b"".join((conversation.head, self._message, body[len(conversation.text) :]))
+        known = conversation.head + b'{"role":"user","content":"%b"}' % mark.encode()
+        self.body, self._known_end = known + body[len(conversation.text) :], len(known)
 
     def complete(self, turn: TurnRequest, tools: Any) -> TurnRequest | None:
         """Return the turn with all messages, None if the whole body must be read.
@@ -163,13 +159,12 @@ class _ShortBody:
         )
         return replace(turn, messages=(*before.messages, *new)) if is_whole else None
 
-    def find_end(self) -> int | None:
-        """Return where the last message ends in the whole body, None if that is not clear."""
-        places = _find_messages(self.body)
-        if places is None:
+    def find_messages(self) -> tuple[int, int] | None:
+        """Return where the messages begin and end in the whole body, None if that is not clear."""
+        place = _find_messages(self.body)
+        if place is None:
             return None
-        new_size = places[1] - len(self.conversation.head) - len(self._message)
-        return len(self.conversation.text) + new_size
+        return place[0], place[1] + len(self.conversation.text) - self._known_end
 
 
 class _Messages(Struct):
@@ -180,10 +175,7 @@ _decoder: Final = msgspec.json.Decoder(_Messages)
 
 
 def _find_messages(body: bytes) -> tuple[int, int] | None:
-    """Return where the list of messages begins, and where its last message ends.
-
-    None if that is not clear.
-    """
+    """Return where the messages begin and end in a body, None if that is not clear."""
     try:
         messages = bytes(_decoder.decode(body).messages)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -191,4 +183,5 @@ def _find_messages(body: bytes) -> tuple[int, int] | None:
     begin = body.find(messages[:_SAME_BYTES])
     if not body.startswith(messages, begin):
         return None
+    # Behind the bracket that opens the list, and before the one that closes it.
     return begin + 1, begin + len(messages[:-1].rstrip(_BLANK))

@@ -180,6 +180,16 @@ async def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert memory.size == 0
 
 
+async def test_two_conversations_that_differ_in_their_tools_are_both_known() -> None:
+    memory, sizes = MessageMemory(), list[int]()
+    for number in range(1, 5):
+        for tools in ([], [WEATHER]):
+            body = dump([LONG, *[HELLO] * number], tools=tools)
+            turn, _ = await memory.read(body, partial(read, sizes=sizes))
+            assert turn == (await read(body))[0]
+    assert sum(size > MIN_BODY for size in sizes) == 2
+
+
 async def test_a_conversation_that_goes_on_takes_the_place_of_its_beginning() -> None:
     memory = MessageMemory()
     conversation: list[Mapping[str, Any]] = [LONG]
@@ -187,4 +197,4 @@ async def test_a_conversation_that_goes_on_takes_the_place_of_its_beginning() ->
         conversation.append(HELLO)
         for tools in ([], [], [WEATHER]):  # a client that lost the answer asks again
             await memory.read(dump([*conversation], tools=tools), read)
-    assert memory.size < 4 * len(msgspec.json.encode(conversation))
+    assert memory.size < 2 * 4 * len(msgspec.json.encode(conversation))
