@@ -261,11 +261,12 @@ def streams(largest: int) -> Costs:
     with characters beyond Latin-1."""
     costs: Costs = {}
 
-    def stream(text: str) -> None:
-        reader = Reader()
-        for begin in range(0, len(text), 4):
-            reader.feed(text[begin : begin + 4])
-        reader.finish()
+    def stream(text: str, times: int = 1) -> None:
+        for _ in range(times):
+            reader = Reader()
+            for begin in range(0, len(text), 4):
+                reader.feed(text[begin : begin + 4])
+            reader.finish()
 
     kinds: Mapping[str, Callable[[int], str]] = {
         **{name: lambda size, make=make: make(size).text for name, make in KINDS.items()},
@@ -276,12 +277,19 @@ def streams(largest: int) -> Costs:
         return {}
     for name, make in kinds.items():
         costs[name] = {size: least(partial(stream, make(size)), 1) for size in sizes}
-    # On a busy machine one sample is too large now and then: those that grew are measured again,
-    # small and large ones in turns.
+    # One sample is too large now and then: those that grew are measured again, in turns. So that a
+    # machine whose speed changes does so for all sizes alike, each is as much text in all.
     for name, make in kinds.items():
-        for _ in range(3 if len(sizes) > 1 and slope(costs[name]) > STEEP else 0):
-            for size, cost in costs[name].items():
-                costs[name][size] = min(cost, least(partial(stream, make(size)), 1))
+        if len(sizes) < 2 or slope(costs[name]) <= STEEP:
+            continue
+        texts = {size: make(size) for size in sizes}
+        again = dict.fromkeys(sizes, math.inf)
+        for _ in range(ROUNDS):
+            for size, text in texts.items():
+                count = sizes[-1] // size
+                cost = least(partial(stream, text, count), 1) / count
+                again[size] = min(again[size], cost)
+        costs[name] = again
     worst = max((name for name in costs), key=lambda name: slope(costs[name]))
     shown = dict.fromkeys((worst, "braces among emoji", "prose"))
     return {f"a streamed text ({name}), by bytes": costs[name] for name in shown}

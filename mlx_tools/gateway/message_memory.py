@@ -95,7 +95,7 @@ class MessageMemory:
 
         Args:
             body: The whole body.
-            place: Where the messages begin and end in it, None if that is not clear.
+            place: Where the messages begin and end in it, None if unknown.
             turn: What it was read as.
             tools: The tools in it.
         """
@@ -160,7 +160,7 @@ class _ShortBody:
         return replace(turn, messages=(*before.messages, *new)) if is_whole else None
 
     def find_messages(self) -> tuple[int, int] | None:
-        """Return where the messages begin and end in the whole body, None if that is not clear."""
+        """Return where the messages begin and end in the whole body, None if unknown."""
         place = _find_messages(self.body)
         if place is None:
             return None
@@ -175,7 +175,7 @@ _decoder: Final = msgspec.json.Decoder(_Messages)
 
 
 def _find_messages(body: bytes) -> tuple[int, int] | None:
-    """Return where the messages begin and end in a body, None if that is not clear."""
+    """Return where the messages begin and end in a body, None if unknown."""
     try:
         messages = bytes(_decoder.decode(body).messages)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
