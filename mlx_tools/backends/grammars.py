@@ -66,7 +66,7 @@ class _Gbnf:
         return "".join(f"{name} ::= {body}\n" for name, body in rules.items())
 
     def _value(self, schema: Any) -> str:
-        """The values of a schema, as one item of a sequence."""
+        """Return the rule for the values of a schema, as one item of a sequence."""
         if isinstance(schema, bool):
             return "value"
         if "enum" in schema or "const" in schema:
@@ -163,7 +163,7 @@ def _either(options: Sequence[str]) -> str:
 
 
 def _counts(schema: Mapping[str, Any], noun: str) -> tuple[int, int | None]:
-    """The least and the most of something, where they can be said."""
+    """Return the least and the greatest count, as far as a grammar can say them."""
     least, most = schema.get(f"min{noun}", 0), schema.get(f"max{noun}")
     return (
         least if least <= _MAX_REPEATS else 0,
@@ -207,7 +207,7 @@ def turn_grammar(
     due = len(prefix) - len(repeated_end(prefix))
 
     def ways_left(ways: Iterable[tuple[str, str, str]]) -> list[str]:
-        """Those that begin with what is written, without it."""
+        """Return the ways that begin with the text written so far, without that text."""
         return [
             f"{writer.literal(head[due:])} {inner} {writer.literal(tail)}"
             for head, inner, tail in ways

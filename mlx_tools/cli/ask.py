@@ -145,7 +145,7 @@ def _pick_session(
 
 
 def _read_question(question: Sequence[str] | None, prompt: str | None) -> str | None:
-    """The question as it was typed, or as a named prompt has it."""
+    """Return the question as it was typed, or as a named prompt has it."""
     if prompt is None:
         return options.join_words(question)
     from mlx_tools.cli.prompts import fill_prompt

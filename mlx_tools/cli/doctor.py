@@ -171,7 +171,7 @@ async def _find(run: RunOptions, seconds: float | None) -> _Findings:
 
 
 def _machine(run: RunOptions, selected: SelectedBackend | None = None) -> list[Check]:
-    """The checks of this machine, and of the commands that start by themselves on it."""
+    """Check this machine, and the commands that start by themselves on it."""
     files = selected.files if selected is not None else None
     starts = [Autostart(name="serve")]
     port = run.configuration.settings.gateway.port

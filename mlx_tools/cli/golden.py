@@ -346,7 +346,7 @@ def _load_golden(
     about: str = "",
     expect: Sequence[Any] = (),
 ) -> Golden:
-    """The golden transcript of a session, by its id, ``last`` or a path, written down."""
+    """Make a golden transcript of a session, found by its id, ``last`` or a path."""
     store = session_store(configuration)
     is_path = file_exists(session) and not folder_exists(session)
     files = store.read(Path(session) if is_path else store.find(session))
@@ -369,7 +369,10 @@ def _load_golden(
 
 
 def _target(folder: Path, name: str) -> Path:
-    """The file. Raises `UsageError` for a name that leads elsewhere, or is taken."""
+    """Return the path of a new transcript.
+
+    Raises `UsageError` if the name is taken, or leads out of the folder.
+    """
     parts = name.removesuffix(".jsonl").split("/")
     if not name.isprintable() or any(not p or p.startswith((".", "~")) for p in parts):
         raise UsageError(f"{name!r} cannot name a transcript", hint="use letters, digits, - and _")

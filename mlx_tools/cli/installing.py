@@ -28,7 +28,7 @@ def tell_left(remaining: list[str]) -> int:
 
 
 def program() -> list[str]:
-    """The words that start this very program, wherever the user stands."""
+    """Return the command line that starts this very program, from any folder."""
     script = Path(sys.argv[0])
     if script.name == "mlx-tools":
         return [str(script.absolute())]

@@ -47,7 +47,7 @@ def with_instructions(configuration: Configuration) -> Configuration:
 
 
 def _read(path: Path) -> str:
-    """The text of a regular file that is no link, empty if it cannot be read."""
+    """Return the text of a regular file that is no link, empty if it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(fd, "rb") as file:

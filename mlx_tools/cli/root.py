@@ -186,7 +186,7 @@ app = typer.Typer(cls=LazyGroup, context_settings=_CONTEXT, pretty_exceptions_en
 
 @app.callback(help="Reliable tool use for local models that only complete text.")
 def _root() -> None:
-    """The program as a whole has no options but those that typer gives it."""
+    """Give the program the options that typer adds; it has none of its own."""
 
 
 def run(arguments: Sequence[str], *, is_nested: bool = False) -> int:

@@ -46,7 +46,7 @@ index, and 200 of them less than a tenth of a second."""
 
 
 def open_user_store() -> SessionStore:
-    """The store of the user's sessions."""
+    """Open the store of the user's sessions."""
     return session_store(config.load())
 
 
@@ -143,7 +143,7 @@ def tell_resumed(saved: SavedSession) -> None:
 
 
 def load_session(session: str, options_given: options.Options) -> SavedSession:
-    """A session, read without holding it, and how its header says to go on."""
+    """Read a session without holding it, and find how its header says to go on."""
     store = open_user_store()
     place = session if os.sep in session else store.find(session)
     records = store.read(place).transcript

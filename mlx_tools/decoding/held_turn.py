@@ -406,7 +406,10 @@ class ConstrainedTurn:
         return self._open is not None and self._exact == self._open[1]
 
     def request_next_scores(self) -> list[Delta]:
-        """The model cuts what stands there otherwise than it came: ask behind it."""
+        """Ask for the scores after the text up to which its tokens are known.
+
+        The model cuts the text there into other tokens than it wrote.
+        """
         assert self._open is not None
         self._exact = self._open[1]
         pending = self.pending_request
@@ -565,7 +568,7 @@ class ConstrainedTurn:
         return self._give_own_up(native) if native.is_decided or ends_at_once else []
 
     def _end_own(self, native: NativeTurn) -> list[Delta]:
-        """The text has ended: take it in the model's own form, or mend it."""
+        """End the text: take it in the model's own form, or mend it."""
         for index, reading in native.readings(is_end=True):
             if is_valid_turn(reading, self._tools, self._rules):
                 return self._take_own(index, is_whole=True) + self.close("stop")
@@ -628,7 +631,7 @@ class ConstrainedTurn:
         return self._ask(SampleTokens(""))
 
     def _escape(self, quote: int) -> None:
-        """A quote that seems to end an answer's text is one in it: escape it, and read on."""
+        """Escape a quote within an answer's text that seemed to end it, and read on."""
         if self._first is None:
             self._first = self._whole
         cut = max((e for e in self._edges if e <= quote), default=self._drawn_from)

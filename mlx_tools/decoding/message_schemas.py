@@ -53,7 +53,7 @@ def message_schema(
 
 
 def bare_dialect(rules: ReadingRules) -> Dialect | None:
-    """The dialect of a template whose calls are bare objects, None for any other."""
+    """Return the dialect of a template whose calls are bare objects, else None."""
     key = _ARGUMENTS_KEY.search(rules.call[1])
     if key is None:
         return None

@@ -56,7 +56,7 @@ class KeyOrder:
     parts: dict[str | int, KeyOrder] = field(default_factory=dict)
 
     def ordered(self) -> Mapping[str, Any] | bool:
-        """A schema that allows anything, with the properties in this order."""
+        """Return a schema that allows anything, with the properties in this order."""
         if self.keys:
             return {"properties": {key: self._part(key) for key in self.keys}}
         items = [self._part(place) for place in range(max(self.items, len(self.parts)))]
@@ -156,7 +156,7 @@ class JsonMatcher:
         return other if other.reorder(keys) else self
 
     def forced(self, text_before: str = "") -> str:
-        """The text that must come next, after ``text_before``."""
+        """Return the text that must come next, after ``text_before``."""
         state = self._state
         if text_before:
             if not self.fits(text_before):
@@ -244,7 +244,10 @@ class MessageSchema:
         arguments: Mapping[str, Any] | None = None,
         extra_schemas: Sequence[Mapping[str, Any]] = (),
     ) -> Mapping[str, Any]:
-        """The schema of a call of one of these tools, with the first one's arguments."""
+        """Return the schema of a call of one of these tools.
+
+        ``arguments`` is the schema of the arguments, by default that of the first tool.
+        """
         given = arguments
         if given is None:
             given = make_compilable(self._parameters[names[0]]).schema or ANY_OBJECT
@@ -284,7 +287,7 @@ class MessageSchema:
         return (name, end) if matcher is not None and matcher.fits(line) else None
 
     def choices(self, name: str) -> tuple[str, ...]:
-        """The strings that the enumerations of a tool's parameters allow."""
+        """Return the strings that the enumerations of a tool's parameters allow."""
         if name not in self._choices:
             self._choices[name] = list_choices(self._parameters.get(name))
         return self._choices[name]
@@ -606,7 +609,7 @@ class ConstrainedObject:
         return self._take_first(ways) or any(map(self._take_container, containers))
 
     def _closest_value(self, value: str, is_string: bool) -> Any:
-        """The value that a part's text is; the text where that is no JSON."""
+        """Return the value of a part's text, or the text itself if it is no JSON."""
         with suppress(Unreadable):
             return value if is_string else loads(value)
         return value
@@ -665,7 +668,7 @@ class ConstrainedObject:
     # --- where it stands ----------------------------------------------------------------------
 
     def _separator(self) -> str:
-        """The comma before the part that comes now: it is matched with that part."""
+        """Return the comma before the next part, which is matched together with it."""
         if not self._levels:
             return ""
         level = self._levels[-1]
@@ -674,7 +677,7 @@ class ConstrainedObject:
         return "," if level.order.items else ""
 
     def _next_place(self) -> str | int:
-        """The place of the value that was just written; the next one is another."""
+        """Return the key or index of the value just written, and go on to the next."""
         level = self._levels[-1]
         if level.is_object:
             key, level.key = level.key, None
@@ -726,7 +729,7 @@ class ConstrainedObject:
     # --- what is open, and what cannot be read --------------------------------------------------
 
     def _check_open(self) -> None:
-        """A key or name that is too long fits nothing, nor do too many blanks."""
+        """Note a violation if the open key or name is too long, or has too many blanks."""
         token = None if self._is_free else self._walk.open_token()
         if self._is_free or self.tentative_violation is not None:
             return
@@ -766,7 +769,7 @@ class ConstrainedObject:
 
 
 def _get_key_order(value: Any) -> KeyOrder:
-    """The order of keys in a value, at every depth."""
+    """Return the order of keys in a value, at every depth."""
     if isinstance(value, dict):
         parts: dict[str | int, KeyOrder] = {
             key: _get_key_order(item) for key, item in value.items()
@@ -785,5 +788,5 @@ def _plain_number(value: str) -> list[str]:
 
 
 def _canonical(value: str) -> str:
-    """A string as JSON, with as few escapes as can be."""
+    """Return a string as JSON, with as few escapes as possible."""
     return _dumped_text(value).replace("\x7f", "\\u007f")

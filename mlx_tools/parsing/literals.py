@@ -52,7 +52,9 @@ def keywords(text: str) -> dict[str, Any]:
 
 
 def literal_object(text: str, string_marks: Sequence[str] = ()) -> dict[str, Any]:
-    """The object that ``text`` is, its keys bare or quoted. Raises `Unreadable`.
+    """Return the object that ``text`` is, its keys bare or quoted.
+
+    Raises `Unreadable`.
 
     ``string_marks`` are marks that stand before and after a string, as quotes do.
     """
@@ -63,7 +65,7 @@ def literal_object(text: str, string_marks: Sequence[str] = ()) -> dict[str, Any
 
 
 def literal(text: str, string_marks: Sequence[str] = ()) -> Any:
-    """The one value in ``text``. Raises `Unreadable`."""
+    """Return the one value in ``text``. Raises `Unreadable`."""
     reader = _Literals(text, string_marks)
     value = reader.value()
     if not reader.at_end():
@@ -95,7 +97,7 @@ class _Literals:
         return True
 
     def _key(self, colon: str) -> str:
-        """A name and what follows it, or a string and a colon."""
+        """Read a name and the text after it, or a string and a colon."""
         self._space()
         found = _KEY.match(self._text, self._pos)
         if found is None or _OPENING.match(self._text, self._pos):
@@ -170,7 +172,7 @@ class _Literals:
         return value
 
     def _string(self) -> str | None:
-        """A string, or several that stand next to each other; None where there is none."""
+        """Read a string, or several in a row, as one; None if there is none."""
         pieces: list[str] = []
         while (piece := self._one_string()) is not None:
             pieces.append(piece)

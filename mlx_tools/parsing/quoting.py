@@ -26,7 +26,7 @@ class Fence(NamedTuple):
 
 
 def fences(text: str) -> Iterator[Fence]:
-    """The fenced blocks of ``text``; one that is not closed ends with it."""
+    """Yield the fenced blocks of ``text``; one that is not closed ends with it."""
     begin = inside = 0
     opening: re.Match[str] | None = None
     for line in _LINE.finditer(text) if "```" in text or "~~~" in text else ():
@@ -62,7 +62,7 @@ def without_quoted(text: str) -> str:
 
 
 def last_fence(text: str) -> Fence | None:
-    """The fenced block that ends the text, None if none does or it is all of the text."""
+    """Return the fence that ends the text, None if none does or it is all of the text."""
     last = next(iter(deque(fences(text), maxlen=1)), None)
     if last is None or text[last.end :].strip() or not text[: last.begin].strip():
         return None
@@ -70,7 +70,7 @@ def last_fence(text: str) -> Fence | None:
 
 
 def only_fence(text: str) -> Fence | None:
-    """The fenced block that is all of the text, None if there is more."""
+    """Return the fence that is all of the text, None if there is more."""
     first = next(fences(text), None)
     if first is None or text[: first.begin].strip() or text[first.end :].strip():
         return None

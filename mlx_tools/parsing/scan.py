@@ -80,16 +80,19 @@ class Parts(Protocol):
     """
 
     def on_open(self, begin: int, is_object: bool) -> bool:
-        """A brace or bracket was opened."""
+        """Handle an opened brace or bracket."""
 
     def on_key(self, begin: int, key: str) -> bool:
-        """A key and its colon are there."""
+        """Handle a key, once its colon was read."""
 
     def on_value(self, begin: int, end: int, value: str, is_string: bool) -> bool:
-        """A string, number or literal; ``value`` is decoded, a literal JSON's own."""
+        """Handle a string, number or literal, with its value.
+
+        ``value`` is decoded if it is a string; a literal is one of JSON's own.
+        """
 
     def on_close(self, begin: int) -> bool:
-        """A brace or bracket was closed."""
+        """Handle a closed brace or bracket."""
 
 
 class OpenToken(NamedTuple):
@@ -198,7 +201,7 @@ class ObjectScanner:
         return self.bad or ("" if self.type == "final_answer" else self.bad_escape)
 
     def open_token(self) -> OpenToken | None:
-        """The string or word that is open."""
+        """Return the string or word that is open."""
         is_key = self._state <= _NEXT_KEY
         if self._string is not None:
             return OpenToken(self.begin, is_key, True, self._string.pieces or ())
@@ -461,7 +464,7 @@ class ObjectScanner:
     # --- words and comments ---
 
     def _word(self, pos: int) -> int:
-        """A key without quotes, a number or a literal; it waits until all of it is there."""
+        """Read a key without quotes, a number or a literal, once all of it is there."""
         known, self._open_word = self._open_word, ""  # of it, in earlier pieces
         begin = pos + len(known)
         found = _WORD.match(self._text, begin, pos + _MAX_WORD_CHARS)

@@ -74,7 +74,7 @@ class CutOff(Exception):
 
 @lru_cache(maxsize=256)
 def _prepare_marks(*marks: str) -> tuple[re.Pattern[str], re.Pattern[str], int]:
-    """The marks, their beginnings, and the length of the longest."""
+    """Compile the marks and their beginnings; return the longest mark's length, too."""
     return match_any(list(marks)), match_any_beginning(list(marks)), max(map(len, marks))
 
 
@@ -105,7 +105,7 @@ class TextSource:
         return len(self.text) - self.pos
 
     def take(self, end: int) -> str:
-        """The text up to ``end``, which is read now."""
+        """Take the text up to ``end`` and return it."""
         taken = self.text[self.pos : end]
         self.pos = end
         return taken
@@ -145,7 +145,7 @@ class TextSource:
         return True
 
     def peek(self) -> Steps[str]:
-        """The next character, empty at the end."""
+        """Return the next character, empty at the end."""
         return (yield from self.lookahead(1))
 
     def lookahead(self, size: int) -> Steps[str]:
@@ -174,7 +174,7 @@ class TextSource:
                 return
 
     def stands(self, *marks: str) -> Steps[str]:
-        """The longest of the marks that stands here; empty where none does."""
+        """Return the longest of the marks that comes next, empty if none does."""
         pattern, begun, _ = _prepare_marks(*marks)
         while not self.final and (not self.remaining or begun.match(self.text, self.pos)):
             yield
@@ -217,7 +217,7 @@ class TextSource:
             yield
 
     def bracketed(self, quotes: str, string_marks: Sequence[str] = ()) -> Steps[str]:
-        """All from the bracket that stands here to the one that closes it, with both.
+        """Return the text from the bracket here to the one that closes it, with both.
 
         ``quotes`` are the characters around strings, in which brackets do not count, and
         ``string_marks`` marks that stand there in place of quotes. Raises
@@ -268,7 +268,7 @@ class TextSource:
         raise CutOff
 
     def json_object(self) -> Steps[tuple[dict[str, Any], tuple[str, ...]]]:
-        """The object whose brace stands here, and what was repaired in it.
+        """Read the object whose brace is here; return it, and its repairs.
 
         Raises `CutOff`, and `Fault` where it cannot be read.
         """

@@ -71,7 +71,7 @@ _skip: Final[Callable[[str, int], tuple[Any, int]]] = JSONDecoder().scan_once  #
 
 
 def loads(text: str) -> Any:
-    """The value that ``text`` holds, white space around it aside. Raises `Unreadable`."""
+    """Return the value in ``text``, apart from white space. Raises `Unreadable`."""
     body = text.strip(_WHITE)
     value, end = decode(body)
     if end != len(body):
@@ -80,7 +80,7 @@ def loads(text: str) -> Any:
 
 
 def decode(text: str, begin: int = 0) -> tuple[Any, int]:
-    """The value at ``begin``, and where it ends. Raises `Unreadable`."""
+    """Return the value at ``begin``, and its end. Raises `Unreadable`."""
     try:
         value, end = _scan(text, begin)
     except JSONDecodeError as error:

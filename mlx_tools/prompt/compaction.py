@@ -198,7 +198,7 @@ def conversation_text(prompt: Prompt, removed: int, words: PromptWords) -> str:
 
 
 def count_turns(prompt: Prompt, removed: int) -> int:
-    """The number of completions among the first ``removed`` records of the prompt."""
+    """Count the completions among the first ``removed`` records of the prompt."""
     return sum(isinstance(record, CompletionRecord) for record in prompt.records[:removed])
 
 
@@ -214,7 +214,10 @@ def _render_records(records: Sequence[Record], words: PromptWords) -> Iterator[s
 
 
 def _steps(prompt: Prompt, placeholders: Placeholders) -> list[Cut]:
-    """The cuts, step by step: each holds all of the one before. The first is nothing."""
+    """Return the cuts, step by step: each holds all of the one before.
+
+    The first cuts nothing.
+    """
     records, calls = prompt.records, _long(prompt, placeholders)
     seen = {one.call: n for n, one in enumerate(records) if isinstance(one, ObservationRecord)}
     steps = [Cut(tuple(calls[:number])) for number in range(len(calls) + 1)]

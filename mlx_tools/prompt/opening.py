@@ -425,7 +425,7 @@ def _add_many(turns: _ExampleTurns, words: PromptWords, tools: Sequence[ToolSpec
 
 
 def _by_worth(words: PromptWords, tools: Sequence[ToolSpec]) -> Iterator[list[Example]]:
-    """The calls that can be shown, a list for each tool, the most telling tool first.
+    """Yield the calls that can be shown, a list for each tool, best tools first.
 
     The first of each list is one that goes on to its answer.
     """
@@ -472,7 +472,7 @@ def _generic(words: PromptWords, tool: ToolSpec) -> list[Example]:
 
 
 def _parts(schema: Any) -> int:
-    """The number of parts that a schema has, up to a bound."""
+    """Count the parts of a schema, up to a bound."""
     count, waiting = 0, [schema]
     while waiting and count < 1000:
         item = waiting.pop()

@@ -61,7 +61,7 @@ class ResultTool(Struct, frozen=True):
         return FinalAnswer(compact(value), (), (*repairs, *coercions))
 
     def parse_arguments(self, text: str) -> Mapping[str, Any] | None:
-        """The arguments for which ``text`` stands, which is JSON; else None.
+        """Return the arguments that the JSON in ``text`` stands for, else None.
 
         It may stand in the text's one fence, or be the last lines of the text.
         """

@@ -154,7 +154,9 @@ def _result(number: int) -> Message:
 def tools_from_template(
     template: ChatTemplate, chat_format: ChatFormat, *, bos: str, marks: Sequence[str]
 ) -> ToolFormat:
-    """The template's way with tools, in ``chat_format``, which was read from it too.
+    """Learn how the template writes tools.
+
+    ``chat_format`` was read from the same template.
 
     ``bos`` is what it writes first of all and the prompt does not, or writes by itself. ``marks``
     are the dialects' marks that stand in the template or are tokens of the model. Raises
@@ -182,7 +184,7 @@ def tools_from_template(
 
 
 def _that_lists(template: ChatTemplate) -> tuple[_Conversations, str]:
-    """The template in the first way in which it tells of tools, and what it writes so."""
+    """Return the first way in which the template lists tools, and its text then."""
     fault: ToolsUnknown | None = None
     differs = taken = False
     for beside, system, parts in product((True, False), (True, False), (False, True)):
@@ -211,7 +213,7 @@ def _that_lists(template: ChatTemplate) -> tuple[_Conversations, str]:
 
 
 def _listing(text: str) -> tuple[dict[str, Any], int, int]:
-    """The form of the two tools in ``text``, and where they begin and end."""
+    """Return the form of the two tools in ``text``, and where they begin and end."""
     first, second = (call.function for call in _CALLS[:2])
     for wrapped, indent, compact in product((True, False), (0, 2, 4), (False, True)):
         for margin in {"", " " * indent}:
@@ -226,7 +228,7 @@ def _listing(text: str) -> tuple[dict[str, Any], int, int]:
 def _opening(
     text: str, begin: int, end: int, bos: str, chat_format: ChatFormat
 ) -> tuple[Slots, str]:
-    """The text before the question, with slots, and what stands behind it."""
+    """Return the text before the question, with slots, and the text behind it."""
     if text.count(_QUESTION) != 1 or text.count(_SYSTEM) > 1:
         raise ToolsUnknown("its template writes a message more than once where there are tools")
     at = text.index(_QUESTION)
@@ -281,7 +283,7 @@ class _Learner:
         raise fault
 
     def _learn_rendered(self, template: _Conversations, calls: int, results: int) -> dict[str, Any]:
-        """A template that writes calls which it is given apart from what was said."""
+        """Learn from a template that writes a message's ``tool_calls`` itself."""
         text = template.text(
             _asking(), template.call_message(calls), *(_result(number) for number in range(results))
         )
@@ -307,7 +309,7 @@ class _Learner:
         return own | _around_results(head, between, after)
 
     def _unrendered(self, template: _Conversations, results: int) -> dict[str, Any]:
-        """A template that leaves it to the model's text how calls are written."""
+        """Learn from a template that leaves the writing of calls to the model's text."""
         dialect = self._only_dialect()
         call = {"role": "assistant", "content": _CALL_TEXT}
         text = template.text(_asking(), call, *(_result(number) for number in range(results)))
@@ -355,7 +357,7 @@ class _Learner:
         return turn, (between[0] if between else None, after), encoded or in_json
 
     def _end(self, tail: str, dialect: Dialect | None) -> tuple[str, str]:
-        """The end of the last call, and the text between the turn's end and the results."""
+        """Return the end of the last call, and the text between it and the results."""
         suffix = self._format.assistant[1]
         if suffix and suffix in tail:
             closing, _, head = tail.partition(suffix)
@@ -371,7 +373,7 @@ class _Learner:
         return closing, head
 
     def _before_arguments(self, text: str, dialect: Dialect | None) -> str:
-        """The text between a call's name and its arguments."""
+        """Return the text between a call's name and its arguments."""
         before, key, _ = text.partition(_CALLS[0].key)
         if not key:
             raise ToolsUnknown("its template does not write the names of a call's arguments")
@@ -405,7 +407,7 @@ class _Learner:
         return best
 
     def _only_dialect(self) -> Dialect:
-        """The one family whose mark is in the template or among the model's tokens."""
+        """Return the one dialect whose mark is in the template or a token of the model."""
         found = [one for one in DIALECTS if one.open in self._marks and not one.line]
         opens = {one.open for one in found}
         if len(opens) != 1:

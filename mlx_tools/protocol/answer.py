@@ -59,7 +59,7 @@ def find_answer(text: str) -> tuple[str, str]:
 
 
 def _final_action(text: str) -> str:
-    """The answer in LangChain's form of an action, empty if the object is none."""
+    """Return the answer in LangChain's form of an action, empty if there is none."""
     try:
         value = loads(text)
     except Unreadable:

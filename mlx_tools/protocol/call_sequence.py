@@ -260,7 +260,7 @@ class CallSequenceReader:
         return may_be_named and (yield from self._is_named())
 
     def _name_ahead(self) -> Steps[str]:
-        """The name of a tool that stands here, which is not taken; empty if none does."""
+        """Return the name of a tool that comes next, without taking it; else ""."""
         here = self.source.pos
         name = yield from self.source.match(_NAME, _MAX_NAME_CHARS)
         self.source.pos = here
@@ -330,7 +330,7 @@ class CallSequenceReader:
         return self._max_calls is not None and len(self.calls) >= self._max_calls
 
     def _call(self) -> Steps[None]:
-        """One call, or an array of them, whatever its form."""
+        """Read one call, or an array of calls, in any form."""
         is_fenced = False
         while True:
             yield from self.source.space(lines=not self.dialect.line or is_fenced)
@@ -513,7 +513,7 @@ class CallSequenceReader:
     # --- a name first -------------------------------------------------------------------------
 
     def _python(self, name: str) -> Steps[None]:
-        """The brackets after a name, and what stands in them."""
+        """Read the brackets after a name, and the arguments in them."""
         self.aliases, self.is_python = False, True
         # Gemma and Gemini were trained to print what a call gives.
         if name == "print" and not self._catalog.find(name):
@@ -540,7 +540,7 @@ class CallSequenceReader:
         self._add(name, value)
 
     def _print_call(self) -> Steps[None]:
-        """A call within ``print(…)``."""
+        """Read a call within ``print(…)``."""
         self.source.pos += 1
         yield from self.source.space()
         name = yield from self.source.match(_NAME, _MAX_NAME_CHARS)
@@ -553,7 +553,7 @@ class CallSequenceReader:
         self.end = self.ends[-1] = self.source.pos
 
     def _named_call(self) -> Steps[None]:
-        """A name, and its arguments in whatever form."""
+        """Read a name, and its arguments in any form."""
         source, is_literal = self.source, self.dialect.body == "literal"
         name = yield from source.match(_NAME, _MAX_NAME_CHARS)
         if not name:
@@ -670,7 +670,7 @@ class CallSequenceReader:
     # --- messages with headers ----------------------------------------------------------------
 
     def _message(self) -> Steps[None]:
-        """The header of a message of harmony and its kin: its recipient and channel."""
+        """Read the header of a message, as in harmony: its recipient and channel."""
         begin = self.source.pos if self.calls else self.begin  # of the header, with its mark
         try:
             _, end = yield from self.source.read_until("<|message|>", "\n")

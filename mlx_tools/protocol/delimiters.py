@@ -173,7 +173,7 @@ def _escaped(half: re.Match[str]) -> str:
 
 
 def _line(text: str, style: Style, tag: str = "", end: str = "") -> str:
-    """A line of JSON in what the style puts around it."""
+    """Return a line of JSON with the marks that the style puts around it."""
     if not text.isascii():  # half a surrogate pair cannot be written as UTF-8
         text = _SURROGATE.sub(_escaped, text)
     if style == "markdown-json":
@@ -188,7 +188,10 @@ def write_call(
     id: str | None = None,  # noqa: A002  (the key on the wire)
     style: Style = "jsonl",
 ) -> str:
-    """A call as the model should write it; in style ``native`` as most families do."""
+    """Return a call as the model should write it.
+
+    In style ``native`` it is written as most families of models do.
+    """
     if style == "native":
         # Blanks after separators, as `tojson` of chat templates writes and models have learned.
         given = {} if id is None else {"id": id}
@@ -207,9 +210,10 @@ _LONG_ESCAPES: Final = {r"\b": r"\u0008", r"\f": r"\u000c"}
 
 
 def write_answer(content: str, style: Style = "jsonl") -> str:
-    """A final answer as the model should write it: bare text in style ``native``.
+    """Return a final answer as the model should write it.
 
-    In style ``xml`` a text that its tags would not give back as it is stands in an object instead.
+    In style ``native`` it is bare text. In style ``xml`` a text that its tags would change is
+    written as an object instead.
     """
     if style == "native":
         return content

@@ -44,7 +44,7 @@ _ESCAPED: Final = re.compile(r'\\(["\\/])')
 
 
 def canonical(name: str, arguments: Mapping[str, Any]) -> str:
-    """The canonical form of a call: the same for the same call, whatever its spelling."""
+    """Return a call's canonical form, which is the same however the call is spelled."""
     return canonical_json({"name": name, "arguments": arguments})
 
 
@@ -89,7 +89,7 @@ def _untyped(value: Any) -> Any:
 
 @lru_cache(maxsize=128)
 def find_call_keys(observation: str) -> frozenset[str]:
-    """The `echo_key` of every call in ``observation``. Work is linear in its length."""
+    """Return the `echo_key` of each call in ``observation``, in linear time."""
     found: set[str] = set()
     seen: set[str] = set()
     todo = deque([observation])
@@ -165,7 +165,7 @@ _ELEMENT: Final = re.compile(
 
 
 def call_sequences(text: str) -> Iterator[CallSequenceReader]:
-    """The calls in ``text`` in any dialect, wherever they stand."""
+    """Yield the calls in ``text``, of any dialect and at any place."""
     for pattern in (_MARKS, _ELEMENT):
         left = _MAX_REREADS * len(text)
         found = pattern.search(text)

@@ -61,7 +61,7 @@ ANYTHING_ELSE: Final = TableRow("text", "text", "text")
 
 
 def find_row(candidate: Candidate) -> TableRow:
-    """The first row of the table that the candidate meets."""
+    """Return the first row of the table that fits the candidate."""
     form, extent = candidate.kind, candidate.extent
     is_marked = form == "marked"
     if candidate.names_tool and candidate.fits:

@@ -348,7 +348,7 @@ class OpenObject:
     def closed(
         self, text: str, mutates: Callable[[str, Mapping[str, Any]], bool]
     ) -> Judgement | None:
-        """The message with its missing closers, where rule 7 allows them."""
+        """Return the message with its missing closers added, if rule 7 allows them."""
         if not self.scanner.closable:
             return None
         try:

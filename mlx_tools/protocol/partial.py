@@ -82,7 +82,7 @@ class PartialReading:
         return "".join((*parts, self.source.text[begin:end]))
 
     def fail(self, code: ErrorCode, message: str) -> None:
-        """The error of this reading. The first counts."""
+        """Note the error of this reading, unless it has one already."""
         if self.error is None:
             self.error = ErrorInfo(code, message[:500])
 
@@ -91,7 +91,7 @@ class PartialReading:
         self._withdraw("truncated_output", "the output was cut off", begin)
 
     def _withdraw(self, code: ErrorCode, message: str, begin: int) -> None:
-        """The messages, and what begins there, do not count: an error."""
+        """Drop the messages, and the text from ``begin`` on, and note an error."""
         # What the model sees again ends before the first call, which it is to write anew.
         self.stop = self.begin if self.messages else begin
         self.wrapping_may_follow = False
@@ -99,19 +99,19 @@ class PartialReading:
         self.fail(code, message)
 
     def leave_out(self, begin: int) -> None:
-        """The text from there on is no speech: a thought, or what precedes a message."""
+        """Leave out the text from ``begin`` on: a thought, or what precedes a message."""
         self._thoughts.append((begin, self.source.pos))
         self._thought_chars += self.source.pos - begin
 
     def forge(self, begin: int) -> None:
-        """The text from there on was written in the host's name."""
+        """Drop the text from ``begin`` on: the model wrote it in the host's name."""
         self.forged.append((begin, self.source.pos))
         self.dropped.append(self.source.text[begin : self.source.pos].strip())
 
     def add(
         self, message: Message, begin: int, wrapping: Wrapping, dropped: Sequence[str] = ()
     ) -> None:
-        """A message that ends where the text is read now."""
+        """Add a message that ends at the reader's place."""
         if not self.messages:
             self.begin = begin
         self.messages.append(message)

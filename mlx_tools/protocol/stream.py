@@ -128,7 +128,7 @@ class Reader(TurnReader):
         return deltas
 
     def finish(self, finish_reason: FinishReason = "stop") -> Reading:
-        """The text has ended, for this reason: how it was read."""
+        """End the text, for this reason, and return how it was read."""
         self._source.final = True
         self._reason = finish_reason
         self._push("")
@@ -137,7 +137,7 @@ class Reader(TurnReader):
         return self._draft.reading(self._rules, finish_reason, self._marks, read_inside)
 
     def _read_inside(self, text: str) -> Reading:
-        """The reading of what stands in a fence."""
+        """Read the text in a fence."""
         # The content stands for itself: it has no beginning of the host's and no open thought.
         # Fences in it are not read once more, or each level would cost a reading.
         rules = replace(self._rules, prefix="", in_thought=False, tool_choice="auto")

@@ -161,7 +161,7 @@ class TagReader:
             raise Fault("a parameter is due")
 
     def _holder(self, tag: _Tag) -> Steps[None]:
-        """An element that holds all arguments: an object, or an element each."""
+        """Read an element that holds all arguments: as one object, or an element each."""
         yield from self._source.space()
         if (yield from self._source.peek()) == "{":
             self._whole, _ = yield from self._source.json_object()
@@ -197,7 +197,7 @@ class TagReader:
         self._add_argument(key, self._typed_value(text, key, tag.attributes))
 
     def _own_tags(self, end: str) -> Iterator[str]:
-        """The tags of all parameters of the tool, where each is named as its parameter."""
+        """Return the tags that are named as parameters of the tool, other than ``end``."""
         keys = read_properties(self._catalog.parameters(self._name))
         return (tag for key in keys for tag in (f"<{key}>", f"</{key}>") if tag != end)
 
@@ -210,7 +210,7 @@ class TagReader:
         return typed_value(text, self._catalog.parameters(self._name), key)
 
     def _tag(self, due: str) -> Steps[_Tag]:
-        """The tag that stands here, taken."""
+        """Take the tag that comes next and return it."""
         source, begin = self._source, self._source.pos
         if not (opening := (yield from source.mark(*_BRACKETS))):
             rest = yield from source.lookahead(max(map(len, _BRACKETS)))
@@ -315,7 +315,7 @@ class TagReader:
     # --- values -------------------------------------------------------------------------------
 
     def _value(self, end: str, keys: tuple[str, ...], other_marks: tuple[str, ...]) -> Steps[str]:
-        """The text of a value, without a line break at each end.
+        """Return the text of a value, without a line break at each end.
 
         It ends at its own closing mark ``end``, and before any mark of its family that begins a
         line or is spelt like a control token, too. One within a line is text where the value's own

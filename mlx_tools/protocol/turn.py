@@ -151,7 +151,7 @@ class TurnReader:
         self._draft.wrapping_may_follow = wrapping_may_follow
 
     def _stray(self) -> None:
-        """A character that belongs to no wrapping: prose, or the end of a run of calls."""
+        """Take a character outside all wrapping: prose, or the end of a run of calls."""
         if self._draft.messages:
             self._stop()
             return
@@ -332,7 +332,7 @@ class TurnReader:
     # --- marks --------------------------------------------------------------------------------
 
     def _mark(self, literal: str) -> Steps[None]:
-        """A tag, or what opens or closes a thought, a call or a turn."""
+        """Read a tag, or a mark of a thought, a call or a turn."""
         source, draft, marks = self._source, self._draft, self._marks
         begin, end = source.pos, source.pos + len(literal)
         if literal in marks.closers and self._hides_messages:
@@ -386,7 +386,7 @@ class TurnReader:
         return self._rules.style == "xml"
 
     def _text_of_mark(self, mark_text: str) -> None:
-        """A mark that is quoted: text like any other."""
+        """Take a quoted mark as text."""
         if not self._draft.messages:
             self._stray()
         if not self.done:
@@ -436,7 +436,7 @@ class TurnReader:
         return None
 
     def _run(self, dialect: Dialect, skip: int | None = None, *, weak: bool = False) -> Steps[None]:
-        """A run of calls, and what comes of it; ``weak``: what stands here may be none."""
+        """Read a run of calls, and add its messages or its fault."""
         source, rules = self._source, self._rules
         begin = self._begin if self._lead else source.pos
         run = CallSequenceReader(source, dialect, self._catalog, rules.max_calls, skip)
@@ -562,7 +562,7 @@ class TurnReader:
         draft.leave_out(opening)
 
     def _response(self) -> Steps[None]:
-        """An observation that the model made up: skipped whole, whatever stands in it."""
+        """Skip an observation that the model made up, with all that is in it."""
         begin = self._source.pos
         with suppress(CutOff):
             yield from self._source.read_until(delimiters.RESPONSE_END)
@@ -621,7 +621,7 @@ class TurnReader:
     # --- objects --------------------------------------------------------------------------------
 
     def _object(self, *, inline: bool) -> Steps[None]:
-        """An object, from its opening brace to what comes of it."""
+        """Read an object from its opening brace, and add its message or its fault."""
         source, draft = self._source, self._draft
         if NO_OBJECT.match(source.text, source.pos + 1):
             self._stray()
@@ -758,7 +758,7 @@ class TurnReader:
             self._source.pos = len(text)
 
     def _end_array(self) -> None:
-        """The bracket of an array of calls is missing: as with any closer, see rule 7."""
+        """End an array of calls whose bracket is missing: as any closer, see rule 7."""
         draft = self._draft
         calls = [message for message in draft.messages if isinstance(message, ToolCall)]
         if not calls:

@@ -137,7 +137,7 @@ class ProseJudge:
     # --- reading a sequence -------------------------------------------------------------------
 
     def _sequence(self, begin: int) -> CallSequenceReader:
-        """The calls without a mark that begin there."""
+        """Read the calls without a mark that begin at ``begin``."""
         source = TextSource(self._text, pos=begin, final=True)
         sequence = CallSequenceReader(source, BARE, self._catalog, self._rules.max_calls)
         finished(sequence.steps())
@@ -184,7 +184,7 @@ class ProseJudge:
     # --- what may stand in the text -----------------------------------------------------------
 
     def _whole(self) -> ProseJudgement | None:
-        """The text is calls and nothing else, thoughts and one fence aside."""
+        """Judge the text as calls alone, thoughts and one fence aside; else None."""
         fence = only_fence(self._text)
         found = _BEGINNING.match(self._text)
         begin = found.end() if found is not None and fence is None else 0
@@ -216,7 +216,7 @@ class ProseJudge:
     def _unreadable(
         self, sequence: CallSequenceReader, begin: int, first: str
     ) -> ProseJudgement | None:
-        """The text begins like calls, and cannot be read as such."""
+        """Judge a text that begins like calls but cannot be read as calls; else None."""
         names = sequence.names_tool
         if first in ("{", "["):
             found = _NAME_KEY.search(self._text, begin, begin + 400)
@@ -236,7 +236,7 @@ class ProseJudge:
         return _call_like(sequence.fault or "the call is not closed")
 
     def _headers(self) -> ProseJudgement | None:
-        """A message's header whose control tokens a server left out, and its arguments."""
+        """Judge a message's header without control tokens, and its arguments; else None."""
         found = _HEADER.search(self._unquoted)
         if found is None or not self._catalog.find(found["name"]):
             return None
@@ -305,7 +305,7 @@ class ProseJudge:
         return is_call and not call.arguments.keys() < set(due)
 
     def _last_fence(self) -> ProseJudgement | None:
-        """The last fence, where it holds a call and nothing else."""
+        """Judge the last fence, if it holds a call and nothing else; else None."""
         fence = last_fence(self._text)
         if fence is None or not fence.inside.strip() or self._read_inside is None:
             return None

@@ -57,7 +57,7 @@ def judge(
     tool_choice: str = "auto",
     aliases: Mapping[str, str] = ALIASES,
 ) -> tuple[JudgedCall, ...]:
-    """The calls of ``reading``, each judged alone, in order.
+    """Judge each call of ``reading`` alone, and return them in order.
 
     ``tools`` is the catalog by name, ``calls_seen`` are the calls that stand in earlier outputs
     (`mlx_tools.protocol.find_call_keys`), ``aliases`` other names that are accepted for a tool.
@@ -174,7 +174,7 @@ def validate_arguments(
 
 
 def _not_finite(value: Any) -> tuple[str | int, ...] | None:
-    """The path to a ``NaN`` or an infinity, or None."""
+    """Return the path to a ``NaN`` or an infinity, or None."""
     todo: list[tuple[Any, tuple[str | int, ...]]] = [(value, ())]
     while todo:
         item, path = todo.pop()

@@ -127,7 +127,7 @@ _TYPE_NAMES: Final[Mapping[str, str]] = {
 
 
 def _types(value: Any) -> list[str]:
-    """The types that a ``type`` names; none if one of them is unknown."""
+    """Return the types that a ``type`` names; none if one of them is unknown."""
     names = value if isinstance(value, list) else [value]
     found = [_TYPE_NAMES.get(name.lower()) for name in names if isinstance(name, str)]
     known = [name for name in found if name is not None]
@@ -456,7 +456,7 @@ class _Reader:
                     node[keyword] = f"#/$defs/{to_pointer((copied[target],))[1:]}"
 
     def _local(self, reference: str) -> str:
-        """A reference by an ``$id`` as one from the root."""
+        """Return a reference by an ``$id`` as one from the root."""
         base, mark, rest = reference.partition("#")
         if base in self._ids or reference in self._ids:
             path = self._ids[reference if reference in self._ids else base]
@@ -532,7 +532,7 @@ _NUMBERS: Final = frozenset(
 
 
 def _narrowing_path(path: Path) -> Path | None:
-    """The outermost ``not``, ``if`` or ``oneOf`` above the end of a path."""
+    """Return the path of the first ``not``, ``if`` or ``oneOf`` above a path's end."""
     for index, keyword in _keywords(path):
         if keyword in ("not", "if", "oneOf") and index < len(path) - 1:
             return path[: index + 1]
@@ -540,7 +540,10 @@ def _narrowing_path(path: Path) -> Path | None:
 
 
 def _keywords(path: Path) -> Iterator[tuple[int, str | int]]:
-    """The steps of a path that are keywords, not names or numbers of what they hold."""
+    """Yield the steps of a path that are keywords, with their indexes.
+
+    Steps that are names or numbers of parts are left out.
+    """
     index = 0
     while index < len(path):
         yield index, path[index]

@@ -130,7 +130,7 @@ class _Sampler:
 
 
 def _short_example(schema: Mapping[str, Any]) -> tuple[Any] | None:
-    """A value that the schema itself gives, if it is short."""
+    """Return a value that the schema itself gives, if it is short."""
     examples, values = schema.get("examples"), schema.get("enum")
     for candidates in (examples, [schema[k] for k in ("const", "default") if k in schema], values):
         if isinstance(candidates, list) and candidates and _is_short(candidates[0]):
@@ -168,6 +168,6 @@ def _make_number(schema: Mapping[str, Any], *, whole: bool) -> int | float:
 
 
 def _real(value: Any) -> float | None:
-    """A number of ordinary size; None for anything else."""
+    """Return a number of ordinary size as a float; None for anything else."""
     real = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
     return float(value) if real else None

@@ -108,7 +108,7 @@ __getattr__, __dir__ = attach_names(
 
 @functools.cache
 def load_words() -> PromptWords:
-    """The words that a model reads: the files of ``prompts/``."""
+    """Load the words that a model reads: the files of ``prompts/``."""
     from mlx_tools.prompt import FILES, parse_words
 
     return parse_words({name: read_data(f"prompts/{name}") for name in FILES})
@@ -116,7 +116,7 @@ def load_words() -> PromptWords:
 
 @functools.cache
 def word_files() -> Mapping[str, str]:
-    """A digest of each file with words that the model reads: 16 digits."""
+    """Return a digest of 16 digits for each file with words that the model reads."""
     from mlx_tools.prompt import FILES
 
     return {

@@ -567,7 +567,7 @@ def check_part(session: str, part: SessionPart) -> SessionPart:
 
 
 def new_session_id() -> str:
-    """A session id that sorts by time: date, time (UTC) and eight random digits."""
+    """Make a session id that sorts by time: date, time (UTC) and eight random digits."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
 
 
