@@ -108,7 +108,7 @@ class CallApprovals:
         return found
 
     async def check_template(self, call: CallRecord, rule: str) -> str | None:
-        """The state of what a call acts on that a template let through by this rule.
+        """Check that a template still covers a call; return the state of what it acts on.
 
         None if there is none. Raises `ApprovalOutdated` if the template does not cover the call any
         more, which is written down.
@@ -119,7 +119,7 @@ class CallApprovals:
         return state or None
 
     async def _by_template(self, call: CallRecord) -> tuple[Decision | None, str]:
-        """A template's decision on a call, and the state of what it would act on."""
+        """Return a template's decision on a call, and the state of what it would act on."""
         header = self._session.header
         if self._templates is None or call.name not in self._session.specs:
             return None, ""
@@ -221,13 +221,13 @@ class CallApprovals:
     async def _preview_edit(
         self, request: ApprovalRequest, arguments: Mapping[str, Any]
     ) -> ApprovalRequest:
-        """The request as it would be with other arguments; nothing is written down."""
+        """Return the request as it would be with other arguments; record nothing."""
         return (await self._with_arguments(request, arguments))[0]
 
     async def _with_arguments(
         self, request: ApprovalRequest, arguments: Mapping[str, Any]
     ) -> tuple[ApprovalRequest, CallRecord, DecisionRecord]:
-        """The request, the call and the decision on it, with other arguments.
+        """Return the request, the call and the decision on it, with other arguments.
 
         They are validated and decided about again, so that somebody must approve the call whatever
         policy says.
@@ -343,7 +343,7 @@ class CallApprovals:
             await self._record_answer(one, answer, digest=edited)
 
     def _fault(self, request: ApprovalRequest, answer: ApprovalAnswer) -> str:
-        """The reason why an approval does not hold for what would run now.
+        """Return why an approval does not hold for what would run now.
 
         Empty if it does. Raises `UsageError` if it carries another digest than that of what was
         shown.
@@ -363,7 +363,7 @@ class CallApprovals:
         return ""
 
     async def waiting(self) -> list[tuple[ApprovalRequest, bool]]:
-        """The calls that wait while the session is paused, as they would run now.
+        """Return the calls that wait while the session is paused, as they would run now.
 
         With each, whether it is still what was asked. Nothing is written down.
         """
@@ -383,7 +383,7 @@ class CallApprovals:
         ]
 
     def _shown_digest(self, call: str) -> str:
-        """The digest of what was shown of a call, empty where nothing was."""
+        """Return the digest of what was shown of a call, empty if nothing was."""
         pause = self._session.pause
         return dict(zip(pause.calls, pause.digests, strict=True)).get(call, "") if pause else ""
 
@@ -399,7 +399,7 @@ class CallApprovals:
             self._writer.append(record, records)
 
     async def _with_change(self, record: ObservationRecord) -> ObservationRecord:
-        """The end of a call that a dry run left out, with the change; tell a person of it."""
+        """Add the change to the end of a call that a dry run left out, and show it."""
         call = self._session.current.call(record.call)
         preview = await self.preview(call)
         shown = await anyio.to_thread.run_sync(self._outputs.clean, preview.text)  # may be 5 MB
@@ -456,7 +456,7 @@ class CallApprovals:
         )
 
     async def preview(self, call: CallRecord) -> Preview:
-        """The tool's own preview of the call."""
+        """Return the tool's own preview of the call."""
         if call.name not in self._session.specs:
             return Preview("", "")
         tool = self._registry.get(call.name)
@@ -491,7 +491,7 @@ def approval_request(
     in_doubt: bool = False,
     is_changed: bool = False,
 ) -> ApprovalRequest:
-    """The request that is shown of a call, with the digest that binds approvals."""
+    """Return the request that a person is shown, with the digest that binds approvals."""
     shown = {
         "session": session,
         "call": call.call,
@@ -533,7 +533,7 @@ def _scope(answer: ApprovalAnswer, request: ApprovalRequest) -> Literal["call", 
 
 
 def compute_seal(secret: bytes, record: ApprovalRecord) -> str:
-    """The seal that shows that a person said what the record says."""
+    """Compute the seal that shows that a person said what the record says."""
     return seal(secret, "approval", to_json(record))
 
 

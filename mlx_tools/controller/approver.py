@@ -156,7 +156,7 @@ class Templates(Protocol):
     """A person's approval templates: `mlx_tools.store.TemplateFile`."""
 
     def find(self, call: CallContext) -> ApprovalTemplate | None:
-        """The template that covers a call."""
+        """Return the template that covers a call."""
         ...
 
 
@@ -170,7 +170,7 @@ def by_template(
     nested: bool,
     now: datetime,
 ) -> Decision | None:
-    """The decision of a template that covers a call as it would run now.
+    """Return the decision of a template that covers a call as it would run now.
 
     None covers a call that was repaired, mended, copied or edited, or that can only fail.
     """
@@ -265,7 +265,7 @@ def as_approver(approver: Approver | DecideFunction | None) -> Approver:
 async def ask_approver(
     approver: Approver, requests: Sequence[ApprovalRequest]
 ) -> Sequence[ApprovalAnswer]:
-    """The approver's answers, one a request.
+    """Return the approver's answers, one for each request.
 
     Raises:
         UsageError: it failed, or did not give one `ApprovalAnswer` a request.

@@ -84,7 +84,7 @@ def call_beginning(text: str, loose_names: Collection[str], start: int = 0) -> C
 
 
 def _loose_forms(name: str) -> set[str]:
-    """The loose forms of a name: the whole of it, and its part behind the last dot."""
+    """Return the loose forms of a name: all of it, and its part after the last dot."""
     return {loose_name(name), loose_name(name.rpartition(".")[2])}
 
 

@@ -418,7 +418,7 @@ class Completer:
     async def _likeliest(
         self, prompt: str, result: CompletionResult
     ) -> tuple[list[tuple[str, float]] | None, str]:
-        """The likeliest next tokens, best first, and what the model wrote meanwhile.
+        """Return the likeliest next tokens, best first, and the text written meanwhile.
 
         None if the backend cannot say.
         """
@@ -480,7 +480,7 @@ class Completer:
         return step.prompt + thought.opening + result.thought + closing
 
     def _grammar(self, step: Complete) -> Grammar:
-        """The grammar of the completion: the calls and answers that are possible."""
+        """Return the grammar of the completion: the calls and answers that are possible."""
         from mlx_tools.decoding import build_grammar
 
         return build_grammar(
@@ -499,7 +499,7 @@ def make_request(
     grammar: GrammarText | None = None,
     attempt: int = 0,
 ) -> CompletionRequest:
-    """The request to be sent.
+    """Return the request that the backend gets.
 
     A later ``attempt`` draws at random, and otherwise than before.
     """
@@ -524,7 +524,7 @@ def make_request(
 def to_chat_request(
     request: CompletionRequest, step: Complete, neutraliser: Neutraliser
 ) -> CompletionRequest:
-    """The request by way of the server's own chat interface.
+    """Return the request for the server's own chat interface.
 
     It has the tools that the model may call: none if it is to call none, for many servers pay no
     heed to a tool choice.
@@ -645,7 +645,7 @@ class EventEmitter:
 
 
 def _token(score: TokenScore) -> str:
-    """A token as text; nothing where it is no whole characters."""
+    """Return a token as text, empty if it is no whole characters."""
     try:
         return score.data.decode()
     except UnicodeDecodeError:
@@ -653,7 +653,7 @@ def _token(score: TokenScore) -> str:
 
 
 def mend_points(mends: Sequence[MendRecord]) -> Iterator[tuple[str, str]]:
-    """The text that stood at each mend of a turn, and the text that did not fit."""
+    """Yield the text before each mend of a turn, and the text that did not fit."""
     stood = ""
     for mend in mends:
         text = stood + "".join(mend.rejected_pieces)

@@ -207,7 +207,7 @@ class ContextWindow:
     async def _by_summary(
         self, render: Render, size: int, used_tokens: int
     ) -> CompactedRecord | None:
-        """The record of the oldest turns summed up.
+        """Sum up the oldest turns, and return the record of it.
 
         None if there are none, or no summary could be had: the run goes on without it, as long as
         it fits.
@@ -257,7 +257,7 @@ class ContextWindow:
     async def _by_reference(
         self, render: Render, size: int, limit: int, used_tokens: int
     ) -> CompactedRecord | None:
-        """The record of what leaves for a reference, None where nothing can."""
+        """Replace the oldest parts by references; return the record, None if none can go."""
         prompt, stand = self._session.prompt, self._stand()
         choose = partial(
             cut_to_fit, prompt, stand, render, self._counter.tokens, size=size, limit=limit
@@ -287,7 +287,7 @@ class ContextWindow:
         return self._count_tokens(record, render)
 
     def _stand(self, summary: str = "") -> Placeholders:
-        """The texts that would stand in place of what leaves."""
+        """Return the texts that would take the place of what leaves."""
         return Placeholders(
             self._session.words, self._store is not None and self._outputs.can_read, summary
         )
@@ -303,7 +303,7 @@ class ContextWindow:
         return artifact or self._store.add(self._outputs.clean(text))
 
     def _count_tokens(self, record: CompactedRecord, render: Render) -> CompactedRecord | None:
-        """The record with the tokens of the prompt that it leaves.
+        """Return the record with the tokens of the prompt that it leaves.
 
         None if these are no fewer than before, so that nothing would be won, and nobody asked for
         it.

@@ -166,7 +166,7 @@ class RunSettings(RecordedSettings, frozen=True, kw_only=True):
 
 
 def check_output_schema(schema: Any, name: str = "output_schema") -> dict[str, Any]:
-    """A schema for answers, as plain JSON.
+    """Return a schema for answers as plain JSON.
 
     Raises `UsageError`, which calls it ``name``, if it cannot be used.
     """
@@ -183,7 +183,7 @@ _IN_WORDS: Final[Mapping[Any, str]] = {str: "a text", int: "a whole number", Non
 
 
 def _in_words(kind: Any) -> str:
-    """The values that a type allows, in words."""
+    """Describe in words the values that a type allows."""
     parts = get_args(kind)
     if get_origin(kind) is Annotated:
         return str(parts[1].description)
@@ -516,7 +516,7 @@ class Controller:
         header: Callable[[str, str, str | None], Header] | None = None,
         earlier: PriorConversation = _NO_CONVERSATION,
     ) -> Conversation:
-        """A session, new where there is something that makes its header."""
+        """Open a session; a new one gets the header that ``header`` makes."""
         secret = self._store.secret
         try:
             if files.artifacts is not None:
@@ -560,7 +560,7 @@ class Controller:
             raise
 
     def _in_force(self, header: Record) -> Policy:
-        """The policy under which a session goes on.
+        """Return the policy under which a session goes on.
 
         It is its own, narrowed by the configured one if that has changed since the session began.
         """
@@ -571,7 +571,7 @@ class Controller:
         return own if equal_digests else own.intersect(self._configured_policy)
 
     def nested(self, run: NestedRun) -> Controller:
-        """A controller for a run within a call of one of this one's."""
+        """Return a controller for a run within a call of this one's runs."""
         return Controller(
             self.backend,
             self.registry,
@@ -594,7 +594,7 @@ class Controller:
         )
 
     def read_records(self, session: str) -> Sequence[Record]:
-        """The records of a session of this store, none where there is no such session."""
+        """Return the records of a session of this store, none if there is no such session."""
         reads = getattr(self._store, "read", None)
         try:
             return () if reads is None or os.sep in session else reads(session).transcript
@@ -621,12 +621,12 @@ class Controller:
         return [s for s in self.registry.specs().values() if can_be_allowed(self.policy, s)]
 
     def _find_search(self) -> ToolSpec | None:
-        """The tool that looks through the tools, where it may be called."""
+        """Return the tool that searches the tools, if it may be called."""
         self.registry.provide(tool_search())
         return next((spec for spec in self._permitted() if is_search(spec)), None)
 
     def _beginning(self, setup: ModelSetup, persona: str | None) -> tuple[Openings, Header]:
-        """The beginning that the headers of sessions share while nothing changes here."""
+        """Return the parts of a header that sessions share until something here changes."""
         settings, words, policy = self.settings, load_words(), self.policy
         model, specs = settings.model or find_model_name(self.backend), self.registry.specs()
         key = words, settings, setup, persona, policy, self.limits, model
@@ -682,7 +682,7 @@ class Controller:
         question: str,
         tool_choice: str | None,
     ) -> Header:
-        """The header of a session that begins with this question."""
+        """Return the header of a session that begins with this question."""
         settings = self.settings
         first = (tool_choice or settings.tool_choice, *settings.require_tools)
         opening = openings.opening(question, first=first)

@@ -300,7 +300,7 @@ class Conversation:
     def _open_for(
         self, question: str, tool_choice: str | None, untyped_suffix_chars: int
     ) -> _OpenSession:
-        """The session, its header written, in which this question can be asked now.
+        """Return the session in which this question can be asked now, its header written.
 
         Raises `UsageError` if it cannot be.
         """
@@ -398,14 +398,14 @@ class Conversation:
         return self._outcome(live)
 
     async def waiting(self) -> list[tuple[ApprovalRequest, bool]]:
-        """The calls that wait while the session is paused, as they would run now.
+        """Return the calls that wait while the session is paused, as they would run now.
 
         With each, whether it is still what was asked about. Nothing is written down.
         """
         return [] if self._live is None else await self._live.approvals.waiting()
 
     async def waiting_within(self) -> list[ApprovalRequest]:
-        """The calls that wait in runs within open calls, as they would run now.
+        """Return the calls that wait in runs within open calls, as they would run now.
 
         Nothing is written down. Raises `MlxToolsError` if one of the runs cannot be looked at.
         """
@@ -661,7 +661,7 @@ class Conversation:
 
 
 async def _streamed(answer: Callable[[Emit], Awaitable[Outcome]]) -> AsyncGenerator[events.Event]:
-    """The events while ``answer`` works; closing the generator cancels it."""
+    """Yield the events while ``answer`` works; closing the generator cancels it."""
     queue: asyncio.Queue[events.Event | None] = asyncio.Queue()
 
     async def work() -> None:

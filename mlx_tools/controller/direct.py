@@ -156,7 +156,7 @@ def _check_arguments(registry: object, policy: object, name: object, limits: obj
 
 
 def _no_json(name: str, fault: Exception, record: Callable[[Record], None]) -> DirectCall:
-    """The end of a call whose arguments are no JSON: no session could hold them."""
+    """End a call whose arguments are no JSON: no session could hold them."""
     error = ErrorInfo("invalid_arguments", f"the arguments are no JSON: {fault}"[:500])
     record(CallRecord(turn=0, call=_CALL, name=name, arguments={}))
     record(ObservationRecord(call=_CALL, name=name, error=error))
@@ -245,7 +245,7 @@ class _DirectSession:
     async def _report(
         self, done: DirectCall, state: CallState, end: ObservationRecord | None
     ) -> DirectCall:
-        """The report on the call, by what was recorded of it."""
+        """Return the report on the call, by what was recorded of it."""
         decided = state.decision
         if decided is not None:
             decision = Decision(decided.decision, decided.rule, decided.reason, decided.code)

@@ -182,7 +182,7 @@ class CallDecisions(Protocol):
         ...
 
     async def check_template(self, call: CallRecord, rule: str, /) -> str | None:
-        """The same for a call that a template let through."""
+        """Check that a template still covers a call; return the state of what it acts on."""
         ...
 
 

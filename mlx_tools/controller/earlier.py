@@ -89,7 +89,7 @@ class PriorConversation(Struct, frozen=True, kw_only=True):
     def prior_messages(
         self, session: Session, clean: Callable[[str], str] = str
     ) -> Iterator[CarriedRecord]:
-        """The records for a session in which nothing was said yet.
+        """Yield the records for a session in which nothing was said yet.
 
         Each is to be folded before the next is taken. ``clean`` takes out of observations what the
         session may not show.
@@ -108,7 +108,7 @@ class PriorConversation(Struct, frozen=True, kw_only=True):
             yield CarriedRecord(record=one, private=self.private, unknown_ends=doubts)
 
     def stored_artifacts(self) -> Iterator[tuple[str, str]]:
-        """The artifacts that are still there of what is shown in part: id and text."""
+        """Yield the artifacts that are still stored of texts shown in part: id and text."""
         for one in self.records if self.artifacts is not None else ():
             keys: tuple[str | None, ...] = getattr(one, "artifacts", ())
             if isinstance(one, ObservationRecord):
@@ -119,14 +119,14 @@ class PriorConversation(Struct, frozen=True, kw_only=True):
 
 
 def get_form(session: Session) -> tuple[Any, ...]:
-    """All that decides how a model's turns are written in a session."""
+    """Return all that decides how a model's turns are written in a session."""
     header = session.header
     native = header.chat_format if header.style == "native" else None
     return header.style, native, header.output_schema
 
 
 def prior_from_session(session: Session, artifacts: ArtifactStore | None) -> PriorConversation:
-    """The conversation of a session, as far as it stands in its prompt.
+    """Return the conversation of a session, as far as it is in its prompt.
 
     With the calls in doubt, whose end nobody knows.
     """
@@ -154,7 +154,7 @@ def _is_in_doubt(record: ObservationRecord) -> bool:
 
 
 def _strip_record(record: PromptRecord) -> PromptRecord:
-    """A record of a prompt, without what was used up or found out when it was made."""
+    """Return a record of a prompt without its costs and other facts of its own run."""
     match record:
         case CompletionRecord():
             record = replace(
@@ -180,7 +180,7 @@ def _clean_record(record: ObservationRecord, clean: Callable[[str], str]) -> Obs
 
 
 def turn_to_text(content: str, calls: Sequence[CallRecord], session: Session) -> str:
-    """A turn in the protocol's own form: what is called, or the answer ``content``."""
+    """Return a turn in the protocol's own form: its calls, or the answer ``content``."""
     style, result = session.header.style, session.result
     if calls:
         lines = [_in_native_form(calls, session)] if style == "native" else []
@@ -194,7 +194,7 @@ def turn_to_text(content: str, calls: Sequence[CallRecord], session: Session) ->
 
 
 def _in_native_form(calls: Sequence[CallRecord], session: Session) -> str:
-    """The calls as the model's own template begins and ends them.
+    """Return the calls as the model's own template begins and ends them.
 
     Empty if they would not be read so.
     """
@@ -222,14 +222,14 @@ def _in_native_form(calls: Sequence[CallRecord], session: Session) -> str:
 def make_turn(
     content: str, calls: Sequence[CallRecord], session: Session, turn: int
 ) -> tuple[CompletionRecord, *tuple[CallRecord | AnswerRecord, ...]]:
-    """The records of a turn that the host writes."""
+    """Return the records of a turn that the host writes."""
     text = turn_to_text(content, calls, session)
     completion = CompletionRecord(turn=turn, text=text, retained_text=text, finish_reason="stop")
     return completion, *(calls or (AnswerRecord(turn=turn, content=content),))
 
 
 def _rewrite(records: Sequence[PromptRecord], session: Session) -> Iterator[PromptRecord]:
-    """The records with the model's turns in this session's form.
+    """Yield the records with the model's turns in this session's form.
 
     Turns of which nothing was read are left out, and the corrections of them.
     """
@@ -254,7 +254,7 @@ def _rewrite(records: Sequence[PromptRecord], session: Session) -> Iterator[Prom
 
 
 def prior_from_messages(messages: Sequence[Mapping[str, Any]]) -> PriorConversation:
-    """The conversation that a caller's messages make up.
+    """Return the conversation that a caller's messages make up.
 
     Raises `UsageError` for a message that is none.
     """
@@ -326,7 +326,7 @@ def _part_text(part: Any) -> str:
 
 
 def _calls(message: Mapping[str, Any]) -> Iterator[tuple[str | None, str, Mapping[str, Any]]]:
-    """The id, the name and the arguments of each call of a message."""
+    """Yield the id, the name and the arguments of each call of a message."""
     for call in require_items("tool_calls", message.get("tool_calls"), MESSAGES):
         own = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(own, Mapping) or not isinstance(own.get("name"), str):
@@ -345,7 +345,7 @@ def _calls(message: Mapping[str, Any]) -> Iterator[tuple[str | None, str, Mappin
 def _observation_from_message(
     message: Mapping[str, Any], content: str, waiting: OrderedDict[str, CallRecord]
 ) -> ObservationRecord:
-    """A result, of the call that it names, else of the next.
+    """Return the observation of a result: of the call that it names, else of the next.
 
     An ordered dictionary finds that at once; a plain one passes all that were taken out before.
     """

@@ -136,7 +136,7 @@ class Outputs:
         return replace(record, content=content, artifact=artifact), problem
 
     def too_long(self, call: CallRecord, result: ToolResult) -> str | None:
-        """The text that `take` will have to cut; None if no summary can replace the rest.
+        """Return the text that `take` will have to cut; None if no summary can help.
 
         A summary can for text that did not come out of an artifact page by page, and for no
         sources, which are ranked.
@@ -188,7 +188,7 @@ class Outputs:
         return replace(record, content=content, artifact=artifact, sources=given), problem
 
     def describe_change(self, preview: Preview) -> str:
-        """The change that a dry run left out, in the words that the model reads.
+        """Return the change that a dry run left out, in the words that the model reads.
 
         Empty if the tool cannot tell. ``preview`` has its text cleaned.
         """
@@ -230,7 +230,7 @@ class Outputs:
         return self.artifacts.get(_THOUGHTS)
 
     def clean(self, text: str) -> str:
-        """The text without what the policy takes out."""
+        """Return the text without what the policy removes."""
         policy = self._session.policy
         # The policy changes when a session is resumed; its patterns are compiled once for each.
         if self._cleaner is None or self._cleaner[0] is not policy:
@@ -262,7 +262,7 @@ class Outputs:
         return None
 
     def _summary(self, call: CallRecord) -> str:
-        """The summary that the model wrote of the output, if it did."""
+        """Return the summary that the model wrote of the output, if it did."""
         record = self._session.current.calls[call.call].summary
         if record is None or not record.parts:
             return ""
@@ -272,7 +272,7 @@ class Outputs:
         return words.text("summary.notice") + "".join(said)
 
     def _cut_notice(self, artifact: str | None, limit: int, size: int) -> Notice:
-        """The notice of a cut in something of ``size`` characters."""
+        """Return the notice of a cut in a text of ``size`` characters."""
         words = self._session.words
         if artifact is not None and self.can_read:
 

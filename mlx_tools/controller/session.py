@@ -165,7 +165,7 @@ class Session(SessionState):
 
     @classmethod
     def from_records(cls, records: Sequence[Record], inputs: SessionInputs) -> Self:
-        """The session of a whole transcript.
+        """Return the session of a whole transcript.
 
         Raises:
             TranscriptError: the records cannot be those of a session; it names the first that
@@ -431,7 +431,7 @@ class Session(SessionState):
     # --- the next step ---
 
     def next_step(self) -> Step:
-        """The next step. It follows from the records alone."""
+        """Return the next step. It follows from the records alone."""
         if self.state is State.COMPLETING:
             return self._completion_step()
         if self.state is State.READING:
@@ -449,7 +449,10 @@ class Session(SessionState):
         return Idle(self.state)
 
     def _denial(self, state: CallState) -> ObservationRecord:
-        """The end of a call that a person refused; it may have done its work before."""
+        """Return the end of a call that a person refused.
+
+        The call may have done its work before.
+        """
         reason = state.approval.reason if state.approval is not None else ""
         return refusal(state.record, self, "in_doubt" if state.in_doubt else "denied", reason)
 
@@ -545,7 +548,7 @@ class Session(SessionState):
         )
 
     def _rules(self, prefix: str) -> ReadingRules:
-        """The rules by which a turn is read that the host began with ``prefix``."""
+        """Return the rules for reading a turn that the host began with ``prefix``."""
         choice = self.choice
         native = self._uses_native_chat(choice)
         is_one = choice in self.specs or choice == self.result_name
@@ -577,7 +580,7 @@ class Session(SessionState):
         return spec is None or spec.mutates(arguments)
 
     def _thought(self, prefix: str) -> Thought | None:
-        """A plan for the thought, where one is wanted and could swallow the prefix."""
+        """Plan the thought, if one is wanted and could swallow the prefix."""
         reasoning, markers = self.header.reasoning, self.chat_format.reasoning
         forced = bool(prefix) or self.header.strategy in ("guided", "grammar")
         if markers is None or reasoning == "off" or not (forced or isinstance(reasoning, int)):
@@ -595,7 +598,10 @@ class Session(SessionState):
         untyped_suffix_chars: int = 0,
         retries: int = 0,
     ) -> UserRecord:
-        """The record of a question, with the tools that it brings (`KnownTools.offer`)."""
+        """Return the record of a question, with the tools that come with it.
+
+        `KnownTools.offer` chooses these.
+        """
         tools = self.known_tools.offer(content, tool_choice or self.header.tool_choice)
         return UserRecord(
             content=content,

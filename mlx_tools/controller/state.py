@@ -104,7 +104,7 @@ class Turn(Struct):
         return tuple(rest)
 
     def copy(self) -> Turn:
-        """A turn that can be gone on with while this one stays."""
+        """Return a copy that can go on while this turn stays as it is."""
         calls = {key: replace(state, nested={**state.nested}) for key, state in self.calls.items()}
         return replace(self, calls=calls, open_calls={key: calls[key] for key in self.open_calls})
 
@@ -151,7 +151,7 @@ class Turn(Struct):
             state.may_run = allowed and not state.in_doubt
 
     def call(self, key: str) -> CallRecord:
-        """The call with this key, as it is now."""
+        """Return the call with this key, as it is now."""
         return self.calls[key].record
 
     def is_pending(self, key: str) -> bool:
@@ -205,7 +205,7 @@ class SentPrompt:
         return self._parts[0]
 
     def copy(self) -> SentPrompt:
-        """A prompt that can be gone on with while this one stays."""
+        """Return a copy that can go on while this prompt stays as it is."""
         other = copy(self)
         other._parts = [*self._parts]
         return other
@@ -308,7 +308,7 @@ class SessionState:
         """The model was just told that its text looks like a call."""
 
     def copy(self) -> Self:
-        """A session that can be gone on with while this one stays."""
+        """Return a copy that can go on while this session stays as it is."""
         other = copy(self)
         # All that folding changes in place is copied; records and settings are shared.
         other.prompt, other.known_tools = self.prompt.copy(), self.known_tools.copy()

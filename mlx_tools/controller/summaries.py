@@ -83,7 +83,7 @@ class Summariser:
     async def summarise(
         self, call: CallRecord, text: str, tell: Callable[[float], None] = lambda done: None
     ) -> SummaryRecord:
-        """The model's summary of the middle of an output that is too long.
+        """Ask the model for a summary of the middle of an output that is too long.
 
         The record has no parts where there is no room for a summary. A backend that fails ends it:
         what there is by then is kept, and ``problem`` says why there is no more. ``tell`` is told
@@ -128,7 +128,7 @@ class Summariser:
         return min(MAX_SUMMED_CHARS, int(size * _MAX_SUMMARY_SHARE))
 
     async def summarise_conversation(self, text: str) -> tuple[str, list[Usage]]:
-        """The model's summary of ``text``, a conversation, and the usage of each request.
+        """Ask the model for a summary of a conversation; return it, and the usages.
 
         The summary is empty where the context holds no part of it beside the question. Raises
         `BackendError`.
@@ -156,7 +156,7 @@ class Summariser:
         return " ".join(summary for summary, _ in said if summary), [usage for _, usage in said]
 
     async def _ask_summary(self, prompt: str, room: int) -> tuple[str, Usage]:
-        """The model's answer, in at most ``room`` characters."""
+        """Return the model's answer, in at most ``room`` characters."""
         session = self._session
         request = make_request(session, prompt, _tokens(room))
         text, usage, most = "", Usage(), request.max_tokens * CHARS_PER_TOKEN
@@ -171,7 +171,7 @@ class Summariser:
         return shorten_text(without_repeats(text), room), usage
 
     def _prompt(self, question: str) -> str:
-        """A prompt of its own that asks for a summary."""
+        """Return a prompt of its own that asks for a summary."""
         session = self._session
         words = session.words
         prompt = Prompt(
@@ -186,7 +186,7 @@ class Summariser:
 
 
 def split_text(text: str, limit: int, question: str) -> tuple[Sequence[Part], int]:
-    """The parts of ``text`` to be summarised, and the characters for each summary.
+    """Return the parts of ``text`` to be summarised, and the size of each summary.
 
     The parts are in order; all summaries together take less than half of ``limit``. They are cut
     out of the middle, which is left out of what is shown, at ends of lines where there are some. Of
@@ -206,7 +206,7 @@ def split_text(text: str, limit: int, question: str) -> tuple[Sequence[Part], in
 
 
 def _select_parts(parts: list[Part], max_parts: int, question: str) -> list[Part]:
-    """The parts that share most words with the question, in order."""
+    """Return the parts that share most words with the question, in order."""
     if len(parts) <= max_parts:
         return parts
     wanted = set(stems(question))
@@ -215,7 +215,7 @@ def _select_parts(parts: list[Part], max_parts: int, question: str) -> list[Part
 
 
 def _tokens(chars: int) -> int:
-    """The tokens that a summary of so many characters is given."""
+    """Return the number of tokens for a summary of so many characters."""
     return max(chars // _CHARS_PER_TOKEN, _MIN_TOKENS)
 
 
@@ -243,7 +243,7 @@ def is_complete(text: str) -> bool:
 
 
 def without_repeats(text: str) -> str:
-    """The first paragraph on one line, up to the first repeated sentence."""
+    """Return the first paragraph on one line, up to the first repeated sentence."""
     told: dict[str, None] = {}
     for sentence in _sentences(text.lstrip().partition("\n\n")[0]):
         if sentence in told:

@@ -375,7 +375,7 @@ class NestedRuns:
         question: str,
         tools: Sequence[str] | None,
     ) -> Outcome:
-        """The outcome of the run ``number`` of a call.
+        """Return the outcome of the run ``number`` of a call.
 
         Its calls are told by ids that begin with ``name``.
         """
@@ -422,7 +422,7 @@ class NestedRuns:
             conversation.close()
 
     def _run(self, policy: Policy, approver: Approver, parent: str) -> NestedRun:
-        """A run within a call, with the session's limits."""
+        """Return a run within a call, with the session's limits."""
         history = self._session.history
         context = RunContext(
             parent=parent,
@@ -436,7 +436,7 @@ class NestedRuns:
         )
 
     def _policy(self, tools: Sequence[str] | None) -> Policy:
-        """The session's own policy, narrowed to ``tools``.
+        """Return the session's own policy, narrowed to ``tools``.
 
         It is narrowed to this machine, too, if what the session has read, and may be in the
         question, must not leave it.
@@ -454,7 +454,7 @@ class NestedRuns:
     async def _go_on(
         self, run: NestedRun, session: str, question: str, answers: Mapping[str, ApprovalAnswer]
     ) -> Outcome | None:
-        """The outcome of a run that was begun before; None if nothing was asked in it."""
+        """Resume a run that began before; return None if nothing was asked in it."""
         # The name comes from a transcript, which may be forged: it must not lead to another file.
         if os.sep in session:
             raise UsageError(f"{session!r} is no session")
@@ -471,7 +471,7 @@ class NestedRuns:
 
 
 def _run_name(call: str, number: int) -> str:
-    """The name of a run within a call, with which the ids of its calls begin."""
+    """Return the name of a run within a call, with which the ids of its calls begin."""
     return f"{call}#{number}" if number else call
 
 

@@ -40,7 +40,7 @@ _MAX_CHARS: Final = 500
 
 
 def follow(reading: Reading, completion: CompletionRecord, session: SessionState) -> Turn:
-    """The turn that a completion, read as ``reading``, begins."""
+    """Return the turn that a completion, read as ``reading``, begins."""
     turn = completion.turn
     answer = next((m for m in reading.messages if isinstance(m, FinalAnswer)), None)
     if answer is not None:
@@ -73,7 +73,7 @@ def follow(reading: Reading, completion: CompletionRecord, session: SessionState
 def _calls(
     judged_calls: Sequence[JudgedCall], completion: CompletionRecord, session: SessionState
 ) -> list[Record]:
-    """Every call and its repairs, then the decision on each.
+    """Return each call and its repairs, then the decision on each.
 
     A call that may not run has its observation, too.
     """
@@ -144,7 +144,7 @@ def decide_call(
     call_counts: RateCounts | None = None,
     timestamp: str | None = None,
 ) -> DecisionRecord:
-    """The decision of a policy, the session's or another, on a call.
+    """Return the decision of a policy, the session's or another, on a call.
 
     The call was read, edited, or comes from before a pause. ``call_counts`` are the calls that were
     let through before it, ``timestamp`` is when it was read; without them, all others of the
@@ -185,7 +185,7 @@ def decide_call(
 
 
 def decision_record(call: str, decision: Decision) -> DecisionRecord:
-    """The record of a decision on a call."""
+    """Return the record of a decision on a call."""
     return DecisionRecord(
         call=call,
         decision=decision.decision,
@@ -198,7 +198,10 @@ def decision_record(call: str, decision: Decision) -> DecisionRecord:
 def make_refusal(
     decision: DecisionRecord, state: CallState, session: SessionState
 ) -> ObservationRecord:
-    """The end of a call that a decision denied; it may have done its work before."""
+    """Return the end of a call that a decision denied.
+
+    The call may have done its work before.
+    """
     code: ErrorCode = "in_doubt" if state.in_doubt else decision.code or "not_allowed"
     return refusal(state.record, session, code, decision.reason)
 
@@ -206,7 +209,7 @@ def make_refusal(
 def refusal(
     call: CallRecord, session: SessionState, code: ErrorCode, reason: str = ""
 ) -> ObservationRecord:
-    """The end of a call that did not run, in the words that the model reads."""
+    """Return the end of a call that did not run, in the words that the model reads."""
     text = session.words.error(code, name=call.name, reason=reason)
     return _refusal(call, ErrorInfo(code, text))
 
@@ -214,7 +217,7 @@ def refusal(
 def _repetition(
     call: CallRecord, session: SessionState, fault: ErrorInfo | None
 ) -> ObservationRecord:
-    """The end of a call that was made before.
+    """Return the end of a call that was made before.
 
     One that brought no result then is told why, and what would fit.
     """
@@ -230,7 +233,7 @@ def _repetition(
 
 
 def not_started(call: CallRecord, session: SessionState) -> ObservationRecord:
-    """The end of a call that was let through, or waited, when its run ended."""
+    """Return the end of a call that was allowed, or waited, when its run ended."""
     text = session.words.text("turns.not_started", name=call.name)
     return _refusal(call, ErrorInfo("tool_error", text))
 

@@ -59,7 +59,7 @@ class SessionWriter:
         return self.session.policy
 
     def timestamp(self) -> str:
-        """The time now, as records have it."""
+        """Return the time now, as records have it."""
         return self.now().isoformat(timespec="milliseconds")
 
     def append(
