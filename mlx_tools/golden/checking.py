@@ -116,7 +116,7 @@ class GoldenCheck(Struct, frozen=True, kw_only=True):
         return tuple(room for room in ROOMS if room in found)
 
     def to_json(self) -> dict[str, Any]:
-        """The check as ``--json`` prints it: all but the runs' own records."""
+        """Return the check as ``--json`` prints it: all but the records of the runs."""
         return {
             "name": self.name,
             "path": self.path,
@@ -267,7 +267,7 @@ class _RecordedTools:
         self._used_names: set[int] = set()
 
     def tools(self, specs: Mapping[str, ToolSpec]) -> list[Tool]:
-        """A tool for each that was recorded, but for those that the host itself answers."""
+        """Return a tool for each that was recorded, except those of the host itself."""
         return [
             Tool(spec, partial(self._call, name))
             for name, spec in specs.items()
@@ -295,7 +295,7 @@ class _RecordedTools:
 
 
 def _recorded_calls(records: Sequence[Record]) -> Iterator[tuple[CallRecord, ToolOutput]]:
-    """The calls that gave something, in order, each with what it gave."""
+    """Yield the calls that returned or failed, in order, each with its result."""
     for record, call in with_calls(records):
         if not isinstance(record, ObservationRecord):
             continue

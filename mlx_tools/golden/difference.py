@@ -51,14 +51,14 @@ class Difference(Struct, frozen=True):
     """The text now, empty if there is none."""
 
     def lines(self) -> list[str]:
-        """The diff: lines that begin with ``-`` (recorded), ``+`` (now) or a blank (both)."""
+        """Return the diff: lines that begin with ``-`` (recorded), ``+`` (now) or a blank."""
         shown = list(_diff(self.was, self.now))
         if len(shown) > _LINES:
             shown[_LINES:] = [f"  ({len(shown) - _LINES} lines more)"]
         return shown
 
     def to_json(self) -> dict[str, Any]:
-        """The difference as ``--json`` prints it."""
+        """Return the difference as ``--json`` prints it."""
         fields: dict[str, Any] = to_builtins(self)
         return fields | {"diff": self.lines()}
 
@@ -119,7 +119,7 @@ def share_differences(pairs: Iterable[tuple[str, Difference]]) -> list[SharedDif
 
 
 def _diff(was: str, now: str) -> Iterator[str]:
-    """The lines that differ, each cut to what differs in it, with a line around them."""
+    """Yield the lines that differ, cut to their differences, with a line around them."""
     for sign, line in _changed_lines(was, now):
         yield f"{sign} {_cut(line)}"
 
@@ -144,7 +144,7 @@ def _changed_lines(was: str, now: str) -> Iterator[tuple[str, str]]:
 
 
 def _around(was: str, now: str) -> tuple[str, str]:
-    """Both lines from a little before to a little after what differs."""
+    """Cut both lines to the part that differs, and a little on each side of it."""
     shorter = min(len(was), len(now))
     start = next((i for i in range(shorter) if was[i] != now[i]), shorter)
     if max(len(was), len(now)) <= _WIDTH:
@@ -177,7 +177,7 @@ NAMES: Final = {
 
 
 def text(value: Any) -> str:
-    """A field's value: texts as they are, nothing where there is none, else JSON."""
+    """Return a field's value as text: a text as it is, None as "", else JSON."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -190,7 +190,7 @@ def text(value: Any) -> str:
 
 
 def as_text(record: Record) -> str:
-    """A record for a diff: its fields, a line each."""
+    """Return a record as text for a diff: its fields, a line each."""
     return "\n".join(f"{key}: {text(value)}" for key, value in to_json(record).items())
 
 
@@ -259,7 +259,7 @@ class Comparison:
             self.record(one, other, other_calls)
 
     def _room(self, now: Record | None, was: Record | None, compared: Record) -> Room:
-        """The room that a difference between two records comes from.
+        """Return the room that a difference between two records comes from.
 
         Where the words of observations and corrections have changed, a message that differs while
         its code does not comes from them.

@@ -28,7 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> GoldenFile | None:
-    """The file, where it is a golden transcript."""
+    """Collect the file, if it is a golden transcript."""
     if file_path.suffix != _SUFFIX:
         return None
     if file_path.name.startswith(".") and not parent.session.isinitpath(file_path):
@@ -43,7 +43,7 @@ class GoldenFile(pytest.File):
     """A golden transcript."""
 
     def collect(self) -> Iterator[GoldenItem]:
-        """Its one test: that it replays."""
+        """Yield its one test: that it replays."""
         yield GoldenItem.from_parent(self, name="replay")
 
 
@@ -71,7 +71,7 @@ class GoldenItem(pytest.Item):
             raise NotAsRecorded(failure_text(check))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """The findings, without a traceback."""
+        """Return the findings, without a traceback."""
         if isinstance(excinfo.value, NotAsRecorded):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)

@@ -68,7 +68,7 @@ def make_golden(
     files: ModelFiles | None = None,
     artifact: Callable[[str], str | None] = lambda key: None,
 ) -> Golden:
-    """The golden transcript of a session that has come to rest.
+    """Make the golden transcript of a session that has come to rest.
 
     ``session`` are its records, as ``store.read(session).transcript`` gives them. ``registry`` are
     the tools that it had, ``files`` the model's, where they are here, ``artifact`` reads one of the
@@ -141,7 +141,7 @@ def settle(golden: Golden) -> Replay:
 
 
 def _with_whole(record: Record, artifact: Callable[[str], str | None]) -> Record:
-    """An observation that was cut, with all of it: what a replay cuts again."""
+    """Add the whole output to an observation that was cut: a replay cuts it again."""
     if not isinstance(record, ObservationRecord) or record.artifact is None:
         return record
     whole = artifact(record.artifact)
@@ -242,7 +242,7 @@ def _own_values(
 
 
 def _secrets(values: Any) -> dict[str, str]:
-    """The secrets in the texts of JSON values, each with its kind."""
+    """Find the secrets in the texts of JSON values, each with its kind."""
     found: dict[str, str] = {}
     waiting: list[Any] = [values]
     while waiting:
@@ -258,7 +258,7 @@ def _secrets(values: Any) -> dict[str, str]:
 
 
 def _from_day(text: str, start_date: str) -> str:
-    """The time as it would be, had the session begun on `DAY`."""
+    """Return the time as it would be, had the session begun on `DAY`."""
     try:
         moved = DAY + (datetime.fromisoformat(text) - datetime.fromisoformat(start_date))
     except (ValueError, TypeError):

@@ -81,7 +81,7 @@ from mlx_tools.transcript import (
 
 
 def recorded_specs(golden: Golden) -> dict[str, ToolSpec]:
-    """The tools as they were recorded, by name: those of the catalog, then the others."""
+    """Return the tools as they were recorded, by name: first those of the catalog."""
     found: dict[str, ToolSpec] = {}
     for value in (*golden.header.tools, *golden.golden.extra_tools):
         spec = _spec(json.dumps(value))
@@ -119,7 +119,7 @@ class RecordedEffects:
 
 
 def list_effects(specs: Mapping[str, ToolSpec], calls: list[ToolCall]) -> dict[str, list[str]]:
-    """The effects of these calls, for `RecordedEffects`."""
+    """Return the effects of these calls, for `RecordedEffects`."""
     return {
         canonical(call.name, call.arguments): sorted(spec.get_effects(call.arguments))
         for call in calls
@@ -128,7 +128,7 @@ def list_effects(specs: Mapping[str, ToolSpec], calls: list[ToolCall]) -> dict[s
 
 
 def specs_today(golden: Golden) -> Mapping[str, ToolSpec]:
-    """The built-in tools as this session would have them today."""
+    """Return the built-in tools as this session would have them today."""
     return _builtin_specs(
         writable=any(RootName.parse(root).writable for root in golden.header.roots)
     )
@@ -152,7 +152,7 @@ def _builtin_specs(*, writable: bool) -> Mapping[str, ToolSpec]:
 def opening_today(
     golden: Golden, specs: Mapping[str, ToolSpec], words: PromptWords, chat_format: ChatFormat
 ) -> Opening:
-    """The opening that the recorded tools and settings have with today's words."""
+    """Return the opening of the recorded tools and settings with today's words."""
     header = golden.header
     tools = tuple(specs[tool["name"]] for tool in header.tools if tool["name"] in specs)
     frame = Frame(
@@ -179,7 +179,7 @@ def opening_today(
 
 
 def chat_format_today(golden: Golden) -> ChatFormat | None:
-    """The chat format as today's code finds it.
+    """Return the chat format as today's code finds it.
 
     None if the transcript does not say of which template.
     """
@@ -205,7 +205,7 @@ _FILE_FIELDS: Final = (
 
 
 def read_template(files: ModelFiles | None, chat_format: ChatFormat, model: str | None) -> Any:
-    """The source of ``chat_format``, for a golden record.
+    """Return the source of ``chat_format``, for a golden record.
 
     Empty if nothing here gives it.
     """
@@ -308,7 +308,7 @@ def _score(turn: ConstrainedTurn, mend: MendRecord) -> None:
 
 
 def with_calls(records: Sequence[Record]) -> Iterator[tuple[Record, CallRecord]]:
-    """Each record that is about a call, with the call.
+    """Yield each record that is about a call, with the call.
 
     The call has the arguments that it had then, if a person edited it.
     """
@@ -473,7 +473,7 @@ class RecordedWorld:
     def _redraw(
         self, mends: Sequence[MendRecord], record: CompletionRecord, step: Complete
     ) -> ConstrainedTurn:
-        """The turn of a completion that was mended, written once more.
+        """Write the turn of a mended completion once more.
 
         The model's draws are served as they were recorded. The text that each goes on from, and
         the text in place of what does not fit, are compared.
@@ -549,7 +549,7 @@ class RecordedWorld:
 
 
 def _name_end(turn: ConstrainedTurn) -> str:
-    """The way in which a mended turn ended, in a word."""
+    """Return how a mended turn ended, in a word."""
     if turn.unfilled:
         return "unfilled"
     if turn.pending_request is not None:

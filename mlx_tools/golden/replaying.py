@@ -317,7 +317,7 @@ class _Replayer:
     # --- the beginning ---
 
     def _begin(self, header: Header) -> Header:
-        """The header as it would be today: compares chat format, opening and tools."""
+        """Return the header as it would be today; compare chat format, opening and tools."""
         recorded = self._session.chat_format
         chat_format = chat_format_today(self._golden) or recorded
         if recorded != chat_format:
@@ -480,7 +480,7 @@ class _Replayer:
         return record
 
     def _approved(self, record: ApprovalRecord) -> ApprovalRecord:
-        """A person's word stands; the tool that it is bound to is the one of this replay."""
+        """Return a person's answer as it is, bound to the tool of this replay."""
         spec = self._specs.get(self._session.current.call(record.call).name)
         return replace(record, tool=spec.digest()) if record.tool and spec else record
 
@@ -502,7 +502,7 @@ class _Replayer:
             self._writer.take(record, self._refusal(record))
 
     def _refusal(self, record: ObservationRecord) -> ObservationRecord:
-        """The end of a call that a person, policy or a limit was against."""
+        """Return the end of a call that a person, the policy or a limit refused."""
         session, now = self._session, record
         state = session.current.calls[record.call]
         decision, code = state.decision, record.error.code if record.error is not None else ""
@@ -563,5 +563,5 @@ def _with_change(record: Record, records: Iterable[Record]) -> Record:
 
 
 def _turns(examples: Iterable[Mapping[str, str]]) -> str:
-    """The turns of examples, a line each."""
+    """Return the turns of examples, a line each."""
     return "\n".join(f"{turn.get('role')}: {turn.get('content')}" for turn in examples)

@@ -107,7 +107,7 @@ def _page(checks: Sequence[GoldenCheck]) -> dict[str, Any]:
 
 
 def _verdict(checks: Sequence[GoldenCheck], noun: str) -> str:
-    """The result of all in a sentence; ``noun`` is what was checked."""
+    """Return the result of all in a sentence; ``noun`` is what was checked."""
     total = len(checks)
     failed = sum(1 for check in checks if not check.passed)
     if not total:
@@ -151,7 +151,7 @@ class TranscriptRow(NamedTuple):
 
 
 def get_state(check: GoldenCheck) -> State:
-    """The result of a check."""
+    """Return the result of a check."""
     if any(sample.error for sample in check.samples):
         return "error"
     return "passed" if check.passed else "failed"

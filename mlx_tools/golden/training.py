@@ -63,12 +63,12 @@ class TrainingExample(Struct, frozen=True):
     """Both, and the token that ends the model's turn."""
 
     def to_json(self) -> dict[str, str]:
-        """The line of a data set."""
+        """Return the line of a data set."""
         return {"prompt": self.prompt, "completion": self.completion, "text": self.text}
 
 
 def make_samples(golden: Golden) -> Iterator[TrainingExample | None]:
-    """The samples of a run, one for each completion; None for one that was not right."""
+    """Yield a sample of each completion of a run; None if the completion was wrong."""
     ends = ChatFormat.from_json(golden.header.chat_format).end_tokens
     asked = ""
     for record, after in _turns(golden.records):
@@ -128,7 +128,7 @@ def export_lora(goldens: Iterable[Golden], folder: Path) -> ExportCounts:
 
 
 def _turns(records: Sequence[Record]) -> Iterator[tuple[CompletionRecord, Sequence[Record]]]:
-    """Each completion, with the records up to the next one."""
+    """Yield each completion, with the records up to the next one."""
     places = [n for n, record in enumerate(records) if isinstance(record, CompletionRecord)]
     for place, end in zip(places, [*places[1:], len(records)], strict=True):
         record = records[place]
