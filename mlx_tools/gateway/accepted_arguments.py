@@ -171,7 +171,7 @@ class AcceptedArguments:
             container.is_empty = False
 
     def _part_schema(self) -> Any:
-        """The schema of the value that comes next."""
+        """Return the schema of the value that comes next."""
         container = self._open[-1]
         schema = container.schema if isinstance(container.schema, Mapping) else {}
         if not container.is_object:

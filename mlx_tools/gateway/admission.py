@@ -32,7 +32,7 @@ class Admission:
 
     @asynccontextmanager
     async def slot(self, client: str) -> AsyncIterator[None]:
-        """A slot, freed at the end of the block. Raises `ApiError` (429) if there is none."""
+        """Hold a slot until the end of the block. Raises `ApiError` (429) if none is free."""
         if self.active < self._slots and not self.waiting:
             self.active += 1
         else:

@@ -99,7 +99,7 @@ class AnswerSender:
             self.say(text, is_last=True)
 
     def _after_beginning(self, text: str) -> str:
-        """The text without what of the client's beginning is still due."""
+        """Return the text without the rest of the beginning that the client wrote."""
         expected = self._expected
         if text and expected.startswith(text):
             self._expected = expected[len(text) :]

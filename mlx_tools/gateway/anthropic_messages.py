@@ -153,7 +153,7 @@ class MessagesBody(CountedBody):
 
 
 def anthropic_messages_error(error: ApiError) -> JsonObject:
-    """The body that tells of an error."""
+    """Return the body of an error."""
     kind = _ERRORS.get(error.status) or (
         "invalid_request_error" if error.status < 500 else "api_error"
     )
@@ -196,14 +196,14 @@ def read_anthropic_messages(
 
 
 def read_count_tokens(body: JsonObject) -> TurnRequest:
-    """The turn whose prompt is to be counted. Raises `ApiError`."""
+    """Return the turn whose prompt is to be counted. Raises `ApiError`."""
     return _request(read(CountedBody, body))[0]
 
 
 def _request(
     body: CountedBody, stop: tuple[str, ...] = (), max_tokens: int | None = None
 ) -> tuple[TurnRequest, ClientTools]:
-    """The turn that is asked for, and the client's tools."""
+    """Return the turn that is asked for, and the client's tools."""
     definitions: list[ToolDefinition] = []
     left_out = ["mcp_servers"] if body.mcp_servers else []
     for index, given in enumerate(body.tools or ()):
@@ -250,7 +250,7 @@ def _messages(body: CountedBody, history: HistoryReader) -> Iterator[ClientMessa
 def _block_messages(
     message: MessageParam, history: HistoryReader, *path: str | int
 ) -> list[ClientMessage]:
-    """The text, calls and results of a message's blocks, in their order."""
+    """Return the text, calls and results of a message's blocks, in their order."""
     role: Role = "user" if message.role == "user" else "assistant"
     built = ConversationBuilder()
     for index, block in enumerate(message.content):
@@ -424,7 +424,7 @@ def _ending(done: TurnDone) -> JsonObject:
 
 
 def _usage(usage: Usage) -> JsonObject:
-    """The tokens of a message; a number that is not known is 0 in this interface."""
+    """Return the tokens of a message; an unknown number is 0 in this interface."""
     cached = usage.cached_tokens or 0
     return {
         "input_tokens": max((usage.prompt_tokens or 0) - cached, 0),

@@ -65,7 +65,7 @@ def read(kind: type[AnyBody], value: Any, *path: str | int) -> AnyBody:
 
 
 def _find_steps(value: Any, steps: Iterable[str | int]) -> Iterator[str | int]:
-    """The steps to a field, without pydantic's steps to the form that was tried."""
+    """Yield the steps to a field, without pydantic's steps to the form that was tried."""
     for step in steps:
         if isinstance(step, int) and isinstance(value, list):
             value = value[step]
@@ -77,7 +77,7 @@ def _find_steps(value: Any, steps: Iterable[str | int]) -> Iterator[str | int]:
 
 
 def place(*path: str | int) -> str:
-    """The place of a field in a body, as ``input[0].content[1].type``."""
+    """Return the place of a field in a body, as ``input[0].content[1].type``."""
     field_path = ""
     for step in path:
         field_path += f"[{step}]" if isinstance(step, int) else f".{step}" if field_path else step
@@ -180,7 +180,7 @@ TokenLimit = Annotated[
 
 
 def unknown_fields(body: Body, accepted: Container[str]) -> tuple[str, ...]:
-    """The fields of a body that have a value, and no meaning to anybody here."""
+    """Return the fields of a body that have a value and that nothing here reads."""
     extra = body.model_extra or {}
     return tuple(name for name in extra if extra[name] is not None and name not in accepted)
 
@@ -198,7 +198,7 @@ class SamplingBody(Body):
     repetition_penalty: float | None = Field(None, ge=0)
 
     def sampling(self) -> dict[str, Any]:
-        """The parameters that go to the server as they are."""
+        """Return the parameters that go to the server as they are."""
         found = {name: getattr(self, name) for name in SamplingBody.model_fields}
         return {name: value for name, value in found.items() if value is not None}
 
@@ -216,8 +216,10 @@ class AnswerFormat(Body):
     strict: bool | None = None
 
     def get_schema(self, field_path: str) -> Mapping[str, Any] | None:
-        """The schema that it must fit, None for text. Raises `ApiError`, with the place
-        ``field_path`` which the schema stands in the body."""
+        """Return the schema that the answer must fit, None for text.
+
+        ``field_path`` is the schema's place in the body, for the `ApiError` that it raises.
+        """
         if self.type == "text":
             return None
         if self.type == "json_object":

@@ -52,7 +52,7 @@ class SentCall:
 
 
 def _texts(arguments: Mapping[str, Any], keys: Sequence[str]) -> Iterator[str]:
-    """The ways to write arguments, of which one begins with what was told of them."""
+    """Yield ways to write arguments; one begins as the client was told."""
     yield json_line(arguments)
     first = {key: arguments[key] for key in keys if key in arguments}
     ordered = {**first, **arguments}

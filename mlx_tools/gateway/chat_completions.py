@@ -326,7 +326,7 @@ def _call(call: AssistantCall, history: HistoryReader, *path: str | int) -> Clie
 
 
 def _tools(tools: Sequence[ChatTool]) -> tuple[ClientTools, Collection[str]]:
-    """The tools that the client runs, and the kinds of those that a server would run."""
+    """Return the tools that the client runs, and the kinds of those for a server."""
     definitions: list[ToolDefinition] = []
     hosted: dict[str, None] = {}
     for number, tool in enumerate(tools):
@@ -353,7 +353,7 @@ def _tools(tools: Sequence[ChatTool]) -> tuple[ClientTools, Collection[str]]:
 
 
 def _schema(value: JsonObject | None) -> Mapping[str, Any] | None:
-    """The schema that the answer must fit, None for text."""
+    """Return the schema that the answer must fit, None for text."""
     if value is None:
         return None
     named = value.get("json_schema")
@@ -363,7 +363,7 @@ def _schema(value: JsonObject | None) -> Mapping[str, Any] | None:
 
 
 def _score_count(body: CompletionBody) -> int:
-    """The number of alternatives of each token, as mlx-lm's server is asked for them."""
+    """Return the number of alternatives of each token, by mlx-lm's parameters."""
     wanted = body.top_logprobs or 0
     if not body.logprobs:
         return 0
@@ -457,7 +457,10 @@ class ChatReply:
         return self._tools.client_tool(self._sent_calls.name(index)).is_custom
 
     def _call(self, id_: str, name: str, arguments: str) -> JsonObject:
-        """A call as the client knows its tool; ``arguments`` are empty if it only begins."""
+        """Return a call as the client knows its tool.
+
+        ``arguments`` are empty if the call only begins.
+        """
         tool = self._tools.client_tool(name)
         if tool.is_custom:
             text = custom_input(arguments) if arguments else ""
@@ -530,7 +533,7 @@ class CompletionReply:
         return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish}
 
     def _usage_object(self, done: TurnDone) -> JsonObject:
-        """The usage, without the cached tokens if the model's server does not report them."""
+        """Return the usage, without cached tokens if the model's server reports none."""
         said = _usage(done.usage)
         if done.usage.cached_tokens is None:
             del said["prompt_tokens_details"]
@@ -546,7 +549,7 @@ def _stream_error(error: ApiError) -> JsonObject:
 
 
 def _row(scores: Sequence[TokenScore]) -> JsonObject:
-    """One token's alternatives in the form of mlx-lm's server, each with its bytes."""
+    """Return one token's alternatives as mlx-lm's server writes them, each with bytes."""
     rows = [
         {"id": one.id, "token": one.text, "logprob": one.logprob, "bytes": list(one.data)}
         for one in scores
@@ -555,7 +558,7 @@ def _row(scores: Sequence[TokenScore]) -> JsonObject:
 
 
 def _usage(usage: Usage) -> JsonObject:
-    """The tokens of a turn as OpenAI's interface says them."""
+    """Return the tokens of a turn as OpenAI's interface writes them."""
     prompt, completion = usage.prompt_tokens or 0, usage.completion_tokens or 0
     return {
         "prompt_tokens": prompt,

@@ -63,7 +63,7 @@ class ToolDefinition(Struct, frozen=True):
     grammar: tuple[str, str] | None = None
 
     def spec(self, model_name: str) -> tuple[ToolSpec, Sequence[str]]:
-        """The tool as the model is told of it, and the faulty places of its schema."""
+        """Return the tool as the model sees it, and the faulty places of its schema."""
         description = self.description if isinstance(self.description, str) else ""
         if self.tool.is_custom:
             description = _describe_custom(description, self.grammar)
@@ -99,7 +99,7 @@ class ClientTools:
         self.left_out = name_dropped(self._dropped)
 
     def model_name(self, name: str, namespace: str = "") -> str:
-        """The name that the model knows a tool by, also one that is no longer among them."""
+        """Return the model's name of a tool, also of one that is no longer in the list."""
         if (tool := self._by_key.get((namespace, name))) is not None:
             return self._model_names[tool]
         found = readable_name(name, namespace)
@@ -118,7 +118,7 @@ class ClientTools:
         return frozenset(name for name, tool in self._tools.items() if tool.is_custom)
 
     def client_tool(self, model_name: str) -> ClientTool:
-        """The client's tool that the model calls by this name."""
+        """Return the client's tool that the model calls by this name."""
         tool = self._tools.get(model_name) or self.find(model_name)
         return ClientTool(model_name) if tool is None else tool
 
@@ -158,18 +158,18 @@ def _describe_custom(description: str, grammar: tuple[str, str] | None) -> str:
 
 
 def custom_arguments(text: str) -> str:
-    """The JSON text of a custom tool's arguments."""
+    """Return the JSON text of a custom tool's arguments."""
     return json.dumps({CUSTOM_ARGUMENT: text}, ensure_ascii=False)
 
 
 def custom_input(arguments: str) -> str:
-    """The text in the arguments of a custom tool's call."""
+    """Return the text in the arguments of a custom tool's call."""
     text = json.loads(arguments).get(CUSTOM_ARGUMENT, "")
     return text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
 
 
 def custom_input_piece(piece: str) -> str:
-    """The text in a piece of a custom tool's arguments, which ends within the text."""
+    """Return the text in a piece of a custom tool's arguments, cut within the text."""
     text: str = json.loads(f'"{piece.removeprefix(CUSTOM_BEGINNING)}"')
     return text
 
@@ -203,7 +203,7 @@ def _full_name(name: str, namespace: str) -> str:
 
 
 def _model_names(tools: Sequence[ClientTool]) -> dict[ClientTool, str]:
-    """A name for each tool, none of them twice, whatever their order."""
+    """Give each tool a name that no other has, whatever the order of the tools."""
     stems = {tool: readable_name(tool.name, tool.namespace) for tool in tools}
     counts = Counter(stems.values())
     return {
@@ -251,7 +251,10 @@ class Choice(Struct, frozen=True):
     json_value: Any = "auto"
 
     def among(self, tools: Iterable[ToolSpec]) -> Choice:
-        """The same choice, of these tools. Raises `ApiError` if a tool is not among them."""
+        """Return the same choice, limited to these tools.
+
+        Raises `ApiError` if a tool is not among them.
+        """
         names = {spec.name for spec in tools}
         named = set(self.allowed or ()) | ({self.tool} - {"auto", "none", "required"})
         if strangers := sorted(named - names):
@@ -326,7 +329,7 @@ def _tool_json(model_name: str, tools: ClientTools) -> JsonObject:
 
 
 def _chosen_name(tool: JsonObject, tools: ClientTools, wrong: ApiError) -> str:
-    """The model's name of a tool that is chosen."""
+    """Return the model's name of a tool that is chosen."""
     if tool.get("type", "function") not in _CLIENT_KINDS:
         raise wrong
     named = tool.get("function", tool.get("custom", tool))

@@ -21,7 +21,7 @@ def _words() -> Mapping[str, str]:
 
 
 def gateway_text(key: str, **values: str) -> str:
-    """A text of ``prompts/gateway.toml`` with its placeholders filled."""
+    """Return a text of ``prompts/gateway.toml`` with its placeholders filled."""
     return fill(_words()[key], values).strip("\n")
 
 
@@ -136,7 +136,7 @@ class ContentReader:
         return self._without_data(json.dumps(shown, ensure_ascii=False)) if shown else ""
 
     def _without_data(self, text: str) -> str:
-        """The text with long data as lines that name it."""
+        """Replace long data in the text by lines that name it."""
         if len(text) < 400:
             return text
         found = re.match(r"data:([a-z]+)/[^,]{0,100},", text)
@@ -158,7 +158,7 @@ def _is_simple(value: Any) -> bool:
 
 
 def _find_medium(kind: str, value: JsonObject) -> str:
-    """The medium that a part of this kind holds; empty if that is text."""
+    """Return the medium that a part of this kind holds; empty if that is text."""
     if kind.endswith(("_call", "_result", "_output", "_error")) or "text" in value:
         return ""
     source = value.get("source")

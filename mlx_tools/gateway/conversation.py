@@ -104,7 +104,7 @@ class TurnMemory:
         return key in self._turns
 
     def get(self, key: str) -> Turned | None:
-        """The turn that ends the conversation of this key, None where it is not known."""
+        """Return the turn that ends the conversation of this key, None if it is not known."""
         try:
             self._turns.move_to_end(key)
             return self._turns[key][0]
@@ -229,7 +229,7 @@ class PromptProfile(Struct, frozen=True, kw_only=True):
     catalog: Literal["whole", "compact"] = "whole"
 
     def header(self, request: TurnRequest, limits: Limits) -> Header:
-        """The header of the session that this request is a turn of.
+        """Return the header of the session that this request is a turn of.
 
         ``limits`` are those of the model. Where there are neither tools nor a schema for the
         answer, nothing of ours stands in the prompt: the model answers as it does.
@@ -316,14 +316,14 @@ def _limits_to_json(limits: Limits, parallel: bool) -> Mapping[str, Any]:
 
 
 def _with_example(schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The schema of an answer, with an example if it names no members of an object."""
+    """Add an example to the schema of an answer that names no members of an object."""
     if schema is None or schema.keys() != {"type"} or schema["type"] != "object":
         return schema
     return {**schema, "examples": [{"name": "text", "count": 2}]}
 
 
 def _preamble(messages: Sequence[ClientMessage]) -> Iterator[ClientMessage]:
-    """The system's messages that begin a conversation, never its last message."""
+    """Yield the system's messages that begin a conversation, never its last message."""
     for message in messages[:-1]:
         if message.role != "system":
             return
@@ -351,7 +351,7 @@ class WaitingCalls:
         return len(self._waiting)
 
     def ids(self) -> Iterator[str]:
-        """The client's ids, in the order of the calls."""
+        """Return the client's ids, in the order of the calls."""
         return (id_ for id_, _ in self._waiting.values())
 
     def take(self, id_: str) -> str:
@@ -515,14 +515,17 @@ class ConversationFold:
 
 
 def pair_results(messages: Sequence[ClientMessage]) -> tuple[ClientMessage, ...]:
-    """The messages with each result behind its call; one without a call is the user's."""
+    """Return the messages with each result after its call.
+
+    A result without a call becomes the user's message.
+    """
     if not any(message.calls or message.role == "tool" for message in messages):
         return (*messages,)
     return (*_convert_strays(_merge_calls(messages)),)
 
 
 def _merge_calls(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
-    """The messages, with a model's messages behind its own call merged into that turn.
+    """Merge a model's messages after its own call into the turn of that call.
 
     The results come behind them all.
     """
@@ -561,7 +564,7 @@ def _unfit(problem: str) -> ApiError:
 
 
 def next_key(key: str, message: ClientMessage) -> str:
-    """The key of a conversation that goes on with this message.
+    """Return the key of a conversation that goes on with this message.
 
     It depends on what matters of the message, in whatever form a client sends it. Ids do not count.
     """
@@ -575,7 +578,7 @@ def next_key(key: str, message: ClientMessage) -> str:
 
 
 def read_arguments(call: ClientCall) -> dict[str, Any]:
-    """The arguments of a call that a client sends back."""
+    """Return the arguments of a call that a client sends back."""
     try:
         value = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):
@@ -584,7 +587,7 @@ def read_arguments(call: ClientCall) -> dict[str, Any]:
 
 
 def _message_to_turn(message: ClientMessage, session: Session) -> Turned:
-    """An assistant's message in the protocol's own form."""
+    """Return an assistant's message in the protocol's own form."""
     turn, first = session.turn + 1, session.calls_made + 1
     records = make_turn(
         message.content,

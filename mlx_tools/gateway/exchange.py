@@ -49,7 +49,7 @@ _PLAIN: Final = "!#$&'()*+-./:;<=>?@[]^_`{|}~ "
 
 
 def left_out_headers(names: Sequence[str]) -> dict[str, str]:
-    """The header that names what has no effect, none if all has.
+    """Return the header that names what has no effect, none if all has.
 
     It has as many names as a header can hold, in a form that it can.
     """

@@ -54,7 +54,7 @@ def is_result(item: JsonObject) -> bool:
 
 
 def call_id(item: JsonObject) -> str:
-    """The id by which a call and its result belong together."""
+    """Return the id by which a call and its result belong together."""
     for key in ("call_id", "tool_use_id", "approval_request_id", "id"):
         value = item.get(key)
         if (
@@ -80,7 +80,7 @@ class HistoryReader:
     def function_call(
         self, id_: str, name: str, arguments: str | JsonObject | None, namespace: str = ""
     ) -> ClientCall:
-        """A call of a function with the arguments that a client sends."""
+        """Return a call of a function with the arguments that a client sends."""
         text = (
             arguments
             if isinstance(arguments, str)
@@ -89,11 +89,11 @@ class HistoryReader:
         return ClientCall(id_, self._model_name(name, namespace), text)
 
     def custom_call(self, id_: str, name: str, text: str, namespace: str = "") -> ClientCall:
-        """A call of a custom tool with its text."""
+        """Return a call of a custom tool with its text."""
         return ClientCall(id_, self._model_name(name, namespace), custom_arguments(text))
 
     def call(self, item: JsonObject) -> ClientCall:
-        """A call of another kind: its name is the item's, or that of the kind."""
+        """Return a call of another kind, named by the item or by that kind."""
         kind = str(item.get("type"))
         name, namespace = item.get("name"), item.get("namespace")
         if not isinstance(name, str) or not name:
@@ -122,7 +122,7 @@ class HistoryReader:
         return found
 
     def own_result(self, item: JsonObject) -> ClientMessage | None:
-        """The result that a call has within itself; None if it comes apart, or not at all."""
+        """Return the result within a call; None if it comes apart, or not at all."""
         present = [key for key in _RESULT_KEYS if item.get(key) is not None]
         comes_apart = str(item.get("type")).endswith(("tool_use", "_request"))
         if not present and ("call_id" in item or comes_apart):
@@ -132,7 +132,7 @@ class HistoryReader:
         return ClientMessage("tool", text, call_id=call_id(item), is_error=failed)
 
     def result(self, item: JsonObject) -> ClientMessage:
-        """The result of a call, of another kind."""
+        """Return the result of a call, of another kind."""
         present = [item[key] for key in _BODY_KEYS if item.get(key) is not None]
         if present:
             text = self.content.value(present if len(present) > 1 else present[0])
@@ -161,7 +161,7 @@ class HistoryReader:
             yield ClientMessage(_ROLES.get(item.get("role"), "user"), text)
 
     def text(self, item: JsonObject) -> str:
-        """The text of an item that is neither call nor result, such as a summary."""
+        """Return the text of an item that is neither call nor result, such as a summary."""
         for key in ("content", "summary", "text"):
             if item.get(key):
                 return self.content.value(item[key])

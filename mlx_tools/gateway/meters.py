@@ -82,7 +82,10 @@ class Meters:
             self.count("repairs_total", repair=repair)
 
     def text(self, gauges: Mapping[str, Mapping[str, int]]) -> str:
-        """All numbers; ``gauges`` are those of now, by name and by what."""
+        """Return all numbers as text.
+
+        ``gauges`` are the numbers of now, by name and by what they count.
+        """
         for name, now in gauges.items():
             self._counts[name] = Counter({(("of", what),): n for what, n in now.items()})
         lines = []

@@ -301,18 +301,18 @@ class ApiError(MlxToolsError):
 
 
 def invalid(param: str, problem: str) -> ApiError:
-    """The error for a field that holds what cannot be."""
+    """Return the error for a field with a value that is not possible."""
     return ApiError(400, "invalid_value", f"{param}: {problem}", param=param)
 
 
 def missing(param: str) -> ApiError:
-    """The error for a field that must be there."""
+    """Return the error for a field that must be there."""
     problem = f"{param}: Field required"
     return ApiError(400, "missing_required_parameter", problem, param=param)
 
 
 def unsupported(param: str, problem: str) -> ApiError:
-    """The error for what cannot be had here, and would change the answer."""
+    """Return the error for a value that is not supported and would change the answer."""
     return ApiError(400, "unsupported_parameter", f"{param}: {problem}", param=param)
 
 
@@ -337,7 +337,7 @@ def as_api_error(error: MlxToolsError) -> ApiError:
 
 
 def openai_error(error: ApiError) -> JsonObject:
-    """The body that tells of an error, in OpenAI's form."""
+    """Return the body of an error, in OpenAI's form."""
     told = {"message": error.message, "type": error.type, "param": error.param}
     return {"error": told | {"code": error.code}}
 
@@ -349,7 +349,7 @@ DONE: Final = "data: [DONE]\n\n"
 
 
 def server_sent(data: Mapping[str, Any], kind: str = "") -> str:
-    """One server-sent event with its blank line, of a ``kind`` or none."""
+    """Return one server-sent event with its blank line, of a ``kind`` or none."""
     named = f"event: {kind}\n" if kind else ""
     return f"{named}data: {json_line(data)}\n\n"
 

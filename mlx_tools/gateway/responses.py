@@ -159,7 +159,7 @@ class ResponsesBody(SamplingBody):
 
 
 def responses_error(error: ApiError) -> JsonObject:
-    """The body of an error. What other interfaces call ``messages`` is ``input`` here."""
+    """Return the body of an error. The field ``messages`` is called ``input`` here."""
     told = openai_error(error)
     if error.param == "messages":
         told["error"]["param"] = "input"
@@ -225,7 +225,7 @@ def read_responses(
 
 
 def _about(body: ResponsesBody, temperature: float) -> JsonObject:
-    """The fields of a request that its response repeats, and what they became."""
+    """Return the fields of a request that its response repeats, with the values used."""
     return {
         "object": "response",
         "model": body.model or "",
@@ -282,7 +282,7 @@ _SILENT: Final = ("reasoning", "additional_tools", "configuration_update", "comp
 def _item_messages(
     item: JsonObject, history: HistoryReader, *path: str | int
 ) -> Iterator[ClientMessage]:
-    """The messages that an item at this path of the body stands for."""
+    """Yield the messages that an item at this path of the body stands for."""
     kind = item.get("type") or ("message" if "role" in item else None)
     content = history.content
     if kind == "message":
@@ -355,7 +355,7 @@ def _read_tools(tools: Sequence[JsonObject], items: Sequence[JsonObject]) -> Off
 
 
 def _describe_tool(param: FunctionParam, kind: str, description: Any) -> JsonObject:
-    """A tool as a response says it, without its name."""
+    """Describe a tool as a response does, without its name."""
     described = description if isinstance(description, str) else None
     if kind == "custom":
         told = param.format if isinstance(param.format, dict) else {"type": "text"}
@@ -376,7 +376,7 @@ _TOOL_ITEMS: Final = ("additional_tools", "tool_search_output")
 def _flat(
     tools: Sequence[JsonObject], items: Sequence[JsonObject]
 ) -> Iterator[tuple[str, NamespaceParam | None, JsonObject]]:
-    """The tools, each with its place in the body and its group.
+    """Yield the tools, each with its place in the body and its group.
 
     Of those that items offer only new ones are given.
     """
@@ -401,7 +401,7 @@ def _flat(
 def _grouped(
     tool: JsonObject, field_path: str
 ) -> Iterator[tuple[str, NamespaceParam | None, JsonObject]]:
-    """The tools of a group, or the one tool itself."""
+    """Yield the tools of a group, or the one tool itself."""
     if tool.get("type") != "namespace":
         yield field_path, None, tool
         return
@@ -621,7 +621,7 @@ def _part(kind: str, text: str) -> JsonObject:
 
 
 def _usage(usage: Usage) -> JsonObject | None:
-    """The tokens of a response, None where the server did not report them."""
+    """Return the tokens of a response, None if the server did not report them."""
     read, written = usage.prompt_tokens, usage.completion_tokens
     if read is None or written is None:
         return None

@@ -102,7 +102,10 @@ class ServedModels:
         await self.exit_stack.aclose()
 
     def served_name(self, name: str) -> str:
-        """The name of the model that a client means. Raises `ApiError` (404) if none is."""
+        """Return the name of the model that a client means.
+
+        Raises `ApiError` (404) if there is no such model.
+        """
         if name in self.names:
             return name
         meant = self.aliases.get(name)
@@ -128,7 +131,7 @@ class ServedModels:
         raise ApiError(404, "model_not_found", message, param="model")
 
     async def speaker(self, name: str) -> TurnRunner:
-        """The model of this name. Raises `ApiError` where there is none."""
+        """Return the runner of the model of this name. Raises `ApiError` if there is none."""
         name = self.served_name(name)
         if name in self.open_runners:  # it does not wait for one that is being looked at
             return self.open_runners[name]
@@ -147,7 +150,7 @@ class ServedModels:
             return self.open_runners[name]
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of ``/v1/models``; less is known of models that nobody asked yet."""
+        """Return the rows of ``/v1/models``, with less of models that nobody asked yet."""
         rows = []
         for name in self.names:
             row = {"id": name, "object": "model", "created": 0, "owned_by": "mlx-tools"}
@@ -161,7 +164,7 @@ class ServedModels:
         return rows
 
     def runners(self) -> Mapping[str, TurnRunner | None]:
-        """The models by their names; None is one that nobody asked yet."""
+        """Return the runners of the models by name; None for one that nobody asked yet."""
         return {name: self.open_runners.get(name) for name in self.names}
 
     async def open_model(self, name: str | None, *, first: bool = False) -> TurnRunner:

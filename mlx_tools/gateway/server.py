@@ -409,7 +409,7 @@ def _identify_client(request: Request) -> str:
 
 
 def _done_headers(done: TurnDone) -> dict[str, str]:
-    """The headers that say more of a turn's calls, or that its answer looks like one."""
+    """Return the headers with notes on a turn's calls and its answer."""
     headers: dict[str, str] = {}
     for name, value in done.notes.items():
         header = f"x-mlx-tools-{name.replace('_', '-')}"
@@ -467,14 +467,14 @@ def _refusal_body(refusal: Refusal) -> JsonObject:
 
 
 def _error_body(error: ApiError, path: str, headers: Mapping[str, str]) -> JsonObject:
-    """The body that tells of an error, in the form of the interface that was asked."""
+    """Return the body of an error, in the form of the interface that was asked."""
     if path.startswith("/v1/messages") or "anthropic-version" in headers:
         return anthropic_messages_error(error)
     return responses_error(error) if path == "/v1/responses" else openai_error(error)
 
 
 async def _error_response(request: Request, error: Exception) -> Response:
-    """The response for an error, in the form of the interface at its path."""
+    """Return the response for an error, in the form of the interface at its path."""
     path = request.url.path
     match error:
         case MlxToolsError():

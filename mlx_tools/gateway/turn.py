@@ -222,7 +222,10 @@ class TurnRunner:
         new_id: Callable[[], str],
         backend: ErrorMappingBackend | None = None,
     ) -> _TurnInProgress:
-        """The turn that a client asks for, its conversation folded. Raises `ApiError`."""
+        """Fold the conversation and begin the turn that a client asks for.
+
+        Raises `ApiError`.
+        """
         # Of the messages only the new ones take time.
         has_tools = request.size > LARGE and not request.is_plain
         tools_size = request.size - request.messages_size if has_tools else 0
@@ -308,7 +311,7 @@ class _TurnInProgress:
         self._writer = TurnWriter(self._session)
 
     async def pending_request(self) -> Complete:
-        """The completion that is asked for now."""
+        """Return the completion that is asked for now."""
         return await in_thread_if_large(self._new_size, self._next_completion)
 
     def _next_completion(self) -> Complete:
@@ -373,7 +376,7 @@ class _TurnInProgress:
         """Start nothing: the server runs already."""
 
     async def fit(self, step: Complete) -> FittedStep:
-        """The step as the client asked for it, with the tokens it may have."""
+        """Return the step as the client asked for it, with the tokens it may have."""
         self._step = await self._limit_tokens(self._limit_step(step))
         return FittedStep(self._step)
 
@@ -438,7 +441,7 @@ class _TurnInProgress:
         return self._done("tool_calls", calls, repairs=tuple(repairs))
 
     def _continue_call(self, call: SentCall) -> Complete:
-        """The completion that goes on from what the client was told of a call."""
+        """Return the completion that goes on from what the client was told of a call."""
         step = self._next_completion()
         rules = replace(
             step.rules,
@@ -458,7 +461,7 @@ class _TurnInProgress:
         )
 
     async def _limit_tokens(self, step: Complete) -> Complete:
-        """The step with as many tokens as the client and the context allow."""
+        """Limit the tokens of the step to those that the client and the context allow."""
         wished, context = self._request.max_tokens, self._runner.profile.settings.context
         left = DEFAULT_MAX_TOKENS if wished is None else wished
         if context is not None:
@@ -502,7 +505,7 @@ class _TurnInProgress:
             self._emit(ThoughtAdded(text))
 
     def _finish_turn(self) -> tuple[TurnDone | None, str]:
-        """The end of the turn that the model wrote, or what is wrong with it."""
+        """Return the end of the turn that the model wrote, or its fault."""
         result = self._result
         assert result is not None  # what the driver took was a turn
         reading, follow = result.reading, self._session.current.records
@@ -617,7 +620,7 @@ class _TurnInProgress:
         return self._result.prefix != self._beginning
 
     async def _billed_usage(self, step: Complete, result: CompletionResult) -> Usage:
-        """The cost of a turn, for whoever gauges by it how full the context is.
+        """Return the usage of a turn, from which clients see how full the context is.
 
         It has the prompt once, though a mend asks with it again. What the server does not say is
         counted here.
@@ -632,7 +635,7 @@ class _TurnInProgress:
         )
 
     async def _cut_off(self, step: Complete) -> TurnDone:
-        """The end of a turn at a stop text, whose stream was closed early.
+        """End a turn at a stop text, whose stream was closed early.
 
         It was closed before it said what it cost.
         """
@@ -680,13 +683,13 @@ class _TurnInProgress:
 
 
 def _interrupted_call() -> ApiError:
-    """The error of a turn whose server cannot go on from what a client was told."""
+    """Return the error of a turn that cannot go on from what a client was sent."""
     problem = "the model began a call and then wrote something else"
     return ApiError(502, "model_output_invalid", problem)
 
 
 def _repairs(judgements: Iterable[JudgedCall]) -> list[str]:
-    """The repairs of all calls."""
+    """Return the repairs of all calls."""
     return [name for call in judgements for name in call.call.repairs]
 
 

@@ -147,7 +147,7 @@ class TurnStream:
         self._news.set()
 
     def _due_events(self) -> Iterator[str]:
-        """The events that are to be sent now."""
+        """Yield the events that are to be sent now."""
         due, self._waiting = self._waiting, []
         if self._call_at is not None and self._clock.now() < self._call_at:
             is_call = (isinstance(event, CallAdded) for event in due)
