@@ -63,7 +63,7 @@ class GatewayTarget(Struct, frozen=True):
         return min(_MAX_OUTPUT, self.tokens // 4)
 
     def folder(self, variable: str, *usual: str) -> Path:
-        """The folder that a variable names, else the usual one in the user's home."""
+        """Return the folder that a variable names, else the usual one in the user's home."""
         named = self.environ.get(variable)
         return Path(named).expanduser() if named else self.home.joinpath(*usual)
 
@@ -181,7 +181,7 @@ def _opencode_like(target: GatewayTarget, path: Path, title: str, command: str) 
 
 
 def _first_existing(folder: Path, *names: str) -> Path:
-    """The first of these files that is there, else the first name."""
+    """Return the first of these files that exists, else the first one."""
     return next((folder / name for name in names if (folder / name).exists()), folder / names[0])
 
 

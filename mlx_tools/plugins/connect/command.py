@@ -131,7 +131,7 @@ def _host_text(host: str) -> str:
 
 
 def _look(address: str, key: str) -> tuple[int | None, bool]:
-    """The context of a gateway's first model, and True if the gateway answers."""
+    """Return the context of a gateway's first model, and True if the gateway answers."""
     import httpx
 
     headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -155,7 +155,10 @@ def _look(address: str, key: str) -> tuple[int | None, bool]:
 
 
 def _edit(file: FileChanges) -> EditedFile:
-    """A file with its changes. Raises ConfigError if it cannot be read or changed."""
+    """Return a file with its changes.
+
+    Raises ConfigError if it cannot be read or changed.
+    """
     old = _read(file.path)
     try:
         new, snippet = old or "", ""
@@ -170,7 +173,7 @@ def _edit(file: FileChanges) -> EditedFile:
 
 
 def _read(path: Path) -> str | None:
-    """A file's text, None if there is none. Line ends stay as they are."""
+    """Return a file's text, None if there is none. Line ends stay as they are."""
     try:
         return read_regular(path).decode("utf-8")
     except FileNotFoundError:
@@ -190,7 +193,7 @@ _FORMATS: Final[Mapping[str, tuple[Callable[[str], Any], Callable[..., str]]]] =
 
 
 def _apply(change: ValueChange, form: str, text: str) -> str:
-    """The text with one change; as it is if that stands there already."""
+    """Make one change to the text, unless the value is there already."""
     read, edit = _FORMATS[form]
     holder = read(text) if text.strip() else None
     steps: list[str | int] = []
@@ -203,7 +206,7 @@ def _apply(change: ValueChange, form: str, text: str) -> str:
 
 
 def _index(item: ListItem, holder: Any) -> int:
-    """The index of the item that is meant, or the one behind the last."""
+    """Return the index of the item that is meant, or the one after the last."""
     items = holder if isinstance(holder, list) else []
     for index, other in enumerate(items):
         if isinstance(other, dict) and item.match.items() <= other.items():

@@ -40,7 +40,10 @@ class _Node(Struct):
 
 
 def read_json(text: str) -> Any:
-    """The value of a text. Raises ConfigError if it is no JSON, also with comments."""
+    """Return the value of a text.
+
+    Raises ConfigError if it is no JSON, with or without comments.
+    """
     return _parse(text).value
 
 
@@ -106,7 +109,7 @@ def _replace(text: str, path: Path, value: Any) -> str:
 
 
 def _insert(text: str, node: _Node, write: Callable[[str], str], line_end: str) -> str:
-    """The text with one more member at the end of an object or list."""
+    """Return the text with one more member at the end of an object or list."""
     outer = _find_indent(text, node.start)
     if not node.members:
         indent = outer + _unit(text)
@@ -136,7 +139,7 @@ def _format_value(value: Any, indent: str, line_end: str) -> str:
 
 
 def _find_indent(text: str, place: int) -> str:
-    """The blanks that begin the line of a place."""
+    """Return the blanks at the beginning of the line of a place."""
     line = text[text.rfind("\n", 0, place) + 1 : place]
     return line[: len(line) - len(line.lstrip(" \t"))]
 
@@ -182,7 +185,7 @@ def _value(text: str, place: int, depth: int) -> _Node:
 
 
 def _holder(text: str, start: int, depth: int) -> _Node:
-    """An object or a list."""
+    """Parse an object or a list."""
     is_object = text[start] == "{"
     members: list[tuple[str | int, int, _Node]] = []
     has_last_comma = False

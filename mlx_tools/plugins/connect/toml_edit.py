@@ -10,7 +10,7 @@ from mlx_tools.plugins.connect.json_edit import put_value
 
 
 def read_toml(text: str) -> Any:
-    """The value of a text. Raises ConfigError if it is no TOML."""
+    """Return the value of a text. Raises ConfigError if it is no TOML."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

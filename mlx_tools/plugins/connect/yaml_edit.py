@@ -16,7 +16,7 @@ Path = tuple[str | int, ...]
 
 
 def read_yaml(text: str) -> Any:
-    """The value of a text.
+    """Return the value of a text.
 
     Raises:
         ConfigError: it is no YAML.
@@ -90,7 +90,7 @@ def _edit(text: str, path: Path, value: Any) -> str:
 
 
 def _member(node: Any, step: str | int) -> Any:
-    """The node of a member; None if there is none."""
+    """Return the node of a member; None if there is none."""
     if isinstance(step, int):
         items = node.value if node.id == "sequence" else []
         return items[step] if step < len(items) else None
@@ -109,7 +109,7 @@ def _replace_node(text: str, node: Any, value: Any) -> str:
 
 
 def _append_item(text: str, node: Any, item: Any) -> str:
-    """The text with one more item at the end of a list."""
+    """Return the text with one more item at the end of a list."""
     if node.id == "scalar" and not node.value:  # a key without a value
         before, after = text[: node.start_mark.index].rstrip(), text[node.end_mark.index :]
         return f"{before}\n{_block([item], '  ')}{after.removeprefix(chr(10))}"
@@ -127,7 +127,7 @@ def _append_item(text: str, node: Any, item: Any) -> str:
 
 
 def _content_end(node: Any) -> int:
-    """The place behind the last character of a node, without blank lines and comments."""
+    """Return the end of a node, without blank lines and comments after it."""
     if node.id == "scalar" or node.flow_style or not node.value:
         index: int = node.end_mark.index
         return index
@@ -136,7 +136,7 @@ def _content_end(node: Any) -> int:
 
 
 def _block(value: Any, indent: str) -> str:
-    """A value as YAML in lines of its own, ends included."""
+    """Return a value as YAML in lines of its own, with their line breaks."""
     return "".join(f"{indent}{line}\n" for line in _lines(value))
 
 
@@ -159,7 +159,7 @@ def _lines(value: Any) -> list[str]:
 
 
 def _scalar(value: Any) -> str:
-    """A scalar; a text is quoted unless it is a plain word."""
+    """Return a scalar as YAML; a text is quoted unless it is a plain word."""
     if isinstance(value, str) and value.replace("-", "").replace("_", "").isalnum():
         is_word = value[0].isalpha() and value.lower() not in _WORDS
         return value if is_word and value.isascii() else json.dumps(value)

@@ -106,7 +106,7 @@ def _tell_undone(steps: Iterable[UndoStep]) -> None:
 
 
 def _change(step: UndoStep) -> str:
-    """One line for a step: what will become of the file, or what has."""
+    """Describe a step in a line: what will happen to the file, or what has."""
     will, did = _DO[step.action]
     path = in_words(step.change.path)
     if step.status == "refused":

@@ -144,7 +144,7 @@ class Page:
         self._sessions = PageSessions(runs, self._owner)
 
     def routes(self) -> list[BaseRoute]:
-        """The routes, each behind the person's key."""
+        """Return the routes, each behind the person's key."""
         seen = {
             "/": self._first,
             f"{PATH}sessions": self._search,
@@ -460,7 +460,10 @@ _FORMS: Final = {"answer_piece": "Answer", "thought_piece": "Thought", "argument
 
 
 def _piece(event: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A delta as a text under a label, which is all of it so far if ``whole``."""
+    """Return a delta as text under a label.
+
+    If ``whole`` is set, the text is all that the model wrote so far.
+    """
     whole = {"whole": True} if event.get("whole") and event["type"] != "arguments_piece" else {}
     if event["type"] == "call_opened":
         return {"label": "Call", "text": f"{escape_invisible(event['name'])} ", **whole}

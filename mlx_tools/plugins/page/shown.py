@@ -66,7 +66,7 @@ def search_sessions(
     clock: Callable[[], float] = time.monotonic,
     titles: Mapping[str, str] = MappingProxyType({}),
 ) -> SessionSearch:
-    """The sessions whose title, questions, calls or answers hold the query.
+    """Find the sessions whose title, questions, calls or answers contain the query.
 
     An empty query is in all of them. Reads files.
     """
@@ -168,11 +168,11 @@ class SessionView:
         return self.end if self.end < len(self.records) else None
 
     def turns(self) -> list[TurnView]:
-        """The questions on this page, each with what came of it."""
+        """Return the questions on this page, each with its steps and end."""
         return group_turns(build_steps(self.records[self.start : self.end]))
 
     def setup(self) -> list[ReportStep]:
-        """The steps that say how the session was set up, if they are on this page."""
+        """Return the steps that set up the session, if they are on this page."""
         steps = build_steps(self.records[self.start : self.end][:2])
         return [step for step in steps if step.kind == "setup"]
 
@@ -201,7 +201,10 @@ def encode_records(records: Sequence[Record]) -> bytes:
 async def session_shown(
     sessions: PageSessions, session: str, start: int | None, title: str = ""
 ) -> SessionView:
-    """A session from a record on, by default its end. Raises `ApiError` if none is."""
+    """Return a session from a record on, by default its end.
+
+    Raises `ApiError` if there is no such session.
+    """
     status, records, problem = await sessions.stands(session)
     waiting: list[WaitingCall] = []
     if status == "paused":
@@ -214,7 +217,7 @@ async def session_shown(
 
 
 def _begin(records: Sequence[Record], start: int | None) -> int:
-    """The first record of a page: none that is told of at the one before."""
+    """Return the first record of a page, none that belongs to the one before it."""
     begin = max(0, len(records) - RECORDS) if start is None else min(start, len(records))
     while 0 < begin < len(records) and isinstance(records[begin], RepairRecord | MendRecord):
         begin -= 1
@@ -262,7 +265,10 @@ def _in_words(step: Any) -> str:
 async def waiting_calls(
     sessions: PageSessions, session: str, records: Sequence[Record]
 ) -> list[WaitingCall]:
-    """The calls of a session that a person decides about; fails as `Sessions.waiting`."""
+    """Return the calls of a session that wait for a person.
+
+    Fails as `Sessions.waiting` does.
+    """
     found = [_waiting(one, fresh=fresh) for one, fresh in await sessions.waiting(session)]
     pause = at_rest(records)
     within = pause.nested_calls if isinstance(pause, PauseRecord) else ()
@@ -272,7 +278,7 @@ async def waiting_calls(
 
 
 def _waiting_within(call: PendingCall, request: ApprovalRequest | None) -> WaitingCall:
-    """A call within another call. ``request`` says how it would run now."""
+    """Return a call within another call. ``request`` says how it would run now."""
     is_fresh = request is not None and request.digest == call.digest
     preview, counts, omitted = "", "", _ONLY_ARGUMENTS
     if request is not None and is_fresh:
@@ -290,7 +296,7 @@ def _waiting_within(call: PendingCall, request: ApprovalRequest | None) -> Waiti
 
 
 async def edited_call(sessions: PageSessions, session: str, call: str, text: str) -> WaitingCall:
-    """A call that waits, with other arguments.
+    """Return a call that waits, with other arguments.
 
     Raises `ApiError`, and `UsageError` if it cannot have them.
     """
@@ -344,7 +350,7 @@ def _waiting(request: ApprovalRequest, *, fresh: bool, edited: bool = False) -> 
 
 
 def diff_lines(text: str) -> Iterator[tuple[str, str]]:
-    """The lines of a call's preview, each with its kind.
+    """Yield the lines of a call's preview, each with its kind.
 
     In a unified diff ``ins`` are added lines, and ``del`` removed ones.
     """
@@ -358,7 +364,7 @@ def diff_lines(text: str) -> Iterator[tuple[str, str]]:
 
 
 def tool_rows(registry: Registry, policy: Policy) -> list[dict[str, Any]]:
-    """The tools, those that may run first; ``why`` says why one may not."""
+    """Return the tools, first those that may run; ``why`` says why one may not."""
     rows = []
     for row in registry.listing(policy):
         why = row["disabled_reason"] or registry.lacks(row["name"], policy) or ""
@@ -369,7 +375,7 @@ def tool_rows(registry: Registry, policy: Policy) -> list[dict[str, Any]]:
 
 
 def model_rows(runners: Mapping[str, TurnRunner | None]) -> list[dict[str, Any]]:
-    """The models, and of each that was asked before how it is spoken to."""
+    """Return the models, with the settings of those that were asked before."""
     return [
         {"name": name, "told": {} if speaker is None else _describe_runner(speaker)}
         for name, speaker in runners.items()

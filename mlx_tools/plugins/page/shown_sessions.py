@@ -43,11 +43,11 @@ class PageSessions:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, session: str) -> RunRow | None:
-        """The run of a gateway that a session is, None where it is none."""
+        """Return the gateway's run that a session belongs to, None if there is none."""
         return await anyio.to_thread.run_sync(self._runs.rows.find, session)
 
     async def stands(self, session: str) -> tuple[str, Sequence[Record], str]:
-        """The status of a session, its records, and what is wrong with them.
+        """Return the status of a session, its records, and what is wrong with them.
 
         Raises `ApiError` if there is none.
         """
@@ -90,7 +90,7 @@ class PageSessions:
                 raise as_api_error(error) from error
 
     async def waiting_within(self, session: str) -> list[ApprovalRequest]:
-        """The calls that wait within calls of any session, none if these cannot be seen."""
+        """Return the calls that wait within a session's calls, none if all are hidden."""
         try:
             if (row := await self.run(session)) is not None:
                 requests: list[ApprovalRequest] = await self._runs.waiting_within(row)

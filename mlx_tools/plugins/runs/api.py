@@ -45,7 +45,7 @@ _MAX_PAGE: Final = 100
 
 
 def run_routes(runs: Runs) -> list[BaseRoute]:
-    """The routes of runs."""
+    """Return the routes of runs."""
 
     async def create(request: Request) -> Response:
         body = await json_body(request)
@@ -115,7 +115,7 @@ async def _act(runs: Runs, row: RunRow, action: str, body: Mapping[str, Any]) ->
 
 
 async def _stream_events(runs: Runs, row: RunRow, last_number: int) -> AsyncGenerator[str | None]:
-    """A run's events as they are sent by a server."""
+    """Yield a run's events as a server sends them; None keeps the connection alive."""
     async with aclosing(runs.follow(row, last_number)) as follows:
         async for told in follows:
             if told is None:
@@ -127,7 +127,7 @@ async def _stream_events(runs: Runs, row: RunRow, last_number: int) -> AsyncGene
 
 
 async def _talk(runs: Runs, socket: WebSocket) -> None:
-    """A run's events over a WebSocket, and what is posted of it as messages."""
+    """Send a run's events over a WebSocket, and take what its messages post."""
     try:
         row, after = await _row(runs, socket), _last_event_id(socket)
         await runs.view(row)
@@ -181,7 +181,7 @@ async def _answered(runs: Runs, row: RunRow, text: str) -> JsonObject:
 
 
 def _owner(runs: Runs, asking: HTTPConnection) -> str:
-    """The name of a client, made of its whole key, in whichever header it sends that."""
+    """Return the name of a client, made of its whole key, from either header."""
     if (given := asking.headers.get("x-api-key")) is None:
         scheme, _, given = asking.headers.get("authorization", "").partition(" ")
         given = given or scheme
@@ -193,7 +193,10 @@ async def _row(runs: Runs, asking: HTTPConnection) -> RunRow:
 
 
 def _last_event_id(asking: HTTPConnection) -> int:
-    """The number of the last event that the client has, from a header or the address."""
+    """Return the number of the last event that the client has.
+
+    It comes from a header or the address.
+    """
     query = asking.query_params.get("last_event_id", "0")
     return _number(
         asking.headers.get("last-event-id", query) or "0", "Last-Event-ID", 0, 10**16 - 1

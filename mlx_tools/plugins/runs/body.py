@@ -59,7 +59,7 @@ def _schema_config(*ways: JsonObject, **extra: JsonObject) -> ConfigDict:
 
 
 def _field_schema(name: str, kind: str, **fields: JsonObject) -> JsonObject:
-    """A schema that wants a field of this type; the other fields are as described."""
+    """Return a schema that requires a field of this type, beside ``fields``."""
     return {"required": [name], "properties": {name: {"type": kind}, **fields}}
 
 
@@ -108,7 +108,7 @@ class ApprovalBody(_Strict):
     scope: Literal["call", "session"] = "call"
 
     def answer(self) -> ApprovalAnswer:
-        """The decision, as sessions take it. Raises `ApiError`."""
+        """Return the decision in the form that sessions take. Raises `ApiError`."""
         if (self.arguments is not None) != (self.decision == "edit"):
             raise invalid("arguments", "an edit has some, no other decision does")
         if self.decision == "deny":
@@ -129,7 +129,7 @@ class ResultBody(_Strict):
     error: Annotated[str, Field(min_length=1)] | None = None
 
     def result(self) -> ToolResult:
-        """The end of the call. Raises `ApiError`."""
+        """Return the end of the call. Raises `ApiError`."""
         if (self.error is not None) == ("output" in self.model_fields_set):
             raise ApiError(400, "invalid_value", "either output or error", param="output")
         if self.error is not None:
@@ -186,7 +186,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
         return frozenset(spec.name for spec in self.client_tools)
 
     def limits_within(self, upper_limits: Limits) -> Limits:
-        """The limits that hold, none wider than ``upper_limits``. Raises `ApiError`."""
+        """Return the limits in force, none wider than ``upper_limits``. Raises `ApiError`."""
         try:
             named = self.body.limits or {}
             wanted = Limits.from_json({**upper_limits.to_json(), **named}).to_json()
@@ -216,13 +216,13 @@ def read_run(body: Mapping[str, Any]) -> RunRequest:
 
 
 def own_tool_names(body: Mapping[str, Any]) -> frozenset[str]:
-    """The names of the client's own tools in a body that was read before."""
+    """Return the names of the client's own tools in a body that was read before."""
     specs, _ = _own_tools(body.get("client_tools") or [])
     return frozenset(spec.name for spec in specs)
 
 
 def _question_and_history(body: RunBody, content: ContentReader) -> tuple[str, list[JsonObject]]:
-    """The question and the messages before it, read as those of a turn are."""
+    """Return the question and the messages before it, read as those of a turn are."""
     if (body.question is None) == (body.messages is None):
         raise ApiError(400, "invalid_value", "either question or messages", param="question")
     if body.question is not None:
@@ -239,7 +239,7 @@ def _question_and_history(body: RunBody, content: ContentReader) -> tuple[str, l
 
 
 def _same_name(name: str, namespace: str) -> str:
-    """The name of an earlier call's tool, which the run need not have."""
+    """Return the name of an earlier call's tool, which the run need not have."""
     return f"{namespace}.{name}" if namespace else name
 
 
@@ -276,7 +276,7 @@ class _ToolBody(Body):
     format: Any = None
 
     def definition(self, *, is_custom: bool) -> ToolDefinition:
-        """The tool, with whichever of the schemas is there."""
+        """Return the tool, with the first of the schemas that is there."""
         schemas = (self.parameters, self.input_schema, self.inputSchema)
         parameters = next((schema for schema in schemas if schema is not None), None)
         tool = ClientTool(self.name, is_custom=is_custom)
@@ -303,7 +303,7 @@ def _definition(value: JsonObject, field_path: str) -> ToolDefinition:
 def _own_tools(
     definitions: Sequence[JsonObject],
 ) -> tuple[tuple[ToolSpec, ...], dict[str, Sequence[str]]]:
-    """The client's tools, and by their names the faulty places of their schemas.
+    """Return the client's tools, and by name the faulty places of their schemas.
 
     What they do nobody knows here, so what holds for a call that changes things holds for theirs:
     none is made of text that was cut off, or copied out of a result.

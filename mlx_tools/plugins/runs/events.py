@@ -59,7 +59,7 @@ class SessionEventReader:
         self._sources: dict[int, NumberedSource] = {}
 
     def read(self, records: Sequence[Record], upto: int) -> Iterator[Numbered]:
-        """The events of the next records up to a number, without those that are known.
+        """Yield the events of the next records up to a number, except those known already.
 
         A known number beyond the end is the end.
         """
@@ -93,7 +93,7 @@ class SessionEventReader:
         self._read += 1
 
     def _select_earlier(self, records: Sequence[Record], record: Record) -> Sequence[Record]:
-        """The records to this one, as far as its event depends on them."""
+        """Return the records up to this one that its event depends on."""
         if isinstance(record, MendRecord):
             return records[self._mends : self._read]
         call = self._calls.get(getattr(record, "call", None) or "")

@@ -137,14 +137,14 @@ class RunExecution:
         self.rows = RunRows(self.store, add)
 
     async def begin(self, run_request: RunRequest) -> tuple[Conversation, str]:
-        """A new session, and the model that it is of. Raises `MlxToolsError`."""
+        """Begin a session, and return it with its model's name. Raises `MlxToolsError`."""
         speaker = await self._models.speaker(self._find_model(run_request))
         controller = self._controller(speaker, run_request, self.store)
         model = speaker.profile.settings.model or DEFAULT
         return await controller.conversation(history=run_request.history), model
 
     async def open(self, row: RunRow, records: Sequence[Record]) -> Conversation:
-        """The session of a run, which has these ``records``. Raises `MlxToolsError`."""
+        """Open the session of a run, which has these ``records``. Raises `MlxToolsError`."""
         asked = await anyio.to_thread.run_sync(read_run, row.body)
         speaker = await self._models.speaker(row.model or self._find_model(asked))
         if not has_question(records):
@@ -188,7 +188,7 @@ class RunExecution:
         return refusal
 
     async def read(self, row: RunRow) -> Sequence[Record]:
-        """The records of a run, as they stand. Raises `ApiError`."""
+        """Read the records of a run, as they are now. Raises `ApiError`."""
         try:
             return await anyio.to_thread.run_sync(self.store.records, row.id)
         except TranscriptError as error:
@@ -212,13 +212,13 @@ class RunExecution:
             self.webhooks.wake(self.rows)
 
     def _find_model(self, run_request: RunRequest) -> str:
-        """The model that a run or its profile names, empty if neither does."""
+        """Return the model that a run or its profile names, empty if neither does."""
         layer = self.configuration.profiles.get(run_request.body.profile or "")
         named = "" if layer is None else str(layer.values.get("model.name", ""))
         return run_request.body.model or named
 
     def _load_profile(self, profile: str) -> tuple[Policy, Limits, dict[str, Any]]:
-        """The policy, limits and prompt settings of a profile of the user's.
+        """Return the policy, limits and prompt settings of a profile of the user's.
 
         Raises `ApiError` if there is none of this name.
         """
@@ -248,7 +248,7 @@ class RunExecution:
         return [RootName.parse(root) for root in list_roots(self.configuration)]
 
     def _named_roots(self, paths: Sequence[str]) -> tuple[str, ...]:
-        """The server's folders that a run names.
+        """Return the server's folders that a run names.
 
         Raises:
             ApiError: one is none of them.
@@ -266,7 +266,7 @@ class RunExecution:
         store: SessionStore | _ExistingSession,
         header: Header | None = None,
     ) -> Controller:
-        """The controller of a run, with the client's own tools.
+        """Return the controller of a run, with the client's own tools.
 
         Policy and limits are the server's, narrowed as the client says. Raises `MlxToolsError`.
         """
@@ -349,7 +349,7 @@ async def list_requests(
     edited: Mapping[str, Mapping[str, Any]] | None = None,
     own_names: frozenset[str] = frozenset(),
 ) -> list[tuple[ApprovalRequest, bool]]:
-    """The calls that wait for a person, as they would run now.
+    """Return the calls that wait for a person, as they would run now.
 
     Args:
         conversation: The session of the run.
@@ -370,7 +370,7 @@ async def list_requests(
 
 
 def get_run_status(row: RunRow, records: Sequence[Record]) -> str:
-    """The status of a run that nobody is at."""
+    """Return the status of a run that no process works on."""
     if is_at_rest(records):
         outcome = make_outcome(records)
         cancelled = isinstance(outcome, Stopped) and outcome.reason == "cancelled"
@@ -397,7 +397,10 @@ def _made_elsewhere(arguments: Mapping[str, Any]) -> str:
 
 
 def _admitting(policy: Policy, own_names: frozenset[str]) -> Policy:
-    """The policy with a client's own tools: their calls wait for the client's results."""
+    """Return the policy with a client's own tools.
+
+    Their calls wait for the client's results.
+    """
     if not own_names:
         return policy
     names = tuple(sorted(own_names))

@@ -53,7 +53,7 @@ class Followers:
 
     @contextmanager
     def follow(self, run: str) -> Iterator[Follower]:
-        """A new follower of a run, until the block ends."""
+        """Add a follower to a run until the block ends."""
         follower = Follower()
         self._by_run.setdefault(run, set()).add(follower)
         try:

@@ -121,7 +121,7 @@ class RunQueue:
             await anyio.sleep(HEARTBEAT)
 
     def load_queued(self) -> set[str]:
-        """The runs that a job names."""
+        """Return the runs that a job names."""
         query = "SELECT args ->> 'run' FROM procrastinate_jobs WHERE status IN ('todo', 'doing')"
         with self._tables.transaction() as db:
             return {run for (run,) in db.execute(query).fetchall()}
@@ -161,7 +161,7 @@ def _to_json_line(run: str, upto: int, events: Sequence[JsonObject]) -> str:
 
 
 def _format(procrastinate: Any) -> FileFormat:
-    """The format of procrastinate's tables; those of an older version are made anew."""
+    """Return the format of procrastinate's tables, which replaces older ones."""
     from procrastinate.schema import SchemaManager
 
     made = SchemaManager.get_schema()

@@ -153,22 +153,25 @@ class RunRows:
         return bool(gone)
 
     def get(self, owner: str | None, run: str) -> RunRow:
-        """A client's run, or with None anybody's. Raises `ApiError` if there is none."""
+        """Return a client's run, or with None anybody's.
+
+        Raises `ApiError` if there is none.
+        """
         row = self.find(run)
         if row is None or owner not in (None, row.owner):
             raise ApiError(404, "not_found", f"there is no run {run[:100]!r}, or none any more")
         return row
 
     def find(self, run: str) -> RunRow | None:
-        """The run of this id, whosever it is."""
+        """Return the run of this id, whoever owns it."""
         return next(iter(self._select("WHERE id = ?", run)), None)
 
     def find_by_key(self, owner: str, key: str) -> RunRow | None:
-        """The run that a client has asked for under this key."""
+        """Return the run that a client has asked for under this key."""
         return next(iter(self._select(_BY_KEY, owner, _digest(key))), None)
 
     def page(self, owner: str, limit: int, cursor: str | None) -> list[RunRow]:
-        """A client's runs, the last first: those before the run ``cursor``.
+        """Return a client's runs before the run ``cursor``, the last first.
 
         Raises `ApiError` if there is no such run.
         """
@@ -180,7 +183,7 @@ class RunRows:
         return self._select(f"WHERE owner = ? {before} {last}", owner, cursor, limit)
 
     def open_runs(self) -> list[RunRow]:
-        """The runs of which something is still to be done, the oldest first."""
+        """Return the runs of which something is still to be done, the oldest first."""
         if not self._tables.exists:
             return []
         return self._select("WHERE act IS NOT NULL ORDER BY number")
@@ -258,7 +261,7 @@ class RunRows:
                 db.execute(query, (retry_at, hook.tries + 1, hook.mark))
 
     def next_due(self) -> float | None:
-        """The time at which a webhook is due next; None if there is none."""
+        """Return the time at which a webhook is due next; None if there is none."""
         if not self._tables.exists:
             return None
         with self._tables.transaction() as db:

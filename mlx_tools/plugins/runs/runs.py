@@ -102,7 +102,7 @@ class Runs:
         self._is_ending = False
 
     def owner(self, key: str) -> str:
-        """The name of a client in rows, made of the key that it sends."""
+        """Return the name of a client in rows, made of the key that it sends."""
         secret = self.sessions.secret
         return hmac.new(secret, key.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
@@ -162,19 +162,19 @@ class Runs:
         return row, True
 
     async def find(self, owner: str | None, run: str) -> RunRow:
-        """A client's run; with None anybody's, for a person.
+        """Return a client's run; with None anybody's, for a person.
 
         Raises `ApiError` if there is none with this id.
         """
         return await in_thread(self.rows.get, owner, run)
 
     async def view(self, row: RunRow) -> JsonObject:
-        """The run as clients see it."""
+        """Return the run as clients see it."""
         status, records = await self.stands(row)
         return _view(row, records, status)
 
     async def with_previews(self, row: RunRow) -> JsonObject:
-        """The run as clients see it, the calls that wait with what they would change."""
+        """Return the run as clients see it, with previews of the calls that wait."""
         value = await self.view(row)
         if value["status"] == "paused":
             requests: dict[str, ApprovalRequest] = {}
@@ -194,14 +194,14 @@ class Runs:
         return value
 
     async def stands(self, row: RunRow) -> tuple[str, Sequence[Record]]:
-        """The status of a run, and its records. Raises `ApiError`."""
+        """Return the status of a run, and its records. Raises `ApiError`."""
         if (live := self.workers.live_run(row.id)) is not None:
             return live.status, live.records
         _, status, records = await self._stands_elsewhere(row)
         return status, records
 
     async def _stands_elsewhere(self, row: RunRow) -> tuple[RunRow, str, Sequence[Record]]:
-        """The row, status and records of a run that is not at work here."""
+        """Return the row, status and records of a run that this process does not work on."""
         used, records = await self._poll_row(row)
         row = await self.find(None, row.id)  # it may have been cancelled since
         if row.act is None and not is_at_rest(records):  # or brought to rest
@@ -211,7 +211,7 @@ class Runs:
     async def waiting(
         self, row: RunRow, edited: Mapping[str, Mapping[str, Any]] | None = None
     ) -> list[tuple[ApprovalRequest, bool]]:
-        """The calls of a run that wait for a person, as they would run now.
+        """Return the calls of a run that wait for a person, as they would run now.
 
         Args:
             row: The run.
@@ -228,7 +228,7 @@ class Runs:
             return await self._requests(row, await self._wait_at_rest(row), edited)
 
     async def waiting_within(self, row: RunRow) -> list[ApprovalRequest]:
-        """The calls that wait in runs within a run's calls, as they would run now.
+        """Return the calls that wait in runs within a run's calls, as they would run now.
 
         Raises `ApiError`, and `MlxToolsError` if one of the runs cannot be looked at.
         """
@@ -322,7 +322,7 @@ class Runs:
         *,
         with_formed: bool = False,
     ) -> AsyncGenerator[Numbered | None]:
-        """The events of a run behind a record, with the deltas that form meanwhile.
+        """Yield the events of a run after a record, and the deltas between them.
 
         Args:
             row: The run.
@@ -372,7 +372,7 @@ class Runs:
     # --- at work ---
 
     def _acting(self, row: RunRow) -> anyio.Lock:
-        """The lock of a run: of what is posted one thing is done at a time."""
+        """Return the lock of a run, under which one request at a time changes it."""
         return self._acts.setdefault(row.id, anyio.Lock())
 
     async def _start(
@@ -437,7 +437,7 @@ class Runs:
         return row
 
     async def _waiting(self, row: RunRow, call: str) -> tuple[str, Sequence[Record]]:
-        """The tool of a call that waits, and the run's records.
+        """Return the tool of a call that waits, and the run's records.
 
         Raises `ApiError` if the call does not wait.
         """
@@ -451,7 +451,7 @@ class Runs:
         raise conflict(f"{call[:100]} is not a call that waits (waiting: {waits})", "call_id")
 
     async def _wait_at_rest(self, row: RunRow) -> Sequence[Record]:
-        """The records of a run that rests, after a short wait for it. Raises `ApiError`."""
+        """Wait a little for a run to rest, and return its records. Raises `ApiError`."""
         if (live := self.workers.live_run(row.id)) is not None:
             with anyio.move_on_after(WAIT_SECONDS):
                 await live.has_ended.wait()
@@ -474,7 +474,7 @@ class Runs:
     async def _open_session(
         self, row: RunRow, records: Sequence[Record]
     ) -> AsyncIterator[Conversation]:
-        """The open session of a run that rests. Raises `ApiError`."""
+        """Open the session of a run at rest, until the block ends. Raises `ApiError`."""
         conversation = await self._reopen(row, records)
         try:
             yield conversation
@@ -484,7 +484,7 @@ class Runs:
     # --- what is kept ---
 
     async def _records(self, row: RunRow) -> Sequence[Record]:
-        """The records of a run that is not at work here, at rest if its process died."""
+        """Return the records of a run elsewhere, brought to rest if its process died."""
         records = await self.execution.read(row)
         if self._is_at_rest(row, records):
             return records
@@ -537,7 +537,7 @@ class Runs:
         return used, await self._records(row)
 
     def _status(self, row: RunRow, records: Sequence[Record], was_used: bool) -> str:
-        """The status of a run by its records, and by whether somebody was at it."""
+        """Return the status of a run by its records, and by whether it was in use."""
         if row.act is not None and not row.cancelled and self.workers.are_elsewhere:
             return "running" if was_used else "queued"
         if row.cancelled or is_at_rest(records):
@@ -571,7 +571,7 @@ def _same(row: RunRow, body: JsonObject) -> RunRow:
 
 
 def conflict(problem: str, param: str | None = None) -> ApiError:
-    """The error for what cannot be done of a run as it stands."""
+    """Return the error for what cannot be done with a run in its present status."""
     return ApiError(409, "conflict", problem, param=param)
 
 
@@ -592,7 +592,7 @@ def open_runs(
     meters: Meters,
     make_registry: MakeRegistry | None = None,
 ) -> Runs:
-    """The runs of a gateway, over the sessions of the settings.
+    """Open the runs of a gateway, over the sessions of the settings.
 
     Args:
         configuration: The server's settings.

@@ -50,7 +50,7 @@ class Webhooks:
 
     @classmethod
     def from_settings(cls, configuration: Configuration) -> Webhooks:
-        """Those that the settings allow: none where nothing leaves this machine."""
+        """Return the webhooks that the settings allow: none under ``policy.local_only``."""
         settings = configuration.settings
         own = {} if settings.policy.local_only else configuration.section("runs").webhooks
         return cls({origin: signing_key(secret) for origin, secret in own.items()})
@@ -145,7 +145,10 @@ class Webhooks:
 
 
 def sign_headers(key: bytes, mark: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """The header fields of a message, by its id and the time in seconds since 1970."""
+    """Return the signed header fields of a message.
+
+    ``mark`` is its id, ``timestamp`` the time in seconds since 1970.
+    """
     said = f"{mark}.{timestamp}.".encode() + body
     signature = base64.b64encode(hmac.digest(key, said, hashlib.sha256)).decode()
     return {

@@ -46,7 +46,7 @@ class Workers(Protocol):
         """Break off what is at work in this process."""
 
     def load(self) -> dict[str, int]:
-        """The gauges of runs, ``active`` and ``waiting`` among them."""
+        """Return the gauges of runs, ``active`` and ``waiting`` among them."""
 
     def check_room(self) -> None:
         """Raise `ApiError` if too many runs are at work or wait for that."""
@@ -55,7 +55,7 @@ class Workers(Protocol):
         """Do what the row asks for, which is kept; the open session is handed over."""
 
     def live_run(self, run: str) -> LiveRun | None:
-        """The run if it is at work in this process."""
+        """Return the run if it is at work in this process."""
 
 
 @dataclass(eq=False)
@@ -170,7 +170,7 @@ class LocalWorkers:
 
 
 def _end_label(records: Sequence[Record]) -> str:
-    """The word for how a run came to rest: why, if it stopped."""
+    """Return the word for how a run came to rest; the reason if it stopped."""
     if not is_at_rest(records):
         return "unfinished"
     outcome = make_outcome(records)
