@@ -29,6 +29,15 @@ OPENERS: Final = (
 )
 """Beginnings of first lines that are no sentence and no noun phrase."""
 
+NOUN_OPENERS: Final = (
+    *("The ", "A ", "An ", "One ", "All ", "Both ", "Each ", "Every ", "Any ", "Some ", "No "),
+    *("This ", "These ", "Those ", "Its ", "Their ", "Nothing ", "Everything "),
+)
+"""Beginnings of noun phrases, which a function's first line may not have: it begins with a verb."""
+
+NOUN_DECORATORS: Final = ("property", "fixture", "setter")
+"""Decorators of functions that are used as values, and may be described by a noun."""
+
 _OPENED: Final = re.compile(rf'^[ ]*r?"""(?:{"|".join(map(re.escape, OPENERS))}).*', re.MULTILINE)
 
 Finding = tuple[str, int, str]
@@ -138,10 +147,20 @@ def bad_first_lines(room: str) -> list[Finding]:
             if not isinstance(node, kinds) or not (text := ast.get_docstring(node)):
                 continue
             first = text.split("\n", 1)[0]
-            if len(first) > MAX_FIRST_LINE or first.startswith(OPENERS):
+            is_bad = len(first) > MAX_FIRST_LINE or first.startswith(OPENERS)
+            if is_bad or begins_with_noun(node, first):
                 line = getattr(node, "lineno", 1)
                 findings.append((path.relative_to(PACKAGE).as_posix(), line, first))
     return findings
+
+
+def begins_with_noun(node: ast.AST, first_line: str) -> bool:
+    """Return whether a first line is a function's and begins with a noun, not with a verb."""
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return False
+    decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
+    is_value = any(word in decorator for decorator in decorators for word in NOUN_DECORATORS)
+    return not is_value and first_line.startswith(NOUN_OPENERS)
 
 
 def python_files(folder: str) -> list[Path]:

@@ -5,6 +5,8 @@ What breaks a rule only shrinks.
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 from scripts import names, sentences
@@ -25,6 +27,34 @@ def test_no_name_is_a_participle_a_pronoun_or_a_preposition(room: str) -> None:
 def test_a_first_line_is_short_and_is_a_sentence_or_a_noun_phrase(room: str) -> None:
     found = names.bad_first_lines(room)
     assert len(found) <= TABLE["first_lines"].get(room, 0), "\n".join(map(str, found))
+
+
+@table(
+    "source",
+    [
+        "def call(): ...",
+        "async def call(): ...",
+        "@cache\ndef call(): ...",
+    ],
+)
+def test_a_docstring_of_a_function_begins_with_a_verb(source: str) -> None:
+    node = ast.parse(source).body[0]
+    assert names.begins_with_noun(node, "The call with this key.")
+    assert names.begins_with_noun(node, "All calls.")
+    assert not names.begins_with_noun(node, "Return the call with this key.")
+
+
+@table(
+    "source",
+    [
+        "class Call: ...",
+        "@property\ndef call(): ...",
+        "@cached_property\ndef call(): ...",
+        "@pytest.fixture\ndef call(): ...",
+    ],
+)
+def test_a_docstring_of_a_value_may_begin_with_a_noun(source: str) -> None:
+    assert not names.begins_with_noun(ast.parse(source).body[0], "The call with this key.")
 
 
 @table("folder", ["benchmarks", "mlx_tools", "scripts", "tests"])
