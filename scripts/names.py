@@ -32,8 +32,9 @@ OPENERS: Final = (
 NOUN_OPENERS: Final = (
     *("The ", "A ", "An ", "One ", "All ", "Both ", "Each ", "Every ", "Any ", "Some ", "No "),
     *("This ", "These ", "Those ", "Its ", "Their ", "Nothing ", "Everything "),
+    *("Another ", "As ", "At ", "After ", "Behind ", "Past ", "So ", "Within ", "While "),
 )
-"""Beginnings of noun phrases, which a function's first line may not have: it begins with a verb."""
+"""Beginnings that a function's first line may not have: it begins with a verb."""
 
 NOUN_DECORATORS: Final = ("property", "fixture", "setter")
 """Decorators of functions that are used as values, and may be described by a noun."""

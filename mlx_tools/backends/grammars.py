@@ -148,7 +148,7 @@ class _Gbnf:
 
 
 def _tag_end() -> str:
-    """Text up to the first closing tag, with it.
+    """Return the text up to the first closing tag, with the tag.
 
     The tag's first character comes in it once.
     """

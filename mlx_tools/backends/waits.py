@@ -63,7 +63,7 @@ class WaitTimer:
 
 
 def _do_nothing() -> None:
-    """Stand for the callback of a closed timer, which else could keep its owner alive."""
+    """Replace the callback of a closed timer, which else could keep its owner alive."""
 
 
 class ResponseWaits:

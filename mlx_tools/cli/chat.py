@@ -113,7 +113,7 @@ def _talk_once(run: RunOptions, saved: SavedSession | None) -> int:
 
 
 def _at_keyboard(talk: ChatSession) -> int:
-    """Chat with a person.
+    """Run a chat with a person.
 
     Ctrl-C stops a turn, Ctrl-D or /quit leaves, an error ends neither.
     """
@@ -154,7 +154,7 @@ def _run_and_report(type_ahead: TypeAhead | None, does: Callable[[], object]) ->
 
 
 def _from_pipe(talk: ChatSession) -> int:
-    """Chat with a program: one question a line.
+    """Run a chat with a program: one question a line.
 
     The exit code is that of the last turn that failed.
     """

@@ -573,7 +573,7 @@ class EventEmitter:
         self._text: ResultText | None = None  # None: nothing more is told before the end
 
     def wrote(self, deltas: Iterable[Delta]) -> None:
-        """Tell what came of a piece of text."""
+        """Emit the events that a new piece of text leads to."""
         begins = not self._may_begin_in_thought
         if self._speech is not None and (begins or self._turn.text.startswith(_THOUGHT)):
             prose = self._turn.prose_since(self._prose_end)
@@ -583,7 +583,7 @@ class EventEmitter:
         self.tell(deltas)
 
     def tell(self, deltas: Iterable[Delta]) -> None:
-        """Tell what has formed."""
+        """Emit the events of these deltas."""
         result = self._session.result
         for delta in deltas:
             if result is not None:
@@ -612,7 +612,7 @@ class EventEmitter:
                     self._emit(events.ArgumentsPiece(turn=self._number, index=index, text=text))
 
     def _tell_commentary(self) -> None:
-        """Tell what is left of the prose before the first call."""
+        """Emit the rest of the prose before the first call."""
         if self._speech is not None and not self._has_call:
             self._has_call = True
             prose = self._turn.commentary
@@ -631,7 +631,7 @@ class EventEmitter:
             self._text = ResultText(result.is_wrapped)
 
     def end(self, reading: Reading) -> None:
-        """Tell what is left of the answer, where there is one."""
+        """Emit the rest of the answer, if there is one."""
         if self._speech is not None:
             self._answer(self._speech.remainder(reading))
         for message in reading.messages if self._session.result is not None else ():

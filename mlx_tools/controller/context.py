@@ -329,7 +329,7 @@ def _is_small(step: Complete, size: int) -> bool:
 
 
 def _limit_tokens(step: Complete, room: int) -> Complete:
-    """``step`` within ``room`` tokens, of which a thought takes at most half."""
+    """Limit the tokens of ``step`` to ``room``; a thought gets at most half of them."""
     # A thought has a budget of its own, which must not take what the answer needs.
     if step.thought is None:
         return replace(step, max_tokens=min(step.max_tokens, room))

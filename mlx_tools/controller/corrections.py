@@ -156,7 +156,7 @@ def attempted_call(text: str, tools: Mapping[str, ToolSpec]) -> AttemptedCall | 
 
 
 def _attempts(text: str, catalog: ToolCatalog) -> Iterator[AttemptedCall]:
-    """Calls that can be read: objects by any keys, then any family's form."""
+    """Yield the calls that can be read: objects by any keys, then any family's form."""
     for value in filter(None, (value for _, value in find_objects(text))):
         outline = ", ".join(f"{compact(str(key))}: {_ELLIPSIS}" for key in value)
         for name, arguments in (*possible_calls(value), *fitting_calls(catalog, value)):

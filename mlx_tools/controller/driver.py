@@ -140,7 +140,7 @@ class ToolRunner(Protocol):
         ...
 
     def report(self, call: CallRecord, progress: Progress, /) -> None:
-        """Tell how far a call has come."""
+        """Report how far a call has come."""
         ...
 
 
@@ -204,7 +204,7 @@ class RunClock:
 
     @contextmanager
     def person_waits(self) -> Iterator[None]:
-        """While a person is asked, the run's time stands still."""
+        """Stop the run's clock while a person is asked."""
         scope = self._scope or anyio.CancelScope()
         began, deadline = anyio.current_time(), scope.deadline
         # Not cancelled and begun again: the work in the scope goes on, and only its end moves.

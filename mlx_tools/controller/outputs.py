@@ -164,7 +164,7 @@ class Outputs:
     def _record_sources(
         self, record: ObservationRecord, call: CallRecord, sources: Sources
     ) -> RecordedEnd:
-        """Sources, numbered on from those that the session was given before."""
+        """Record sources, numbered on from those of earlier calls of the session."""
         words, limit = self._session.words, self.max_chars
         # Numbers go on over the session: ``[3]`` must mean one thing in it.
         first = max(self._session.history.sources, default=0) + 1
@@ -315,7 +315,7 @@ def _redactor(secrets: bool, paths: bool, folders: tuple[str, ...]) -> Redactor:
 def _limit_sources(
     sources: Sources, first: int, room: int, notice: Notice
 ) -> tuple[RenderedSources, str]:
-    """As much of the sources as there is room for.
+    """Return as much of the sources as there is room for.
 
     With the notice, if there is room for it.
     """

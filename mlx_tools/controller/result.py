@@ -117,19 +117,19 @@ class ResultText:
     # --- what the scanner tells ---
 
     def on_open(self, begin: int, is_object: bool) -> bool:
-        """Tell a brace or bracket."""
+        """Write a brace or bracket."""
         self._tell("{" if is_object else "[")
         self._closers.append("}" if is_object else "]")
         return True
 
     def on_key(self, begin: int, key: str) -> bool:
-        """Tell a key."""
+        """Write a key."""
         if len(self._closers) > 1 or not self.is_wrapped:
             self._tell(f"{compact(key)}:")
         return True
 
     def on_value(self, begin: int, end: int, value: str, is_string: bool) -> bool:
-        """Tell a scalar, or what is left of one."""
+        """Write a scalar, or the rest of one."""
         if is_string:
             self._tell_string(value)
             self._pieces.append('"')
@@ -142,7 +142,7 @@ class ResultText:
         return True
 
     def on_close(self, begin: int) -> bool:
-        """Tell a closing brace or bracket."""
+        """Write a closing brace or bracket."""
         closer = self._closers.pop()
         if self._closers or not self.is_wrapped:
             self._pieces.append(closer)
@@ -150,7 +150,7 @@ class ResultText:
         return True
 
     def _tell(self, text: str) -> None:
-        """Tell a key, a value or an opening bracket, after the comma that is due."""
+        """Write a key, a value or an opening bracket, after the comma if one is due."""
         if self._closers or not self.is_wrapped:
             self._pieces += ("" if self._last[-1:] in ("", "{", "[", ":") else ",", text)
             self._last = text

@@ -98,7 +98,7 @@ class SessionWriter:
             self.append(record, records)
 
     def tell(self, event: events.Event) -> None:
-        """Tell of what has no record."""
+        """Emit an event that has no record."""
         if self.emit is not None:
             self.emit(event)
 
@@ -130,7 +130,7 @@ observed.
 def observe_run(
     observers: Sequence[Observer], writer: SessionWriter, emit: Emit | None = None
 ) -> Iterator[None]:
-    """Tell of the events of one run while the context lasts.
+    """Report the events of one run to its observers while the context lasts.
 
     Args:
         observers: the observers that are there.

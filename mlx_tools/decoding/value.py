@@ -356,7 +356,7 @@ class ConstrainedObject:
             self.feed(text)
 
     def retried(self, text: str = "") -> ConstrainedObject:
-        """Another object of the same form, with this text."""
+        """Return another object of the same form, with this text."""
         return ConstrainedObject(self.form, text)
 
     def feed(self, text: str) -> None:
@@ -701,7 +701,7 @@ class ConstrainedObject:
         return self._kind("value")
 
     def _kind(self, kind: MendKind) -> MendKind:
-        """``kind`` within the arguments, and ``envelope`` outside of them."""
+        """Return ``kind`` within the arguments, and ``envelope`` outside of them."""
         return kind if len(self._levels) > 1 else "envelope"
 
     def _key_is_due(self) -> bool:

@@ -111,7 +111,7 @@ class ToolChoiceParam(Body):
 
 
 def _as_choice(value: Any) -> Any:
-    """OpenAI's form of a choice, a word, as the object that it stands for."""
+    """Turn OpenAI's form of a choice, a word, into the object that it stands for."""
     return {"type": value} if isinstance(value, str) else value
 
 

@@ -230,7 +230,10 @@ class AnswerFormat(Body):
 
 
 def answer_schema(schema: Mapping[str, Any], field_path: str) -> Mapping[str, Any]:
-    """``schema``, to which an answer can be held. Raises `ApiError` for any other."""
+    """Check that an answer can be held to ``schema``, and return it.
+
+    Raises `ApiError` if it cannot.
+    """
     try:
         return check_output_schema(schema, field_path)
     except UsageError as error:

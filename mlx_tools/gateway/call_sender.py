@@ -61,7 +61,7 @@ def _texts(arguments: Mapping[str, Any], keys: Sequence[str]) -> Iterator[str]:
 
 
 def _by_parts(value: Any) -> str:
-    """JSON text whose keys and scalars are escaped each by itself."""
+    """Return JSON text whose keys and scalars are escaped each by itself."""
     if isinstance(value, Mapping):
         members = (f"{json_line(key)}:{_by_parts(item)}" for key, item in value.items())
         return f"{{{','.join(members)}}}"

@@ -175,7 +175,7 @@ def custom_input_piece(piece: str) -> str:
 
 
 def custom_grammar(form: Any) -> tuple[str, str] | None:
-    """Syntax and definition in a custom tool's ``format``; None if there is none."""
+    """Return syntax and definition of a custom tool's ``format``, None if it has none."""
     inner = form.get("grammar", form) if isinstance(form, dict) else {}
     definition = inner.get("definition") if isinstance(inner, dict) else None
     if not isinstance(definition, str):

@@ -344,7 +344,7 @@ class WaitingCalls:
             self._numbers.setdefault(id_, deque()).append(number)
 
     def copy(self) -> WaitingCalls:
-        """Calls that can be taken out while these stay."""
+        """Return a copy from which calls can be taken while this one stays as it is."""
         return WaitingCalls(self._waiting.values())
 
     def __len__(self) -> int:

@@ -502,7 +502,7 @@ class ResponsesReply:
         return self._whole
 
     def _tell_text(self, kind: Literal["message", "reasoning"], text: str) -> Iterator[str]:
-        """Tell of text or of a thought, in an item of its own."""
+        """Yield the events of text or of a thought, in an item of its own."""
         is_message = kind == "message"
         if self._open != kind:
             yield from self._end_text("completed")

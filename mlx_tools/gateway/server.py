@@ -161,7 +161,7 @@ class Gateway:
             setattr(self, name, value)
 
     def shut_down(self) -> None:
-        """Tell plugins that the gateway ends."""
+        """Notify plugins that the gateway ends."""
         for tell in self.on_shutdown:
             tell()
 
@@ -583,6 +583,6 @@ class GatewayServer(uvicorn.Server):
             await self._open.aclose()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Tell the application that it is to end."""
+        """Ask the application to end."""
         self._loop.call_soon_threadsafe(self._on_ending)
         super().handle_exit(sig, frame)

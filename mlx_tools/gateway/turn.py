@@ -480,7 +480,7 @@ class _TurnInProgress:
     # --- what comes ---
 
     def _show(self, event: events.Event) -> None:
-        """Tell the client of what forms. Behind a call that was told nothing is said."""
+        """Send the client the event; after a call that was sent, nothing more is."""
         turn = self._completer.turn
         if turn is not None and turn.restarts != self._restarts:
             self._restarts = turn.restarts

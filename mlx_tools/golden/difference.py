@@ -300,7 +300,7 @@ _BY_READING: Final = frozenset(
 
 
 def alike(first: Record, second: Record) -> bool:
-    """True where two records are of one kind, about one call."""
+    """Return whether two records are of one kind, about one call."""
     return type(first) is type(second) and getattr(first, "call", None) == getattr(
         second, "call", None
     )

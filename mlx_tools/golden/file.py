@@ -82,7 +82,7 @@ def to_text(golden: Golden) -> str:
 
 
 def write_golden(golden: Golden, path: Path) -> None:
-    """Writes the file whole, or leaves what was there. Raises `TranscriptError`."""
+    """Write the whole file, or leave the old one as it was. Raises `TranscriptError`."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, to_text(golden).encode(), 0o666, max_bytes=MAX_TRANSCRIPT)

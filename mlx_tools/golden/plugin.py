@@ -55,7 +55,7 @@ class GoldenItem(pytest.Item):
         self.add_marker(pytest.mark.golden)
 
     def runtest(self) -> None:
-        """Replays it. Raises `NotAsRecorded`."""
+        """Replay it. Raises `NotAsRecorded`."""
         from mlx_tools.app import escape_invisible
         from mlx_tools.golden.checking import failure_text, replay_file
 

@@ -535,7 +535,7 @@ class RecordedWorld:
         return False
 
     def report(self, call: CallRecord, progress: Progress) -> None:
-        """Tell nobody."""
+        """Ignore the progress: nobody watches a replay."""
 
     # --- the store of artifacts ---
 

@@ -107,7 +107,7 @@ class Replay(Struct, frozen=True):
 
 
 def replay(golden: Golden, *, words: PromptWords | None = None) -> Replay:
-    """Replays a golden transcript.
+    """Replay a golden transcript.
 
     ``words`` are the texts that the model reads, by default those of ``prompts/``. Raises
     `TranscriptError` for records that cannot follow each other.
@@ -345,7 +345,7 @@ class _Replayer:
         )
 
     def _compare_tools(self) -> None:
-        """Tools that were recorded and exist today must not have changed."""
+        """Check that the recorded tools that still exist have not changed."""
         for name, spec in self._specs.items():
             found = self._today.get(name)
             if found is None and spec.plugin == BUILTIN:
@@ -366,7 +366,7 @@ class _Replayer:
         now: Mapping[str, Any],
         location: str = "",
     ) -> None:
-        """Compares two objects, key by key; ``subject`` has a place for the key."""
+        """Compare two objects, key by key; ``subject`` has a place for the key."""
         for key in dict.fromkeys((*was, *now)):
             if was.get(key) != now.get(key):
                 before, after = text(was.get(key, "")), text(now.get(key, ""))

@@ -46,7 +46,7 @@ _ORDER: Final[tuple[State, ...]] = get_args(State)
 
 
 def write_report(checks: Sequence[GoldenCheck], path: Path) -> None:
-    """Writes the checks as an HTML page, those that failed first.
+    """Write the checks as an HTML page, those that failed first.
 
     A run is written out where it failed, or where its records are given; any other is one row of a
     table. Raises `UsageError` where the file cannot be written.

@@ -89,7 +89,7 @@ class _Literals:
         return self._pos >= len(self._text)
 
     def takes(self, mark: str) -> bool:
-        """Goes past ``mark`` where it stands here."""
+        """Skip ``mark`` if it comes next; return whether it did."""
         self._space()
         if not self._text.startswith(mark, self._pos):
             return False
@@ -143,7 +143,7 @@ class _Literals:
         return items[0] if end == ")" and len(items) == 1 and not comma else items
 
     def members(self, colon: str, end: str) -> dict[str, Any]:
-        """Keys and values, up to ``end``, or to the end of the text where that is empty."""
+        """Read keys and values up to ``end``, or to the end of the text if it is empty."""
         found: dict[str, Any] = {}
         comma = True
         while not (self.takes(end) if end else self.at_end()):
@@ -204,7 +204,10 @@ class _Literals:
 
 
 def _unescaped(raw: str) -> str:
-    """``raw`` with its escapes read; a backslash before any other character is one."""
+    """Return ``raw`` with its escapes read.
+
+    A backslash before any other character stays as it is.
+    """
     if "\\" not in raw:
         return raw
     text = _ESCAPE.sub(_escaped, raw)

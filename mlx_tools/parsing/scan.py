@@ -210,7 +210,7 @@ class ObjectScanner:
     # --- going on ---
 
     def advance(self, text: str) -> None:
-        """Reads on in ``text``, which begins with all that was read: see the class."""
+        """Read on in ``text``, which begins with all that was read: see the class."""
         self._text = text
         if not self._stack:
             self.pos = self._open(self.start, True)
@@ -280,7 +280,7 @@ class ObjectScanner:
         return value, (*names, "missing_closers") if close else (*names,)
 
     def _next(self, pos: int) -> int:
-        """Reads the next part; ``pos`` where more text must come."""
+        """Read the next part and return its end, or ``pos`` if more text must come."""
         if self._string is not None:
             return self._in_string(self._string, pos)
         if self._comment:
@@ -619,7 +619,7 @@ class _StringToken:
         self._controls = controls
 
     def advance(self, text: str, pos: int, fixes: list[Fix]) -> int:
-        """Reads on; stops after the closing quote, or at what may not stand in it."""
+        """Read on to the closing quote, or to a character that may not be in it."""
         size, body = len(text), _BODY[self.quote]
         while True:
             plain = body.match(text, pos)

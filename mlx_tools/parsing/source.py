@@ -43,7 +43,7 @@ def match_any(marks: list[str]) -> re.Pattern[str]:
 
 
 def match_any_beginning(marks: list[str]) -> re.Pattern[str]:
-    """Matches a beginning of a mark, not the whole, at the very end of a text."""
+    """Return a pattern for the beginning of a mark, not the whole, at a text's end."""
     tree: dict[str, Any] = {}
     for mark in marks:
         node = tree
@@ -92,7 +92,7 @@ class TextSource:
         self._line_tried = -1  # the end of the line that was last looked at as strict JSON
 
     def add(self, piece: str) -> None:
-        """Takes in what has come."""
+        """Append text that has come."""
         # A string that nothing else refers to grows where it is; else all of it would be copied.
         # So no reader keeps the text, or a match in it, over a yield: methods return positions.
         text, self.text = self.text, ""
@@ -129,7 +129,7 @@ class TextSource:
         return ("", size) if found is None else (found[0], found.start())
 
     def skip(self, pattern: re.Pattern[str]) -> bool:
-        """Goes past what ``pattern`` matches here; False where nothing does."""
+        """Skip the text that ``pattern`` matches here; return False if it matches none."""
         found = pattern.match(self.text, self.pos)
         if found is None:
             return False
@@ -137,7 +137,7 @@ class TextSource:
         return True
 
     def fill(self, size: int) -> Steps[bool]:
-        """Waits until there are so many characters; False where the text ends before."""
+        """Wait for so many characters; return False if the text ends before."""
         while self.remaining < size:
             if self.final:
                 return False
@@ -149,7 +149,7 @@ class TextSource:
         return (yield from self.lookahead(1))
 
     def lookahead(self, size: int) -> Steps[str]:
-        """So many of the next characters, or all there are."""
+        """Return so many of the next characters, or all there are."""
         yield from self.fill(size)
         return self.text[self.pos : self.pos + size]
 
@@ -167,7 +167,7 @@ class TextSource:
             yield
 
     def space(self, *, lines: bool = True) -> Steps[None]:
-        """Goes past white space, newlines among it only with ``lines``."""
+        """Skip white space; line breaks only if ``lines`` is true."""
         pattern = SPACE if lines else _BLANKS
         while (yield from self.fill(1)):
             if not self.skip(pattern):
@@ -182,7 +182,7 @@ class TextSource:
         return found[0] if found else ""
 
     def mark(self, *marks: str) -> Steps[str]:
-        """Takes the longest of the marks that stands here; empty where none does."""
+        """Take the longest of the marks that comes next and return it; empty if none does."""
         found = yield from self.stands(*marks)
         self.pos += len(found)
         return found

@@ -142,7 +142,7 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def writable(text: str) -> str:
-    """``text`` with U+FFFD for lone surrogates, which cannot be written as UTF-8."""
+    """Return ``text`` with U+FFFD for lone surrogates, which UTF-8 cannot encode."""
     return text if encodable(text) else _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 

@@ -56,7 +56,7 @@ class Neutraliser:
         self.reach = found.reach
 
     def plain(self, text: str) -> str:
-        """``text`` with a mark after the first character of every control token.
+        """Return ``text`` with a mark after the first character of each control token.
 
         The places are found in the text without its marks, and every place gets one mark more than
         it had; so `restore` finds the same places, and gives back the text, whatever it held.

@@ -201,7 +201,7 @@ class CallSequenceReader:
     # --- from one call to the next ------------------------------------------------------------
 
     def _goes_on(self) -> Steps[bool]:
-        """After a call: past what closes it, and whether another follows."""
+        """Skip what closes a call; return whether another one follows."""
         is_separated = False
         while True:
             yield from self.source.space()
@@ -322,7 +322,7 @@ class CallSequenceReader:
         self._is_closed = False
 
     def _fail(self, reason: str) -> Steps[NoReturn]:
-        """Raises: something else stands here than is due, or the text ends."""
+        """Raise: other text is here than expected, or the text ends."""
         raise Fault(reason) if (yield from self.source.peek()) else CutOff()
 
     @property
@@ -454,7 +454,7 @@ class CallSequenceReader:
             raise cut
 
     def _skip_line(self, fault: Fault) -> Steps[None]:
-        """Past something in the wrapper that is no call, where it does not look like one."""
+        """Skip a line in the wrapper that does not look like a call."""
         rest, mark = yield from self.source.read_until("\n", *_CLOSES)
         if any(f'"{head}"' in rest for head in HEADS):
             raise fault
@@ -580,7 +580,7 @@ class CallSequenceReader:
         yield from self._after_name(name)
 
     def _after_name(self, name: str) -> Steps[None]:
-        """Past what parts a name from its arguments, and these."""
+        """Read the arguments after a name, and the marks before them."""
         source, dialect = self.source, self.dialect
         mark = yield from self._skip_argument_marks()
         char = yield from source.peek()
@@ -612,7 +612,7 @@ class CallSequenceReader:
             yield from self._fail("arguments are due")
 
     def _skip_argument_marks(self) -> Steps[str]:
-        """Past white space and the marks behind a name; return the last of these."""
+        """Skip white space and the marks after a name; return the last of these."""
         mark = ""
         while True:
             yield from self.source.space()

@@ -132,7 +132,7 @@ def _character(escape: str) -> str:
 
 
 def _strings_and_calls(value: Any, keys: set[str]) -> Iterator[str]:
-    """Notes the calls in ``value``; yields the strings that may hold more."""
+    """Note the calls in ``value``, and yield the strings that may hold more."""
     for item in iter_values(value):
         if isinstance(item, dict):
             keys.update(

@@ -218,7 +218,7 @@ def possible_calls(value: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str,
 
 
 def read_arguments(raw: Any) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
-    """Arguments as an object, be it in a string of JSON; and the repair made."""
+    """Return arguments as an object, also from a string of JSON, and the repair."""
     named: tuple[str, ...] = ()
     if raw == [] or (isinstance(raw, str) and not raw.strip()):
         return {}, ("empty_arguments",)

@@ -242,7 +242,7 @@ class PartialReading:
     def _take_prose(
         self, rules: ReadingRules, reason: FinishReason, judgement: ProseJudgement
     ) -> bool:
-        """Prose alone is the answer (rule 11), unless there are reasons against it."""
+        """Take prose alone as the answer (rule 11), unless there are reasons against it."""
         prose = self.text_between(0, self.stop).strip()
         if self.alias_error is not None or (self.quoted is not None and self._ends_in_quoted()):
             self.error = self.alias_error or self.quoted
@@ -287,7 +287,7 @@ def _ends_in_tag(prose: str, style: Style) -> bool:
 
 
 def without_thoughts(text: str, marks: Marks) -> str:
-    """``text`` without the thoughts in it; one that is open goes to the end."""
+    """Return ``text`` without its thoughts; an open one goes to the end."""
     pieces = []
     pos = 0
     while found := marks.opener.search(text, pos):

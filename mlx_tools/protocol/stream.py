@@ -122,7 +122,7 @@ class Reader(TurnReader):
         return writable(draft.text_between(0, end).strip(WHITE))
 
     def feed(self, piece: str) -> list[Delta]:
-        """Reads on; returns what of the answer or of calls' arguments is known now."""
+        """Read on; return what is known now of the answer or of calls' arguments."""
         self._push(piece)
         deltas, self._deltas = self._deltas, []
         return deltas

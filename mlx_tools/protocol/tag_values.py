@@ -10,7 +10,7 @@ from mlx_tools.schema import JSON_TYPES, possible_types, read_properties
 
 
 def without_first_line_break(text: str) -> str:
-    """``text`` without a line break at its beginning."""
+    """Return ``text`` without a line break at its beginning."""
     return text.removeprefix("\r\n" if text.startswith("\r\n") else "\n")
 
 

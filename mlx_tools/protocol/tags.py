@@ -372,7 +372,7 @@ def _ends_damaged(value: str, end: str) -> bool:
 
 
 def _unquoted(text: str) -> str:
-    """``text`` without the quotes of JSON, which some write around every value."""
+    """Return ``text`` without JSON's quotes, which some write around every value."""
     try:
         value = loads(text) if text[:1] == text[-1:] == '"' else text
     except Unreadable:

@@ -212,7 +212,7 @@ class TurnReader:
     # --- between objects ----------------------------------------------------------------------
 
     def _wrapping(self) -> Steps[None]:
-        """At a line's start, or between calls: what may stand around a message."""
+        """Read what may surround a message, at a line's start or between calls."""
         source, draft, marks = self._source, self._draft, self._marks
         if source.skip(SPACE):
             return
@@ -279,7 +279,7 @@ class TurnReader:
         return is_changed or char == ">" or (char == "|" and ahead[1:2] in (" ", "\t", "-", ":"))
 
     def _is_numbered(self) -> Steps[bool]:
-        """Past a numbered bullet between calls; False where none stands before another."""
+        """Skip a numbered bullet between calls; return False if there is none."""
         ahead = yield from self._source.lookahead(_MAX_BULLET_CHARS)
         found = delimiters.BULLET.match(ahead)
         if found is None or ahead[found.end() : found.end() + 1] != "{":
@@ -289,7 +289,7 @@ class TurnReader:
         return True
 
     def _prose(self) -> Steps[None]:
-        """Within a line of prose: to its end, or to something that may be more than prose."""
+        """Skip prose to the end of its line, or to a mark that may be more than prose."""
         source, marks = self._source, self._marks
         mark, source.pos = source.seek(marks.special, marks.beginnings, marks.longest)
         self._settled_end = source.pos
@@ -676,7 +676,7 @@ class TurnReader:
             source.pos += 1
 
     def _act(self, verdict: Judgement, end: int, open_object: OpenObject) -> None:
-        """Does what the verdict says with the text up to ``end``."""
+        """Do what the verdict says with the text up to ``end``."""
         draft, what, message = self._draft, verdict.outcome, verdict.message
         if what in ("stop", "broken"):
             if verdict.error is not None:
@@ -716,7 +716,7 @@ class TurnReader:
             self._begin_line(line)
 
     def _after_unclosed(self, open_object: OpenObject) -> Steps[None]:
-        """After an object that a fence or tag broke off: nothing but wrapping may follow."""
+        """Read on after an object that a fence or tag broke off: only wrapping may follow."""
         source, marks = self._source, self._marks
         begin, source.pos = source.pos, open_object.scanner.pos
         while True:

@@ -254,7 +254,7 @@ class ProseJudge:
         return ProseJudgement(messages=(call,), begin=found.start(), end=source.pos, is_alone=False)
 
     def _line_calls(self) -> ProseJudgement | None:
-        """Calls that begin a line beside prose.
+        """Judge calls that begin a line beside prose; else None.
 
         Those in Python that are the last lines count, and objects that say themselves that they
         are calls, as OpenAI's do. The others are call-like.

@@ -223,7 +223,7 @@ def build_model(fields: Mapping[str, tuple[Any, Any]]) -> tuple[Any, dict[str, A
             return self.float_schema(as_float)
 
         def emit_warning(self, kind: Any, detail: str) -> None:
-            """Says nothing: what cannot be shown of a default is left out."""
+            """Drop the warning: a default that cannot be shown is left out."""
 
     annotated: Any = typing.Annotated
     definitions: dict[str, Any] = {}

@@ -158,7 +158,7 @@ _CLASSES: Final = ("HAIKU", "SONNET", "OPUS")
 
 
 def _opencode_like(target: GatewayTarget, path: Path, title: str, command: str) -> ClientPlan:
-    """opencode and what is built on it."""
+    """Return the plan for opencode, and for programs built on it."""
     key = f"{{env:{target.key_variable}}}" if target.key_variable else target.key
     provider = {
         "npm": "@ai-sdk/openai-compatible",

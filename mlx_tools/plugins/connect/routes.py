@@ -10,7 +10,7 @@ from mlx_tools.gateway import Gateway
 
 @hookimpl
 def routes(gateway: Gateway) -> list[BaseRoute]:
-    """Tell of ``mlx-tools connect`` once the gateway listens."""
+    """Announce ``mlx-tools connect`` once the gateway listens."""
 
     def tell(address: str) -> None:
         gateway.note("mlx-tools connect CLIENT sets up an agent or editor, such as codex or zed")

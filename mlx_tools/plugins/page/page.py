@@ -449,7 +449,7 @@ class Page:
 
 
 def _steps(records: Any) -> tuple[str, str]:
-    """Records as HTML, and in some words."""
+    """Return records as HTML, and the last step in a few words."""
     steps = build_steps(records)
     html = _templates().get_template("live.html.j2").render(steps=steps)
     said = f"{steps[-1].label} {steps[-1].title}" if steps else ""

@@ -193,7 +193,7 @@ class SessionView:
 
 
 def encode_records(records: Sequence[Record]) -> bytes:
-    """Records, as they are kept."""
+    """Return records as bytes, as they are stored."""
     lines = (json.dumps(to_json(one), ensure_ascii=False) for one in records)
     return "".join(f"{line}\n" for line in lines).encode(errors="surrogatepass")
 

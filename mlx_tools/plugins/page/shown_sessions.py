@@ -75,7 +75,7 @@ class PageSessions:
     async def waiting(
         self, session: str, edited: Mapping[str, Mapping[str, Any]] | None = None
     ) -> list[tuple[ApprovalRequest, bool]]:
-        """As `Runs.waiting`, of any session."""
+        """Return the calls of any session that wait, as `Runs.waiting` does."""
         if (row := await self.run(session)) is not None:
             requests: list[tuple[ApprovalRequest, bool]] = await self._runs.waiting(row, edited)
             return requests

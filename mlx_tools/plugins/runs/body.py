@@ -244,7 +244,7 @@ def _same_name(name: str, namespace: str) -> str:
 
 
 def _with_call_ids(messages: Iterable[ClientMessage]) -> Iterator[JsonObject]:
-    """Messages as sessions take them, each call with an id that no other has."""
+    """Yield messages as sessions take them, each call with an id of its own."""
     waiting = WaitingCalls(())
     seen: set[str] = set()
     for number, message in enumerate(messages):

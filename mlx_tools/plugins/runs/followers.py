@@ -65,7 +65,7 @@ class Followers:
                 del self._by_run[run]
 
     def tell(self, run: str, record_count: int, delta: JsonObject | None = None) -> None:
-        """Tell a run's followers how many records it has, and a delta behind them."""
+        """Send a run's followers its number of records, and a delta after them."""
         for follower in self._by_run.get(run, ()):
             follower.tell(record_count, delta)
 
@@ -76,7 +76,7 @@ class Followers:
 
 
 def join_deltas(deltas: Sequence[JsonObject]) -> Iterator[JsonObject]:
-    """Deltas, with those of one text as one."""
+    """Yield the deltas, with those of one text joined."""
     for _, group in groupby(deltas, lambda delta: {**delta, "text": ""}):
         pieces = [*group]
         text = "".join(str(piece["text"]) for piece in pieces if "text" in piece)

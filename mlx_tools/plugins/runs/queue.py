@@ -103,7 +103,7 @@ class RunQueue:
             events = events[count or 1 :]  # one that is too long is left out
 
     async def _listen(self) -> None:
-        """Tell followers what workers tell.
+        """Pass the messages of workers on to followers.
 
         What they say while the database is away is lost: followers get the records all the same.
         """
@@ -133,7 +133,7 @@ class RunQueue:
         self._listening = asyncio.create_task(self._listen())
 
     async def aclose(self) -> None:
-        """Hear no more."""
+        """Stop listening to workers."""
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)

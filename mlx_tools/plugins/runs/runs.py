@@ -116,7 +116,7 @@ class Runs:
         self.execution.webhooks.wake(self.rows)
 
     def leave(self) -> None:
-        """Tell everybody who follows a run that this process ends."""
+        """Tell all followers of runs that this process ends."""
         self._is_ending = True
         self.workers.followers.wake()
 

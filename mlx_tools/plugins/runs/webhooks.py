@@ -138,7 +138,7 @@ class Webhooks:
         return await fetcher.post(target, body, sign_headers(key, mark, int(self.now()), body))
 
     async def aclose(self) -> None:
-        """Tell no more; what is owed stays so."""
+        """Stop sending; webhooks that are due stay in the store."""
         if self._telling is not None:
             self._telling.cancel()
             await asyncio.gather(self._telling, return_exceptions=True)
