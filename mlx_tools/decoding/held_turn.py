@@ -1,10 +1,10 @@
 """A turn that is held to its grammar, and mended where it does not fit.
 
-Pure: `ConstrainedTurn` says what to ask of the backend next (`SampleTokens`, `ScoreTokens`) and
-takes what came. The model writes its turn in one stream. Each part of a message is held against
-what may stand there; at one that does not fit the stream is closed, and the turn goes on from
-before it: with the text that must stand there, else with the model's likeliest token that fits,
-else drawn again. Nothing but the model, its schema and this text has a say in it.
+Pure: `ConstrainedTurn` names the next request to the backend (`SampleTokens`, `ScoreTokens`) and
+takes its result. The model writes its turn in one stream. Each part of a message is checked against
+the schema as it comes. At the first part that does not fit, the stream is closed, and the turn goes
+on from before that part: with the text that must come there, else with the model's likeliest token
+that fits, else with another sample. The result depends on the model, its schema and this text only.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ from mlx_tools.protocol import (
 from mlx_tools.transcript import MendKind, MendRecord
 
 MAX_MENDS: Final = 8
-"""So often may one turn be mended."""
+"""Mends of one turn, at most."""
 
 MAX_QUOTES: Final = 200
-"""So many quotes of an answer are escaped for the model."""
+"""Quotes within an answer that are escaped for the model, at most."""
 
 MAX_HEAD_CHARS: Final = 200
 """Characters within which a call in the model's own form has named its tool: with a type and an id
@@ -72,18 +72,18 @@ of 40 characters before it, it does so within 120."""
 
 MAX_PROSE_CHARS: Final = 1_000
 """Characters of the first text, thoughts aside, within which a turn that is to be a call names its
-tool: models say in a few sentences what they will do. More would keep one waiting that never calls.
+tool: models say in a few sentences what they will do. A model that never calls would wait longer.
 """
 
 MAX_TOKEN_CHARS: Final = 32
-"""A piece of more characters holds more than one token."""
+"""Characters of a token at most: a longer piece holds more than one token."""
 
 MAX_SENT: Final = 2
-"""So often is the same text gone on from."""
+"""Requests with the same text, at most."""
 
 _TO_OBJECT: Final = re.compile(r"[^{]*+{?+")
 _TO_TOKEN: Final = re.compile(r'[^":{]*+[":{]?+')
-"""Up to where the reader may find itself in a message, out of an object and in one."""
+"""Text up to where a message may begin: the first outside of an object, the second within one."""
 _NAME: Final = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*)"')
 _TYPE_KEY: Final = re.compile(r'"type"[ \t\r\n]*+:[ \t\r\n]*+')
 _OTHER_KEY: Final = re.compile(
@@ -96,13 +96,13 @@ _OTHER_KEY: Final = re.compile(
 class ConstrainedTurn:
     """One turn of the model, from the host's prefix on.
 
-    ``pending_request`` is what to ask for next, None once the turn has ended. What a `SampleTokens`
-    brings is given to `feed` piece by piece, until ``closing`` says that the stream is to be
-    closed, or it ends by itself (`end`); what a `ScoreTokens` brings to `take_scores`. At the end
-    ``text`` is the turn, ``reading`` how it is read, ``mends`` how it was mended; ``unfilled`` says
-    that a place found nothing that fits, and that the turn was written freely from there.
-    ``repeated``: the turn was ended since its text repeated itself. Unless it is ``told`` to
-    anybody, less of it is shown.
+    ``pending_request`` is the next request, None once the turn has ended. The text of a
+    `SampleTokens` goes to `feed`, piece by piece. The stream ends by itself (`end`), or is closed
+    as soon as ``closing`` is true. The result of a `ScoreTokens` goes to `take_scores`.
+
+    At the end ``text`` is the turn, ``reading`` its messages and ``mends`` its mends. ``unfilled``:
+    nothing fitted at some place, and the turn was written freely. ``repeated``: the turn was ended
+    because its text repeated itself. Without ``emits_text`` a turn of one line has no deltas.
     """
 
     def __init__(
@@ -116,70 +116,73 @@ class ConstrainedTurn:
     ) -> None:
         self._tools, self._number, self._emits_text = tools, number, emits_text
         self._holds = bool(tools) and strategy in ("auto", "guided")
-        # A server that is asked by its chat interface alone cannot go on from a text.
+        # A server with nothing but a chat interface cannot continue a text.
         self._can_continue = not (rules.server_split_calls and strategy == "free")
         self._watch = RepetitionWatch()
         self._closed_thought = self.repeated = False
         self._guides = strategy == "guided"
-        self.tool = ""  # that is called last
-        self.violation = ""  # what did not fit last
-        self._sent_counts: defaultdict[str, int] = defaultdict(int)  # of requests, by their text
+        self.tool = ""  # the tool of the last call
+        self.violation = ""  # the kind of the last violation
+        self._sent_counts: defaultdict[str, int] = defaultdict(int)  # requests by their text
         self._finished: set[str] = set()  # texts that ended by themselves
-        self._request_count = 0  # mends that a request followed
-        self.restarts = 0  # times that text which was read stood no more
+        self._request_count = 0  # mends that led to a request
+        self.restarts = 0  # times that text was replaced after the reader had got it
         self.mends: list[MendRecord] = []
-        self._begin_with(rules)
+        self._reset(rules)
         self.pending_request: SampleTokens | ScoreTokens | None = None
         self._ask(SampleTokens(self._whole))
 
-    def _begin_with(self, rules: ReadingRules) -> None:
+    def _reset(self, rules: ReadingRules) -> None:
         """Begin the turn with the host's prefix, and nothing else."""
-        self._remaining = len(self.mends)  # mends of a text that does not stand any more
+        self._old_mend_count = len(self.mends)  # mends of a text that was dropped
         self.reading = Reading()
         self.finish_reason: FinishReason | None = None
         self.unfilled = False
         self.closing = False
         self._rules = rules
-        self._prefix = self._drawn_from = self._fed = len(rules.prefix)
-        self._text_after = self._prefix  # the last whole message, or the beginning
+        self._prefix = self._draw_begin = self._read_chars = len(rules.prefix)
+        self._text_after = self._prefix  # end of the last whole message, or of the prefix
         self._whole = rules.prefix
         self._edges = [self._prefix]
         self.__dict__.pop("_reader", None)
         self._rest_reader = RestReader(rules)
-        self._line: Reading | None = None  # of a turn that is one line of the protocol so far
-        self._first: str | None = None  # the turn as it was at the first misfit
+        self._line: Reading | None = None  # the reading, while the turn is one line of JSON
+        self._first_text: str | None = None  # the turn at its first violation
         self._first_ended: FinishReason | None = None
-        self._end_reason: FinishReason | None = None  # how the last draw ended
-        self._open: tuple[MendKind, int] | None = None  # what is to be mended, and from where
-        # what may be a message in the model's own form
+        self._end_reason: FinishReason | None = None  # how the last sample ended
+        self._open_mend: tuple[MendKind, int] | None = (
+            None  # the kind of the next mend, and its place
+        )
+        # text that may be a message in the form that the model was trained on
         self._native_turn: NativeTurn | None = None
         self._guided = self._guides and bool(rules.prefix)
         self._renamed = self._ended_inside = self._was_cut_out = False
-        self._free = not self._holds  # nothing is held (any more)
-        if self._free and rules.prefix and rules.tool_choice not in ("auto", "none"):
+        self._is_free = not self._holds  # the rest of the turn has no schema
+        if self._is_free and rules.prefix and rules.tool_choice not in ("auto", "none"):
             self._native_turn = NativeTurn("envelope", self._prefix, rules)
-        self._gone_on_from = rules.prefix
-        self._held_back: str | None = "" if rules.prefix else None  # until it shows what it is
+        self._sent_text = rules.prefix
+        # text held back until it shows whether the model began its line again
+        self._held_back: str | None = "" if rules.prefix else None
         self._scored_text = ""
-        self._exact = -1  # a place that is no edge of the model's tokens
+        self._scores_begin = -1  # a place within one of the model's tokens, scored by itself
         self._dialect: Dialect | None = None
         self._bare = bare_dialect(rules) if "" in rules.native else None
         self._messages = 0
         self._object: ConstrainedObject | None = None
-        self._begin = 0  # of the object that is held
+        self._begin = 0  # where the constrained object begins
         brace = rules.prefix.find("{")
-        if brace >= 0 and not self._free:
+        if brace >= 0 and not self._is_free:
             before = rules.prefix[:brace].rstrip(" \t\r\n[")
             is_bare = self._bare is not None and not before
             dialect = self._bare if is_bare else JSON_DIALECTS.get(before)
             if dialect is not None or not rules.call[0]:
                 self._dialect = dialect
                 self._hold(brace)
-                self._go_on()
+                self._advance()
 
     @property
     def prefix(self) -> str:
-        """The host's prefix, empty where the model began its line anew."""
+        """The host's prefix, empty if the model began its line again."""
         return self._rules.prefix
 
     @property
@@ -209,47 +212,47 @@ class ConstrainedTurn:
 
     @property
     def mended_messages(self) -> tuple[int, ...]:
-        """The messages that needed a mend of more than what stands around their arguments."""
-        unclean = {mend.message for mend in self.mends[self._remaining :] if not mend.clean}
+        """The messages that were mended within their arguments."""
+        unclean = {mend.message for mend in self.mends[self._old_mend_count :] if not mend.clean}
         if unclean and len(self.reading.messages) != self._messages:
             return tuple(range(len(self.reading.messages)))  # they cannot be told apart
         return tuple(sorted(unclean))
 
     @cached_property
     def _reader(self) -> Reader:
-        """Reads the turn, but for a line that is all of it."""
+        """The reader of the turn, not used while the turn is one line."""
         reader = Reader(self._rules)
-        reader.feed(self._whole[self._prefix : self._fed])
+        reader.feed(self._whole[self._prefix : self._read_chars])
         return reader
 
     # --- what comes -----------------------------------------------------------------------------
 
     def feed(self, piece: str) -> list[Delta]:
-        """Take in the next text of a draw; return what can be shown of it."""
+        """Take the next text of a sample; return the deltas that can be shown."""
         if self._held_back is not None:
             piece = self._held_back = self._held_back + piece
-            restarted = restarts(piece, self._gone_on_from)
+            restarted = restarts(piece, self._sent_text)
             if self._rules.result and self._prefix and starts_answer(piece):
-                restarted = False  # it may be the value that is wanted
+                restarted = False  # it may be the value that is asked for
             if restarted is None:
                 return []
             self._held_back = None
-            if restarted:  # the server paid no heed to what it was to go on from
+            if restarted:  # the server ignored the text that it was to continue
                 self._restart()
         if not piece:
             return []
-        if len(self._whole) == self._drawn_from and len(self.mends) > self._remaining:
-            piece = self._unstripped(piece)
+        if len(self._whole) == self._draw_begin and len(self.mends) > self._old_mend_count:
+            piece = self._restore_blank(piece)
         self._edges.append(len(self._whole))
         self._whole += piece
-        draw, deltas = self.pending_request, self._go_on()
+        draw, deltas = self.pending_request, self._advance()
         if self.pending_request is draw and not self.closing and self._repeats():
             deltas += self._end_repetition()
         return deltas
 
     def _repeats(self) -> bool:
         """Return whether the model writes the same text over and over."""
-        # To know the place the turn is read, which most short ones need not be.
+        # Only a long turn is read for its place: the place costs a reading.
         return self._watch.is_due(self._whole) and self._watch.repeats(
             self._whole, self._reader.place
         )
@@ -265,18 +268,18 @@ class ConstrainedTurn:
             self.repeated = True
             return self.close("length")
         self._closed_thought = True
-        put = f"\n{closer}\n\n"
-        self._note("thought", len(self._whole), self._drawn_from, put, None)
+        replacement = f"\n{closer}\n\n"
+        self._note("thought", len(self._whole), self._draw_begin, replacement, None)
         self._request_count += 1
-        self._go_on_from(len(self._whole), put)
+        self._replace_from(len(self._whole), replacement)
         draw = SampleTokens(self._whole)
         self._ask(draw)
-        return self._go_on()
+        return self._advance()
 
     def _restart(self, text: str = "") -> None:
-        """Drop what stood and what the host began with; let the turn be ``text``."""
+        """Drop the turn and the host's prefix, and begin again with ``text``."""
         self.restarts += 1
-        drawn = tuple(filter(None, (self._whole[self._drawn_from :],)))
+        drawn = tuple(filter(None, (self._whole[self._draw_begin :],)))
         mended = bool(self.mends)
         if mended:
             begun = MendRecord(
@@ -287,24 +290,24 @@ class ConstrainedTurn:
                 restarted=True,
             )
             self.mends.append(replace(begun, finish_reason=self._end_reason))
-        self._begin_with(replace(self._rules, prefix=""))
+        self._reset(replace(self._rules, prefix=""))
         self._whole = text
         if mended:
-            self._drawn_from = len(text)
-            self._edges = [self._drawn_from]
+            self._draw_begin = len(text)
+            self._edges = [self._draw_begin]
 
-    def _unstripped(self, piece: str) -> str:
-        """Return what goes on from a mend, with the first blank that some servers take."""
+    def _restore_blank(self, piece: str) -> str:
+        """Return the text after a mend, with the first blank that some servers cut off."""
         if self._object is None:
             return piece
         text = self._whole[self._begin :]
-        plain, blank = self._object.retried(text + piece), self._object.retried(f"{text} {piece}")
+        plain, blank = self._object.retry(text + piece), self._object.retry(f"{text} {piece}")
         return f" {piece}" if plain.violation is not None and blank.violation is None else piece
 
     def end(self, reason: FinishReason, *, cut_out: bool = False) -> list[Delta]:
-        """Take the end of a draw that ended by itself.
+        """Take the end of a sample that ended by itself.
 
-        ``cut_out``: the server kept some of the text to itself.
+        ``cut_out``: the server did not send some of the text.
         """
         draw, self._end_reason = self.pending_request, reason
         text, self._held_back = self._held_back or "", None
@@ -312,40 +315,40 @@ class ConstrainedTurn:
         if self.pending_request is not draw:
             return deltas
         self._finished.add(self._whole)
-        if (own := self._native_turn) is not None:
+        if (native := self._native_turn) is not None:
             if reason == "stop" and not cut_out:
-                return deltas + self._end_own(own)
+                return deltas + self._end_native(native)
             self._native_turn = None
         if (cut_out and reason == "stop") or reason == "tool_calls":
             if self._has_message():
-                return deltas + self.close("tool_calls")  # some of it is gone: it is not clean
-            # Nothing was drawn but what may stand between calls that were cut out:
-            blank = not self._whole[self._drawn_from :].strip()
+                return deltas + self.close("tool_calls")  # some text is missing: it is not clean
+            # Only text that may come between calls, which were cut out:
+            blank = not self._whole[self._draw_begin :].strip()
             if (blank or reason == "tool_calls") and not self._was_cut_out:
-                return deltas + self._begin_cut_out(is_call=reason == "tool_calls")
+                return deltas + self._insert_opening(is_call=reason == "tool_calls")
         held = self._object
         if reason != "stop" or held is None or (held.closable and self._read_well(self.text)):
-            return deltas + self.close(reason)  # or only closers are missing, which reading adds
+            return deltas + self.close(reason)  # if only closers are missing, reading adds them
         if self._ended_inside:
-            return deltas + self._give_up()
+            return deltas + self._stop_mending()
         self._ended_inside = True
         kind = "end" if held.tentative_violation is None else held.tentative_violation.kind
         boundary = self._begin + held.last_boundary
-        if self._begins_own(kind, boundary):
-            own = NativeTurn(kind, boundary, self._rules)
-            own.feed(self.text)
-            return deltas + self._end_own(own)
+        if self._may_be_native(kind, boundary):
+            native = NativeTurn(kind, boundary, self._rules)
+            native.feed(self.text)
+            return deltas + self._end_native(native)
         return deltas + self._mend(kind, boundary)
 
     def close(self, reason: FinishReason | None) -> list[Delta]:
-        """End the turn for the ``reason`` that its stream ended, None where it was closed."""
-        self.finish_reason, rest = reason, self._whole[self._fed :]
+        """End the turn. ``reason`` says why its stream ended, None if it was closed here."""
+        self.finish_reason, rest = reason, self._whole[self._read_chars :]
         deltas: list[Delta] = []
         if self._line is not None and not rest.strip() and reason != "tool_calls":
             self.reading = self._line
         else:
             deltas = self._reader.feed(rest)
-            self._fed = len(self._whole)
+            self._read_chars = len(self._whole)
             self.reading = self._reader.finish(reason or "stop")
             if self._prefix and not self.reading.messages and not self.mends:
                 self._read_without_opening(reason)
@@ -359,71 +362,72 @@ class ConstrainedTurn:
         return deltas
 
     def _read_without_opening(self, reason: FinishReason | None) -> None:
-        """Let a turn that is no message with the host's beginning be one without it."""
+        """Read the turn without the host's prefix, if it is a message only so."""
         text = self.text.lstrip()
         rules, reading = read_without_opening(text, reason, self._rules)
         if reading.bare_text or not reading.messages:
             return
         self.restarts += 1
         self._rules, self._whole, self._prefix = rules, text, 0
-        self._fed, self.reading = len(text), reading
+        self._read_chars, self.reading = len(text), reading
 
     def take_scores(self, alternatives: Alternatives | None, text: str = "") -> list[Delta]:
         """Take the likeliest token that fits.
 
-        ``alternatives`` is None if the backend has no likelihoods. ``text`` is what the model wrote
-        while it was asked for them.
+        ``alternatives`` are the tokens with their scores, None if the backend has none. ``text`` is
+        what the model wrote during that request.
         """
         pending = self.pending_request
-        assert self._open is not None and self._object is not None
+        assert self._open_mend is not None and self._object is not None
         assert isinstance(pending, ScoreTokens)
         if alternatives is None:
             self._sent_counts[pending.text] -= 1
-            return self._insert(self._forced())
+            return self._insert(self._find_forced())
         if text:  # or stripped
             self._finished |= {pending.text + text, f"{pending.text} {text}"}
         self._scored_text = text
-        boundary = self._open[1]
+        boundary = self._open_mend[1]
         edge = self._edge(boundary)
         owed = self._whole[edge:boundary]
-        held = self._object.retried(self._whole[self._begin : boundary])
+        held = self._object.retry(self._whole[self._begin : boundary])
         fronts: list[str] = []
         for token, _ in alternatives:
             rest = token[len(owed) :] if token.startswith(owed) else ""
             fitting = rest[: held.fitting(rest)] if rest else ""
             if fitting and fitting == rest:
-                return self._insert(fitting + self._forced_after(fitting), alternatives)
+                return self._insert(fitting + self._find_forced_after(fitting), alternatives)
             fronts.append(fitting)
         for front in filter(None, fronts):
             return self._insert(front, alternatives)
         if owed and any(token and owed.startswith(token) for token, _ in alternatives):
-            return self.request_next_scores()
+            return self.ask_scores_at_boundary()
         return self._insert("", alternatives)
 
     @property
-    def requests_next_scores(self) -> bool:
-        """True if the likelihoods that are asked for are those behind what stands."""
-        return self._open is not None and self._exact == self._open[1]
+    def is_scored_at_boundary(self) -> bool:
+        """True if scores are asked for right at the boundary, not before it."""
+        return self._open_mend is not None and self._scores_begin == self._open_mend[1]
 
-    def request_next_scores(self) -> list[Delta]:
-        """Ask for the scores after the text up to which its tokens are known.
+    def ask_scores_at_boundary(self) -> list[Delta]:
+        """Ask for scores again, right at the boundary.
 
-        The model cuts the text there into other tokens than it wrote.
+        The model cuts the text before it into other tokens than those that it wrote.
         """
-        assert self._open is not None
-        self._exact = self._open[1]
+        assert self._open_mend is not None
+        self._scores_begin = self._open_mend[1]
         pending = self.pending_request
-        if isinstance(pending, ScoreTokens) and pending.text == self._whole[: self._exact]:
-            # Whoever asks knows no edge of a token before there, as one who draws a turn again
-            # from its records: it is the same request, and counts once.
+        if isinstance(pending, ScoreTokens) and pending.text == self._whole[: self._scores_begin]:
+            # No edge of a token is known before the boundary, as in a replay from records: it is
+            # the same request, and counts once.
             self._sent_counts[pending.text] -= 1
-        return self._ask(ScoreTokens(self._whole[: self._exact]))
+        return self._ask(ScoreTokens(self._whole[: self._scores_begin]))
 
     # --- holding --------------------------------------------------------------------------------
 
-    def _go_on(self) -> list[Delta]:
+    def _advance(self) -> list[Delta]:
+        """Check the new text against the schema; mend the text that does not fit."""
         if self._native_turn is not None:
-            return self._read_own(self._native_turn)
+            return self._read_native(self._native_turn)
         deltas: list[Delta] = []
         while not self.closing:
             held = self._object
@@ -434,7 +438,7 @@ class ConstrainedTurn:
             held.feed(self._whole[self._begin + len(held.text) :])
             self.tool = held.name
             if held.is_whole and held.tentative_violation is not None:
-                # Whether the rules read the turn up to there, and its calls are valid:
+                # It is no violation if the turn so far can be read, with valid calls.
                 taken = self._read_well(self._whole[self._prefix : self._begin + held.end])
                 calls = judge(taken, self._tools) if taken is not None else ()
                 held.judge(taken is not None and not any(call.error for call in calls))
@@ -443,9 +447,11 @@ class ConstrainedTurn:
                 if held.answer_end >= 0 and len(self.mends) < MAX_QUOTES:
                     self._escape(self._begin + held.answer_end)
                     continue
-                deltas += self._misfit(held.violation.kind, self._begin + held.violation.boundary)
+                deltas += self._handle_violation(
+                    held.violation.kind, self._begin + held.violation.boundary
+                )
                 break
-            self._read_on(self._begin + held.settled_end, deltas)
+            self._feed_reader(self._begin + held.settled_end, deltas)
             if not held.complete:
                 break
             self._object = None
@@ -453,36 +459,38 @@ class ConstrainedTurn:
             self._text_after = self._begin + held.end
         return deltas
 
-    def _read_on(self, upto: int, deltas: list[Delta]) -> None:
-        """Let the reader have the text up to there: it will stand."""
-        if upto > self._fed:
-            deltas += self._reader.feed(self._whole[self._fed : upto])
-            self._fed = upto
+    def _feed_reader(self, upto: int, deltas: list[Delta]) -> None:
+        """Give the reader the text up to there: it is final."""
+        if upto > self._read_chars:
+            deltas += self._reader.feed(self._whole[self._read_chars : upto])
+            self._read_chars = upto
         if self._reader.done and (self._object is None or self._object.complete):
             self.closing = True
 
     def _find_message(self, deltas: list[Delta]) -> bool:
-        """Read on to where a message begins that is held; False where none does yet."""
+        """Read on to the next message with a schema; return False if none begins yet."""
         text = self._whole
-        if self._free:
-            self._read_on(len(text), deltas)
+        if self._is_free:
+            self._feed_reader(len(text), deltas)
             return False
-        if not self._fed and text[:1] == "{" and text[-1] in "}\n":
+        if not self._read_chars and text[:1] == "{" and text[-1] in "}\n":
             self._take_line(text, deltas)
         if self._line is not None and not text[self._text_after :].strip():
             return False
         if self._guided and self._messages and opening(self._rules.style):
             behind = self._rest_reader.read_to_call(text[self._text_after :])
-            if (own := behind.call_begin) is not None:
-                self._read_on(self._text_after + own, deltas)
+            if (call_begin := behind.call_begin) is not None:
+                self._feed_reader(self._text_after + call_begin, deltas)
                 if not self.closing:
-                    deltas += self._restart_call(self._text_after + own)
+                    deltas += self._restart_call(self._text_after + call_begin)
                 return False
             if not (behind.done or behind.in_object or behind.in_prose):
                 return False  # a call may begin there
-        while self._fed < len(text) and not self.closing:
-            part = (_TO_TOKEN if self._reader.in_object else _TO_OBJECT).match(text, self._fed)
-            self._read_on(part.end() if part else len(text), deltas)
+        while self._read_chars < len(text) and not self.closing:
+            part = (_TO_TOKEN if self._reader.in_object else _TO_OBJECT).match(
+                text, self._read_chars
+            )
+            self._feed_reader(part.end() if part else len(text), deltas)
             opened = None if self.closing else self._reader.open_message
             if opened is not None and self._may_hold(opened[1]):
                 self._hold(opened[0])
@@ -490,7 +498,7 @@ class ConstrainedTurn:
         return False
 
     def _may_hold(self, mark: str | None) -> bool:
-        """Return whether a message is held whose dialect has this mark.
+        """Return whether a message with this mark is held to a schema.
 
         The mark of a line of the protocol is None.
         """
@@ -500,9 +508,9 @@ class ConstrainedTurn:
         return self._dialect is not None and self._rules.tool_choice != "none"
 
     def _take_line(self, text: str, deltas: list[Delta]) -> None:
-        """Take a turn that is one clean line of the protocol and plainly fits.
+        """Take a turn that is one clean line of the protocol and fits its schema.
 
-        Most are, and no more has to be known of them.
+        Most turns are, and need no closer reading.
         """
         reading = None if self._rules.in_thought else read_line(text, self._rules)
         choice = self._rules.tool_choice
@@ -516,15 +524,15 @@ class ConstrainedTurn:
         self._line = reading
         self.tool = message.name if isinstance(message, ToolCall) else ""
         self._messages, self._text_after = 1, len(text)
-        self._fed = len(text)
+        self._read_chars = len(text)
         self.closing = isinstance(message, FinalAnswer) or self._rules.max_calls == 1
 
     def _hold(self, begin: int) -> None:
-        """Hold the object that begins there; the rest is free if it has no form."""
+        """Hold the object that begins there to its schema, if it has one."""
         rules = self._rules
         form = message_schema(self._dialect, rules.tool_choice, self._tools, rules.result)
         if form is None:
-            self._free = True
+            self._is_free = True
         else:
             self._begin, self._object = begin, ConstrainedObject(form)
 
@@ -534,119 +542,132 @@ class ConstrainedTurn:
 
     # --- mending --------------------------------------------------------------------------------
 
-    def _misfit(self, kind: MendKind, boundary: int) -> list[Delta]:
+    def _handle_violation(self, kind: MendKind, boundary: int) -> list[Delta]:
+        """Read text that does not fit in the model's own form, or mend it."""
         rest = self._whole[boundary:].lstrip('"')
         if self._guided and self._rest_reader.read(rest).call_begin is not None:
-            # The model begins a call in a form of its own: so it is read.
-            return self._take_whole(self._whole[boundary:].lstrip('" \t\r\n'))
-        if self._begins_own(kind, boundary):
+            # The model begins a call in its own form, in which it is read.
+            return self._restart_with(self._whole[boundary:].lstrip('" \t\r\n'))
+        if self._may_be_native(kind, boundary):
             self._native_turn = NativeTurn(kind, boundary, self._rules)
-            return self._read_own(self._native_turn)
-        return self._mend_misfit(kind, boundary)
+            return self._read_native(self._native_turn)
+        return self._mend_violation(kind, boundary)
 
-    def _begins_own(self, kind: MendKind, boundary: int) -> bool:
-        """Return whether the model may have begun its turn in a form of its own."""
+    def _may_be_native(self, kind: MendKind, boundary: int) -> bool:
+        """Return whether the turn may be in the form that the model was trained on."""
         if not self._prefix or boundary > self._prefix or self._messages:
             return False
         return kind != "name" or not continues_opening(self.text, self.prefix)
 
-    def _read_own(self, native: NativeTurn) -> list[Delta]:
-        """Read on in what may be the model's own form; mend it once it cannot be."""
+    def _read_native(self, native: NativeTurn) -> list[Delta]:
+        """Read on in the model's own form; mend the turn if it is not in it."""
         continues = continues_opening(self.text, self.prefix)
-        if self._free and continues:
-            return self._give_own_up(native)
+        if self._is_free and continues:
+            return self._reject_native(native)
         native.feed(self.text)
         for index, reading in native.readings():
             if is_valid_turn(reading, self._tools, self._rules):
-                return self._take_own(index, is_whole=isinstance(reading.messages[0], FinalAnswer))
-        is_head = continues or self._first is not None
+                return self._accept_native(
+                    index, is_whole=isinstance(reading.messages[0], FinalAnswer)
+                )
+        is_head = continues or self._first_text is not None
         longest = MAX_HEAD_CHARS if is_head else MAX_PROSE_CHARS
         is_long = native.own_reader.speech_chars >= longest
         if is_long and not any(name in self.text for name in self._tools):
-            return self._give_own_up(native)
+            return self._reject_native(native)
         ends_at_once = native.own_reader.in_prose and is_scrap(self.text)
-        return self._give_own_up(native) if native.is_decided or ends_at_once else []
+        return self._reject_native(native) if native.is_decided or ends_at_once else []
 
-    def _end_own(self, native: NativeTurn) -> list[Delta]:
-        """End the text: take it in the model's own form, or mend it."""
+    def _end_native(self, native: NativeTurn) -> list[Delta]:
+        """End a turn that may be in the model's own form: accept it, or mend it."""
         for index, reading in native.readings(is_end=True):
             if is_valid_turn(reading, self._tools, self._rules):
-                return self._take_own(index, is_whole=True) + self.close("stop")
-        deltas = self._give_own_up(native)
-        return deltas + self.close("stop") if self._free else deltas
+                return self._accept_native(index, is_whole=True) + self.close("stop")
+        deltas = self._reject_native(native)
+        return deltas + self.close("stop") if self._is_free else deltas
 
-    def _take_own(self, index: int, *, is_whole: bool) -> list[Delta]:
-        """Let the turn be what the model wrote; ``index`` 0: with what the host began.
+    def _accept_native(self, index: int, *, is_whole: bool) -> list[Delta]:
+        """Accept the turn in the model's own form.
 
-        ``is_whole``: no more calls can follow, which would be held.
+        ``index`` is 0 for the turn with the host's prefix, else 1. ``is_whole``: no more calls can
+        follow, which would be held to their schemas.
         """
         self._native_turn = None
         if index:
             self._restart(self.text.lstrip())
         if is_whole or not index:
-            self._object, self._free = None, True
-        return self._go_on()
+            self._object, self._is_free = None, True
+        return self._advance()
 
-    def _give_own_up(self, native: NativeTurn) -> list[Delta]:
+    def _reject_native(self, native: NativeTurn) -> list[Delta]:
+        """Mend a turn that is not in the model's own form."""
         self._native_turn = None
-        return self._go_on() if self._free else self._mend_misfit(native.kind, native.boundary)
+        return (
+            self._advance() if self._is_free else self._mend_violation(native.kind, native.boundary)
+        )
 
-    def _mend_misfit(self, kind: MendKind, boundary: int) -> list[Delta]:
+    def _mend_violation(self, kind: MendKind, boundary: int) -> list[Delta]:
+        """Mend the text at ``boundary``, or leave it to reading and validation."""
         if kind == "envelope" and self._dialect is not None:
             other = _OTHER_KEY.match(self._whole, boundary)
             if other is not None and other[1] != self._dialect.name_key:
-                self._object, self._free = None, True  # a form that nothing is held to
-                return self._go_on()
+                self._object, self._is_free = (
+                    None,
+                    True,
+                )  # reading takes this key, but has no schema for it
+                return self._advance()
         if kind == "name":
             is_data = self._dialect is not None and self._dialect is self._bare
             is_data = is_data and self._rules.tool_choice == "auto"  # an answer may be JSON too
             name = _NAME.match(self._whole, boundary)
             if self._renamed and not (is_data or self._messages) and name is not None:
-                self.tool, deltas = name[1], self.close(None)  # nothing that followed could count
+                self.tool, deltas = name[1], self.close(None)  # no later text could count
                 self.reading = Reading(error=unknown_tool(self.tool, self._tools))
                 return deltas
-            if self._renamed or is_data:  # validation tells the model that there is no such
-                self._object, self._free = None, True
-                return self._go_on()
+            if self._renamed or is_data:  # validation tells the model that there is no such tool
+                self._object, self._is_free = None, True
+                return self._advance()
             self._renamed = True
-            key = _TYPE_KEY.search(self._whole, self._begin)  # where call or answer is chosen
+            key = _TYPE_KEY.search(
+                self._whole, self._begin
+            )  # where the model chooses call or answer
             free = self._rules.tool_choice == "auto"
             boundary = key.end() if key is not None and free and key.end() < boundary else boundary
         return self._mend(kind, boundary)
 
-    def _take_whole(self, text: str) -> list[Delta]:
-        """Take the turn for what the model wrote, without what the host began it with."""
+    def _restart_with(self, text: str) -> list[Delta]:
+        """Begin the turn again with ``text``, without the host's prefix."""
         self._restart(text)
-        return self._go_on()
+        return self._advance()
 
-    def _without_opening(self) -> list[Delta]:
-        """Take the turn for what the model wrote first.
+    def _drop_opening(self) -> list[Delta]:
+        """Take the turn as the model wrote it first, without the host's prefix.
 
-        If that has not ended the model writes on, without what the host began the turn with.
+        If that text has not ended, the model writes on.
         """
-        first, ended = (self._first or "")[self._prefix :].lstrip(), self._first_ended
+        first, ended = (self._first_text or "")[self._prefix :].lstrip(), self._first_ended
         if ended is not None:
-            return [*self._take_whole(first), *self.close(ended)]
+            return [*self._restart_with(first), *self.close(ended)]
         self._restart()
         return self._ask(SampleTokens(""))
 
     def _escape(self, quote: int) -> None:
         """Escape a quote within an answer's text that seemed to end it, and read on."""
-        if self._first is None:
-            self._first = self._whole
-        cut = max((e for e in self._edges if e <= quote), default=self._drawn_from)
-        put = "\\" + self._whole[quote:]
-        self._note("quote", quote, cut, put, None)
-        self._go_on_from(quote, put)
+        if self._first_text is None:
+            self._first_text = self._whole
+        cut = max((e for e in self._edges if e <= quote), default=self._draw_begin)
+        replacement = "\\" + self._whole[quote:]
+        self._note("quote", quote, cut, replacement, None)
+        self._replace_from(quote, replacement)
 
     def _mend(self, kind: MendKind, boundary: int) -> list[Delta]:
-        """Go on from ``boundary``: what stands after it does not fit."""
+        """Replace the text after ``boundary``, which does not fit."""
         boundary = max(boundary, self._prefix)
         if not self._may_mend(kind, boundary):
-            return self._give_up()
-        forced = self._forced()
-        # What must stand has to be more than the beginning of a value that the model has to choose:
-        # left to itself, it would go on with the one that did not fit.
+            return self._stop_mending()
+        forced = self._find_forced()
+        # A forced text that only begins a value is not used: the model would go on with the value
+        # that did not fit.
         if kind in ("name", "value") and self._is_open(forced):
             forced = ""
         if forced:
@@ -656,33 +677,33 @@ class ConstrainedTurn:
     def _edge(self, boundary: int) -> int:
         """Return the last edge of a token that is known before ``boundary``.
 
-        A piece that is longer than any token tells of none.
+        A piece that is longer than any token has no known edges within it.
         """
         edge = max((e for e in self._edges if e <= boundary), default=boundary)
-        close = boundary - edge <= MAX_TOKEN_CHARS and boundary != self._exact
+        close = boundary - edge <= MAX_TOKEN_CHARS and boundary != self._scores_begin
         return edge if close else boundary
 
     def _may_mend(self, kind: MendKind, boundary: int) -> bool:
-        if self._first is None:
-            self._first, self._first_ended = self._whole, self._end_reason
-        self._open = kind, boundary
+        if self._first_text is None:
+            self._first_text, self._first_ended = self._whole, self._end_reason
+        self._open_mend = kind, boundary
         return self._request_count < MAX_MENDS
 
-    def _begin_cut_out(self, *, is_call: bool) -> list[Delta]:
-        """Write the opening of what the server kept to itself, after what it let through."""
+    def _insert_opening(self, *, is_call: bool) -> list[Delta]:
+        """Write the opening of a message that the server did not send, after what it sent."""
         self._was_cut_out = True
         begun = self._call_opening() if is_call else opening(self._rules.style)
         if self._object is not None and begun.startswith(self._rules.prefix):
-            self._open = ("envelope", self._prefix)
+            self._open_mend = ("envelope", self._prefix)
             return self._insert(begun[self._prefix :])
         line = "" if not self.text or self._whole.endswith("\n") else "\n"
-        self._open = ("envelope", len(self._whole))
+        self._open_mend = ("envelope", len(self._whole))
         return self._insert(line + begun)
 
     def _restart_call(self, offset: int) -> list[Delta]:
-        """Begin a call in the asked form that the model begins in another."""
+        """Begin a call in the prescribed form, in place of another form at ``offset``."""
         if not self._may_mend("envelope", offset):
-            return self._give_up()
+            return self._stop_mending()
         line = "" if self._whole[:offset].endswith("\n") else "\n"
         return self._insert(line + self._call_opening())
 
@@ -691,69 +712,69 @@ class ConstrainedTurn:
 
     def _is_open(self, text_after: str) -> bool:
         """Return whether ``text_after``, at the mended place, leaves a key or value open."""
-        assert self._open is not None
-        text = self._whole[self._begin : self._open[1]] + text_after
-        return self._object is not None and self._object.retried(text).is_open
+        assert self._open_mend is not None
+        text = self._whole[self._begin : self._open_mend[1]] + text_after
+        return self._object is not None and self._object.retry(text).is_open
 
-    def _forced_after(self, token: str) -> str:
+    def _find_forced_after(self, token: str) -> str:
         """Return the text that must follow the model's ``token``.
 
         It is empty in a value that the token only begins, for the model may have begun another:
         ``o`` of ``off``, ``1`` of ``15``.
         """
-        return "" if self._is_open(token) else self._forced(token)
+        return "" if self._is_open(token) else self._find_forced(token)
 
-    def _forced(self, text_after: str = "") -> str:
-        """Return what must stand at the place that is mended, after ``text_after``."""
-        assert self._open is not None
+    def _find_forced(self, text_after: str = "") -> str:
+        """Return the text that must come at the mended place, after ``text_after``."""
+        assert self._open_mend is not None
         if self._object is None:
             return ""
-        text = self._whole[self._begin : self._open[1]] + text_after
-        held = self._object.retried(text)
+        text = self._whole[self._begin : self._open_mend[1]] + text_after
+        held = self._object.retry(text)
         return "" if held.violation is not None or held.complete else held.forced()
 
     def _insert(self, replacement: str, alternatives: Alternatives | None = None) -> list[Delta]:
         """Mend the open place with ``replacement``, and go on from there."""
-        assert self._open is not None
-        (kind, boundary), self._open = self._open, None
+        assert self._open_mend is not None
+        (kind, boundary), self._open_mend = self._open_mend, None
         edge = self._edge(boundary)
         if replacement and self._whole[:boundary] + replacement in self._finished:
-            # mlx_lm.server dies of what it ended by itself: the rest is held to.
+            # mlx_lm.server crashes on a text that it ended by itself, so one character is left off.
             replacement = replacement[:-1]
-        self._note(kind, boundary, max(edge, self._drawn_from), replacement, alternatives)
+        self._note(kind, boundary, max(edge, self._draw_begin), replacement, alternatives)
         self._request_count += 1
         self._end_reason = None
-        self._go_on_from(boundary, replacement)
+        self._replace_from(boundary, replacement)
         self.closing = False
         sent = self._sent_counts[self._whole]
-        if sent and replacement and alternatives:  # it leads where it led before
-            self._open = kind, len(self._whole)
+        if sent and replacement and alternatives:  # the same request led to a violation before
+            self._open_mend = kind, len(self._whole)
             is_spent = self._request_count >= MAX_MENDS
-            return self._give_up() if is_spent else self._ask(ScoreTokens(self._whole))
+            return self._stop_mending() if is_spent else self._ask(ScoreTokens(self._whole))
         if not replacement and not self.text and self._guided and kind in ("envelope", "end"):
-            return self._without_opening()  # the model writes no message
+            return self._drop_opening()  # the model writes no message after the host's prefix
         draw = SampleTokens(self._whole, attempt=sent + (not replacement))
         if sent >= MAX_SENT or self._request_count > MAX_MENDS or self._whole in self._finished:
-            return self._give_up()
+            return self._stop_mending()
         was_held = self._object is not None
         self._ask(draw)
-        deltas = self._go_on() if replacement else []
-        is_whole = was_held and self._object is None and not self._free
+        deltas = self._advance() if replacement else []
+        is_whole = was_held and self._object is None and not self._is_free
         if self.pending_request is draw and (self.closing or is_whole):
             deltas += self.close(None)  # no request asks for another call
         return deltas
 
-    def _go_on_from(self, boundary: int, replacement: str) -> None:
-        """Let ``replacement`` stand after the boundary; the reader has had nothing of it."""
+    def _replace_from(self, boundary: int, replacement: str) -> None:
+        """Replace the text after the boundary, without giving it to the reader."""
         self._whole = self._whole[:boundary] + replacement
-        self._drawn_from = len(self._whole)
-        self._edges = [self._drawn_from]
-        if self._fed > boundary:
+        self._draw_begin = len(self._whole)
+        self._edges = [self._draw_begin]
+        if self._read_chars > boundary:
             self.restarts += 1
             self.__dict__.pop("_reader", None)
-            self._fed = boundary
+            self._read_chars = boundary
         if self._object is not None:
-            self._object = self._object.retried()
+            self._object = self._object.retry()
 
     def _note(
         self,
@@ -764,7 +785,7 @@ class ConstrainedTurn:
         alternatives: Alternatives | None,
     ) -> None:
         """Record a mend; the rejected text is noted in two pieces, cut at ``cut``."""
-        drawn = self._whole[self._drawn_from : cut], self._whole[cut:]
+        drawn = self._whole[self._draw_begin : cut], self._whole[cut:]
         has_scores = alternatives is not None
         scores = tuple({"token": token, "logprob": score} for token, score in alternatives or ())
         self.mends.append(
@@ -778,18 +799,18 @@ class ConstrainedTurn:
                 alternatives=scores if has_scores else None,
                 replacement=replacement,
                 scored_text=self._scored_text if has_scores else "",
-                after_text=has_scores and self._exact == offset,
+                after_text=has_scores and self._scores_begin == offset,
             )
         )
 
-    def _give_up(self) -> list[Delta]:
-        """Let the turn be what the model wrote first, read by the rules alone."""
-        self.unfilled = self._free = True
+    def _stop_mending(self) -> list[Delta]:
+        """Give up mending: take the turn as the model wrote it first, with no schema."""
+        self.unfilled = self._is_free = True
         self.restarts += 1
-        self.mends, self._remaining = [], 0  # they led nowhere
-        self._object = self._open = None
-        self._go_on_from(self._prefix, (self._first or self._whole)[self._prefix :])
-        self._read_on(len(self._whole), [])
+        self.mends, self._old_mend_count = [], 0  # they were in vain
+        self._object = self._open_mend = None
+        self._replace_from(self._prefix, (self._first_text or self._whole)[self._prefix :])
+        self._feed_reader(len(self._whole), [])
         if self._reader.open_message is None and self._has_message():
             return self.close(self._first_ended)  # no request asks for another call
         is_sent = self._sent_counts[self._whole] >= MAX_SENT
@@ -800,18 +821,20 @@ class ConstrainedTurn:
     # --- the end --------------------------------------------------------------------------------
 
     def _read_well(self, text: str) -> Reading | None:
+        """Return how the text is read, None if it has no message or a fault."""
         reading = read(text, "stop", self._rules)
         faulty = reading.error is not None or reading.bare_text or not reading.messages
         return None if faulty else reading
 
-    def _ask(self, due: SampleTokens | ScoreTokens) -> list[Delta]:
-        self.pending_request = due
-        if isinstance(due, ScoreTokens) and self._sent_counts[due.text] >= MAX_SENT:
+    def _ask(self, request: SampleTokens | ScoreTokens) -> list[Delta]:
+        """Set the next request; skip one for scores that was sent often enough."""
+        self.pending_request = request
+        if isinstance(request, ScoreTokens) and self._sent_counts[request.text] >= MAX_SENT:
             return self.take_scores([])
-        self._sent_counts[due.text] += 1
-        if isinstance(due, SampleTokens):
+        self._sent_counts[request.text] += 1
+        if isinstance(request, SampleTokens):
             self._end_reason = None
-            if due.text != self._rules.prefix:
-                self._gone_on_from = due.text
-                self._held_back = "" if due.text and self._object is not None else None
+            if request.text != self._rules.prefix:
+                self._sent_text = request.text
+                self._held_back = "" if request.text and self._object is not None else None
         return []

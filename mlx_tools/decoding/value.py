@@ -355,7 +355,7 @@ class ConstrainedObject:
         if text:
             self.feed(text)
 
-    def retried(self, text: str = "") -> ConstrainedObject:
+    def retry(self, text: str = "") -> ConstrainedObject:
         """Return another object of the same form, with this text."""
         return ConstrainedObject(self.form, text)
 
@@ -451,7 +451,7 @@ class ConstrainedObject:
         found = self._forced()
         if len(self._levels) > 1 or not found:
             return found
-        if not self.name and self.retried(self.text + found).name:  # that is the model's to say
+        if not self.name and self.retry(self.text + found).name:  # that is the model's to say
             key = f'"{self.form.name_key}":"'
             at = found.find(key)
             return found[: at + len(key)] if at >= 0 else ""
@@ -461,7 +461,7 @@ class ConstrainedObject:
     def _forced(self) -> str:
         if (token := self._walk.open_token()) is not None:
             if not (token.is_key or token.is_string):  # a number or a literal: it ends here
-                ended = self.retried(self.text + " ")
+                ended = self.retry(self.text + " ")
                 return "" if ended._walk.open_token() is not None else ended._forced()
             begun = self._separator() + _canonical(token.text)[:-1]
             return self._matcher.forced(begun).removeprefix(begun)
@@ -483,7 +483,7 @@ class ConstrainedObject:
         or after all digits of a number.
         """
         for size in range(len(text), 0, -1):
-            trial = self.retried(self.text)
+            trial = self.retry(self.text)
             trial.feed(text[:size])
             fits = trial.violation is None and trial._open_fits() and trial._key_fits()
             if fits and (size == len(text) or trial._decides_nothing(text[size])):
@@ -494,7 +494,7 @@ class ConstrainedObject:
         """Return whether a key that has just ended, its colon due, may stand there."""
         if not self.text.endswith('"') or not self._key_is_due():
             return True
-        misfit = self.retried(f"{self.text}:").violation
+        misfit = self.retry(f"{self.text}:").violation
         return misfit is None or misfit.kind == "value"  # the quote ended a value
 
     def _decides_nothing(self, rejected_text: str) -> bool:
@@ -712,16 +712,16 @@ class ConstrainedObject:
         if begin - self._walk.settled_end <= MAX_BLANKS:
             return True
         end = len(self.text[:begin].rstrip())
-        return begin - end <= MAX_BLANKS or self._misfit("envelope", end)
+        return begin - end <= MAX_BLANKS or self._note_violation("envelope", end)
 
     def _misfit_or_doubt(self, kind: MendKind, boundary: int) -> bool:
         """Note a misfit; around arguments it is tentative, for reading takes more."""
         if kind == "envelope" and self._walk.field != "type" and not self._walk.bad:
             self.tentative_violation = Violation(kind, boundary)
             return True
-        return self._misfit(kind, boundary)
+        return self._note_violation(kind, boundary)
 
-    def _misfit(self, kind: MendKind, boundary: int) -> bool:
+    def _note_violation(self, kind: MendKind, boundary: int) -> bool:
         if self.violation is None:
             self.violation = Violation(kind, boundary)
         return False
@@ -737,7 +737,7 @@ class ConstrainedObject:
             self._blanks_before(len(self.text))
         elif len(self.text) - token.begin > _MAX_NAME and (token.is_key or self._is_name()):
             kind = self._kind("key") if token.is_key else "name"
-            self._misfit(kind, self._levels[-1].boundary if token.is_key else token.begin)
+            self._note_violation(kind, self._levels[-1].boundary if token.is_key else token.begin)
         elif token.is_string and not token.is_key and len(token.pieces) < _MAX_PIECES:
             begun = self._separator() + _canonical(token.text)[:-1]
             self._is_free = not self._is_name() and self._matcher.fits(begun + _FREE)
@@ -760,12 +760,12 @@ class ConstrainedObject:
         level = self._levels[-1]
         bracket = self.text[offset : offset + 1] in ("}", "]")
         if self._walk.value_ended and self._string_begin >= 0 and not bracket:
-            self._misfit("value", self._string_begin)
+            self._note_violation("value", self._string_begin)
         elif level.key is not None:
             begun = self._walk.begin > level.begin
-            self._misfit(self._value_kind(), self._walk.begin if begun else offset)
+            self._note_violation(self._value_kind(), self._walk.begin if begun else offset)
         else:
-            self._misfit(self._kind("bracket"), level.boundary)
+            self._note_violation(self._kind("bracket"), level.boundary)
 
 
 def _get_key_order(value: Any) -> KeyOrder:

@@ -296,8 +296,8 @@ def replay_completion(
 
 
 def _score(turn: ConstrainedTurn, mend: MendRecord) -> None:
-    if mend.after_text and mend.alternatives is not None and not turn.requests_next_scores:
-        turn.request_next_scores()
+    if mend.after_text and mend.alternatives is not None and not turn.is_scored_at_boundary:
+        turn.ask_scores_at_boundary()
         return
     asked = mend.alternatives
     likely = None if asked is None else [(one["token"], one["logprob"]) for one in asked]

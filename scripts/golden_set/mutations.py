@@ -425,7 +425,7 @@ MENDS: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     (
         "likeliest",
         "decoding/held_turn",
-        "return self._insert(fitting + self._forced_after(fitting), alternatives)",
+        "return self._insert(fitting + self._find_forced_after(fitting), alternatives)",
         'return self._insert("", alternatives)',
         _chosen,
         "those with a token that was chosen by its likelihood",
