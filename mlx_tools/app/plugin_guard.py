@@ -36,7 +36,7 @@ def guard_part(plugin: str, hook: str, part: Any, refuse: Refuse, *, built_in: b
     if isinstance(part, SourceMaker):
         return replace(
             part,
-            make_more=part.make_more and _left_out(part.make_more, refuse),
+            make_more=part.make_more and _guard_maker(part.make_more, refuse),
             close=part.close and tolerate_async(part.close, refuse, "sources: close"),
         )
     guarded = {
@@ -94,7 +94,7 @@ def _guard_owner(plugin: str, owner: Callable[[Any], Any]) -> Callable[[Any], An
     return make
 
 
-def _left_out(make: Callable[[Any], Any], refuse: Refuse) -> Callable[[Any], list[Any]]:
+def _guard_maker(make: Callable[[Any], Any], refuse: Refuse) -> Callable[[Any], list[Any]]:
     """Return a maker of further tools that gives none if it fails."""
 
     def make_more(sources: Any) -> list[Any]:

@@ -533,7 +533,7 @@ class CompletionsBackend:
                             hint="its prompt cache may hold exactly this prompt: "
                             "restart it, or ask in other words",
                         ) from error
-                    await self._push_out(request, limits, nudges)
+                    await self._evict_prompt(request, limits, nudges)
                     nudges += 1
                     continue
                 if isinstance(error, BackendRefused) and not isinstance(error, ServerFailed):
@@ -580,7 +580,7 @@ class CompletionsBackend:
             stream=stream,
         )
 
-    async def _push_out(self, request: CompletionRequest, limits: Deadlines, turn: int) -> None:
+    async def _evict_prompt(self, request: CompletionRequest, limits: Deadlines, turn: int) -> None:
         """Make the server's cache drop the entry that is exactly the prompt.
 
         The cache drops an entry when one that continues it comes in. For a model whose entries

@@ -236,7 +236,7 @@ class UpstreamPool:
             if is_over or not isinstance(problem, _PASSING):
                 break
             await self._retry.sleep(delay)
-        raise problem or all_out(self.upstreams)
+        raise problem or make_unreachable_error(self.upstreams)
 
     async def _candidates(self, request: CompletionRequest) -> AsyncGenerator[Upstream, None]:
         """Yield the servers to ask, one after the other: first those that are well.
@@ -330,7 +330,7 @@ class UpstreamPool:
         upstream.succeed()
 
 
-def all_out(upstreams: Sequence[Upstream]) -> BackendUnreachable:
+def make_unreachable_error(upstreams: Sequence[Upstream]) -> BackendUnreachable:
     """Return the error for servers of which none can be asked."""
     problems = "; ".join(upstream.problem for upstream in upstreams)
     message = f"none of {len(upstreams)} servers can be asked: {problems}"
@@ -390,7 +390,7 @@ async def choose_pool(
             upstream.fail(health.detail)
     answering = [upstream for upstream in upstreams if upstream.address in healthy]
     if not answering:
-        raise all_out(upstreams)
+        raise make_unreachable_error(upstreams)
     name = model or (await inspect_server(answering[0].backend, pick=pick)).model
     serving = answering
     if name is not None:

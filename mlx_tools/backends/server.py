@@ -172,7 +172,7 @@ class ServerBackend:
                     raise
                 process = running if isinstance(error, BackendBroken | DiedAtWork) else None
                 failure = process.end_at_work(error) if process is not None else None
-                await self._put_away(client)
+                await self._retire(client)
                 if failure is not None:
                     raise failure from error
                 if delivered or is_retry:
@@ -199,7 +199,7 @@ class ServerBackend:
         async with self._exclusive():
             await self._stop()
 
-    async def _put_away(self, client: CompletionsBackend) -> bool:
+    async def _retire(self, client: CompletionsBackend) -> bool:
         """Stop the server of a client and keep its log.
 
         False if another request has done so.
@@ -233,7 +233,7 @@ class ServerBackend:
         if running is not None and running.exit_code is not None:
             # Looked at before a request is sent: a request that breaks off could itself be the
             # cause.
-            if await self._put_away(running.client):
+            if await self._retire(running.client):
                 self._tell(RESTARTED)
             running = self._running
         if running is None:

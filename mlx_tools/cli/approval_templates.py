@@ -15,7 +15,7 @@ from msgspec import to_builtins
 
 from mlx_tools.app import approval_templates, build_registry, list_roots
 from mlx_tools.cli import options
-from mlx_tools.cli.call_text import TextLine, as_name, in_words, on_one_line, show_all
+from mlx_tools.cli.call_text import TextLine, as_name, format_value, in_words, show_all
 from mlx_tools.cli.inputs import confirm, parse_json
 from mlx_tools.cli.options import AsJsonLines, Yes, argument, option
 from mlx_tools.cli.output import complain, count_noun, note, print_json, print_text
@@ -147,7 +147,7 @@ def _lines(template: ApprovalTemplate) -> Iterator[str]:
     until = datetime.fromisoformat(template.expires_at).astimezone()
     yield f"{template.id} {as_name(template.tool)}, until {until:%Y-%m-%d %H:%M}".strip()
     for name, pattern in template.arguments.items():
-        shown = "anything" if pattern == "*" else on_one_line(pattern)
+        shown = "anything" if pattern == "*" else format_value(pattern)
         yield f"  {as_name(name)}: {shown}"
     if template.roots:
         roots = ", ".join(map(in_words, template.roots))

@@ -17,15 +17,15 @@ from mlx_tools.cli import inputs
 from mlx_tools.cli.call_text import (
     TextLine,
     as_name,
+    describe_call,
     exact,
     get_screen_size,
-    in_brief,
-    in_full,
     in_words,
     show,
+    summarise_call,
     wrap_lines,
 )
-from mlx_tools.cli.inputs import EditFailed, at_terminal, find_editor, in_editor, read_key
+from mlx_tools.cli.inputs import EditFailed, edit_in_editor, find_editor, is_at_terminal, read_key
 from mlx_tools.cli.output import steerable, wrap_line
 from mlx_tools.controller import (
     ApprovalAnswer,
@@ -56,7 +56,7 @@ EditRequest = Callable[[ApprovalRequest, Mapping[str, Any]], ApprovalRequest]
 def choose_approver(configuration: Configuration, user: Approver) -> Approver:
     """Return the approver of calls: ``user`` if one is wanted and there is a terminal."""
     setting = configuration.settings.policy.approve
-    if setting != "never" and at_terminal():
+    if setting != "never" and is_at_terminal():
         return user
     return ApproveAlways() if setting == "always" else PauseApprover()
 
@@ -179,7 +179,7 @@ class Questions:
                 case "e":
                     request, draft = self._edit(approval_request, request, draft)
                 case "d":
-                    full = partial(in_full, request, place=place, edited=edited)
+                    full = partial(describe_call, request, place=place, edited=edited)
                     self._page(partial(full, by_model=self._look is not None))
 
     def _key(
@@ -258,7 +258,10 @@ class Questions:
         self, request: ApprovalRequest, screen: TextIO, *, place: str, edited: bool
     ) -> None:
         print(file=screen)
-        show(in_brief(request, get_screen_size(self._screen), place=place, edited=edited), screen)
+        show(
+            summarise_call(request, get_screen_size(self._screen), place=place, edited=edited),
+            screen,
+        )
 
     def _page(self, lines: Callable[[], Iterable[TextLine]]) -> None:
         """Show lines a screen at a time, wrapped for its present width."""
@@ -335,7 +338,7 @@ def _edit_text(text: str, keyboard: TextIO, screen: TextIO) -> str:
         EditFailed: there is no text.
     """
     if find_editor(os.environ):
-        return in_editor(text, "arguments.json", keyboard, screen)
+        return edit_in_editor(text, "arguments.json", keyboard, screen)
     from mlx_tools.cli.line_editor import edit_line
 
     text = " ".join(line.strip() for line in text.split("\n"))

@@ -52,7 +52,7 @@ def exact(value: Any, *, fold: bool = True) -> str:
     return _format_value(value, 0, fold)
 
 
-def on_one_line(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a JSON value on one line, as `exact` writes it."""
     return _scalar(value, True)
 
@@ -175,7 +175,7 @@ def get_screen_size(screen: TextIO) -> os.terminal_size:
     return os.terminal_size((columns or 80, lines or 24))
 
 
-def in_brief(
+def summarise_call(
     request: ApprovalRequest, size: os.terminal_size, *, place: str = "", edited: bool = False
 ) -> list[TextLine]:
     """Return the rows of a call that fit on a screen.
@@ -282,7 +282,7 @@ def omission(request: ApprovalRequest) -> str:
     return f"! NOT ALL OF THE CHANGE IS SHOWN: {in_words(request.omitted)}{counts}"
 
 
-def in_full(
+def describe_call(
     request: ApprovalRequest, *, place: str = "", edited: bool = False, by_model: bool = True
 ) -> Iterator[TextLine]:
     """Yield all that is known of a call, the change first.
@@ -308,11 +308,11 @@ def in_full(
         yield TextLine(f"an approval holds until {in_words(request.expires_at)}")
 
 
-def in_message(request: ApprovalRequest) -> str:
+def format_call_message(request: ApprovalRequest) -> str:
     """Return a call as a message that is shown elsewhere: on one line, then in full."""
     arguments, _ = _beginnings(request.arguments, _PLAIN_COLUMNS)
     head = TextLine(f"Run {as_name(request.name)}? {arguments}")
-    return "\n".join(row.text for row in wrap_lines([head, *in_full(request)], None))
+    return "\n".join(row.text for row in wrap_lines([head, *describe_call(request)], None))
 
 
 def diff(text: str) -> Iterator[TextLine]:

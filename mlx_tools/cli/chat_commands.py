@@ -45,7 +45,7 @@ from mlx_tools.cli.chat_rights import (
     show_tools,
 )
 from mlx_tools.cli.completion import first_questions
-from mlx_tools.cli.inputs import at_terminal, picked
+from mlx_tools.cli.inputs import is_at_terminal, picked
 from mlx_tools.cli.options import require_choice
 from mlx_tools.cli.output import (
     cut,
@@ -239,7 +239,7 @@ def _help(_: ChatSession, name: str) -> str:
 
 def _model(talk: ChatSession, words: str) -> None:
     if words:
-        talk.go_on_with(words)
+        talk.switch_model(words)
         print_prose(talk.model or "the server does not say which model it runs")
         (_, served), (_, local) = _models(talk)
         name = talk.model
@@ -267,7 +267,7 @@ def _system(talk: ChatSession, words: str) -> str:
     built_in = load_words().persona
     if words:
         text = built_in if words == "-" else words
-        talk.go_on_under(talk.configuration.with_options({"prompt.system": text}))
+        talk.switch_settings(talk.configuration.with_options({"prompt.system": text}))
     return talk.configuration.settings.prompt.system or built_in
 
 
@@ -320,7 +320,7 @@ def _set(talk: ChatSession, words: str) -> str:
             hint=row.allowed(_limit_scale(row)),
         ) from None
     typed = f"{number / row.setting.scale:.12g}"
-    talk.go_on_under(talk.configuration.with_options({row.key: typed}))
+    talk.switch_settings(talk.configuration.with_options({row.key: typed}))
     return f"{name} is {value.strip()} from now on in this conversation"
 
 
@@ -469,7 +469,7 @@ def _resume(talk: ChatSession, name: str) -> None:
     ][:_MAX_ROWS]
     if not rows:
         raise UsageError("there is no other conversation to go on with", hint="ask here")
-    if not at_terminal():
+    if not is_at_terminal():
         raise UsageError("/resume: nothing was done", hint="as in /resume SESSION")
     answers = {f"{cut(row.status.question, 60)} ({row.session})": row.session for row in rows}
     with talk.turns.keyboard():

@@ -131,7 +131,7 @@ def allow_tools(talk: ChatSession, words: str) -> None:
             raise UsageError(f"{name} is off: {_to_chat_hint(off_reason)}")
         if reason := _forbidden(wider, registry.all_specs()[name]):
             raise UsageError(f"{name} cannot be allowed here: {reason}")
-    talk.go_on_under(wider)
+    talk.switch_settings(wider)
     _tell_permissions(talk, names)
 
 
@@ -139,7 +139,7 @@ def deny_tools(talk: ChatSession, words: str) -> None:
     """Deny tools for the rest of the chat."""
     names = _tools_named(talk, words)
     denied = dict.fromkeys([*_denied_here(talk.configuration), *names])
-    talk.go_on_under(talk.configuration.with_options({"policy.deny": ",".join(denied)}))
+    talk.switch_settings(talk.configuration.with_options({"policy.deny": ",".join(denied)}))
     _tell_permissions(talk, names)
 
 
@@ -209,7 +209,7 @@ def change_roots(talk: ChatSession, words: str) -> str:
             roots_by_path[path] = root.absolute()
         elif roots_by_path.pop(path, None) is None:
             raise UsageError(f"tools do not see the folder {in_words(root.path)}")
-        talk.go_on_under(
+        talk.switch_settings(
             talk.configuration.with_options({"tools.roots": list(roots_by_path.values())})
         )
     return "\n".join(roots(talk)) or "no folder: /root DIR names one, /root DIR:rw to write in"
@@ -228,7 +228,7 @@ def change_programs(talk: ChatSession, words: str) -> None:
             shown = cut(in_words(name[1:]), 40)
             raise UsageError(f"the program {shown} was not added", hint="/commands lists these")
     if names:
-        talk.go_on_under(talk.configuration.with_options({"tools.commands": programs}))
+        talk.switch_settings(talk.configuration.with_options({"tools.commands": programs}))
     shown = in_words(", ".join(programs))
     print_prose(shown or "no program besides run_command's own: /commands A,B adds some")
     if programs:
@@ -247,7 +247,7 @@ def change_functions(talk: ChatSession, words: str) -> None:
         else:
             shown = cut(in_words(words[1:]), 80)
             raise UsageError(f"{shown} was not added", hint="/functions lists these")
-        talk.go_on_under(talk.configuration.with_options({"tools.functions": files}))
+        talk.switch_settings(talk.configuration.with_options({"tools.functions": files}))
     shown = "\n".join(map(home_path, files))
     print_prose(shown or "no file: /functions FILE.py adds its functions as tools")
     specs = talk.controller.registry.all_specs().values()

@@ -22,7 +22,7 @@ from mlx_tools.app import (
     with_value,
     write_user_text,
 )
-from mlx_tools.cli.inputs import EditFailed, at_terminal, confirm, in_editor
+from mlx_tools.cli.inputs import EditFailed, confirm, edit_in_editor, is_at_terminal
 from mlx_tools.cli.options import AsJsonLines, argument
 from mlx_tools.cli.output import complain, note, print_json, print_text, warn_all
 from mlx_tools.errors import EXIT_OK, EXIT_USAGE, ConfigError, UsageError
@@ -120,14 +120,14 @@ def path() -> None:
 @app.command()
 def edit() -> int:
     """Change your file in your editor; it is checked before it counts."""
-    if not at_terminal():
+    if not is_at_terminal():
         raise UsageError("an editor needs a terminal", hint="mlx-tools config set KEY VALUE")
     old_text = text = read_user_text()
     tries_again = True
     while tries_again:
         try:
             shown = text.removesuffix("\n")
-            text = in_editor(shown, config.USER_FILE, sys.stdin, sys.stderr) + "\n"
+            text = edit_in_editor(shown, config.USER_FILE, sys.stdin, sys.stderr) + "\n"
             if text in (old_text, f"{old_text}\n"):
                 note("nothing was changed")
             else:

@@ -89,7 +89,7 @@ def _rows(rows: Rows, columns: int) -> list[str]:
     return [join_columns(f"  {head:<{width}} ", text, columns) for head, text in rows]
 
 
-def on_a_line(text: str | None) -> str:
+def join_lines(text: str | None) -> str:
     """Return a text with its white space joined."""
     return " ".join((text or "").split())
 

@@ -226,7 +226,7 @@ _REST_SECONDS: Final = 0.05
 _CHUNK: Final = 4096
 
 
-def at_terminal() -> bool:
+def is_at_terminal() -> bool:
     """Return True if there is a person with a keyboard and a screen."""
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
@@ -457,7 +457,7 @@ def confirm(
     """
     if yes:
         return True
-    if not at_terminal():
+    if not is_at_terminal():
         raise UsageError(f"{no_terminal_hint}there is no terminal to confirm on", hint=hint)
     prompt = wrap_line(f"{in_words(question)} [y/N]", count_columns(sys.stderr), "  ")
     ask = partial(print, prompt, end=" ", file=sys.stderr, flush=True)
@@ -541,7 +541,7 @@ def find_editor(environ: Mapping[str, str]) -> list[str]:
     return [program] if program else []
 
 
-def in_editor(text: str, name: str, keyboard: TextIO, screen: TextIO) -> str:
+def edit_in_editor(text: str, name: str, keyboard: TextIO, screen: TextIO) -> str:
     """Return ``text`` as the user leaves it in an editor.
 
     The file is called ``name`` and only the user can read it. The editor is started without a

@@ -39,7 +39,7 @@ from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
-from mlx_tools.cli.inputs import EditFailed, in_editor, read_line
+from mlx_tools.cli.inputs import EditFailed, edit_in_editor, read_line
 from mlx_tools.cli.output import PROSE, complain, for_terminal, stdout, steerable
 from mlx_tools.cli.pastes import Pastes
 from mlx_tools.cli.type_ahead import TypeAhead
@@ -255,7 +255,7 @@ def _text_before_cursor() -> str:
 def _change(buffer: Buffer, old_text: str, keyboard: TextIO, screen: TextIO) -> None:
     """Let the user's editor change the text."""
     try:
-        text = in_editor(_repair_text(old_text), "question.md", keyboard, screen)
+        text = edit_in_editor(_repair_text(old_text), "question.md", keyboard, screen)
     except EditFailed as error:
         complain(f"{error}; nothing was changed", kind="editor")
     else:

@@ -182,9 +182,9 @@ def pick_at_terminal() -> Callable[[str, Sequence[str]], Awaitable[str | None]] 
     """Return the function that asks the user at the terminal; None without a terminal."""
     if not sys.stderr.isatty():
         return None
-    from mlx_tools.cli.inputs import at_terminal, pick_in_thread
+    from mlx_tools.cli.inputs import is_at_terminal, pick_in_thread
 
-    return pick_in_thread if at_terminal() else None
+    return pick_in_thread if is_at_terminal() else None
 
 
 def names(text: str | None) -> tuple[str, ...]:

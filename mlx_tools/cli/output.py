@@ -87,7 +87,7 @@ def print_json(value: Any) -> None:
 
 def write_bytes(data: bytes) -> None:
     """Write to standard output and flush, past its text layer if there is one."""
-    with _bar_away():
+    with _hide_bar():
         out = stdout()
         out.flush()
         buffer = getattr(out, "buffer", None)
@@ -291,7 +291,7 @@ def stdout() -> TextIO:
 
 
 def keep_output() -> None:
-    """Send all other output to standard error, until `give_output_back`."""
+    """Send all other output to standard error, until `restore_output`."""
     global _saved_output
     if _saved_output is not None:
         return
@@ -302,7 +302,7 @@ def keep_output() -> None:
     sys.stdout = sys.stderr
 
 
-def give_output_back() -> None:
+def restore_output() -> None:
     """Undo `keep_output`, for a program that runs a command within it."""
     global _saved_output
     saved, _saved_output = _saved_output, None
@@ -373,7 +373,7 @@ def progress_counter(label: str, total: int) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def _bar_away() -> Iterator[None]:
+def _hide_bar() -> Iterator[None]:
     """Remove the bar for the block, so that output on standard output begins a line."""
     if not _bars or not stdout().isatty():
         yield

@@ -76,7 +76,7 @@ def resume_session(
     saved = load_session(session, options_given)
     records = open_user_store().read(saved.place).transcript
     if not isinstance(approvals, Mapping) and session_status(records).is_finished:
-        if approvals is not None or not inputs.at_terminal() or as_json:
+        if approvals is not None or not inputs.is_at_terminal() or as_json:
             raise UsageError(
                 "nothing waits in the session: it has ended",
                 hint=f"go on in it: mlx-tools chat --session {saved.header.session}",

@@ -34,7 +34,7 @@ from mlx_tools.cli.command_table import (
     list_commands,
     list_subcommands,
 )
-from mlx_tools.cli.help_screen import Page, on_a_line, render_help
+from mlx_tools.cli.help_screen import Page, join_lines, render_help
 from mlx_tools.cli.output import LINES, complain, count_columns, for_terminal, print_text, stdout
 from mlx_tools.cli.plain_values import read_plainly
 from mlx_tools.errors import (
@@ -213,7 +213,7 @@ def run(arguments: Sequence[str], *, is_nested: bool = False) -> int:
         return run_guarded(program)
     finally:
         if is_nested:
-            output.give_output_back()
+            output.restore_output()
 
 
 # --- failures -----------------------------------------------------------------------------------
@@ -461,16 +461,16 @@ def get_page(context: Any) -> Page:
     records = [one.get_help_record(context) for one in options]
     return {
         "usage": f"Usage: {context.command_path} {' '.join(usage)}",
-        "help": on_a_line(command.help),
+        "help": join_lines(command.help),
         "arguments": [(one.metavar, one.help or "") for one in arguments],
-        "commands": [(name, on_a_line(one.help)) for name, one in below.items()],
+        "commands": [(name, join_lines(one.help)) for name, one in below.items()],
         "options": [
             {
                 "names": sorted(one.opts),
                 "head": _head(one),
-                "text": on_a_line(record[1] if record else ""),
+                "text": join_lines(record[1] if record else ""),
                 "panel": getattr(one, "rich_help_panel", None) or "Options",
-                "help": on_a_line(one.help),
+                "help": join_lines(one.help),
             }
             for one, record in zip(options, records, strict=True)
         ],

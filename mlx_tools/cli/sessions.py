@@ -16,7 +16,7 @@ import typer
 
 from mlx_tools.app import build_steps, collect, store_kind
 from mlx_tools.cli import inputs, options
-from mlx_tools.cli.call_text import as_name, in_words, on_one_line
+from mlx_tools.cli.call_text import as_name, format_value, in_words
 from mlx_tools.cli.completion import session_ids
 from mlx_tools.cli.options import AsJson, AsJsonLines, Yes, argument, option
 from mlx_tools.cli.output import (
@@ -393,7 +393,7 @@ def waiting(status: SessionStatus) -> Lines:
     for call in status.pending:
         yield "", ""
         yield "bold", f"an approval is due for {in_words(call.call_id)} {as_name(call.name)}"
-        yield "", f"  {on_one_line(call.arguments)}"
+        yield "", f"  {format_value(call.arguments)}"
         yield "", f"  digest {in_words(call.digest)}"
         yield "", f"  until {in_words(call.expires_at)}"
     for key in status.in_doubt:

@@ -112,7 +112,7 @@ class ChatSession:
             self._stack.close()
             raise
         if saved is not None:
-            self.run = replace(run, configuration=self._as_begun())
+            self.run = replace(run, configuration=self._narrow_settings())
         self.sessions = [self.conversation.session]
         """The ids of the chat's sessions, the present one last."""
         self._status = StatusLine(self.model)
@@ -126,7 +126,7 @@ class ChatSession:
             return partial(saved.begin_without_model, registry, approver)
         return partial(saved.begin, self.controller)
 
-    def _as_begun(self) -> Configuration:
+    def _narrow_settings(self) -> Configuration:
         """Return settings that allow no more than the continued session does.
 
         What the chat allows later is added to these.
@@ -305,7 +305,7 @@ class ChatSession:
             raise UsageError("nothing was asked yet", hint="type a question first")
         if (paused := self._decide_doubts()) is not None:
             return paused
-        self._go_on_in(self.controller, without_last=True)
+        self._carry_over_to(self.controller, without_last=True)
         return self.ask(
             question.content,
             untyped_suffix_chars=question.untyped_suffix_chars,
@@ -335,7 +335,7 @@ class ChatSession:
         self._status = StatusLine(self.model)
         self.outputs.clear()
 
-    def go_on_under(self, configuration: Configuration) -> None:
+    def switch_settings(self, configuration: Configuration) -> None:
         """Continue with the same model under other settings, in a new session.
 
         The new session has all that was said.
@@ -352,11 +352,11 @@ class ChatSession:
         )
         # Consents were given for the earlier folders, programs and functions only.
         new_reach = _reach(configuration) - _reach(self.configuration)
-        self._go_on_in(controller, consents=not new_reach)
+        self._carry_over_to(controller, consents=not new_reach)
         self.run = replace(self.run, configuration=configuration)
 
-    def go_on_with(self, model: str) -> None:
-        """Continue with another model, as `go_on_under` does.
+    def switch_model(self, model: str) -> None:
+        """Continue with another model, as `switch_settings` does.
 
         A note says so if its chat format makes the prompt begin anew. Raises as
         `open_selected_backend` does.
@@ -364,7 +364,7 @@ class ChatSession:
         run, old_format = replace(self.run, model=model), self._format()
         stack, controller = self._open_controller(run)
         with stack:
-            self._go_on_in(controller)
+            self._carry_over_to(controller)
             self._stack, stack = stack.pop_all(), self._stack
             self.run = run
         self._status = StatusLine(self.model)
@@ -424,11 +424,11 @@ class ChatSession:
     def _leave_unfinished(self) -> None:
         """Leave a question that waits, or broke off, to its own session."""
         if self._changes_model:  # under the settings that the session was begun with
-            self.go_on_under(self.configuration)
+            self.switch_settings(self.configuration)
         elif self._remaining:
-            self._go_on_in(self.controller)
+            self._carry_over_to(self.controller)
 
-    def _go_on_in(
+    def _carry_over_to(
         self, controller: Controller, *, without_last: bool = False, consents: bool = True
     ) -> None:
         without_last |= self._remaining

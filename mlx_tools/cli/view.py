@@ -304,7 +304,7 @@ class LiveView:
         """Note the reason of a call that does not run at once."""
         permit = f"  (permit it: /allow {event.name}, or --tools +{event.name})"
         permit = permit if event.rule == "default" else ""
-        reason = f"{_on_one_line(event.reason)}{permit}"
+        reason = f"{_join_lines(event.reason)}{permit}"
         self._calls.append(("yellow", f"  {event.decision}: {reason}"))
         if event.decision == "deny":
             self._refusals[event.call] = reason
@@ -316,7 +316,7 @@ class LiveView:
         text = _line(event.preview if error is None else f"{error.code}: {error.message}")
         if error is not None and error.code in _REFUSALS:
             reason = self._refusals.pop(event.call, error.message)
-            text = _on_one_line(f"{error.code}: {error.message if self._every_step else reason}")
+            text = _join_lines(f"{error.code}: {error.message if self._every_step else reason}")
         if not self._every_step:
             self._call_line(event, text, duration)
             return
@@ -500,14 +500,14 @@ def _fit(text: str, columns: int) -> str:
     return f"{text}…"
 
 
-def _on_one_line(text: str) -> str:
+def _join_lines(text: str) -> str:
     """Return a text on one line."""
     return " ".join(text.split())
 
 
 def _line(text: str) -> str:
     """Return a text on one line, cut if it is long."""
-    return cut(_on_one_line(text), _WIDTH)
+    return cut(_join_lines(text), _WIDTH)
 
 
 def _time(milliseconds: int) -> str:

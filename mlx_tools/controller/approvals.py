@@ -23,7 +23,7 @@ from mlx_tools.controller.approver import (
     Approver,
     Templates,
     ask_approver,
-    by_template,
+    find_template_decision,
 )
 from mlx_tools.controller.outputs import Outputs
 from mlx_tools.controller.turn import decide_call, decision_record, make_refusal
@@ -101,7 +101,7 @@ class CallApprovals:
             state = self._session.current.calls[call.call]
             asked = state.decision.rule if state.decision is not None else ""
             if not state.in_doubt and can_be_preapproved(asked):
-                decision = (await self._by_template(call))[0]
+                decision = (await self._decide_by_template(call))[0]
                 if decision is not None:
                     self._writer.append(decision_record(call.call, decision))
                     found = True
@@ -113,18 +113,18 @@ class CallApprovals:
         None if there is none. Raises `ApprovalOutdated` if the template does not cover the call any
         more, which is written down.
         """
-        decision, state = await self._by_template(call)
+        decision, state = await self._decide_by_template(call)
         if decision is None or decision.rule != rule:
             raise self._ask_again(call, f"{rule} no longer covers {call.name}")
         return state or None
 
-    async def _by_template(self, call: CallRecord) -> tuple[Decision | None, str]:
+    async def _decide_by_template(self, call: CallRecord) -> tuple[Decision | None, str]:
         """Return a template's decision on a call, and the state of what it would act on."""
         header = self._session.header
         if self._templates is None or call.name not in self._session.specs:
             return None, ""
         preview, tool = await self.preview(call), self._registry.get(call.name)
-        decision = by_template(
+        decision = find_template_decision(
             self._templates,
             call,
             tool,
@@ -356,7 +356,7 @@ class CallApprovals:
             )
         if pause is None or not digest:
             return "was not shown to anybody yet"
-        if not self._in_time(pause.recorded_at, pause.expires_at):
+        if not self._is_in_time(pause.recorded_at, pause.expires_at):
             return "was shown too long ago, or the clock was changed"
         if not equal_digests(request.digest, digest):
             return "has changed since it was shown: what it acts on, its tool, or the policy"
@@ -420,7 +420,7 @@ class CallApprovals:
             why = "the approval in the transcript was not given here"
         elif not equal_digests(one.digest, approval.digest):
             why = f"what {call.name} would do has changed since it was approved"
-        elif not self._in_time(approval.recorded_at, approval.expires_at):
+        elif not self._is_in_time(approval.recorded_at, approval.expires_at):
             why = "the approval has expired"
         # Last: an approval that fails another check is not used up by that.
         elif not self._consumed_approvals.take(approval.digest):
@@ -465,7 +465,7 @@ class CallApprovals:
             make_preview, tool, call.arguments, self._session.policy, known_file
         )
 
-    def _in_time(self, issued_at: str, expires_at: str) -> bool:
+    def _is_in_time(self, issued_at: str, expires_at: str) -> bool:
         """Return whether the time is between the two: not too late, nor too early.
 
         It is too early if the clock was set back.

@@ -160,7 +160,7 @@ class Templates(Protocol):
         ...
 
 
-def by_template(
+def find_template_decision(
     templates: Templates,
     call: CallRecord,
     tool: ToolLike,

@@ -78,7 +78,7 @@ def call_beginning(text: str, loose_names: Collection[str], start: int = 0) -> C
     tail = max(0, len(text) - (_MAX_TAIL_CHARS if is_marked else _MAX_WORD_CHARS))
     for match in _TAIL_BEGUN.finditer(text, tail):
         begins_line = text[max(0, match.start() - 1) : match.start()] in ("", "\n")
-        if _may_go_on(match, loose_names, begins_line=begins_line):
+        if _may_continue(match, loose_names, begins_line=begins_line):
             return CallBeginning(match.start(), is_open=True)
     return None
 
@@ -88,7 +88,7 @@ def _loose_forms(name: str) -> set[str]:
     return {loose_name(name), loose_name(name.rpartition(".")[2])}
 
 
-def _may_go_on(match: re.Match[str], names: Collection[str], *, begins_line: bool) -> bool:
+def _may_continue(match: re.Match[str], names: Collection[str], *, begins_line: bool) -> bool:
     """Return whether a match at the end of a text may be the beginning of a call."""
     word = match[0].strip().lower()
     if begins_line and word and any(head.startswith(word) for head in _HEAD_WORDS):

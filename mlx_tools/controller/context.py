@@ -150,7 +150,7 @@ class ContextWindow:
         spare = TokenCounter().count(around)  # of what the host writes around a thought
         # One try a run: a model that gives no summary would else be asked before each completion.
         if fills(size, used) and self._session.header.compact == "auto" and not self._has_tried:
-            record = await self._by_summary(render, size, used)
+            record = await self._compact_by_summary(render, size, used)
             if record is not None:
                 return record
             self._has_tried = True
@@ -161,7 +161,7 @@ class ContextWindow:
         )
         room = size - used - spare
         if room < wanted:
-            record = await self._by_reference(render, size, size - spare - wanted, used)
+            record = await self._compact_by_reference(render, size, size - spare - wanted, used)
             if record is not None:
                 return record
             message = (
@@ -197,14 +197,14 @@ class ContextWindow:
             return None
         counted = self._session.header.context is not None
         before = self._counter.tokens(self._session.prompt.closed_text) if counted else None
-        record = await self._summed_up(cut, "asked", lambda prompt: prompt.closed_text, before)
+        record = await self._summarise(cut, "asked", lambda prompt: prompt.closed_text, before)
         if record is None:
             raise BackendBroken("the model gave no summary", hint="ask again, or begin anew")
         return record
 
     # --- making room ---
 
-    async def _by_summary(
+    async def _compact_by_summary(
         self, render: Render, size: int, used_tokens: int
     ) -> CompactedRecord | None:
         """Sum up the oldest turns, and return the record of it.
@@ -213,17 +213,17 @@ class ContextWindow:
         it fits.
         """
         prompt, tokens = self._session.prompt, self._counter.tokens
-        stand = self._stand("x" * self._summariser.max_conversation_chars)
+        stand = self._make_placeholders("x" * self._summariser.max_conversation_chars)
         choose = partial(cut_to_sum_up, prompt, stand, render, tokens, size=size)
         cut = await anyio.to_thread.run_sync(choose)
         if cut is None:
             return None
         try:
-            return await self._summed_up(cut, "filling", render, used_tokens)
+            return await self._summarise(cut, "filling", render, used_tokens)
         except BackendError:
             return None
 
-    async def _summed_up(
+    async def _summarise(
         self,
         cut: Cut,
         reason: Literal["asked", "filling"],
@@ -254,11 +254,11 @@ class ContextWindow:
         )
         return self._count_tokens(record, render)
 
-    async def _by_reference(
+    async def _compact_by_reference(
         self, render: Render, size: int, limit: int, used_tokens: int
     ) -> CompactedRecord | None:
         """Replace the oldest parts by references; return the record, None if none can go."""
-        prompt, stand = self._session.prompt, self._stand()
+        prompt, stand = self._session.prompt, self._make_placeholders()
         choose = partial(
             cut_to_fit, prompt, stand, render, self._counter.tokens, size=size, limit=limit
         )
@@ -286,7 +286,7 @@ class ContextWindow:
         )
         return self._count_tokens(record, render)
 
-    def _stand(self, summary: str = "") -> Placeholders:
+    def _make_placeholders(self, summary: str = "") -> Placeholders:
         """Return the texts that would take the place of what leaves."""
         return Placeholders(
             self._session.words, self._store is not None and self._outputs.can_read, summary

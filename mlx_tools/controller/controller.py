@@ -142,7 +142,7 @@ class RunSettings(RecordedSettings, frozen=True, kw_only=True):
             return self
         return replace(self, tool_choice=choice, require_tools=wanted)
 
-    def as_in(self, header: Header) -> RunSettings:
+    def with_header_settings(self, header: Header) -> RunSettings:
         """Return the same model with the settings of a session that has this header."""
         said = {name: getattr(header, name) for name in _HEADER_SETTINGS - _LOCAL_SETTINGS}
         if header.catalog_budget is None:
@@ -162,7 +162,7 @@ class RunSettings(RecordedSettings, frozen=True, kw_only=True):
             except (ValidationError, UnicodeEncodeError):  # half of a surrogate pair is no text
                 right = False
             if not right:
-                raise wrong_argument(name, given, f"allowed: {_in_words(kind)}")
+                raise wrong_argument(name, given, f"allowed: {_describe_kind(kind)}")
 
 
 def check_output_schema(schema: Any, name: str = "output_schema") -> dict[str, Any]:
@@ -182,7 +182,7 @@ def check_output_schema(schema: Any, name: str = "output_schema") -> dict[str, A
 _IN_WORDS: Final[Mapping[Any, str]] = {str: "a text", int: "a whole number", NoneType: "None"}
 
 
-def _in_words(kind: Any) -> str:
+def _describe_kind(kind: Any) -> str:
     """Describe in words the values that a type allows."""
     parts = get_args(kind)
     if get_origin(kind) is Annotated:
@@ -191,7 +191,7 @@ def _in_words(kind: Any) -> str:
         return ", ".join(parts)
     if get_origin(kind) is Mapping:
         return "a mapping"
-    return " or ".join(map(_in_words, parts)) or _IN_WORDS.get(kind) or f"a {kind.__name__}"
+    return " or ".join(map(_describe_kind, parts)) or _IN_WORDS.get(kind) or f"a {kind.__name__}"
 
 
 _KINDS: Final[Mapping[str, Any]] = {one.name: one.type for one in structs.fields(RunSettings)}
@@ -551,7 +551,7 @@ class Controller:
             return Conversation(
                 files,
                 parts,
-                policy=self.policy if header else self._in_force(files.transcript[0]),
+                policy=self.policy if header else self._find_policy(files.transcript[0]),
                 begin=None if header is None else partial(header, files.session),
                 earlier=earlier,
             )
@@ -559,7 +559,7 @@ class Controller:
             files.transcript.close()
             raise
 
-    def _in_force(self, header: Record) -> Policy:
+    def _find_policy(self, header: Record) -> Policy:
         """Return the policy under which a session goes on.
 
         It is its own, narrowed by the configured one if that has changed since the session began.

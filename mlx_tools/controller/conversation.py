@@ -458,7 +458,7 @@ class Conversation:
         session = self.session_state
         await self.driver.take_steps(lambda: session.state is not State.READING)
 
-    async def go_on(self, question: str, approvals: Approvals) -> Outcome:
+    async def resume_question(self, question: str, approvals: Approvals) -> Outcome:
         """Go on with a session in which this question was asked.
 
         The outcome is that of the question if it has come to rest; else it is gone on with like

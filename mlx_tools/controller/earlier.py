@@ -183,7 +183,7 @@ def turn_to_text(content: str, calls: Sequence[CallRecord], session: Session) ->
     """Return a turn in the protocol's own form: its calls, or the answer ``content``."""
     style, result = session.header.style, session.result
     if calls:
-        lines = [_in_native_form(calls, session)] if style == "native" else []
+        lines = [_write_native_calls(calls, session)] if style == "native" else []
         if not any(lines):
             lines = [write_call(call.name, call.arguments, style=style) for call in calls]
         return "\n".join(filter(None, (content, *lines)))
@@ -193,7 +193,7 @@ def turn_to_text(content: str, calls: Sequence[CallRecord], session: Session) ->
     return write_call(result.spec.name, given, style=style)
 
 
-def _in_native_form(calls: Sequence[CallRecord], session: Session) -> str:
+def _write_native_calls(calls: Sequence[CallRecord], session: Session) -> str:
     """Return the calls as the model's own template begins and ends them.
 
     Empty if they would not be read so.

@@ -298,7 +298,7 @@ class Session(SessionState):
                 # Keys are never used twice: an approval of ``c3`` must not fit another call.
                 self.calls_made += 1  # their keys go on behind these
             case ObservationRecord():
-                self._take_in(record, RunHistory())
+                self._note_observation(record, RunHistory())
             case CompactedRecord():
                 # What left was read there: of it only these words can hold a call to be echoed.
                 self.calls_seen_in_outputs |= find_call_keys(record.content)
@@ -414,10 +414,10 @@ class Session(SessionState):
         is_over = record.error is not None and record.error.code == "rate_limited"
         if is_over and state.decision is None:  # a policy's rate limit ends a call by a decision
             self.run_history.forget(state.record)
-        search, ran = self._take_in(record, self.run_history)
+        search, ran = self._note_observation(record, self.run_history)
         self.run_history.acted |= ran and (not search or record.name == self.tool_choice)
 
-    def _take_in(self, record: ObservationRecord, run: RunHistory) -> tuple[bool, bool]:
+    def _note_observation(self, record: ObservationRecord, run: RunHistory) -> tuple[bool, bool]:
         """Take in an observation; return whether it is a search's, and its call ran."""
         search = self.known_tools.observe(record)
         ran = self.history.observe(record, self.specs.get(record.name), run)

@@ -184,7 +184,7 @@ class NestedConversation(Protocol):
     @property
     def parent(self) -> str: ...
     async def run(self, question: str, /, *, untyped_suffix_chars: int) -> Outcome: ...
-    async def go_on(self, question: str, approvals: Approvals, /) -> Outcome: ...
+    async def resume_question(self, question: str, approvals: Approvals, /) -> Outcome: ...
     async def waiting(self) -> list[tuple[ApprovalRequest, bool]]: ...
     async def waiting_within(self) -> list[ApprovalRequest]: ...
     def close(self) -> None: ...
@@ -395,11 +395,11 @@ class NestedRuns:
                 if key.startswith(f"{name}/")
             }
             try:
-                outcome = await self._go_on(run, begun, question, own)
+                outcome = await self._resume_run(run, begun, question, own)
             except UsageError:
                 if not own:
                     raise
-                outcome = await self._go_on(
+                outcome = await self._resume_run(
                     run, begun, question, {}
                 )  # what was said does not hold: ask anew
             if outcome is not None:
@@ -451,7 +451,7 @@ class NestedRuns:
             policy = policy.intersect(restriction(local_only=True))
         return policy
 
-    async def _go_on(
+    async def _resume_run(
         self, run: NestedRun, session: str, question: str, answers: Mapping[str, ApprovalAnswer]
     ) -> Outcome | None:
         """Resume a run that began before; return None if nothing was asked in it."""
@@ -465,7 +465,7 @@ class NestedRuns:
         try:
             if conversation.parent != run.context.parent:
                 raise UsageError(f"the session {session} is not one of this call")
-            return await conversation.go_on(question, answers or None)
+            return await conversation.resume_question(question, answers or None)
         finally:
             conversation.close()
 

@@ -155,7 +155,7 @@ class Gateway:
         """Return a copy of what plugins have added."""
         return {name: copy(getattr(self, name)) for name in _ADDITIONS}
 
-    def take_back(self, additions: Mapping[str, Any]) -> None:
+    def restore(self, additions: Mapping[str, Any]) -> None:
         """Go back to such a copy: of a plugin that fails, nothing stays."""
         for name, value in additions.items():
             setattr(self, name, value)
@@ -234,7 +234,7 @@ def _plugin_routes(gateway: Gateway, hooks: Plugins) -> list[BaseRoute]:
             hooks.refuse(name, f"routes: {fault}")
             results = []
         if not results:
-            gateway.take_back(before)
+            gateway.restore(before)
         else:
             refuse = partial(hooks.refuse, name)
             _guard_additions(gateway, before, refuse, built_in=built_in)

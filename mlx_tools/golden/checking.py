@@ -182,7 +182,7 @@ async def check_live(
     recorded = golden.golden.outcomes or list_outcomes(header, golden.records)
     wanted = expectations(golden.golden.expect, recorded)
     style = header.style if settings.style == "auto" else settings.style
-    own = replace(settings.as_in(header), style=style)
+    own = replace(settings.with_header_settings(header), style=style)
     made = []
     for number in range(samples):
         began, error = monotonic(), ""

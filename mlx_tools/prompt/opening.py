@@ -386,7 +386,7 @@ def build_examples(
         _add_many(turns, words, tools)
     else:
         turns.add_answers(words.examples.direct[:1])
-        for calls in islice(_by_worth(words, tools), 1):
+        for calls in islice(_rank_examples(words, tools), 1):
             turns.add_call(calls[0])  # last: a question without a result follows it anyway
     return tuple(turns.turns)
 
@@ -405,7 +405,7 @@ def _add_many(turns: _ExampleTurns, words: PromptWords, tools: Sequence[ToolSpec
     made-up values of what it saw last into its own call.
     """
     direct = words.examples.direct
-    shown = list(islice(_by_worth(words, tools), MAX_TOOLS))
+    shown = list(islice(_rank_examples(words, tools), MAX_TOOLS))
     if shown and not any(tool.name in words.examples.tools for tool in tools):
         turns.add_whole(shown[0][0])
         for calls in shown[1:MAX_WHOLE]:
@@ -424,7 +424,7 @@ def _add_many(turns: _ExampleTurns, words: PromptWords, tools: Sequence[ToolSpec
         turns.add_answers(direct[: 1 if shown else None])
 
 
-def _by_worth(words: PromptWords, tools: Sequence[ToolSpec]) -> Iterator[list[Example]]:
+def _rank_examples(words: PromptWords, tools: Sequence[ToolSpec]) -> Iterator[list[Example]]:
     """Yield the calls that can be shown, a list for each tool, best tools first.
 
     The first of each list is one that goes on to its answer.

@@ -162,9 +162,9 @@ def tools_from_template(
     are the dialects' marks that stand in the template or are tokens of the model. Raises
     `ToolsUnknown`, which says why it cannot be told.
     """
-    listing, opened = _that_lists(template)
-    form, begin, end = _listing(opened)
-    opening, asked = _opening(opened, begin, end, bos, chat_format)
+    listing, opened = _find_listing(template)
+    form, begin, end = _read_listing(opened)
+    opening, asked = _read_opening(opened, begin, end, bos, chat_format)
     if asked != chat_format.user[1] + chat_format.assistant[0]:
         raise ToolsUnknown("its template asks for an answer otherwise where there are tools")
     learnt, way, rendered = _Learner(chat_format, marks).turns(template, listing.way)
@@ -183,7 +183,7 @@ def tools_from_template(
     return tools
 
 
-def _that_lists(template: ChatTemplate) -> tuple[_Conversations, str]:
+def _find_listing(template: ChatTemplate) -> tuple[_Conversations, str]:
     """Return the first way in which the template lists tools, and its text then."""
     fault: ToolsUnknown | None = None
     differs = taken = False
@@ -212,7 +212,7 @@ def _that_lists(template: ChatTemplate) -> tuple[_Conversations, str]:
 # --- the tools --------------------------------------------------------------------------------
 
 
-def _listing(text: str) -> tuple[dict[str, Any], int, int]:
+def _read_listing(text: str) -> tuple[dict[str, Any], int, int]:
     """Return the form of the two tools in ``text``, and where they begin and end."""
     first, second = (call.function for call in _CALLS[:2])
     for wrapped, indent, compact in product((True, False), (0, 2, 4), (False, True)):
@@ -225,7 +225,7 @@ def _listing(text: str) -> tuple[dict[str, Any], int, int]:
     raise ToolsUnknown("its template tells of tools in another form than JSON")
 
 
-def _opening(
+def _read_opening(
     text: str, begin: int, end: int, bos: str, chat_format: ChatFormat
 ) -> tuple[Slots, str]:
     """Return the text before the question, with slots, and the text behind it."""
@@ -276,7 +276,7 @@ class _Learner:
                 unwritten = unwritten or isinstance(unknown, _CallsNotRendered)
         for results in (2, 1) if unwritten else ():
             try:
-                return self._unrendered(_Conversations(template, way), results), way, False
+                return self._learn_unrendered(_Conversations(template, way), results), way, False
             except ToolsUnknown as unknown:
                 fault = unknown
         assert fault is not None
@@ -300,7 +300,7 @@ class _Learner:
         begin, _, rest = said.partition(_CALLS[0].name)
         behind = said[said.index(last) + len(last) :]
         dialect = self._dialect(begin, said[: said.index(last)] + behind)
-        close, head = self._end(behind, dialect)
+        close, head = self._split_end(behind, dialect)
         if not rest or any(_CALLS[0].id in part for part in (begin, rest.partition(last)[0])):
             raise ToolsUnknown("its template writes a call with an id that is the host's")
         call = begin, self._before_arguments(rest, dialect)
@@ -308,7 +308,7 @@ class _Learner:
         own = {"dialect": name, "call": call, "close": close, "is_json_string": encoded}
         return own | _around_results(head, between, after)
 
-    def _unrendered(self, template: _Conversations, results: int) -> dict[str, Any]:
+    def _learn_unrendered(self, template: _Conversations, results: int) -> dict[str, Any]:
         """Learn from a template that leaves the writing of calls to the model's text."""
         dialect = self._only_dialect()
         call = {"role": "assistant", "content": _CALL_TEXT}
@@ -356,7 +356,7 @@ class _Learner:
         turn = turn[len(self._format.user[1]) :]
         return turn, (between[0] if between else None, after), encoded or in_json
 
-    def _end(self, tail: str, dialect: Dialect | None) -> tuple[str, str]:
+    def _split_end(self, tail: str, dialect: Dialect | None) -> tuple[str, str]:
         """Return the end of the last call, and the text between it and the results."""
         suffix = self._format.assistant[1]
         if suffix and suffix in tail:

@@ -151,7 +151,7 @@ class CallSequenceReader:
                 self._last = self.source.pos
                 yield from self._message() if self._has_header else self._call()
                 goes_on = self.calls and self.cut is None and not self.has_open_end
-                is_more = bool(goes_on) and (yield from self._goes_on())
+                is_more = bool(goes_on) and (yield from self._find_next_call())
         except (Fault, Unreadable) as fault:
             self.fault = str(fault) or "a call is due"
         except CutOff as cut:
@@ -200,7 +200,7 @@ class CallSequenceReader:
 
     # --- from one call to the next ------------------------------------------------------------
 
-    def _goes_on(self) -> Steps[bool]:
+    def _find_next_call(self) -> Steps[bool]:
         """Skip what closes a call; return whether another one follows."""
         is_separated = False
         while True:

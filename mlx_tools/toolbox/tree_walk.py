@@ -49,7 +49,7 @@ class TreeWalk:
 
     Args:
         root: the root to walk in.
-        gives_up: called at every folder, and within large ones; True ends the walk.
+        should_stop: called at every folder, and within large ones; True ends the walk.
         enters: returns whether anything below a folder is wanted, by the folder's names.
         with_ignored_files: include links, and files that a ``.gitignore`` names.
     """
@@ -57,12 +57,12 @@ class TreeWalk:
     def __init__(
         self,
         root: Root,
-        gives_up: Callable[[], bool],
+        should_stop: Callable[[], bool],
         *,
         enters: Callable[[Sequence[str]], bool] = lambda names: True,
         with_ignored_files: bool = False,
     ) -> None:
-        self._root, self._gives_up, self._enters = root, gives_up, enters
+        self._root, self._should_stop, self._enters = root, should_stop, enters
         self._with_ignored_files = with_ignored_files
         self.ignored_folders: list[str] = []
         self.entry_count = 0
@@ -91,7 +91,7 @@ class TreeWalk:
             has_patterns = bool(self._root.patterns)
             private = PrivateNames(parts, self._root.path.name)
             for number, (name, kind) in enumerate(entries, start=1):
-                if number % _ENTRIES_BETWEEN == 0 and self._gives_up():
+                if number % _ENTRIES_BETWEEN == 0 and self._should_stop():
                     self.is_complete = False
                     return
                 if name in private or (kind == stat.S_IFDIR and name in REPOSITORIES):
@@ -131,7 +131,7 @@ class TreeWalk:
         yield Entry(name, path, fd, True)
         if not self._enters(names):
             return
-        if self._gives_up() or self.entry_count > MAX_ENTRIES:
+        if self._should_stop() or self.entry_count > MAX_ENTRIES:
             self.is_complete = False
             return
         try:

@@ -27,11 +27,11 @@ from mlx_tools import builtin_tools
 from mlx_tools.cli.approve import EditRequest, Questions
 from mlx_tools.cli.call_text import (
     TextLine,
+    describe_call,
     escape_invisible,
     exact,
-    in_brief,
-    in_full,
-    on_one_line,
+    format_value,
+    summarise_call,
     wrap_lines,
 )
 from mlx_tools.cli.inputs import find_editor, read_key
@@ -66,8 +66,8 @@ def request(arguments: dict[str, Any] | None = None, **more: Any) -> ApprovalReq
 def told(asked: ApprovalRequest, *size: int) -> str:
     """The display of a call: in brief, on a screen of so many columns and rows, then in full."""
     lines = [
-        *in_brief(asked, os.terminal_size(size or (100, 40))),
-        *wrap_lines(in_full(asked), None),
+        *summarise_call(asked, os.terminal_size(size or (100, 40))),
+        *wrap_lines(describe_call(asked), None),
     ]
     return "\n".join(line.text for line in lines)
 
@@ -498,7 +498,7 @@ VALUES = st.recursive(
 def test_whatever_the_arguments_all_is_shown_and_nothing_is_obeyed(
     arguments: dict[str, Any], columns: int
 ) -> None:
-    rows = [row.text for row in wrap_lines(in_full(request(arguments)), columns)]
+    rows = [row.text for row in wrap_lines(describe_call(request(arguments)), columns)]
     assert not obeyed("\n".join(rows))
     theirs = [row for row in rows if row.startswith(("| ", ": "))]
     assert unescaped(joined("\n".join(theirs))) == arguments
@@ -516,7 +516,7 @@ def test_whatever_is_in_a_call_its_brief_fits_the_screen_and_no_row_of_it_looks_
     arguments: dict[str, Any], text: str, diff: bool, columns: int, rows: int
 ) -> None:
     asked = request(arguments, preview=f"@@ @@\n+{text}" * diff, reason=text, suspect=not diff)
-    brief = [row.text for row in in_brief(asked, os.terminal_size((columns, rows)))]
+    brief = [row.text for row in summarise_call(asked, os.terminal_size((columns, rows)))]
     assert not obeyed("\n".join(brief)) and all(cells(row) < columns for row in brief)
     assert brief[0].startswith("Run create_file? "[: columns - 3])
     beginnings = ("| ", ": ", "!", "  ")
@@ -545,7 +545,7 @@ def test_a_mark_is_shown_on_a_letter_and_spelled_elsewhere() -> None:
 
 @given(VALUES)
 def test_one_line_stands_for_one_value(value: Any) -> None:
-    text = on_one_line(value)
+    text = format_value(value)
     assert "\n" not in text and not obeyed(text) and unescaped(text) == value
 
 
@@ -619,7 +619,7 @@ def test_ten_kilobytes_push_nothing_out_of_sight(
     diff = f"@@ -1 +1 @@\n-old\n+{padding}" if where == "preview" else ""
     arguments = {"path": "/etc/passwd", "content": content, "mode": "overwrite"}
     asked = request(arguments, preview=diff, suspect=True, reason="it was not written cleanly")
-    rows = [row.text for row in in_brief(asked, os.terminal_size(size))]
+    rows = [row.text for row in summarise_call(asked, os.terminal_size(size))]
     assert len(rows) <= size[1] - 3
     shown = "".join(rows).replace(": ", "").replace("| ", "")
     for part in ("create_file", "/etc/passwd", "overwrite", "! it was not written cleanly"):
@@ -631,7 +631,7 @@ def test_ten_kilobytes_push_nothing_out_of_sight(
 
 def test_what_must_be_known_before_a_yes_is_a_line_each() -> None:
     def brief(**more: Any) -> str:
-        rows = in_brief(request(**more), os.terminal_size((80, 24)))
+        rows = summarise_call(request(**more), os.terminal_size((80, 24)))
         return "\n".join(row.text for row in rows)
 
     ordinary = brief(preview="--- a\n+++ a\n@@ -1 +1 @@\n-old\n+new\ttab\r\n")
@@ -653,7 +653,7 @@ def test_what_must_be_known_before_a_yes_is_a_line_each() -> None:
 def test_the_line_of_a_call_holds_the_beginning_of_each_argument() -> None:
     def line(columns: int, **arguments: Any) -> list[str]:
         asked = request(arguments, preview="@@ @@\n+x")
-        rows = [row.text for row in in_brief(asked, os.terminal_size((columns, 24)))]
+        rows = [row.text for row in summarise_call(asked, os.terminal_size((columns, 24)))]
         return rows[: rows.index("| @@ @@")]
 
     whole = 'Run create_file? path: "a.txt", content: "hello"'

@@ -100,7 +100,7 @@ subprocess.run(["echo", "program"])
 print("print")
 output.stdout().write("the answer\\n")
 output.stdout().flush()
-output.give_output_back()
+output.restore_output()
 print("own again")
 """
 

@@ -20,7 +20,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import CallToolResult, ElicitResult, InputRequiredResult
 
 from mlx_tools.app import AccessRules, RunOptions, config, session_store
-from mlx_tools.cli.call_text import in_message, in_words
+from mlx_tools.cli.call_text import format_call_message, in_words
 from mlx_tools.controller import ApprovalRequest, ApproveAlways
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import replace
@@ -62,7 +62,9 @@ def serving(home: Path) -> Iterator[Serving]:
             return config.load(options=given | {"profile": profile})
 
         return McpServer(
-            Delegation(run, load, lambda text: None), ApprovalText(in_message, in_words), by_person
+            Delegation(run, load, lambda text: None),
+            ApprovalText(format_call_message, in_words),
+            by_person,
         )
 
     yield serve
@@ -146,7 +148,7 @@ def test_no_tool_takes_the_name_of_our_own(serving: Serving) -> None:
     delegation = serving(policy__allow="*").delegation
     delegation.registry.add(resume_run)
     with pytest.raises(UsageError, match="a tool is called resume_run"):
-        McpServer(delegation, ApprovalText(in_message, in_words), True)
+        McpServer(delegation, ApprovalText(format_call_message, in_words), True)
 
 
 # --- runs -----------------------------------------------------------------------------------------

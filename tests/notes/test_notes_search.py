@@ -236,22 +236,22 @@ def test_a_text_holds_the_beginning_of_each_of_its_terms_once_it_is_folded(text:
 def test_a_search_that_nobody_waits_for_ends_before_the_next_note() -> None:
     looked: list[int] = []
 
-    def given_up() -> bool:
+    def should_stop() -> bool:
         looked.append(1)
         return len(looked) > 5
 
     many = [Note(f"{number}.md", f"Note {number}", "bread and flour") for number in range(50)]
-    assert rank_notes(many, "bread", given_up) == [] and len(looked) == 6
+    assert rank_notes(many, "bread", should_stop) == [] and len(looked) == 6
 
 
 def test_folders_without_notes_are_left_as_soon_as_nobody_waits(notes: Notes, folder: Path) -> None:
     looked: list[int] = []
 
-    def given_up() -> bool:
+    def should_stop() -> bool:
         looked.append(1)
         return len(looked) > 5
 
     for number in range(20):
         (folder / str(number) / "a" / "b").mkdir(parents=True)
-    assert notes.read_all(given_up).notes == [] and len(looked) == 7
+    assert notes.read_all(should_stop).notes == [] and len(looked) == 7
     assert notes.read_all().notes == []

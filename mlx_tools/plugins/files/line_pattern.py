@@ -47,18 +47,18 @@ class LinePattern:
             self._piece_matches = _compile_pattern(f"{flags}(?m){pattern}")
 
     def find_lines(
-        self, text: str, gives_up: Callable[[], bool] = lambda: False
+        self, text: str, should_stop: Callable[[], bool] = lambda: False
     ) -> Iterator[tuple[int, str]]:
         r"""Yield the matching lines, each with its number from 0.
 
-        Lines end at ``\n`` or ``\r\n``, in a text with neither at ``\r``. ``gives_up`` is called
+        Lines end at ``\n`` or ``\r\n``, in a text with neither at ``\r``. ``should_stop`` is called
         between pieces of a long text; True ends the search.
         """
         if "\r" in text:  # alone it ends lines only in a text without other line ends
             text = text.replace(*("\r\n", "\n") if "\n" in text else ("\r", "\n"))
         number = start = 0
         while start < len(text):
-            if start and gives_up():
+            if start and should_stop():
                 return
             stop = self._find_piece_end(text, start)
             piece = text[start:stop] if start or stop < len(text) else text

@@ -180,14 +180,14 @@ class FileReader:
 
 
 def _make_walk(
-    root: Root, patterns: PathPatterns, depth: int, gives_up: Callable[[], bool]
+    root: Root, patterns: PathPatterns, depth: int, should_stop: Callable[[], bool]
 ) -> TreeWalk:
     """Return a walk that enters only folders below which a pattern may match."""
 
     def may_match_below(names: Sequence[str]) -> bool:
         return patterns.match_below(names[depth:])
 
-    return TreeWalk(root, gives_up, enters=may_match_below, with_ignored_files=True)
+    return TreeWalk(root, should_stop, enters=may_match_below, with_ignored_files=True)
 
 
 def _describe_entry(root: Root, entry: Entry, *, is_absolute: bool) -> str:

@@ -91,7 +91,7 @@ class _Search:
     def _search(self, root: Root, parts: tuple[str, ...]) -> None:
         """Search what is below a folder, or a file."""
         walk = TreeWalk(
-            root, self._gives_up, enters=lambda names: self._may_match_below(names, parts)
+            root, self._should_stop, enters=lambda names: self._may_match_below(names, parts)
         )
         with tool_errors("the folder cannot be searched"):
             try:
@@ -99,14 +99,14 @@ class _Search:
                     if entry.is_folder or not self._is_wanted(entry, len(parts)):
                         continue
                     self._search_entry(root, entry)
-                    if self._is_over or self._gives_up():
+                    if self._is_over or self._should_stop():
                         break
             except WrongFileKind:  # a file
                 self._search_file(root, parts)
         self._unreadable += walk.unreadable
         self._is_late |= not walk.is_complete
 
-    def _gives_up(self) -> bool:
+    def _should_stop(self) -> bool:
         if self._clock() > self._deadline or self._context.cancelled:
             self._is_late = True
         return self._is_late
@@ -155,11 +155,11 @@ class _Search:
                 if text is None:
                     has_rest = True
                     break
-                for number, line in self._pattern.find_lines(text, self._gives_up):
+                for number, line in self._pattern.find_lines(text, self._should_stop):
                     self._add(root, path, before + number + 1, line)
                     if self._is_over:
                         return
-                if self._gives_up():
+                if self._should_stop():
                     return
                 before += text.count("\n")
             self._partial += has_rest or self._pattern.has_skipped_text

@@ -178,7 +178,7 @@ class Notes:
                         continue
                 return name, len(raw)
 
-    def read_all(self, given_up: Callable[[], bool] = lambda: False) -> NoteSearch:
+    def read_all(self, should_stop: Callable[[], bool] = lambda: False) -> NoteSearch:
         """Return all notes below the folder, in the order of their paths.
 
         Hidden files and folders, links, files with several names, and files that are no text are
@@ -196,8 +196,8 @@ class Notes:
             raise ToolError(f"the notes cannot be opened: {error.message}") from None
         if start.only:
             raise ToolError(f"the notes cannot be opened: {self.folder} is no folder")
-        for file in walk_files(start, lambda path, reason: None, MAX_ENTRIES, given_up):
-            if given_up():
+        for file in walk_files(start, lambda path, reason: None, MAX_ENTRIES, should_stop):
+            if should_stop():
                 break
             if not file.parts[-1].casefold().endswith(ENDINGS):
                 continue
@@ -350,29 +350,29 @@ def notes_search(notes: Notes) -> Tool:
     def run(arguments: Mapping[str, Any]) -> str:
         context = current_context()
 
-        def given_up() -> bool:
+        def should_stop() -> bool:
             return context.cancelled
 
-        search = notes.read_all(given_up)
-        hits = rank_notes(search.notes, str(arguments["query"]), given_up)
+        search = notes.read_all(should_stop)
+        hits = rank_notes(search.notes, str(arguments["query"]), should_stop)
         return _show_search(search, hits, words.notices)
 
     return Tool(words.spec(_READS, private=True), run)
 
 
 def rank_notes(
-    notes: Sequence[Note], query: str, given_up: Callable[[], bool] = lambda: False
+    notes: Sequence[Note], query: str, should_stop: Callable[[], bool] = lambda: False
 ) -> list[tuple[Note, str]]:
     """Return the matching notes, best first, each with the best part of its text.
 
     Of equal ones the most recently changed is first. A query without words, such as a smiley, is
-    found as it is. ``given_up`` is called before each note.
+    found as it is. ``should_stop`` is called before each note.
     """
     from mlx_tools.plugins.kb.query import QueryTerm, TermMatcher, build_query
     from mlx_tools.plugins.kb.search import make_snippet
 
     roots = tuple(query_term.root for query_term in build_query(query, lambda _: 0).terms)
-    counts = [*_count_terms(notes, roots, given_up)]
+    counts = [*_count_terms(notes, roots, should_stop)]
     if len(counts) < len(notes):
         return []
     known_terms = set().union(*counts)
@@ -412,7 +412,7 @@ def rank_notes(
 
 
 def _count_terms(
-    notes: Iterable[Note], roots: tuple[str, ...], given_up: Callable[[], bool]
+    notes: Iterable[Note], roots: tuple[str, ...], should_stop: Callable[[], bool]
 ) -> Iterator[Counter[str]]:
     """Yield the terms of each note that begin with one of ``roots``, and their counts.
 
@@ -427,7 +427,7 @@ def _count_terms(
         return [term for term in iter_terms(word) if term.startswith(roots)]
 
     for note in notes:
-        if given_up():
+        if should_stop():
             return
         count: Counter[str] = Counter()
         head = f"{note.title} {note.path}"

@@ -135,13 +135,13 @@ def walk_files(
     start: WalkStart,
     tell: Tell,
     max_files: int = sys.maxsize,
-    given_up: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[WalkedFile]:
     """Yield the regular files of a place, sorted by path.
 
     Links and hidden files are left out, and what no person wrote (``__pycache__``,
     ``node_modules``, virtual environments, caches). The walk ends after ``max_files`` entries of
-    folders, of any kind, or when ``given_up``, which is called at each, returns True.
+    folders, of any kind, or when ``should_stop``, which is called at each, returns True.
     """
     if start.only:
         with start.open_path((start.only,), _FILE) as file:
@@ -149,12 +149,12 @@ def walk_files(
         yield WalkedFile(start, (start.only,), status.st_size, make_stamp(status))
         return
     pending: list[tuple[str, ...]] = [()]
-    while pending and max_files > 0 and not given_up():
+    while pending and max_files > 0 and not should_stop():
         parts = pending.pop()
         folders: list[str] = []
         try:
             with start.open_path(parts, _FOLDER) as folder, os.scandir(folder) as entries:
-                scanned = takewhile(lambda _: not given_up(), islice(entries, max_files))
+                scanned = takewhile(lambda _: not should_stop(), islice(entries, max_files))
                 sorted_entries = sorted(scanned, key=lambda dir_entry: dir_entry.name)
                 max_files -= len(sorted_entries)
                 if parts and any(entry.name in _MARKERS for entry in sorted_entries):

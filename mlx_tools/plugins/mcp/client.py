@@ -341,7 +341,7 @@ class _McpServer:
             error = error.exceptions[0]
         if isinstance(error, MlxToolsError):
             return f"the server {self.source.name} cannot be started: {error.message}"
-        text = clean(_in_words(error), 300)
+        text = clean(_describe_fault(error), 300)
         last_line = ""
         if "command" in self.source.location:
             with contextlib.suppress(OSError):
@@ -428,7 +428,7 @@ class _McpServer:
         return ElicitResult(action="accept", content=dict(agreed))
 
 
-def _in_words(error: BaseException) -> str:
+def _describe_fault(error: BaseException) -> str:
     """Return the text of an exception; the first fault if the SDK refused a message."""
     from pydantic import ValidationError
 

@@ -19,7 +19,14 @@ import typer
 
 from mlx_tools.app import AccessRules, Configuration
 from mlx_tools.cli import options
-from mlx_tools.cli.call_text import TextLine, as_name, diff_sources, in_message, in_words, show_all
+from mlx_tools.cli.call_text import (
+    TextLine,
+    as_name,
+    diff_sources,
+    format_call_message,
+    in_words,
+    show_all,
+)
 from mlx_tools.cli.inputs import confirm, parse_json, read_text, run_loop
 from mlx_tools.cli.options import AsJsonLines, Yes, argument, option
 from mlx_tools.cli.output import complain, count_noun, cut, note, print_json, print_row, stdout
@@ -223,7 +230,7 @@ def serve(
 
     server = McpServer(
         Delegation(run, load, note),
-        ApprovalText(in_message, in_words),
+        ApprovalText(format_call_message, in_words),
         by_person=transport == "stdio" or bool(key),
     )
     with suppress(KeyboardInterrupt):

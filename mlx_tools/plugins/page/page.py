@@ -357,11 +357,11 @@ class Page:
             answer = ApprovalAnswer(True, said, arguments, decision == "session", digest)
         else:
             raise ApiError(400, "invalid_value", "decision: approve, session, deny or look")
-        return await self._done(request, self._sessions.go_on(session, call, answer))
+        return await self._done(request, self._sessions.resume(session, call, answer))
 
     async def _look_again(self, request: Request, fields: Fields) -> Response:
         session = request.path_params["id"]
-        return await self._done(request, self._sessions.go_on(session, "", None))
+        return await self._done(request, self._sessions.resume(session, "", None))
 
     async def _continue(self, request: Request, fields: Fields) -> Response:
         row, question = await self._row(request), fields.get("question", "")

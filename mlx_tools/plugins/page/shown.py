@@ -240,7 +240,7 @@ def undo_rows(store: SessionStore, session: str, *, act: bool) -> list[dict[str,
         if act:
             steps = [undoing.undo(step) if step.status == "due" else step for step in steps]
     return [
-        {"path": step.change.path, "status": step.status, "words": _in_words(step)}
+        {"path": step.change.path, "status": step.status, "words": _describe_step(step)}
         for step in steps
     ]
 
@@ -252,7 +252,7 @@ _WORDS: Final = {
 }
 
 
-def _in_words(step: Any) -> str:
+def _describe_step(step: Any) -> str:
     """Return in words what becomes of a file, or why it stays."""
     if step.status == "refused":
         return f"stays as it is: {step.reason}"

@@ -102,7 +102,7 @@ class PageSessions:
         except MlxToolsError:
             return []
 
-    async def go_on(self, session: str, call: str, answer: ApprovalAnswer | None) -> None:
+    async def resume(self, session: str, call: str, answer: ApprovalAnswer | None) -> None:
         """Go on with a session that waits, by a decision, until that is written down.
 
         Without a decision it asks anew about what waits. Raises `ApiError` if it is refused.

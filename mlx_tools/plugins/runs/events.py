@@ -66,7 +66,7 @@ class SessionEventReader:
         self.last_number = min(self.last_number, len(records))
         while self._read < upto:
             record = records[self._read]
-            self._take_in(record)
+            self._note_record(record)
             if (number := self._read) <= self.last_number:
                 continue
             self.last_number = number
@@ -82,7 +82,7 @@ class SessionEventReader:
             if event is not None:
                 yield number, event.to_json()
 
-    def _take_in(self, record: Record) -> None:
+    def _note_record(self, record: Record) -> None:
         if isinstance(record, UserRecord):
             self._run = self._read
         elif isinstance(record, CallRecord):

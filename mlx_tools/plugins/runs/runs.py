@@ -249,7 +249,7 @@ class Runs:
         Raises `ApiError`.
         """
         async with self._acting(row):
-            await self._go_on(row, RunAct("look"), await self._wait_at_rest(row))
+            await self._resume_run(row, RunAct("look"), await self._wait_at_rest(row))
 
     async def decide(
         self, row: RunRow, call: str, answer: ApprovalAnswer, *, by_person: bool = False
@@ -274,7 +274,9 @@ class Runs:
                     await self._requests(row, records, {call: answer.arguments})
                 except UsageError as error:
                     raise invalid("arguments", str(error)) from None
-            await self._go_on(row, RunAct("decide", {"call": call, **to_builtins(answer)}), records)
+            await self._resume_run(
+                row, RunAct("decide", {"call": call, **to_builtins(answer)}), records
+            )
 
     async def give(self, row: RunRow, result: ResultBody) -> None:
         """Take the result of a call of a client's own tool. Raises `ApiError`."""
@@ -283,7 +285,9 @@ class Runs:
             name, records = await self._waiting(row, result.call_id)
             if name not in own_tool_names(row.body):
                 raise conflict(f"{name} is a tool of the server: it makes its calls", "call_id")
-            await self._go_on(row, RunAct("give", result.model_dump(exclude_unset=True)), records)
+            await self._resume_run(
+                row, RunAct("give", result.model_dump(exclude_unset=True)), records
+            )
 
     async def ask(self, row: RunRow, question: str) -> None:
         """Put another question to a run that has ended. Raises `ApiError`."""
@@ -291,7 +295,7 @@ class Runs:
             records = await self._wait_at_rest(row)
             if get_run_status(row, records) == "paused":
                 raise conflict("the run waits: decide about its calls first, or cancel it")
-            await self._go_on(row, RunAct("ask", {"question": question}), records)
+            await self._resume_run(row, RunAct("ask", {"question": question}), records)
 
     async def cancel(self, row: RunRow) -> None:
         """Stop a run for good. One that has ended stays as it is. Raises `ApiError`."""
@@ -392,7 +396,7 @@ class Runs:
             self.workers.start(row, conversation)
         return is_kept
 
-    async def _go_on(self, row: RunRow, act: RunAct, records: Sequence[Record]) -> None:
+    async def _resume_run(self, row: RunRow, act: RunAct, records: Sequence[Record]) -> None:
         """Go on with a run that rests, until that is written down.
 
         Raises `ApiError` if it is refused. If no worker is free it is done later.
