@@ -88,7 +88,9 @@ RequireTools = Annotated[
 ]
 AsJson = Annotated[bool, option("--json", "Print one JSON object.")]
 AsJsonLines = Annotated[bool, option("--json", "Print one JSON object a line.")]
-GoOn = Annotated[bool, option("--continue,-c", "Go on with this folder's last conversation.")]
+ContinueLast = Annotated[
+    bool, option("--continue,-c", "Go on with this folder's last conversation.")
+]
 SessionGiven = Annotated[
     str | None,
     option(
